@@ -1,0 +1,151 @@
+"""What can go wrong, as one tree. An exception's docstring is its default message.
+
+HoldfastError
+├── BadRequest                 what the caller asked makes no sense: it changes nothing
+│   ├── EmptyPrompt
+│   ├── InvalidRunId
+│   └── UnknownSession
+├── NotFound
+│   └── UnknownRun
+├── Conflict                   it makes sense, but not now
+│   ├── SessionBusy
+│   ├── WorkspaceClosing
+│   ├── RunIdTaken
+│   ├── RunFolded
+│   └── NotWaiting
+├── StorageError
+│   ├── StorageUnavailable     nothing was written
+│   ├── StorageUnknown         it may or may not be written: look
+│   ├── OwnerChanged           another server owns the workspace now
+│   ├── DataDirectoryBusy
+│   ├── DatabaseDamaged
+│   └── DatabaseTooNew
+├── ProviderError              the model's side failed
+└── ToolError                  a tool could not do it: a result for the model, never the end of a turn
+"""
+
+from holdfast.domain.ids import RunId
+
+__all__ = [
+    "BadRequest",
+    "Conflict",
+    "DataDirectoryBusy",
+    "DatabaseDamaged",
+    "DatabaseTooNew",
+    "EmptyPrompt",
+    "HoldfastError",
+    "InvalidRunId",
+    "NotFound",
+    "NotWaiting",
+    "OwnerChanged",
+    "ProviderError",
+    "RunFolded",
+    "RunIdTaken",
+    "SessionBusy",
+    "StorageError",
+    "StorageUnavailable",
+    "StorageUnknown",
+    "ToolError",
+    "UnknownRun",
+    "UnknownSession",
+    "WorkspaceClosing",
+]
+
+
+class HoldfastError(Exception):
+    """Something went wrong in Holdfast."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+
+
+class BadRequest(HoldfastError):
+    """The request makes no sense."""
+
+
+class EmptyPrompt(BadRequest):
+    """The prompt is empty: write something, or attach a text file."""
+
+
+class InvalidRunId(BadRequest):
+    """A run id has 1 to 128 letters, digits, dots, underscores or dashes."""
+
+
+class UnknownSession(BadRequest):
+    """There is no such session in this workspace: create it first, or list the sessions there are."""
+
+
+class NotFound(HoldfastError):
+    """There is no such thing."""
+
+
+class UnknownRun(NotFound):
+    """There is no such run in this workspace."""
+
+
+class Conflict(HoldfastError):
+    """This cannot be done now."""
+
+
+class SessionBusy(Conflict):
+    """The session is busy: wait for its run to end, cancel it, or send the prompt with another delivery."""
+
+
+class WorkspaceClosing(Conflict):
+    """The workspace is closing and takes no new prompts: try again when it is open."""
+
+
+class RunIdTaken(Conflict):
+    """This run id was used for another prompt: choose a new one."""
+
+
+class RunFolded(Conflict):
+    """This prompt was folded into a running turn and ends with it: cancel that run instead."""
+
+    def __init__(self, host: RunId) -> None:
+        super().__init__(f"This prompt was folded into run {host} and ends with it: cancel that run instead.")
+        self.host = host
+
+
+class NotWaiting(Conflict):
+    """Only a prompt that still waits can be moved or given another delivery."""
+
+
+class StorageError(HoldfastError):
+    """The storage failed."""
+
+
+class StorageUnavailable(StorageError):
+    """The storage cannot write. Nothing was stored; free some disk space or look at the log, then try again."""
+
+
+class StorageUnknown(StorageError):
+    """The storage failed while writing; what became of the write has to be looked up."""
+
+
+class OwnerChanged(StorageError):
+    """Another server has taken over this workspace: this one must not write to it any more."""
+
+
+class DataDirectoryBusy(StorageError):
+    """Another Holdfast server uses this data directory."""
+
+
+class DatabaseDamaged(StorageError):
+    """The database is damaged or not one of Holdfast's."""
+
+
+class DatabaseTooNew(StorageError):
+    """The database was written by a newer Holdfast."""
+
+
+class ProviderError(HoldfastError):
+    """The provider failed."""
+
+    def __init__(self, message: str | None = None, *, title: str = "Provider Error") -> None:
+        super().__init__(message)
+        self.title = title
+
+
+class ToolError(HoldfastError):
+    """The tool failed."""

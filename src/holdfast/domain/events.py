@@ -1,0 +1,157 @@
+"""Everything a workspace says to those who listen.
+
+Durable events are stored and numbered; a reader gets each of them exactly once. Live events have no
+number; a slow reader may get the whole part instead of its deltas. Every event encodes to the one
+line of JSON that is stored and sent: `{"type": T, "payload": P}`.
+"""
+
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.domain.files import FileVersion
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.messages import Message, Part
+from holdfast.domain.runs import Outcome, Run
+from holdfast.domain.sessions import Session
+
+__all__ = [
+    "AgentEvent",
+    "AgentNotice",
+    "Change",
+    "ChangeKind",
+    "DurableEvent",
+    "Event",
+    "FileEvent",
+    "LiveEvent",
+    "MessageDelta",
+    "MessageDeltaEvent",
+    "MessageEvent",
+    "MessagePart",
+    "MessagePartEvent",
+    "RunComplete",
+    "RunCompleteEvent",
+    "RunEvent",
+    "SessionEvent",
+    "decode_event",
+    "encode_event",
+]
+
+T = TypeVar("T")
+ChangeKind = Literal["created", "updated", "deleted"]
+
+
+class Change(msgspec.Struct, Generic[T], frozen=True):
+    """What happened to a thing, and the thing as it is now."""
+
+    type: ChangeKind
+    payload: T
+
+
+class MessageEvent(msgspec.Struct, frozen=True, tag="message"):
+    """Durable. `created` precedes every other event about the message; `updated` when its structure
+    changed or it ended, never for mere growth."""
+
+    payload: Change[Message]
+
+
+class SessionEvent(msgspec.Struct, frozen=True, tag="session"):
+    """Durable. `deleted` is the last event of a session. Every turn's end is preceded by an `updated`."""
+
+    payload: Change[Session]
+
+
+class FileEvent(msgspec.Struct, frozen=True, tag="file"):
+    """Durable. A new version of a file in a session's history."""
+
+    payload: Change[FileVersion]
+
+
+class RunEvent(msgspec.Struct, frozen=True, tag="run"):
+    """Durable. `created` when accepted, with the prompt; `updated`, without it, when started, at each
+    step, folded, moved, asked to stop, ended; `deleted` when refused after it was stored."""
+
+    payload: Change[Run]
+
+
+class RunComplete(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The one end of a run. `text` and `message_id` are those of the last assistant message of its turn."""
+
+    session_id: SessionId
+    message_id: MessageId
+    run_id: RunId
+    outcome: Outcome
+    text: str = ""
+    error: str = ""
+    cancelled: bool = False
+    folded_into: RunId = RunId("")
+
+
+class RunCompleteEvent(msgspec.Struct, frozen=True, tag="run_complete"):
+    """Durable. Exactly one per run, and the last event that carries its run id."""
+
+    payload: Change[RunComplete]
+
+
+class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`agent_finished`: a turn is over, look again. `error`: a run failed, or the storage does."""
+
+    type: Literal["agent_finished", "error"]
+    error: str = ""
+    run_id: RunId = RunId("")
+    session_id: SessionId = SessionId("")
+    session_title: str = ""
+
+
+class AgentEvent(msgspec.Struct, frozen=True, tag="agent_event"):
+    """Live. An `error` comes before the `run_complete` of its run, `agent_finished` after it."""
+
+    payload: Change[AgentNotice]
+
+
+class MessageDelta(msgspec.Struct, frozen=True):
+    """Text to append to a part. `offset` counts the code points that stand before it."""
+
+    session_id: SessionId
+    message_id: MessageId
+    part: int
+    offset: int
+    text: str
+
+
+class MessageDeltaEvent(msgspec.Struct, frozen=True, tag="message_delta"):
+    """Live. Only between a message's `created` and its final `updated`."""
+
+    payload: MessageDelta
+
+
+class MessagePart(msgspec.Struct, frozen=True):
+    """A whole part, as it is now. It replaces what the reader has at that index."""
+
+    session_id: SessionId
+    message_id: MessageId
+    part: int
+    content: Part
+
+
+class MessagePartEvent(msgspec.Struct, frozen=True, tag="message_part"):
+    """Live. After a replay for each open part, and wherever a reader missed deltas."""
+
+    payload: MessagePart
+
+
+DurableEvent: TypeAlias = MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent
+LiveEvent: TypeAlias = AgentEvent | MessageDeltaEvent | MessagePartEvent
+Event: TypeAlias = DurableEvent | LiveEvent
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def encode_event(event: Event) -> bytes:
+    """The bytes that are stored and sent. Called once per event, whoever reads it."""
+    return _encoder.encode(event)
+
+
+def decode_event(body: bytes) -> Event:
+    return _decoder.decode(body)

@@ -1,0 +1,19 @@
+"""Names for identifiers, so that a session id is never passed where a run id is meant."""
+
+import re
+from typing import NewType
+
+__all__ = ["MessageId", "RunId", "SessionId", "ToolCallId", "WorkspaceId", "is_valid_run_id"]
+
+WorkspaceId = NewType("WorkspaceId", str)
+SessionId = NewType("SessionId", str)
+RunId = NewType("RunId", str)
+MessageId = NewType("MessageId", str)
+ToolCallId = NewType("ToolCallId", str)
+
+_RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def is_valid_run_id(text: str) -> bool:
+    """A client may choose a run id: 1 to 128 letters, digits, dots, underscores or dashes."""
+    return _RUN_ID.fullmatch(text) is not None

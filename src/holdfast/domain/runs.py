@@ -1,0 +1,106 @@
+"""Prompts and the runs they become."""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from holdfast.domain.ids import MessageId, RunId, SessionId
+
+__all__ = [
+    "Attachment",
+    "AttachmentNote",
+    "Delivery",
+    "Kind",
+    "Outcome",
+    "Prompt",
+    "Run",
+    "RunState",
+    "body_hash",
+]
+
+Delivery = Literal["steer", "queue", "reject", "interrupt"]
+"""How a prompt joins a session that is busy: see GLOSSARY.md."""
+
+Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
+"""How a run ended: it answered, it broke, somebody asked, or the server stopped."""
+
+RunState = Literal["waiting", "accepted", "active", "cancelling", "folded", "ended"]
+
+Kind = Literal["prompt", "summary"]
+
+
+class Attachment(msgspec.Struct, frozen=True):
+    content: bytes
+    file_path: str
+    file_name: str
+    mime_type: str
+
+
+class AttachmentNote(msgspec.Struct, frozen=True):
+    """What a run tells about an attachment: not its bytes."""
+
+    file_name: str
+    mime_type: str
+    size: int
+
+
+class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What somebody asks. Without a run id one is minted; without a delivery the run id decides."""
+
+    session_id: SessionId
+    prompt: str
+    attachments: tuple[Attachment, ...] = ()
+    run_id: RunId = RunId("")
+    delivery: Delivery | None = None
+    client_id: str = ""
+    interactive: bool | None = None
+    kind: Kind = "prompt"
+    parent_run_id: RunId = RunId("")
+
+    @property
+    def effective_delivery(self) -> Delivery:
+        """A caller that waits for its run id gets a turn of its own; a follow-up steers."""
+        if self.delivery is not None:
+            return self.delivery
+        return "queue" if self.run_id else "steer"
+
+
+class Run(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One accepted prompt, from acceptance to its single end. Times are Unix milliseconds."""
+
+    run_id: RunId
+    session_id: SessionId
+    state: RunState
+    delivery: Delivery
+    accepted_at: int
+    prompt: str = ""
+    position: int = 0
+    """How many runs were ahead of it in its session when it was accepted."""
+    number: int = 0
+    """The event number at which it was accepted: a cancel covers runs with a smaller number."""
+    kind: Kind = "prompt"
+    attachments: tuple[AttachmentNote, ...] = ()
+    client_id: str = ""
+    interactive: bool = False
+    parent_run_id: RunId = RunId("")
+    started_at: int = 0
+    step: int = 0
+    cancel_requested: bool = False
+    cancelled_by: str = ""
+    folded_into: RunId = RunId("")
+    ended_at: int = 0
+    outcome: Outcome | None = None
+    error: str = ""
+    message_id: MessageId = MessageId("")
+
+
+def body_hash(prompt: Prompt) -> bytes:
+    """Two requests with one run id are the same request if this is equal."""
+    digest = hashlib.sha256()
+    for field in (prompt.session_id, prompt.prompt, prompt.effective_delivery, prompt.kind):
+        digest.update(len(field.encode()).to_bytes(8, "big") + field.encode())
+    for item in prompt.attachments:
+        for value in (item.file_path.encode(), item.mime_type.encode(), item.content):
+            digest.update(len(value).to_bytes(8, "big") + value)
+    return digest.digest()

@@ -1,0 +1,192 @@
+"""What the engine needs from the outside. `app.py` hands it over; `holdfast.testing` has twins of all of it."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from holdfast.domain.events import LiveEvent
+from holdfast.domain.files import FileVersion, ReadMark
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
+from holdfast.domain.ledger import (
+    Answer,
+    Entry,
+    Operation,
+    Receipt,
+    RunRecord,
+    Snapshot,
+    WorkspaceRecord,
+    Write,
+)
+from holdfast.domain.messages import Message
+from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, ToolSpec
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+
+__all__ = [
+    "Clock",
+    "Ledger",
+    "Model",
+    "Models",
+    "NewId",
+    "Outlet",
+    "Tool",
+    "ToolContext",
+    "ToolOutcome",
+    "Tools",
+]
+
+
+class Clock(Protocol):
+    """Times that are told to people. No decision rests on them."""
+
+    def now_ms(self) -> int: ...
+
+
+NewId = Callable[[], str]
+"""Mints an identifier that was never used before."""
+
+
+class Ledger(Protocol):
+    """The store. Its contract is `holdfast.testing.conformance`, which every implementation passes.
+
+    Any method may raise `StorageError`. `commit` raises `StorageUnavailable` when nothing was written,
+    `StorageUnknown` when that cannot be told (then `last_batch` tells), and `OwnerChanged` for an epoch
+    that is no longer the current one."""
+
+    async def open_workspace(self, path: str) -> WorkspaceRecord:
+        """Take a workspace over, made if need be: a new epoch; everybody else's writes are refused from now on."""
+
+    async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
+        """Note that all is well, so that the numbering need not jump at the next start."""
+
+    async def unfinished_workspaces(self) -> Sequence[str]:
+        """The paths of the workspaces that have runs without an end."""
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        """One batch, one transaction; an answer for each write, in order. Tickets of an epoch count up from 1.
+
+        On the disk before the answer if any of the writes says `sync`."""
+
+    async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
+        """The ticket of the last batch of this epoch that was written, and its answers; (0, ()) if none was."""
+
+    async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
+        """At most `limit` numbered events after the cursor, in order."""
+
+    async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
+        """The smallest number held (newest + 1 if none is) and the newest given."""
+
+    async def snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
+        """Sessions; the session's messages; runs that have not ended and the last 50 that have, newest last."""
+
+    async def sessions(self, workspace: WorkspaceId) -> Sequence[Session]:
+        """Top-level sessions, latest change first."""
+
+    async def session(self, workspace: WorkspaceId, session: SessionId) -> Session | None: ...
+
+    async def messages(self, workspace: WorkspaceId, session: SessionId) -> Sequence[Message]:
+        """The conversation in its order, with all that was flushed."""
+
+    async def messages_of_run(self, workspace: WorkspaceId, run: RunId) -> Sequence[Message]: ...
+
+    async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None: ...
+
+    async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
+        """Runs without an end, in the order in which they are to run."""
+
+    async def runs(
+        self, workspace: WorkspaceId, session: SessionId | None, limit: int, before: int
+    ) -> Sequence[Run]:
+        """At most `limit` runs accepted before event number `before` (0: no bound), newest first."""
+
+    async def files(self, workspace: WorkspaceId, session: SessionId) -> Sequence[FileVersion]:
+        """Every version the session stored, by path, then version."""
+
+    async def read_mark(self, workspace: WorkspaceId, session: SessionId, path: str) -> ReadMark | None: ...
+
+    async def read_marks(self, workspace: WorkspaceId, session: SessionId) -> Sequence[ReadMark]:
+        """What the session has read, latest first."""
+
+
+class Outlet(Protocol):
+    """Where events leave the engine. Neither call ever waits."""
+
+    def publish(self, entries: Iterable[Entry]) -> None:
+        """Durable events, in the order of their numbers."""
+
+    def publish_live(self, event: LiveEvent) -> None: ...
+
+
+class Model(Protocol):
+    """A model that can be asked. Closing the iterator closes the connection."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[StreamPart]:
+        """The answer, part by part, the last one a `FinishedPart`. Raises `ProviderError`."""
+
+
+class Models(Protocol):
+    """Which models a run uses; asked at the start of every run, so a change disturbs nothing. Raises `ProviderError`."""
+
+    async def large(self) -> Model: ...
+
+    async def small(self) -> Model: ...
+
+
+class ToolOutcome(msgspec.Struct, frozen=True):
+    """What a tool answers. `stops_turn`: the model is not asked again (a person said no)."""
+
+    content: str
+    metadata: str = ""
+    is_error: bool = False
+    data: str = ""
+    mime_type: str = ""
+    stops_turn: bool = False
+
+
+class ToolContext(Protocol):
+    """What a tool may know and do. Its effects are stored with the run's."""
+
+    @property
+    def workspace_path(self) -> str: ...
+
+    @property
+    def session_id(self) -> SessionId: ...
+
+    @property
+    def run_id(self) -> RunId: ...
+
+    @property
+    def message_id(self) -> MessageId: ...
+
+    @property
+    def tool_call_id(self) -> ToolCallId: ...
+
+    def now_ms(self) -> int: ...
+
+    async def record(self, *operations: Operation) -> Receipt: ...
+
+    async def read_mark(self, path: str) -> ReadMark | None: ...
+
+
+class Tool(Protocol):
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    @property
+    def is_parallel(self) -> bool:
+        """May run beside other tools of its step."""
+
+    async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        """Raises `ToolError`; any other exception becomes an error result too."""
+
+
+class Tools(Protocol):
+    """The tools a run may use; asked before every step."""
+
+    async def current(self) -> Sequence[Tool]: ...

@@ -1,0 +1,50 @@
+"""The only place that makes asyncio tasks: each has an owner who keeps it and sees it end."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["TaskOwner"]
+
+T = TypeVar("T")
+
+
+class TaskOwner:
+    """Keeps tasks until they are done. A task that fails unseen is reported to the loop's handler."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(
+        self,
+        work: Coroutine[Any, Any, T],
+        *,
+        name: str,
+        done: Callable[[asyncio.Task[T]], object] | None = None,
+    ) -> asyncio.Task[T]:
+        """Start `work`. `done` is called when it has ended, however it ended, and then answers for its errors."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget if done is None else self._tasks.discard)
+        if done is not None:
+            task.add_done_callback(done)
+        return task
+
+    def cancel_all(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    async def drain(self) -> None:
+        """Wait until every task has ended, those that start meanwhile included."""
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            task.get_loop().call_exception_handler(
+                {"message": f"task {task.get_name()} failed", "exception": error, "task": task}
+            )
