@@ -50,7 +50,8 @@ class Change(msgspec.Struct, Generic[T], frozen=True):
 
 class MessageEvent(msgspec.Struct, frozen=True, tag="message"):
     """Durable. `created` precedes every other event about the message; `updated` when its structure
-    changed or it ended, never for mere growth."""
+    changed or it ended, never for mere growth.
+    """
 
     payload: Change[Message]
 
@@ -69,7 +70,8 @@ class FileEvent(msgspec.Struct, frozen=True, tag="file"):
 
 class RunEvent(msgspec.Struct, frozen=True, tag="run"):
     """Durable. `created` when accepted, with the prompt; `updated`, without it, when started, at each
-    step, folded, moved, asked to stop, ended; `deleted` when refused after it was stored."""
+    step, folded, moved, asked to stop, ended; `deleted` when refused after it was stored.
+    """
 
     payload: Change[Run]
 

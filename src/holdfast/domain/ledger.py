@@ -53,7 +53,8 @@ __all__ = [
 class Admit(msgspec.Struct, frozen=True):
     """A prompt is accepted. The store fills in `number`, `position` and `state`.
 
-    Refused: `run_exists`, `unknown_session`."""
+    Refused: `run_exists`, `unknown_session`.
+    """
 
     run: Run
     body_hash: bytes
@@ -90,7 +91,8 @@ class ClearQueue(msgspec.Struct, frozen=True):
 
 class Reorder(msgspec.Struct, frozen=True):
     """The runs named trade places among themselves, so that they stand in this order. Says `run updated` for
-    `moved`. Refused: `not_waiting` if any of them has started, been folded or ended, or is unknown."""
+    `moved`. Refused: `not_waiting` if any of them has started, been folded or ended, or is unknown.
+    """
 
     order: tuple[RunId, ...]
     moved: RunId
@@ -140,7 +142,8 @@ class EndRun(msgspec.Struct, frozen=True):
 class PutMessage(msgspec.Struct, frozen=True):
     """A message as it is now: `created` the first time, `updated` later; what it had grown by is absorbed.
 
-    A new message goes to the end of its session. Refused: `unknown_session`."""
+    A new message goes to the end of its session. Refused: `unknown_session`.
+    """
 
     message: Message
 
@@ -169,7 +172,8 @@ class PatchSession(msgspec.Struct, frozen=True):
 
 class DeleteSession(msgspec.Struct, frozen=True):
     """Removes the session and all that belongs to it; its events stay. Refused: `unknown_session`, `busy`
-    while one of its runs has not ended."""
+    while one of its runs has not ended.
+    """
 
     session_id: SessionId
 
@@ -225,7 +229,8 @@ class Entry(msgspec.Struct, frozen=True):
 class Receipt(msgspec.Struct, frozen=True):
     """The write is done. `runs` are those it admitted or marked, in their order, as they are now.
 
-    A cancel's receipt lists every run it covers, also those that were marked before."""
+    A cancel's receipt lists every run it covers, also those that were marked before.
+    """
 
     entries: tuple[Entry, ...] = ()
     runs: tuple[Run, ...] = ()
@@ -264,7 +269,8 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     """A directory the server works in. `epoch` grows each time somebody takes the workspace over.
 
     `oldest` is the smallest number still held, `newest` the last one given; after an unclean end the
-    numbering jumps, so that a number once seen is never used again."""
+    numbering jumps, so that a number once seen is never used again.
+    """
 
     id: WorkspaceId
     path: str

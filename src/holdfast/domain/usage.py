@@ -17,9 +17,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_reported(self) -> bool:
-        return bool(
-            self.input_tokens or self.output_tokens or self.cache_read_tokens or self.cache_write_tokens
-        )
+        return bool(self.input_tokens or self.output_tokens or self.cache_read_tokens or self.cache_write_tokens)
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):

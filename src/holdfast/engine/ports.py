@@ -52,7 +52,8 @@ class Ledger(Protocol):
 
     Any method may raise `StorageError`. `commit` raises `StorageUnavailable` when nothing was written,
     `StorageUnknown` when that cannot be told (then `last_batch` tells), and `OwnerChanged` for an epoch
-    that is no longer the current one."""
+    that is no longer the current one.
+    """
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
         """Take a workspace over, made if need be: a new epoch; everybody else's writes are refused from now on."""
@@ -68,7 +69,8 @@ class Ledger(Protocol):
     ) -> Sequence[Answer]:
         """One batch, one transaction; an answer for each write, in order. Tickets of an epoch count up from 1.
 
-        On the disk before the answer if any of the writes says `sync`."""
+        On the disk before the answer if any of the writes says `sync`.
+        """
 
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
         """The ticket of the last batch of this epoch that was written, and its answers; (0, ()) if none was."""
@@ -97,9 +99,7 @@ class Ledger(Protocol):
     async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
         """Runs without an end, in the order in which they are to run."""
 
-    async def runs(
-        self, workspace: WorkspaceId, session: SessionId | None, limit: int, before: int
-    ) -> Sequence[Run]:
+    async def runs(self, workspace: WorkspaceId, session: SessionId | None, limit: int, before: int) -> Sequence[Run]:
         """At most `limit` runs accepted before event number `before` (0: no bound), newest first."""
 
     async def files(self, workspace: WorkspaceId, session: SessionId) -> Sequence[FileVersion]:
