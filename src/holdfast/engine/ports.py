@@ -131,7 +131,7 @@ class Model(Protocol):
 
 
 class Models(Protocol):
-    """Which models a run uses; asked at the start of every run, so a change disturbs nothing. Raises `ProviderError`."""
+    """Which models a run uses; asked at each run's start, so a change disturbs nothing. Raises `ProviderError`."""
 
     async def large(self) -> Model: ...
 

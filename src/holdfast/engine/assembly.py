@@ -1,0 +1,244 @@
+"""A model's answer, put together part by part. Pure.
+
+Each stream part answers the growth to be told: mostly one delta, whose cost does not depend on how much
+there is already. Text is kept in pieces and joined only when somebody wants the whole message.
+"""
+
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from holdfast.domain.events import MessageDelta, MessagePart
+from holdfast.domain.ids import ToolCallId
+from holdfast.domain.messages import (
+    Finish,
+    FinishPart,
+    Message,
+    Part,
+    Reasoning,
+    ReasoningPart,
+    Text,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+)
+from holdfast.domain.models import (
+    FinishedPart,
+    ReasoningDelta,
+    ReasoningSignature,
+    RedactedReasoning,
+    StepFinish,
+    StreamPart,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    UsagePart,
+)
+from holdfast.domain.usage import Usage
+
+__all__ = ["Assembly", "Growth"]
+
+Growth: TypeAlias = MessageDelta | MessagePart
+
+
+class _Growing:
+    """Text that grows by pieces."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.length = 0
+
+    def append(self, text: str) -> None:
+        self.pieces.append(text)
+        self.length += len(text)
+
+
+class _Text(_Growing):
+    def part(self) -> TextPart:
+        return TextPart(Text("".join(self.pieces)))
+
+
+class _Reasoning(_Growing):
+    """A reasoning part that grows until something else begins."""
+
+    def __init__(self, now: int) -> None:
+        super().__init__()
+        self.signature = ""
+        self.redacted: tuple[str, ...] = ()
+        self.started_at = now
+        self.finished_at = 0
+
+    def part(self) -> ReasoningPart:
+        thinking = "".join(self.pieces)
+        return ReasoningPart(Reasoning(thinking, self.signature, self.started_at, self.finished_at, self.redacted))
+
+
+class _Call:
+    """A tool call; its arguments are shown only when they are complete."""
+
+    def __init__(self, id: ToolCallId, name: str) -> None:
+        self.id = id
+        self.name = name
+        self.pieces: list[str] = []
+        self.finished = False
+        self.malformed = False
+
+    def part(self) -> ToolCallPart:
+        text = "".join(self.pieces) if self.finished and not self.malformed else ""
+        return ToolCallPart(ToolCall(self.id, self.name, "{}" if self.malformed else text, self.finished))
+
+    def finish(self) -> None:
+        self.finished = True
+        text = "".join(self.pieces).strip() or "{}"
+        try:
+            msgspec.json.decode(text, type=dict[str, object])
+        except msgspec.DecodeError:
+            self.malformed = True
+        else:
+            self.pieces = [text]
+
+
+class Assembly:
+    """One assistant message in the making."""
+
+    def __init__(self, message: Message, taken: frozenset[ToolCallId] = frozenset()) -> None:
+        self._base = message
+        self._taken = taken
+        self._slots: list[_Text | _Reasoning | _Call] = []
+        self._calls: dict[ToolCallId, tuple[int, _Call]] = {}
+        self._text: tuple[int, _Text] | None = None
+        self._reasoning: tuple[int, _Reasoning] | None = None
+        self.usage = Usage()
+        self.finish: StepFinish | None = None
+        self.size = 0
+        """Code points of text, reasoning and arguments so far: what an update of the whole message costs."""
+
+    def feed(self, part: StreamPart, now: int) -> tuple[Growth, ...]:
+        match part:
+            case TextDelta(text=text):
+                return self._feed_text(text, now)
+            case ReasoningDelta(text=text):
+                return self._feed_reasoning(text, now)
+            case ReasoningSignature() | RedactedReasoning():
+                return self._seal_reasoning(part, now)
+            case ToolCallStart() | ToolCallDelta() | ToolCallEnd():
+                return self._feed_call(part, now)
+            case UsagePart(usage=usage):
+                self.usage = usage
+                return ()
+            case FinishedPart(reason=reason):
+                self.finish = reason
+                return self._close_reasoning(now) + self._close_calls()
+            case _:
+                assert_never(part)
+
+    @property
+    def malformed_calls(self) -> frozenset[ToolCallId]:
+        """Calls whose arguments were no JSON object: their stored input is `{}`."""
+        return frozenset(call.id for _, call in self._calls.values() if call.malformed)
+
+    def message(self, finish: Finish | None = None) -> Message:
+        """The whole message as it is now."""
+        parts: list[Part] = [slot.part() for slot in self._slots]
+        if finish is not None:
+            parts.append(FinishPart(finish))
+        return msgspec.structs.replace(self._base, parts=tuple(parts))
+
+    def open_parts(self) -> tuple[MessagePart, ...]:
+        """The parts a late reader needs before deltas make sense to it."""
+        return tuple(self._whole(index) for index in range(len(self._slots)))
+
+    def _feed_text(self, text: str, now: int) -> tuple[Growth, ...]:
+        if not self._slots:
+            text = text.removeprefix("\n")
+        if not text:
+            return ()
+        self.size += len(text)
+        if self._text is not None:
+            index, slot = self._text
+            delta = self._delta(index, slot.length, text)
+            slot.append(text)
+            return (delta,)
+        closed = self._close_reasoning(now)
+        fresh = _Text()
+        fresh.append(text)
+        self._text = (len(self._slots), fresh)
+        self._slots.append(fresh)
+        return (*closed, self._whole(self._text[0]))
+
+    def _feed_reasoning(self, text: str, now: int) -> tuple[Growth, ...]:
+        if not text:
+            return ()
+        self.size += len(text)
+        if self._reasoning is None:
+            index, slot = self._open_reasoning(now)
+            slot.append(text)
+            return (self._whole(index),)
+        index, slot = self._reasoning
+        delta = self._delta(index, slot.length, text)
+        slot.append(text)
+        return (delta,)
+
+    def _open_reasoning(self, now: int) -> tuple[int, _Reasoning]:
+        slot = _Reasoning(now)
+        self._reasoning = (len(self._slots), slot)
+        self._slots.append(slot)
+        # Text that follows belongs after this thought, not into the text before it.
+        self._text = None
+        return self._reasoning
+
+    def _seal_reasoning(self, part: ReasoningSignature | RedactedReasoning, now: int) -> tuple[Growth, ...]:
+        index, slot = self._reasoning or self._open_reasoning(now)
+        if isinstance(part, ReasoningSignature):
+            slot.signature += part.signature
+        else:
+            slot.redacted = (*slot.redacted, part.data)
+        return (self._whole(index),)
+
+    def _close_reasoning(self, now: int) -> tuple[Growth, ...]:
+        if self._reasoning is None:
+            return ()
+        index, slot = self._reasoning
+        slot.finished_at = now
+        self._reasoning = None
+        return (self._whole(index),)
+
+    def _feed_call(self, part: ToolCallStart | ToolCallDelta | ToolCallEnd, now: int) -> tuple[Growth, ...]:
+        if isinstance(part, ToolCallStart):
+            closed = self._close_reasoning(now)
+            call = _Call(self._unused_id(part.id), part.name)
+            index = len(self._slots)
+            self._slots.append(call)
+            self._calls[part.id] = (index, call)
+            return (*closed, self._whole(index))
+        index, call = self._calls[part.id]
+        if isinstance(part, ToolCallDelta):
+            call.pieces.append(part.text)
+            self.size += len(part.text)
+            return ()
+        call.finish()
+        return (self._whole(index),)
+
+    def _close_calls(self) -> tuple[Growth, ...]:
+        """Some providers never say that a call is complete."""
+        still_open = [(index, call) for index, call in self._calls.values() if not call.finished]
+        for _, call in still_open:
+            call.finish()
+        return tuple(self._whole(index) for index, _ in still_open)
+
+    def _unused_id(self, id: ToolCallId) -> ToolCallId:
+        """Results are matched by id, so two calls of one turn never share one."""
+        taken = self._taken.union(slot.id for slot in self._slots if isinstance(slot, _Call))
+        base = id or ToolCallId("call")
+        candidate, count = base, 1
+        while candidate in taken or not candidate:
+            count += 1
+            candidate = ToolCallId(f"{base}-{count}")
+        return candidate
+
+    def _delta(self, index: int, offset: int, text: str) -> MessageDelta:
+        return MessageDelta(self._base.session_id, self._base.id, index, offset, text)
+
+    def _whole(self, index: int) -> MessagePart:
+        return MessagePart(self._base.session_id, self._base.id, index, self._slots[index].part())

@@ -1,0 +1,169 @@
+"""Stored messages into a conversation that every provider accepts. Pure.
+
+Whatever was interrupted, cancelled or deleted before: no empty turn, each tool call directly followed by
+exactly one result, no result without its call, a user's message first, arguments that are JSON objects.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.domain.ids import MessageId, ToolCallId
+from holdfast.domain.messages import (
+    BinaryPart,
+    FinishPart,
+    Message,
+    Part,
+    ReasoningPart,
+    Text,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+    text_of,
+)
+from holdfast.domain.models import ModelInfo
+
+__all__ = ["conversation", "has_user_text", "size_of"]
+
+_LOST_RESULT = "No result: this call was interrupted. It may have had effects."
+_IMAGES_LEFT_OUT = "[An image was attached, but this model cannot see images.]"
+
+
+def conversation(
+    messages: Sequence[Message], info: ModelInfo, *, summary: MessageId | None = None, note: str = ""
+) -> tuple[Message, ...]:
+    """The messages to send. With a summary the conversation begins there; `note` is added after it."""
+    kept = _since_summary(messages, summary, note)
+    out: list[Message] = []
+    for index, message in enumerate(kept):
+        if message.role == "user":
+            _add_user(out, message, info)
+        elif message.role == "assistant" and out:
+            _add_assistant(out, message, _results_of(kept, index), info)
+    return tuple(out)
+
+
+def has_user_text(messages: Iterable[Message]) -> bool:
+    return any(message.role == "user" and text_of(message).strip() for message in messages)
+
+
+def size_of(messages: Iterable[Message]) -> int:
+    """Characters a model reads: the base of an estimate where a provider reports no usage."""
+    return sum(_size(part) for message in messages for part in message.parts)
+
+
+def _size(part: Part) -> int:
+    match part:
+        case TextPart(data=text):
+            return len(text.text)
+        case ReasoningPart(data=reasoning):
+            return len(reasoning.thinking)
+        case ToolCallPart(data=call):
+            return len(call.name) + len(call.input)
+        case ToolResultPart(data=result):
+            return len(result.content)
+        case _:
+            return 0
+
+
+def _since_summary(messages: Sequence[Message], summary: MessageId | None, note: str) -> list[Message]:
+    start = next((i for i, message in enumerate(messages) if message.id == summary), None) if summary else None
+    rest = messages if start is None else messages[start + 1 :]
+    kept = [message for message in rest if not message.is_summary_message]
+    if start is None:
+        return kept
+    text = "\n\n".join(piece for piece in (text_of(messages[start]), note) if piece)
+    return [msgspec.structs.replace(messages[start], role="user", parts=(TextPart(Text(text)),)), *kept]
+
+
+def _results_of(messages: Sequence[Message], index: int) -> dict[ToolCallId, ToolResult]:
+    """The first result of each call of this message. They stand before the next answer: some providers use
+    the same call ids in every message.
+    """
+    found: dict[ToolCallId, ToolResult] = {}
+    for position in range(index + 1, len(messages)):
+        message = messages[position]
+        if message.role == "assistant":
+            break
+        for result in message.tool_results:
+            found.setdefault(result.tool_call_id, result)
+    return found
+
+
+def _add_user(out: list[Message], message: Message, info: ModelInfo) -> None:
+    parts = tuple(_user_parts(message, info))
+    if not parts:
+        return
+    if out and out[-1].role == "user":
+        # A turn that left no answer is followed by the next prompt: many providers want roles to alternate.
+        out[-1] = msgspec.structs.replace(out[-1], parts=out[-1].parts + parts)
+    else:
+        out.append(msgspec.structs.replace(message, parts=parts))
+
+
+def _user_parts(message: Message, info: ModelInfo) -> Iterable[Part]:
+    for part in message.parts:
+        match part:
+            case TextPart(data=data) if data.text.strip():
+                yield part
+            case BinaryPart(data=data) if data.mime_type.startswith("text/"):
+                content = data.data.decode("utf-8", "replace")
+                yield TextPart(Text(f'<file path="{data.path}">\n{content}\n</file>'))
+            case BinaryPart():
+                yield part if info.supports_images else TextPart(Text(_IMAGES_LEFT_OUT))
+            case _:
+                pass
+
+
+def _add_assistant(
+    out: list[Message], message: Message, results: dict[ToolCallId, ToolResult], info: ModelInfo
+) -> None:
+    parts = tuple(_assistant_parts(message))
+    if not any(isinstance(part, TextPart | ToolCallPart) for part in parts):
+        return
+    out.append(msgspec.structs.replace(message, parts=parts))
+    for part in parts:
+        if isinstance(part, ToolCallPart):
+            call = part.data
+            result = results.get(call.id) or ToolResult(call.id, call.name, _LOST_RESULT, "", is_error=True)
+            out.append(_answer(message, result, info))
+
+
+def _assistant_parts(message: Message) -> Iterable[Part]:
+    seen: set[ToolCallId] = set()
+    for part in message.parts:
+        match part:
+            case TextPart(data=data) if not data.text.strip():
+                pass
+            case ToolCallPart(data=data) if data.id in seen:
+                pass
+            case ToolCallPart(data=data):
+                seen.add(data.id)
+                yield ToolCallPart(_sendable(data))
+            case FinishPart():
+                pass
+            case _:
+                yield part
+
+
+def _sendable(call: ToolCall) -> ToolCall:
+    try:
+        msgspec.json.decode(call.input, type=dict[str, object])
+    except msgspec.DecodeError:
+        return msgspec.structs.replace(call, input="{}", finished=True)
+    return call
+
+
+def _answer(call_message: Message, result: ToolResult, info: ModelInfo) -> Message:
+    content = result.content.strip() and result.content
+    shown = msgspec.structs.replace(result, content=content or "(no output)", metadata="")
+    if result.data and not info.supports_images:
+        shown = msgspec.structs.replace(shown, data="", mime_type="", content=f"{shown.content}\n{_IMAGES_LEFT_OUT}")
+    return msgspec.structs.replace(
+        call_message,
+        role="tool",
+        id=MessageId(f"{call_message.id}:{result.tool_call_id}"),
+        parts=(ToolResultPart(shown),),
+    )

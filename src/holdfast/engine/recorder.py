@@ -1,0 +1,123 @@
+"""The one choke point between the engine and its store: every write of a workspace passes here.
+
+Writes go to the store one batch at a time, in the order in which they were put; whatever is put while a
+batch is under way makes the next one. So answers, the calls that tell the lanes, and the publication of
+events all happen in the order of the event numbers, in whatever order the waiting callers wake.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from holdfast.domain.errors import StorageError, StorageUnavailable, StorageUnknown
+from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.ledger import Answer, Operation, Receipt, Write
+from holdfast.engine.ports import Ledger, Outlet
+from holdfast.tasks import TaskOwner
+
+__all__ = ["Recorder"]
+
+_LOOK_AGAIN_SECONDS = 0.05
+
+
+class _Item:
+    """A write on its way, and what to do with its answer."""
+
+    def __init__(
+        self,
+        write: Write,
+        then: Callable[[Answer], None] | None,
+        announce: Callable[[Receipt], None] | None,
+        future: asyncio.Future[Answer],
+    ) -> None:
+        self.write = write
+        self.then = then
+        self.announce = announce
+        self.future = future
+
+
+class Recorder:
+    """Writes, then tells. Nothing is published that is not stored."""
+
+    def __init__(self, ledger: Ledger, workspace: WorkspaceId, epoch: int, outlet: Outlet, tasks: TaskOwner) -> None:
+        self._ledger = ledger
+        self._workspace = workspace
+        self._epoch = epoch
+        self._outlet = outlet
+        self._tasks = tasks
+        self._waiting: list[_Item] = []
+        self._ticket = 0
+        self._is_writing = False
+
+    def put(
+        self,
+        *operations: Operation,
+        sync: bool = True,
+        then: Callable[[Answer], None] | None = None,
+        announce: Callable[[Receipt], None] | None = None,
+    ) -> asyncio.Future[Answer]:
+        """Store the operations together. `then` is called with the answer, in number order, before the events
+        are published; `announce` publishes them in place of the outlet. Both happen whether or not anybody
+        still waits for the future.
+        """
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        # A caller that was cancelled does not take the write's error with it unseen.
+        future.add_done_callback(_retrieve)
+        self._waiting.append(_Item(Write(operations, sync=sync), then, announce, future))
+        if not self._is_writing:
+            self._is_writing = True
+            self._tasks.start(self._drain(), name="recorder")
+        return future
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                await self._write(batch)
+        finally:
+            self._is_writing = False
+
+    async def _write(self, batch: list[_Item]) -> None:
+        self._ticket += 1
+        try:
+            answers = await self._commit([item.write for item in batch])
+        except StorageError as error:
+            for item in batch:
+                if not item.future.done():
+                    item.future.set_exception(error)
+            return
+        for item, answer in zip(batch, answers, strict=True):
+            self._tell(item, answer)
+
+    async def _commit(self, writes: Sequence[Write]) -> Sequence[Answer]:
+        try:
+            return await self._ledger.commit(self._workspace, self._epoch, self._ticket, writes)
+        except StorageUnknown:
+            return await self._look()
+
+    async def _look(self) -> Sequence[Answer]:
+        """Nobody knows whether the batch was written: ask until the store can say."""
+        while True:
+            try:
+                ticket, answers = await self._ledger.last_batch(self._workspace, self._epoch)
+            except (StorageUnavailable, StorageUnknown):
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                continue
+            if ticket == self._ticket:
+                return answers
+            raise StorageUnavailable
+
+    def _tell(self, item: _Item, answer: Answer) -> None:
+        if item.then is not None:
+            item.then(answer)
+        if isinstance(answer, Receipt):
+            if item.announce is not None:
+                item.announce(answer)
+            else:
+                self._outlet.publish(answer.entries)
+        if not item.future.done():
+            item.future.set_result(answer)
+
+
+def _retrieve(future: asyncio.Future[Answer]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,32 @@
+"""What a user may set about the engine. Times in seconds."""
+
+import msgspec
+
+from holdfast.engine.turn import Pace
+
+__all__ = ["EngineSettings", "Limits"]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What an unwatched run may use at most; beyond it the run ends `failed`. 0 is no limit."""
+
+    steps: int = 500
+    minutes: float = 480.0
+    cost: float = 0.0
+
+
+class EngineSettings(msgspec.Struct, frozen=True):
+    grace: float = 2.0
+    """How long the tools of a cancelled run may take to stop."""
+    margin: float = 0.15
+    """How long after the grace a run that does not stop is given up; its end follows at once."""
+    cancel_write: float = 0.25
+    """How long a cancel waits for the disk before it is carried out all the same."""
+    retry_first: float = 0.05
+    retry_longest: float = 1.0
+    """How often an end is tried again while the storage fails."""
+    parallel_tools: int = 5
+    auto_summarize: bool = True
+    titles: bool = True
+    limits: Limits = Limits()
+    pace: Pace = Pace()

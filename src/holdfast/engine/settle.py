@@ -1,0 +1,95 @@
+"""Leave a conversation that every provider accepts, whatever cut it off. Pure.
+
+Used at the end of every run that did not complete, and by recovery for runs a crash cut off. Afterwards
+reasoning is closed, each tool call has exactly one result, and an assistant message says how the turn ended.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.domain.ids import MessageId
+from holdfast.domain.messages import (
+    Finish,
+    FinishPart,
+    Message,
+    Part,
+    ReasoningPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+)
+from holdfast.domain.runs import Outcome
+from holdfast.engine.drafts import Author
+
+__all__ = ["Ending", "Settled", "finish_for", "settle"]
+
+_CALL_CUT_OFF = {
+    "cancelled": "Cancelled by the user. What this call had done by then was not undone.",
+    "interrupted": "Interrupted: the server stopped while this call was open. It may have had effects.",
+    "failed": "Not finished: the turn failed while this call was open. It may have had effects.",
+}
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a turn ended that did not complete. `title` and `details` tell people what went wrong."""
+
+    outcome: Outcome
+    title: str = ""
+    details: str = ""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What has to be written: messages changed or new, in order, and messages to remove."""
+
+    put: tuple[Message, ...] = ()
+    delete: tuple[MessageId, ...] = ()
+
+
+def settle(author: Author, messages: Sequence[Message], ending: Ending) -> Settled:
+    """Given all messages of the run so far, say what is missing."""
+    put: list[Message] = []
+    delete: list[MessageId] = []
+    answered = {result.tool_call_id for message in messages for result in message.tool_results}
+    told = False
+    for message in messages:
+        if message.role != "assistant":
+            continue
+        if message.is_summary_message and message.finish is None and ending.outcome != "failed":
+            delete.append(message.id)
+            continue
+        closed = message
+        if message.finish is None:
+            closed = _closed(message, finish_for(ending, author.now), author.now)
+            put.append(closed)
+        told = closed.finish is not None and closed.finish.reason != "tool_use"
+        put.extend(_cut_off(author, call, ending) for call in closed.tool_calls if call.id not in answered)
+    if not told:
+        put.append(author.last_word(finish_for(ending, author.now)))
+    return Settled(tuple(put), tuple(delete))
+
+
+def finish_for(ending: Ending, now: int) -> Finish:
+    if ending.outcome == "cancelled":
+        return Finish("canceled", now, "Cancelled")
+    if ending.outcome == "interrupted":
+        return Finish("error", now, "Interrupted", "The server stopped before this turn was finished.")
+    return Finish("error", now, ending.title, ending.details)
+
+
+def _closed(message: Message, finish: Finish, now: int) -> Message:
+    parts: list[Part] = []
+    for part in message.parts:
+        match part:
+            case ReasoningPart(data=data) if not data.finished_at:
+                parts.append(ReasoningPart(msgspec.structs.replace(data, finished_at=now)))
+            case ToolCallPart(data=data) if not data.finished:
+                parts.append(ToolCallPart(msgspec.structs.replace(data, input="{}", finished=True)))
+            case _:
+                parts.append(part)
+    return msgspec.structs.replace(message, parts=(*parts, FinishPart(finish)))
+
+
+def _cut_off(author: Author, call: ToolCall, ending: Ending) -> Message:
+    text = _CALL_CUT_OFF.get(ending.outcome, _CALL_CUT_OFF["failed"])
+    return author.tool(ToolResult(call.id, call.name, text, "", is_error=True))

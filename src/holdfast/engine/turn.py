@@ -1,0 +1,253 @@
+"""What one run has said and done so far, on its way to the store and to those who listen.
+
+A turn outlives its task: when the task is cancelled or abandoned, whoever ends the run still finds here
+what has to be settled. Once closed, it lets nothing of its task through any more.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.domain.errors import Conflict, HoldfastError
+from holdfast.domain.events import (
+    MessageDelta,
+    MessageDeltaEvent,
+    MessagePart,
+    MessagePartEvent,
+)
+from holdfast.domain.ids import MessageId
+from holdfast.domain.ledger import (
+    Answer,
+    GrowMessage,
+    Operation,
+    PutMessage,
+    Receipt,
+    Refusal,
+    StartRun,
+    StepRun,
+)
+from holdfast.domain.messages import Finish, Message
+from holdfast.domain.models import ModelInfo, StreamPart
+from holdfast.domain.runs import Run
+from holdfast.engine.assembly import Assembly, Growth
+from holdfast.engine.drafts import Author
+from holdfast.engine.ports import Clock, NewId, Outlet
+from holdfast.engine.recorder import Recorder
+
+__all__ = ["Pace", "Turn", "TurnClosed"]
+
+
+class TurnClosed(HoldfastError):
+    """This turn is over; what its task still does is not recorded."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How often a growing message reaches the store. A crash loses at most this much of what was streamed."""
+
+    seconds: float = 0.25
+    characters: int = 4_096
+
+
+class Turn:
+    """The conversation of one run, and the answer that is being written now."""
+
+    def __init__(
+        self, run: Run, *, recorder: Recorder, outlet: Outlet, clock: Clock, new_id: NewId, pace: Pace
+    ) -> None:
+        self.run = run
+        self.messages: list[Message] = []
+        """All messages of this run that do not grow any more, in order."""
+        self.is_started = False
+        self.step = 0
+        self.started_ms = clock.now_ms()
+        self.cost = 0.0
+        self._recorder = recorder
+        self._outlet = outlet
+        self._clock = clock
+        self._new_id = new_id
+        self._pace = pace
+        self._open: Assembly | None = None
+        self._growth: list[Growth] = []
+        self._grown = 0
+        self._spent = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._unstored: dict[MessageId, Message] = {}
+        self._closed = False
+
+    @property
+    def author(self) -> Author:
+        return Author(self.run.session_id, self.run.run_id, self._clock.now_ms() // 1000, self._new_id)
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    async def record(self, *operations: Operation, sync: bool = False) -> Receipt:
+        """Store operations of this run; a refusal is a fault of this turn."""
+        if self._closed:
+            raise TurnClosed
+        for operation in operations:
+            if isinstance(operation, PutMessage):
+                self._unstored[operation.message.id] = operation.message
+        answer = await self._recorder.put(*operations, sync=sync, then=lambda answer: self._stored(operations, answer))
+        if isinstance(answer, Refusal):
+            raise Conflict(f"The store refused a write of this run: {answer.reason}.")
+        return answer
+
+    async def start(self, prompt: Message | None) -> None:
+        """The run begins: a fact on disk before the model hears of it."""
+        self.add(() if prompt is None else (prompt,))
+        puts = [PutMessage(message) for message in self.messages]
+        await self.record(StartRun(self.run.run_id, self.now_ms()), *puts, sync=True)
+
+    async def begin_step(self, info: ModelInfo, *, is_summary: bool = False) -> Message:
+        """A provider request begins: an empty answer that will grow."""
+        message = self.author.assistant(info, is_summary=is_summary)
+        self.step += 1
+        taken = frozenset(call.id for old in self.messages for call in old.tool_calls)
+        # Known here before it is stored, so that whoever settles this turn cannot miss it.
+        self._open = Assembly(message, taken)
+        self._spent = 0
+        await self.record(StepRun(self.run.run_id, self.step), PutMessage(message))
+        return message
+
+    def feed(self, part: StreamPart) -> None:
+        """Take a part of the answer. Its cost does not depend on how long the answer is."""
+        if self._closed or self._open is None:
+            raise TurnClosed
+        for growth in self._open.feed(part, self._clock.now_ms() // 1000):
+            self._publish(growth)
+
+    @property
+    def open(self) -> Assembly | None:
+        return self._open
+
+    async def put_open(self) -> Message:
+        """Store the growing message whole, so that its tool calls are on record before they run."""
+        message = self._take_whole()
+        await self.record(PutMessage(message))
+        return message
+
+    async def finish_step(self, finish: Finish, *also: Operation) -> Message:
+        """The answer is complete."""
+        if self._open is None:
+            raise TurnClosed
+        message = self._open.message(finish)
+        self._drop_growth()
+        await self.record(*also, PutMessage(message))
+        self._open = None
+        self.insert_answer(message)
+        return message
+
+    def insert_answer(self, message: Message) -> None:
+        """An answer stands before the results of its tools, which were stored while it was still open."""
+        calls = {call.id for call in message.tool_calls}
+        place = len(self.messages)
+        while place and any(result.tool_call_id in calls for result in self.messages[place - 1].tool_results):
+            place -= 1
+        self.messages.insert(place, message)
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Messages of this run that were stored elsewhere: the prompt, folded prompts."""
+        self.messages.extend(messages)
+
+    async def add_result(self, message: Message) -> None:
+        self.messages.append(message)
+        await self.record(PutMessage(message))
+
+    def drop_open(self) -> None:
+        """Forget the growing message: it was removed."""
+        self._drop_growth()
+        self._open = None
+
+    def close(self) -> list[Message]:
+        """Let nothing of the task through from now on; answer all that was said, the open message included."""
+        self._closed = True
+        self._drop_growth()
+        if self._open is not None:
+            self.insert_answer(self._open.message())
+            self._open = None
+        return self.messages
+
+    def unstored(self) -> list[Message]:
+        """Messages whose write failed, in order."""
+        return [message for message in self.messages if message.id in self._unstored]
+
+    def _stored(self, operations: tuple[Operation, ...], answer: Answer) -> None:
+        if isinstance(answer, Refusal):
+            return
+        for operation in operations:
+            if isinstance(operation, StartRun):
+                self.is_started = True
+            elif isinstance(operation, PutMessage):
+                if self._unstored.get(operation.message.id) is operation.message:
+                    del self._unstored[operation.message.id]
+
+    def open_parts(self) -> tuple[MessagePart, ...]:
+        return () if self._open is None else self._open.open_parts()
+
+    def open_message(self) -> Message | None:
+        """The growing message as it is now, with all that was streamed."""
+        return None if self._open is None else self._open.message()
+
+    def _publish(self, growth: Growth) -> None:
+        if isinstance(growth, MessageDelta):
+            self._outlet.publish_live(MessageDeltaEvent(growth))
+            self._grown += len(growth.text)
+        else:
+            self._outlet.publish_live(MessagePartEvent(growth))
+            if self._may_put_whole():
+                self._recorder.put(PutMessage(self._take_whole()), sync=False)
+                return
+        self._growth.append(growth)
+        if self._grown >= self._pace.characters:
+            self._flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._pace.seconds, self._flush)
+
+    def _may_put_whole(self) -> bool:
+        """A change of structure is told durably, unless such updates already cost more than the message.
+
+        So the bytes written stay proportional to its length, however many tool calls it holds.
+        """
+        size = 0 if self._open is None else self._open.size
+        return self._spent <= 2 * size + 8_192
+
+    def _take_whole(self) -> Message:
+        if self._open is None:
+            raise TurnClosed
+        self._spent += self._open.size + 256
+        self._drop_growth()
+        return self._open.message()
+
+    def _flush(self) -> None:
+        growth = tuple(_merged(self._growth))
+        self._drop_growth()
+        if growth:
+            self._recorder.put(GrowMessage(growth), sync=False)
+
+    def _drop_growth(self) -> None:
+        self._growth = []
+        self._grown = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _merged(growth: list[Growth]) -> Iterable[Growth]:
+    """Adjacent deltas of one part become one, so that a flush costs rows by parts, not by tokens."""
+    run: list[MessageDelta] = []
+    for item in growth:
+        if run and not (isinstance(item, MessageDelta) and item.part == run[0].part):
+            yield _joined(run)
+            run = []
+        if isinstance(item, MessageDelta):
+            run.append(item)
+        else:
+            yield item
+    if run:
+        yield _joined(run)
+
+
+def _joined(run: list[MessageDelta]) -> MessageDelta:
+    return msgspec.structs.replace(run[0], text="".join(item.text for item in run))
