@@ -1,27 +1,24 @@
 """What the engine needs from the outside. `app.py` hands it over; `holdfast.testing` has twins of all of it."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Protocol
-
-import msgspec
 
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.files import FileVersion, ReadMark
-from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import (
     Answer,
     Entry,
-    Operation,
-    Receipt,
     RunRecord,
     Snapshot,
     WorkspaceRecord,
     Write,
 )
 from holdfast.domain.messages import Message
-from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, ToolSpec
+from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.tools import Tool
 
 __all__ = [
     "Clock",
@@ -30,9 +27,6 @@ __all__ = [
     "Models",
     "NewId",
     "Outlet",
-    "Tool",
-    "ToolContext",
-    "ToolOutcome",
     "Tools",
 ]
 
@@ -121,12 +115,12 @@ class Outlet(Protocol):
 
 
 class Model(Protocol):
-    """A model that can be asked. Closing the iterator closes the connection."""
+    """A model that can be asked. Closing the generator closes the connection."""
 
     @property
     def info(self) -> ModelInfo: ...
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[StreamPart]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
         """The answer, part by part, the last one a `FinishedPart`. Raises `ProviderError`."""
 
 
@@ -136,54 +130,6 @@ class Models(Protocol):
     async def large(self) -> Model: ...
 
     async def small(self) -> Model: ...
-
-
-class ToolOutcome(msgspec.Struct, frozen=True):
-    """What a tool answers. `stops_turn`: the model is not asked again (a person said no)."""
-
-    content: str
-    metadata: str = ""
-    is_error: bool = False
-    data: str = ""
-    mime_type: str = ""
-    stops_turn: bool = False
-
-
-class ToolContext(Protocol):
-    """What a tool may know and do. Its effects are stored with the run's."""
-
-    @property
-    def workspace_path(self) -> str: ...
-
-    @property
-    def session_id(self) -> SessionId: ...
-
-    @property
-    def run_id(self) -> RunId: ...
-
-    @property
-    def message_id(self) -> MessageId: ...
-
-    @property
-    def tool_call_id(self) -> ToolCallId: ...
-
-    def now_ms(self) -> int: ...
-
-    async def record(self, *operations: Operation) -> Receipt: ...
-
-    async def read_mark(self, path: str) -> ReadMark | None: ...
-
-
-class Tool(Protocol):
-    @property
-    def spec(self) -> ToolSpec: ...
-
-    @property
-    def is_parallel(self) -> bool:
-        """May run beside other tools of its step."""
-
-    async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
-        """Raises `ToolError`; any other exception becomes an error result too."""
 
 
 class Tools(Protocol):

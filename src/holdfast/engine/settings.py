@@ -20,6 +20,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     """How long the tools of a cancelled run may take to stop."""
     margin: float = 0.15
     """How long after the grace a run that does not stop is given up; its end follows at once."""
+    closing: float = 1.0
+    """How long a shutdown waits for the last writes, beyond the grace."""
     cancel_write: float = 0.25
     """How long a cancel waits for the disk before it is carried out all the same."""
     retry_first: float = 0.05

@@ -27,7 +27,7 @@ from holdfast.domain.ledger import (
     StartRun,
     StepRun,
 )
-from holdfast.domain.messages import Finish, Message
+from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
 from holdfast.domain.models import ModelInfo, StreamPart
 from holdfast.domain.runs import Run
 from holdfast.engine.assembly import Assembly, Growth
@@ -94,9 +94,15 @@ class Turn:
             raise Conflict(f"The store refused a write of this run: {answer.reason}.")
         return answer
 
+    def expect(self, message: Message) -> None:
+        """A message that has to be stored, by this turn or by whoever settles it."""
+        self.messages.append(message)
+        self._unstored[message.id] = message
+
     async def start(self, prompt: Message | None) -> None:
         """The run begins: a fact on disk before the model hears of it."""
-        self.add(() if prompt is None else (prompt,))
+        if prompt is not None:
+            self.expect(prompt)
         puts = [PutMessage(message) for message in self.messages]
         await self.record(StartRun(self.run.run_id, self.now_ms()), *puts, sync=True)
 
@@ -179,9 +185,8 @@ class Turn:
         for operation in operations:
             if isinstance(operation, StartRun):
                 self.is_started = True
-            elif isinstance(operation, PutMessage):
-                if self._unstored.get(operation.message.id) is operation.message:
-                    del self._unstored[operation.message.id]
+            elif isinstance(operation, PutMessage) and operation.message is self._unstored.get(operation.message.id):
+                del self._unstored[operation.message.id]
 
     def open_parts(self) -> tuple[MessagePart, ...]:
         return () if self._open is None else self._open.open_parts()
@@ -196,7 +201,7 @@ class Turn:
             self._grown += len(growth.text)
         else:
             self._outlet.publish_live(MessagePartEvent(growth))
-            if self._may_put_whole():
+            if _is_structural(growth) and self._may_put_whole():
                 self._recorder.put(PutMessage(self._take_whole()), sync=False)
                 return
         self._growth.append(growth)
@@ -232,6 +237,17 @@ class Turn:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _is_structural(growth: MessagePart) -> bool:
+    """A call that began or is complete, a thought that is over; not the first words of a part that grows on."""
+    match growth.content:
+        case ToolCallPart():
+            return True
+        case ReasoningPart(data=reasoning):
+            return bool(reasoning.finished_at)
+        case _:
+            return False
 
 
 def _merged(growth: list[Growth]) -> Iterable[Growth]:

@@ -1,0 +1,1 @@
+"""Models the engine can ask."""

@@ -1,0 +1,1 @@
+"""Twins of everything the engine meets, and suites every implementation must pass. Ships with Holdfast."""

@@ -1,0 +1,265 @@
+"""The newest frames of a workspace, held once for all readers, and where each reader stands. Pure.
+
+Two rings share one bound. `growth` holds deltas and whole parts, which a reader can do without, because
+the whole part makes up for them. `kept` holds all the rest. Growth is dropped first, but for a reserve of
+the newest: without it a reader that keeps up would lose its text to numbered frames it took long ago.
+
+A reader counts what it took of either ring, so that it finds its place at once however long the backlog is.
+
+* It lost growth: it gets no more of it until it has every kept frame, and then each open part, whole.
+* It lost a kept frame: it is cut, and told the last number it has.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.bus.frames import Frame
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent
+from holdfast.domain.ids import MessageId
+from holdfast.domain.ledger import Entry
+
+__all__ = ["Backlog", "Reader", "ReaderCut", "SlowReaderPolicy", "WholeParts", "merge_deltas"]
+
+WholeParts: TypeAlias = Callable[[], Iterable[Frame]]
+"""A `message_part` frame for each open part, as it is at the moment of the call."""
+
+_ENVELOPE = 160
+"""About what a delta weighs besides its text."""
+
+_FEW = 4
+"""So many frames at once are sent as they are: a reader that takes them keeps up."""
+
+_by_index = attrgetter("index")
+
+
+class SlowReaderPolicy(msgspec.Struct, frozen=True):
+    """How far a reader may fall behind before it loses something. A quarter of both is reserved for growth."""
+
+    frames: int = 4096
+    bytes: int = 4 * 1024 * 1024
+
+
+class ReaderCut(HoldfastError):
+    """The reader fell too far behind: subscribe again with the last number it got."""
+
+    def __init__(self, cursor: int) -> None:
+        super().__init__(f"The reader fell too far behind: subscribe again since {cursor}.")
+        self.cursor = cursor
+
+
+class _Ring:
+    """Frames by the order in which they came: from `first` up to, not including, `end`."""
+
+    __slots__ = ("_frames", "end", "first", "weight")
+
+    def __init__(self) -> None:
+        self._frames: dict[int, tuple[Frame, int]] = {}
+        self.first = 0
+        self.end = 0
+        self.weight = 0
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def append(self, frame: Frame, weight: int) -> None:
+        self._frames[self.end] = (frame, weight)
+        self.end += 1
+        self.weight += weight
+
+    def drop_oldest(self) -> int:
+        """Let go of a frame, and say what it weighed."""
+        _, weight = self._frames.pop(self.first)
+        self.first += 1
+        self.weight -= weight
+        return weight
+
+    def slice(self, start: int, limit: int) -> list[Frame]:
+        frames = self._frames
+        end = self.end
+        if end - start == 1:
+            return [frames[start][0]]
+        return [frames[place][0] for place in range(start, min(start + limit, end))]
+
+
+class Backlog:
+    """A bounded ring of frames for all readers of a workspace. It knows none of them."""
+
+    def __init__(self, policy: SlowReaderPolicy) -> None:
+        self._policy = policy
+        self._index = 0
+        self._weight = 0
+        self.kept = _Ring()
+        self.growth = _Ring()
+
+    def __len__(self) -> int:
+        kept, growth = self.kept, self.growth
+        return kept.end - kept.first + growth.end - growth.first
+
+    @property
+    def weight(self) -> int:
+        return self._weight
+
+    def append(self, entry: Entry) -> None:
+        frame = Frame(self._index + 1, number=entry.number, event=entry.event, body=entry.body)
+        self._append(self.kept, frame, len(entry.body))
+
+    def append_live(self, event: LiveEvent) -> None:
+        frame = Frame(self._index + 1, event=event)
+        if isinstance(event, MessageDeltaEvent):
+            self._append(self.growth, frame, _ENVELOPE + _weight(event.payload.text))
+        elif isinstance(event, MessagePartEvent):
+            self._append(self.growth, frame, len(frame.body))
+        else:
+            self._append(self.kept, frame, len(frame.body))
+
+    def reader(self, cursor: int) -> "Reader":
+        """A reader that has everything up to `cursor` and stands at the end."""
+        return Reader(self, cursor)
+
+    def _append(self, ring: _Ring, frame: Frame, weight: int) -> None:
+        """Add a frame, then go down to the bound. A single frame is held whatever it weighs."""
+        self._index = frame.index
+        self._weight += weight
+        ring.append(frame, weight)
+        policy = self._policy
+        while (count := len(self)) > policy.frames or self._weight > policy.bytes:
+            if count == 1:
+                return
+            self._weight -= self._expendable().drop_oldest()
+
+    def _expendable(self) -> _Ring:
+        growth, policy = self.growth, self._policy
+        exceeds = len(growth) > policy.frames // 4 or growth.weight > policy.bytes // 4
+        return growth if exceeds or len(self.kept) <= 1 else self.kept
+
+
+class Reader:
+    """How far somebody has read. `cursor` is the last number it has; numbers up to it are not sent again."""
+
+    __slots__ = ("_backlog", "_growth", "_is_behind", "_kept", "cursor")
+
+    def __init__(self, backlog: Backlog, cursor: int) -> None:
+        self._backlog = backlog
+        self.cursor = cursor
+        self.go_to_end()
+
+    def go_to_end(self) -> None:
+        """Stand where the next frame comes. The text that was streamed so far is missing."""
+        self._kept = self._backlog.kept.end
+        self._growth = self._backlog.growth.end
+        self._is_behind = True
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a frame that cannot be made up for is gone."""
+        return self._kept < self._backlog.kept.first
+
+    def take(self, limit: int, whole: WholeParts, *, merge: bool) -> list[Frame]:
+        """The next frames, about `limit` of them; none only if there are none. Raises `ReaderCut`."""
+        while True:
+            frames = self._step(limit, whole)
+            if frames:
+                return merge_deltas(frames) if merge and len(frames) > _FEW else frames
+            if self._kept == self._backlog.kept.end and self._growth == self._backlog.growth.end:
+                return frames
+
+    def _step(self, limit: int, whole: WholeParts) -> list[Frame]:
+        kept, growth = self._backlog.kept, self._backlog.growth
+        if self._kept < kept.first:
+            raise ReaderCut(self.cursor)
+        if self._is_behind or self._growth < growth.first:
+            return self._catch_up(limit, whole)
+        if self._kept == kept.end:
+            frames = growth.slice(self._growth, limit)
+            self._growth += len(frames)
+            return frames
+        if self._growth == growth.end:
+            return self._take_kept(limit)
+        return self._take_both(limit)
+
+    def _catch_up(self, limit: int, whole: WholeParts) -> list[Frame]:
+        """Kept frames alone; after the last of them the open parts, which then hold all growth up to now."""
+        self._is_behind = True
+        frames = self._take_kept(limit)
+        if self._kept == self._backlog.kept.end:
+            frames.extend(whole())
+            self._growth = self._backlog.growth.end
+            self._is_behind = False
+        return frames
+
+    def _take_kept(self, limit: int) -> list[Frame]:
+        frames = self._backlog.kept.slice(self._kept, limit)
+        self._kept += len(frames)
+        return self._unseen(frames)
+
+    def _take_both(self, limit: int) -> list[Frame]:
+        kept = self._backlog.kept.slice(self._kept, limit)
+        growth = self._backlog.growth.slice(self._growth, limit)
+        frames = sorted(kept + growth, key=_by_index)[:limit]
+        last = frames[-1].index
+        self._kept += bisect_right(kept, last, key=_by_index)
+        self._growth += bisect_right(growth, last, key=_by_index)
+        return self._unseen(frames)
+
+    def _unseen(self, frames: list[Frame]) -> list[Frame]:
+        unseen = []
+        for frame in frames:
+            number = frame.number
+            if number is None:
+                unseen.append(frame)
+            elif number > self.cursor:
+                self.cursor = number
+                unseen.append(frame)
+        return unseen
+
+
+def merge_deltas(frames: Iterable[Frame]) -> list[Frame]:
+    """The same frames with the deltas of a part joined, as long as nothing but deltas comes between them."""
+    merged: list[Frame | _Joined] = []
+    open_joins: dict[tuple[MessageId, int], _Joined] = {}
+    for frame in frames:
+        event = frame.event
+        if not isinstance(event, MessageDeltaEvent):
+            open_joins.clear()
+            merged.append(frame)
+            continue
+        delta = event.payload
+        join = open_joins.get((delta.message_id, delta.part))
+        if join is None or join.end != delta.offset:
+            join = open_joins[delta.message_id, delta.part] = _Joined(delta.offset)
+            merged.append(join)
+        join.add(frame, delta)
+    return [item.frame() if isinstance(item, _Joined) else item for item in merged]
+
+
+class _Joined:
+    """Deltas of one part that follow upon each other."""
+
+    __slots__ = ("_deltas", "_first", "end")
+
+    def __init__(self, offset: int) -> None:
+        self._deltas: list[MessageDelta] = []
+        self._first: Frame | None = None
+        self.end = offset
+
+    def add(self, frame: Frame, delta: MessageDelta) -> None:
+        self._first = self._first or frame
+        self._deltas.append(delta)
+        self.end += len(delta.text)
+
+    def frame(self) -> Frame:
+        """A single delta keeps its frame, whose bytes are shared."""
+        if self._first is not None and len(self._deltas) == 1:
+            return self._first
+        text = "".join(delta.text for delta in self._deltas)
+        return Frame(event=MessageDeltaEvent(msgspec.structs.replace(self._deltas[0], text=text)))
+
+
+def _weight(text: str) -> int:
+    """What a text takes at most when it is sent, told without encoding it."""
+    return len(text) if text.isascii() else 4 * len(text)

@@ -1,0 +1,81 @@
+"""What a reader is handed: an event with its number and its one encoding. Pure."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.domain.events import Event, decode_event, encode_event
+
+__all__ = ["Frame", "Gap", "GapEvent", "Hello", "HelloEvent", "Spoken"]
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """Where the log stands. `cursor` is the newest number; what follows it comes live."""
+
+    cursor: int
+    oldest: int
+    epoch: int
+
+
+class HelloEvent(msgspec.Struct, frozen=True, tag="hello"):
+    """The first frame of every subscription."""
+
+    payload: Hello
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """The stream goes on after `cursor`; what came between the reader's number and that is not sent."""
+
+    cursor: int
+    oldest: int
+    epoch: int
+
+
+class GapEvent(msgspec.Struct, frozen=True, tag="gap"):
+    """When the reader's number is older than what is held, or newer than what was given: take a snapshot."""
+
+    payload: Gap
+
+
+Spoken: TypeAlias = Event | HelloEvent | GapEvent
+
+_encoder = msgspec.json.Encoder()
+
+
+def _encode(event: Spoken) -> bytes:
+    if isinstance(event, HelloEvent | GapEvent):
+        return _encoder.encode(event)
+    return encode_event(event)
+
+
+class Frame:
+    """One event for all its readers. `index` is its place in the backlog, 0 if it was made for one reader.
+
+    Event and bytes are two faces of one thing. Whichever is missing is made when somebody first looks,
+    and then kept for everybody.
+    """
+
+    __slots__ = ("_body", "_event", "index", "number")
+
+    def __init__(
+        self, index: int = 0, *, number: int | None = None, event: Spoken | None = None, body: bytes = b""
+    ) -> None:
+        self.index = index
+        self.number = number
+        self._event = event
+        self._body = body
+
+    @property
+    def event(self) -> Spoken:
+        event = self._event
+        if event is None:
+            event = self._event = decode_event(self._body)
+        return event
+
+    @property
+    def body(self) -> bytes:
+        """The JSON that is sent: `{"type": T, "payload": P}`."""
+        body = self._body
+        if not body:
+            body = self._body = _encode(self.event)
+        return body

@@ -1,0 +1,60 @@
+"""What a tool is: what it may know and do, and what it answers."""
+
+from typing import Protocol
+
+import msgspec
+
+from holdfast.domain.files import ReadMark
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.ledger import Operation, Receipt
+from holdfast.domain.models import ToolSpec
+
+__all__ = ["Tool", "ToolContext", "ToolOutcome"]
+
+
+class ToolOutcome(msgspec.Struct, frozen=True):
+    """What a tool answers. `stops_turn`: the model is not asked again (a person said no)."""
+
+    content: str
+    metadata: str = ""
+    is_error: bool = False
+    data: str = ""
+    mime_type: str = ""
+    stops_turn: bool = False
+
+
+class ToolContext(Protocol):
+    """What a tool may know and do. Its effects are stored with the run's."""
+
+    @property
+    def workspace_path(self) -> str: ...
+
+    @property
+    def session_id(self) -> SessionId: ...
+
+    @property
+    def run_id(self) -> RunId: ...
+
+    @property
+    def message_id(self) -> MessageId: ...
+
+    @property
+    def tool_call_id(self) -> ToolCallId: ...
+
+    def now_ms(self) -> int: ...
+
+    async def record(self, *operations: Operation) -> Receipt: ...
+
+    async def read_mark(self, path: str) -> ReadMark | None: ...
+
+
+class Tool(Protocol):
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    @property
+    def is_parallel(self) -> bool:
+        """May run beside other tools of its step."""
+
+    async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        """Raises `ToolError`; any other exception becomes an error result too."""

@@ -1,0 +1,137 @@
+"""Carry out the tool calls of one step.
+
+Calls are taken in order. Neighbours that may run side by side do so, a few at a time; every other call waits
+for those before it and runs alone. A tool's failure is a result for the model, never the end of the turn.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import msgspec
+
+from holdfast.domain.errors import StorageError, ToolError
+from holdfast.domain.files import ReadMark
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.ledger import Operation, Receipt
+from holdfast.domain.messages import Message, ToolCall, ToolResult
+from holdfast.domain.tools import Tool, ToolOutcome
+from holdfast.engine.kit import Kit
+from holdfast.engine.turn import Turn, TurnClosed
+
+__all__ = ["NOT_RUN", "answer_without_running", "run_calls"]
+
+NOT_RUN = "Not run: the answer was cut off before the calls were complete."
+_STOPPED = "Not run: the turn was stopped by the call before."
+_MALFORMED = "Not run: the arguments were not a JSON object. Send the call again with valid JSON."
+
+
+class _Context:
+    """A tool's view of the run it works for."""
+
+    def __init__(self, turn: Turn, kit: Kit, message_id: MessageId, call_id: ToolCallId) -> None:
+        self._turn = turn
+        self._kit = kit
+        self.workspace_path = kit.path
+        self.session_id: SessionId = turn.run.session_id
+        self.run_id: RunId = turn.run.run_id
+        self.message_id = message_id
+        self.tool_call_id = call_id
+
+    def now_ms(self) -> int:
+        return self._turn.now_ms()
+
+    async def record(self, *operations: Operation) -> Receipt:
+        return await self._turn.record(*operations)
+
+    async def read_mark(self, path: str) -> ReadMark | None:
+        return await self._kit.ledger.read_mark(self._kit.workspace, self.session_id, path)
+
+
+class _Step:
+    """The calls of one answer."""
+
+    def __init__(self, turn: Turn, kit: Kit, message: Message, tools: Sequence[Tool]) -> None:
+        self.turn = turn
+        self.kit = kit
+        self.message = message
+        self.tools = {tool.spec.name: tool for tool in tools}
+        self.malformed = turn.open.malformed_calls if turn.open else frozenset()
+        self.is_stopped = False
+
+    def is_parallel(self, call: ToolCall) -> bool:
+        tool = self.tools.get(call.name)
+        return tool is not None and tool.is_parallel
+
+    async def run(self, call: ToolCall) -> None:
+        outcome = ToolOutcome(_STOPPED, is_error=True) if self.is_stopped else await self._outcome(call)
+        self.is_stopped = self.is_stopped or outcome.stops_turn
+        await self.turn.add_result(self.turn.author.tool(_result(call, outcome)))
+
+    async def _outcome(self, call: ToolCall) -> ToolOutcome:
+        if call.id in self.malformed:
+            return ToolOutcome(_MALFORMED, is_error=True)
+        tool = self.tools.get(call.name)
+        if tool is None:
+            known = ", ".join(sorted(self.tools)) or "none"
+            return ToolOutcome(f"There is no tool called {call.name}. There is: {known}.", is_error=True)
+        arguments = msgspec.json.decode(call.input, type=dict[str, object])
+        context = _Context(self.turn, self.kit, self.message.id, call.id)
+        try:
+            return await tool.run(context, arguments)
+        except ToolError as error:
+            return ToolOutcome(str(error), is_error=True)
+        except (StorageError, TurnClosed):
+            raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return ToolOutcome(f"{call.name} gave up.", is_error=True)
+        except Exception as error:
+            return ToolOutcome(f"{call.name} failed: {type(error).__name__}: {error}", is_error=True)
+
+
+async def run_calls(turn: Turn, kit: Kit, message: Message, tools: Sequence[Tool]) -> bool:
+    """Run the calls of `message` and record a result for each. True if one of them stops the turn."""
+    step = _Step(turn, kit, message, tools)
+    for side_by_side, calls in groupby(message.tool_calls, key=step.is_parallel):
+        if side_by_side:
+            await _together(step, calls, kit.settings.parallel_tools)
+        else:
+            for call in calls:
+                await step.run(call)
+    return step.is_stopped
+
+
+async def answer_without_running(turn: Turn, message: Message, why: str) -> None:
+    for call in message.tool_calls:
+        await turn.add_result(turn.author.tool(_result(call, ToolOutcome(why, is_error=True))))
+
+
+async def _together(step: _Step, calls: Iterable[ToolCall], most: int) -> None:
+    places = asyncio.Semaphore(most)
+
+    async def one(call: ToolCall) -> None:
+        async with places:
+            await step.run(call)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(one(call))
+    except BaseExceptionGroup as errors:
+        # The run has one error; the others are of the same making.
+        raise errors.exceptions[0] from None
+
+
+def _result(call: ToolCall, outcome: ToolOutcome) -> ToolResult:
+    return ToolResult(
+        tool_call_id=call.id,
+        name=call.name,
+        content=outcome.content,
+        metadata=outcome.metadata,
+        is_error=outcome.is_error,
+        data=outcome.data,
+        mime_type=outcome.mime_type,
+    )

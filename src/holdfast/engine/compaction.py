@@ -1,0 +1,73 @@
+"""Summaries: when a conversation has to be cut short, and how."""
+
+from collections.abc import Sequence
+
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.ledger import PatchSession
+from holdfast.domain.messages import Finish, Message, text_of
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.sessions import Session, SessionPatch
+from holdfast.domain.usage import cost_of, estimate_tokens
+from holdfast.engine.history import conversation, size_of
+from holdfast.engine.kit import Kit, text
+from holdfast.engine.ports import Model
+from holdfast.engine.streaming import stream_into
+from holdfast.engine.turn import Turn
+
+__all__ = ["continuation_note", "is_nearly_full", "summarize"]
+
+_LARGE_WINDOW = 200_000
+_RESERVE = 20_000
+_RESERVED_SHARE = 0.2
+
+_ASK = "Write the summary of this conversation now, as your instructions say."
+
+
+def is_nearly_full(window: int, used: int) -> bool:
+    """True when the next step might not fit any more. An unknown window (0) never is."""
+    if not window:
+        return False
+    reserve = _RESERVE if window > _LARGE_WINDOW else window * _RESERVED_SHARE
+    return window - used <= reserve
+
+
+def continuation_note(prompt: str) -> str:
+    """Tells the model, after the summary, that it is in the middle of something."""
+    return (
+        "The conversation up to here was summarised above because it became too long. "
+        f"Go on with the work; the user's request was:\n\n{prompt}"
+    )
+
+
+async def summarize(turn: Turn, kit: Kit, model: Model, session: Session, history: Sequence[Message]) -> Message:
+    """Stream a summary of `history` into the session and make the conversation begin there."""
+    sent = conversation(history, model.info, summary=session.summary_message_id or None)
+    ask = turn.author.user("\n\n".join((_ASK, *_todo_lines(session))))
+    messages = conversation((*sent, ask), model.info)
+    await turn.begin_step(model.info, is_summary=True)
+    request = ModelRequest(session.id, text("summary.md"), messages)
+    assembly = await stream_into(turn, model, request)
+    summary = assembly.message()
+    if not text_of(summary).strip():
+        raise ProviderError("The model wrote an empty summary.", title="Summary failed")
+    usage = assembly.usage
+    output = usage.output_tokens or estimate_tokens(size_of((summary,)))
+    cost = cost_of(usage, model.info.price)
+    turn.cost += cost
+    now = turn.now_ms() // 1000
+    patch = SessionPatch(
+        session.id,
+        now,
+        prompt_tokens=0,
+        completion_tokens=output,
+        summary_message_id=summary.id,
+        add_cost=cost,
+    )
+    return await turn.finish_step(Finish("end_turn", now), PatchSession(patch))
+
+
+def _todo_lines(session: Session) -> list[str]:
+    if not session.todos:
+        return []
+    lines = "\n".join(f"- [{todo.status}] {todo.content}" for todo in session.todos)
+    return [f"The to-do list as it stands; keep it in the summary so that it can be restored:\n{lines}"]

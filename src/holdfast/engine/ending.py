@@ -1,0 +1,128 @@
+"""How runs end: what is written, in one transaction, and in which order it is told."""
+
+from collections.abc import Sequence
+
+from holdfast.domain.errors import HoldfastError, ProviderError
+from holdfast.domain.events import (
+    AgentEvent,
+    AgentNotice,
+    Change,
+    RunCompleteEvent,
+    SessionEvent,
+)
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ledger import (
+    DeleteMessage,
+    EndRun,
+    Entry,
+    Operation,
+    PatchSession,
+    PutMessage,
+    Receipt,
+    StartRun,
+)
+from holdfast.domain.messages import Message, text_of
+from holdfast.domain.runs import Outcome
+from holdfast.domain.sessions import SessionPatch
+from holdfast.engine.lifecycle import End
+from holdfast.engine.ports import Outlet
+from holdfast.engine.settle import Ending, settle
+from holdfast.engine.turn import Turn
+
+__all__ = ["INTERRUPTED", "announce_ends", "describe", "end_of_turn", "end_of_waiting", "last_answer", "updated"]
+
+INTERRUPTED = "The server stopped before this run was finished."
+
+
+def describe(outcome: Outcome, error: BaseException | None) -> Ending:
+    """What people are told. A fault of our own names its kind; nobody is shown a traceback."""
+    if outcome == "interrupted":
+        return Ending(outcome, "Interrupted", INTERRUPTED)
+    if outcome != "failed":
+        return Ending(outcome)
+    if isinstance(error, ProviderError):
+        return Ending(outcome, error.title, str(error))
+    if isinstance(error, HoldfastError):
+        return Ending(outcome, "Error", str(error))
+    kind = type(error).__name__ if error is not None else "the task was cancelled from outside"
+    return Ending(outcome, "Internal error", f"Something in Holdfast broke ({kind}). The log has the details.")
+
+
+def end_of_turn(turn: Turn, ends: Sequence[End], ending: Ending, at: int) -> list[Operation]:
+    """Settle the conversation, then end the run and those folded into it."""
+    operations: list[Operation] = []
+    if not turn.is_started:
+        operations.append(StartRun(turn.run.run_id, at))
+    messages = turn.close()
+    unstored = turn.unstored()
+    removed: set[MessageId] = set()
+    if ending.outcome != "completed":
+        settled = settle(turn.author, messages, ending)
+        removed = set(settled.delete)
+        fresh = {message.id for message in settled.put}
+        operations += [PutMessage(message) for message in unstored if message.id not in fresh | removed]
+        operations += [PutMessage(message) for message in settled.put]
+        operations += [DeleteMessage(message_id) for message_id in settled.delete]
+        messages = updated(messages, settled.put)
+    last = last_answer(messages, removed)
+    operations.append(PatchSession(SessionPatch(turn.run.session_id, at // 1000)))
+    operations += [_end(end, ending, at, last) for end in ends]
+    return operations
+
+
+def end_of_waiting(end: End, at: int) -> Operation:
+    """A run cancelled while it waits leaves no messages; its prompt is kept in its row."""
+    return EndRun(end.run, end.outcome, at)
+
+
+def announce_ends(receipt: Receipt, outlet: Outlet, session: SessionId) -> None:
+    """Tell an end: the last message, the session, the error, `run_complete`, and that the turn is over."""
+    last = [entry for entry in receipt.entries if isinstance(entry.event, RunCompleteEvent)]
+    outlet.publish(entry for entry in receipt.entries if not isinstance(entry.event, RunCompleteEvent))
+    for entry in last:
+        notice = _error_notice(entry)
+        if notice is not None:
+            outlet.publish_live(AgentEvent(Change("created", notice)))
+    outlet.publish(last)
+    finished = AgentNotice("agent_finished", session_id=session, session_title=_title(receipt))
+    outlet.publish_live(AgentEvent(Change("created", finished)))
+
+
+def _error_notice(entry: Entry) -> AgentNotice | None:
+    if not isinstance(entry.event, RunCompleteEvent):
+        return None
+    end = entry.event.payload.payload
+    if not end.error or end.cancelled:
+        return None
+    return AgentNotice("error", error=end.error, run_id=end.run_id, session_id=end.session_id)
+
+
+def _title(receipt: Receipt) -> str:
+    titles = [entry.event.payload.payload.title for entry in receipt.entries if isinstance(entry.event, SessionEvent)]
+    return titles[-1] if titles else ""
+
+
+def _end(end: End, ending: Ending, at: int, last: Message | None) -> EndRun:
+    return EndRun(
+        end.run,
+        end.outcome,
+        at,
+        error=ending.details if end.outcome in ("failed", "interrupted") else "",
+        message_id=last.id if last else MessageId(""),
+        text=text_of(last) if last else "",
+        folded_into=end.host or RunId(""),
+    )
+
+
+def updated(messages: Sequence[Message], put: Sequence[Message]) -> list[Message]:
+    """The conversation with changed messages in their places and new ones at its end."""
+    newer = {message.id: message for message in put}
+    merged = [newer.pop(message.id, message) for message in messages]
+    return [*merged, *newer.values()]
+
+
+def last_answer(messages: Sequence[Message], removed: set[MessageId]) -> Message | None:
+    """The run's answer: its last assistant message, and a summary only if there is nothing else."""
+    answers = [message for message in messages if message.role == "assistant" and message.id not in removed]
+    plain = [message for message in answers if not message.is_summary_message]
+    return (plain or answers)[-1] if answers else None

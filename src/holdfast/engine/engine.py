@@ -1,0 +1,349 @@
+"""The shell around the lifecycle machine: it carries out what `lifecycle.py` decides and decides nothing.
+
+One engine serves one workspace. Inputs (prompts, cancels, clears) are stored first; the lane hears of them
+in the order of their numbers, from the recorder. Effects that take time go to the session's outbox, where
+they are carried out one after the other, outside of any run's task, so that no cancellation reaches them.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+
+from holdfast.domain.errors import HoldfastError, OwnerChanged, StorageError, UnknownRun
+from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.ledger import FoldRun, Operation, PutMessage, RunRecord, WorkspaceRecord
+from holdfast.domain.messages import Message
+from holdfast.engine.drafts import Author
+from holdfast.engine.ending import announce_ends, describe, end_of_turn, end_of_waiting
+from holdfast.engine.kit import Kit
+from holdfast.engine.lifecycle import (
+    Effect,
+    End,
+    Enter,
+    Finish,
+    Fold,
+    Interrupt,
+    Lane,
+    LaneEvent,
+    Park,
+    Refuse,
+    Shutdown,
+    Spawn,
+    StepBoundary,
+    members,
+    transition,
+)
+from holdfast.engine.ports import Clock, NewId, Outlet
+from holdfast.engine.recorder import Recorder
+from holdfast.engine.steps import drive, drive_summary
+from holdfast.engine.titles import Titler
+from holdfast.engine.turn import Turn
+from holdfast.tasks import TaskOwner
+
+__all__ = ["Engine", "Outside"]
+
+
+class Outside(msgspec.Struct, frozen=True):
+    """The parts of the world an engine needs beside what its runs work with."""
+
+    outlet: Outlet
+    clock: Clock
+    new_id: NewId
+
+
+class _Life:
+    """A run that has the lane: its task, its turn, and how the task went."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+        self.turn: Turn | None = None
+        self.is_over = False
+        self.error: BaseException | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+
+
+class Engine:
+    """Lanes, tasks and outboxes of one workspace. `inputs.py` holds what the outside may ask of it."""
+
+    def __init__(self, record: WorkspaceRecord, kit: Kit, outside: Outside) -> None:
+        self.record = record
+        self.kit = kit
+        self.outside = outside
+        self.closing = False
+        self.storage_fails = False
+        self._tasks = TaskOwner()
+        self._writing = TaskOwner()
+        self.recorder = Recorder(kit.ledger, record.id, record.epoch, outside.outlet, self._writing)
+        self._titler = Titler(kit, self.recorder, outside.clock)
+        self._lanes: dict[SessionId, Lane] = {}
+        self._lives: dict[RunId, _Life] = {}
+        self._outboxes: dict[SessionId, deque[Effect]] = {}
+        self._folds: dict[RunId, asyncio.Future[None]] = {}
+        self._quiet: dict[SessionId, list[asyncio.Future[None]]] = {}
+
+    # What can be seen.
+
+    def lane(self, session: SessionId) -> Lane:
+        return self._lanes.get(session) or Lane(closing=self.closing)
+
+    def is_busy(self, session: SessionId | None = None) -> bool:
+        return any(lane.head for lane in self._lanes.values()) if session is None else bool(self.lane(session).head)
+
+    def open_parts(self) -> list[MessagePart]:
+        """The parts that are growing now, whole: what a reader needs that missed their deltas."""
+        return [part for life in self._lives.values() if life.turn for part in life.turn.open_parts()]
+
+    def open_messages(self, session: SessionId) -> list[Message]:
+        turns = (life.turn for life in self._lives.values() if life.turn and life.turn.run.session_id == session)
+        return [message for turn in turns if (message := turn.open_message()) is not None]
+
+    # The one way in.
+
+    def tell(self, session: SessionId, event: LaneEvent) -> Refuse | None:
+        """Synchronous: decide, remember, stop at once what must stop; everything else goes to the outbox."""
+        lane, effects = transition(self.lane(session), event)
+        if members(lane):
+            self._lanes[session] = lane
+        else:
+            self._lanes.pop(session, None)
+        refusal: Refuse | None = None
+        for effect in effects:
+            if isinstance(effect, Interrupt):
+                self._interrupt(session, effect.run)
+            elif isinstance(effect, Park):
+                self._park(session, effect.run)
+            elif isinstance(effect, Refuse):
+                refusal = effect
+            else:
+                self._post(session, effect)
+        self._wake_if_quiet(session)
+        return refusal
+
+    async def boundary(self, session: SessionId, run: RunId) -> None:
+        """A step boundary waits until its folds are stored."""
+        self.tell(session, StepBoundary(run))
+        if (fold := self._folds.get(run)) is not None:
+            await fold
+
+    async def until_quiet(self, session: SessionId) -> None:
+        """Wait until nothing of the session runs, waits or is being written."""
+        while members(self.lane(session)) or session in self._outboxes:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._quiet.setdefault(session, []).append(waiter)
+            await waiter
+
+    async def close(self) -> bool:
+        """Refuse, tell every lane, end what is active, write it all down. True if nothing was left over."""
+        self.closing = True
+        for session in tuple(self._lanes):
+            self.tell(session, Shutdown())
+        self._titler.stop()
+        settings = self.kit.settings
+        quiet = [self.until_quiet(session) for session in {*self._lanes, *self._outboxes}]
+        try:
+            async with asyncio.timeout(settings.grace + settings.margin + settings.closing):
+                await asyncio.gather(*quiet)
+                await self._titler.drain()
+                await self._writing.drain()
+        except TimeoutError:
+            return False
+        finally:
+            self._tasks.cancel_all()
+        return True
+
+    # Tasks.
+
+    def _spawn(self, session: SessionId, run: RunId) -> None:
+        task = self._tasks.start(self._live(session, run), name=f"run {run}", done=partial(self._over, session, run))
+        self._lives[run] = _Life(task)
+
+    async def _live(self, session: SessionId, run: RunId) -> None:
+        self.tell(session, Enter(run))
+        # A cancellation that came before this first step is delivered here, before anything is done.
+        await asyncio.sleep(0)
+        turn = self._turn_for(await self._load(run))
+        self._lives[run].turn = turn
+        if turn.run.kind == "summary":
+            await turn.start(None)
+            await drive_summary(turn, self.kit)
+            return
+        prompt = await self._prompt_message(run, turn.author)
+        await turn.start(prompt)
+        self._titler.consider(turn.run, prompt)
+        await drive(turn, self.kit, partial(self.boundary, session, run))
+
+    def _over(self, session: SessionId, run: RunId, task: asyncio.Task[None]) -> None:
+        """The task's done callback: a task cancelled before its first step never reaches a `finally`."""
+        error = None if task.cancelled() else task.exception()
+        life = self._lives.get(run)
+        if life is not None and life.task is task and not life.is_over:
+            self._finish(session, run, error, failed=task.cancelled() or error is not None)
+
+    def _finish(self, session: SessionId, run: RunId, error: BaseException | None, *, failed: bool) -> None:
+        life = self._lives[run]
+        life.is_over = True
+        life.error = error
+        if life.deadline is not None:
+            life.deadline.cancel()
+        self.tell(session, Finish(run, "failed" if failed else "completed"))
+
+    def _interrupt(self, session: SessionId, run: RunId) -> None:
+        life = self._lives[run]
+        life.task.cancel()
+        settings = self.kit.settings
+        patience = settings.grace + settings.margin
+        life.deadline = asyncio.get_running_loop().call_later(patience, self._give_up, session, run)
+
+    def _give_up(self, session: SessionId, run: RunId) -> None:
+        """The task does not stop: end the run without it. Its turn is closed then; nothing of it counts any more."""
+        self._lives[run].task.cancel()
+        self._finish(session, run, None, failed=True)
+
+    def _park(self, session: SessionId, run: RunId) -> None:
+        if (life := self._lives.pop(run, None)) is not None:
+            life.task.cancel()
+        outbox = self._outboxes.get(session)
+        if outbox is not None and Spawn(run) in outbox:
+            outbox.remove(Spawn(run))
+
+    # The outbox.
+
+    def _post(self, session: SessionId, effect: Effect) -> None:
+        if isinstance(effect, Fold):
+            self._folds[effect.host] = asyncio.get_running_loop().create_future()
+        if session in self._outboxes:
+            self._outboxes[session].append(effect)
+            return
+        self._outboxes[session] = deque([effect])
+        self._writing.start(self._carry_out(session), name=f"outbox {session}")
+
+    async def _carry_out(self, session: SessionId) -> None:
+        outbox = self._outboxes[session]
+        while outbox:
+            effect = outbox.popleft()
+            if isinstance(effect, Spawn):
+                self._spawn(session, effect.run)
+            elif isinstance(effect, Fold):
+                await self._fold(effect)
+            elif isinstance(effect, End):
+                await self._end(session, [effect, *_leading_ends(outbox)])
+        del self._outboxes[session]
+        self._wake_if_quiet(session)
+
+    def _wake_if_quiet(self, session: SessionId) -> None:
+        if session in self._quiet and session not in self._outboxes and not members(self.lane(session)):
+            for waiter in self._quiet.pop(session):
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def _fold(self, fold: Fold) -> None:
+        waiter = self._folds[fold.host]
+        turn = self._lives[fold.host].turn
+        assert turn is not None, "only a run that has begun reaches a step boundary"
+        try:
+            operations: list[Operation] = []
+            prompts: list[Message] = []
+            for run in fold.runs:
+                prompt = await self._prompt_message(run, turn.author)
+                prompts.append(prompt)
+                operations += [FoldRun(run, fold.host, turn.now_ms()), PutMessage(prompt)]
+            turn.add(prompts)
+            await turn.record(*operations, sync=True)
+        except HoldfastError as error:
+            _answer(waiter, error)
+        else:
+            _answer(waiter, None)
+        del self._folds[fold.host]
+
+    async def _end(self, session: SessionId, ends: list[End]) -> None:
+        """Settle, store the end, tell it: again and again until it is stored, for an end is never lost."""
+        announce = partial(announce_ends, outlet=self.outside.outlet, session=session)
+        wait = self.kit.settings.retry_first
+        while True:
+            try:
+                operations = await self._end_operations(ends)
+                await self.recorder.put(*operations, announce=announce)
+            except OwnerChanged:
+                break
+            except StorageError as error:
+                self._tell_failure(error)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, self.kit.settings.retry_longest)
+            else:
+                self.storage_fails = False
+                break
+        for end in ends:
+            self._lives.pop(end.run, None)
+
+    async def _end_operations(self, ends: list[End]) -> list[Operation]:
+        operations: list[Operation] = []
+        for end in ends:
+            if end.waited:
+                operations.append(end_of_waiting(end, self.outside.clock.now_ms()))
+            elif end.host is None:
+                turn = await self._settling(end)
+                together = [other for other in ends if end.run in (other.run, other.host)]
+                ending = describe(end.outcome, self._lives[end.run].error)
+                operations += end_of_turn(turn, together, ending, self.outside.clock.now_ms())
+        return operations
+
+    async def _settling(self, end: End) -> Turn:
+        """The turn to be settled, complete: also of a run that was stopped before it had one."""
+        life = self._lives[end.run]
+        if end.outcome != "completed":
+            # What the task had put on its way is answered before this is.
+            await self.recorder.put(sync=False)
+        if life.turn is None:
+            life.turn = self._turn_for(await self._load(end.run))
+        if not life.turn.messages and life.turn.run.kind == "prompt":
+            life.turn.expect(await self._prompt_message(end.run, life.turn.author))
+        return life.turn
+
+    def _tell_failure(self, error: StorageError) -> None:
+        if not self.storage_fails:
+            self.storage_fails = True
+            self.outside.outlet.publish_live(AgentEvent(Change("created", AgentNotice("error", error=str(error)))))
+
+    # Reading.
+
+    def _turn_for(self, record: RunRecord) -> Turn:
+        outside = self.outside
+        return Turn(
+            record.run,
+            recorder=self.recorder,
+            outlet=outside.outlet,
+            clock=outside.clock,
+            new_id=outside.new_id,
+            pace=self.kit.settings.pace,
+        )
+
+    async def _load(self, run: RunId) -> RunRecord:
+        record = await self.kit.ledger.run(self.record.id, run)
+        if record is None:
+            raise UnknownRun
+        return record
+
+    async def _prompt_message(self, run: RunId, author: Author) -> Message:
+        record = await self._load(run)
+        return author.user(record.run.prompt, record.attachments)
+
+
+def _answer(waiter: asyncio.Future[None], error: HoldfastError | None) -> None:
+    """A boundary whose run was cancelled meanwhile waits no more."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+def _leading_ends(outbox: deque[Effect]) -> Iterator[End]:
+    """Ends decided together are stored and told together."""
+    while outbox and isinstance(end := outbox[0], End):
+        outbox.popleft()
+        yield end

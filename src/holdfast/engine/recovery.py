@@ -1,0 +1,108 @@
+"""What becomes of runs that had no end when the server stopped. The plan is pure; one write carries it out.
+
+A recorded cancel wins. A run that had started ends `interrupted`, with those folded into it; a sub-agent's
+run ends with its parent; a summary is not tried again. Whatever had not started is queued again, in order.
+Nothing is left to do the second time, so it may be killed and done again at any point.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.domain.ids import MessageId, RunId
+from holdfast.domain.ledger import DeleteMessage, EndRun, Operation, PutMessage
+from holdfast.domain.messages import Message, text_of
+from holdfast.domain.runs import Outcome, Run
+from holdfast.engine.drafts import Author
+from holdfast.engine.ending import INTERRUPTED, last_answer, updated
+from holdfast.engine.engine import Engine
+from holdfast.engine.lifecycle import Accept
+from holdfast.engine.settle import Ending, settle
+
+__all__ = ["Plan", "plan", "recover"]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The runs to end, with their outcome, and those to queue again."""
+
+    ends: tuple[tuple[Run, Outcome], ...]
+    again: tuple[Run, ...]
+
+
+def plan(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> Plan:
+    """`open_runs` in the order in which they are to run; `hosts` are ended runs that others were folded into."""
+    outcomes: dict[RunId, Outcome] = {run.run_id: run.outcome for run in hosts.values() if run.outcome}
+    ends: list[tuple[Run, Outcome]] = []
+    again: list[Run] = []
+    # A host, and a parent, is decided before those that follow it.
+    for run in sorted(open_runs, key=lambda run: (bool(run.folded_into), bool(run.parent_run_id))):
+        outcome = _outcome(run, outcomes)
+        if outcome is None:
+            again.append(run)
+        else:
+            outcomes[run.run_id] = outcome
+            ends.append((run, outcome))
+    return Plan(tuple(ends), tuple(again))
+
+
+def _outcome(run: Run, outcomes: Mapping[RunId, Outcome]) -> Outcome | None:
+    if run.folded_into:
+        return outcomes.get(run.folded_into, "interrupted")
+    if run.cancel_requested:
+        return "cancelled"
+    if run.parent_run_id:
+        return "cancelled" if outcomes.get(run.parent_run_id) == "cancelled" else "interrupted"
+    if run.started_at or run.kind == "summary":
+        return "interrupted"
+    return None
+
+
+async def recover(engine: Engine) -> Plan:
+    """Carry the plan out, in one transaction, before any run of the workspace starts."""
+    ledger, workspace = engine.kit.ledger, engine.record.id
+    open_runs = await ledger.open_runs(workspace)
+    known = {run.run_id for run in open_runs}
+    hosts: dict[RunId, Run] = {}
+    for run in open_runs:
+        if run.folded_into and run.folded_into not in known | hosts.keys():
+            record = await ledger.run(workspace, run.folded_into)
+            if record is not None:
+                hosts[run.folded_into] = record.run
+    decided = plan(open_runs, hosts)
+    operations: list[Operation] = []
+    answers: dict[RunId, Message | None] = {}
+    for run, outcome in decided.ends:
+        settled, answers[run.run_id] = await _settle(engine, run, outcome)
+        operations += settled
+        last = answers.get(run.folded_into or run.run_id)
+        operations.append(_end(run, outcome, last, engine.outside.clock.now_ms()))
+    if operations:
+        await engine.recorder.put(*operations)
+    for run in decided.again:
+        engine.tell(run.session_id, Accept(run.run_id, "steer" if run.delivery == "steer" else "queue"))
+    return decided
+
+
+async def _settle(engine: Engine, run: Run, outcome: Outcome) -> tuple[list[Operation], Message | None]:
+    """A run that never started has no conversation; a folded one shares its host's."""
+    if not run.started_at or run.folded_into:
+        return [], None
+    messages = await engine.kit.ledger.messages_of_run(engine.record.id, run.run_id)
+    now = engine.outside.clock.now_ms() // 1000
+    author = Author(run.session_id, run.run_id, now, engine.outside.new_id)
+    settled = settle(author, messages, Ending(outcome))
+    operations: list[Operation] = [PutMessage(message) for message in settled.put]
+    operations += [DeleteMessage(message_id) for message_id in settled.delete]
+    return operations, last_answer(updated(messages, settled.put), set(settled.delete))
+
+
+def _end(run: Run, outcome: Outcome, last: Message | None, at: int) -> EndRun:
+    return EndRun(
+        run.run_id,
+        outcome,
+        at,
+        error=INTERRUPTED if outcome == "interrupted" else "",
+        message_id=last.id if last else MessageId(""),
+        text=text_of(last) if last else "",
+        folded_into=run.folded_into,
+    )

@@ -1,0 +1,167 @@
+"""Drive one run, step after step: ask the model, run the tools it asked for, ask again.
+
+A step is one provider request with its tools. Before each of them lies a step boundary, where prompts that
+steer are folded in. The loop ends when the model has nothing more to do, when a tool stops the turn, or when
+it runs in circles. Everything it says goes through the turn.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from holdfast.domain.errors import HoldfastError, UnknownSession
+from holdfast.domain.ledger import PatchSession
+from holdfast.domain.messages import Finish, FinishReason, Message
+from holdfast.domain.models import ModelRequest, StepFinish
+from holdfast.domain.sessions import Session, SessionPatch
+from holdfast.domain.tools import Tool
+from holdfast.domain.usage import Usage, cost_of, estimate_tokens
+from holdfast.engine.assembly import Assembly
+from holdfast.engine.calls import NOT_RUN, answer_without_running, run_calls
+from holdfast.engine.compaction import continuation_note, is_nearly_full, summarize
+from holdfast.engine.history import conversation, size_of
+from holdfast.engine.kit import Kit
+from holdfast.engine.ports import Model
+from holdfast.engine.repetition import is_repeating, signature
+from holdfast.engine.streaming import stream_into
+from holdfast.engine.turn import Turn
+
+__all__ = ["LimitReached", "drive", "drive_summary"]
+
+_REASONS: dict[StepFinish, FinishReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "content_filter",
+    "other": "unknown",
+}
+
+
+class LimitReached(HoldfastError):
+    """The run used up what it may use."""
+
+
+async def drive(turn: Turn, kit: Kit, boundary: Callable[[], Awaitable[None]]) -> None:
+    """The turn of a prompt. `boundary` is awaited before every provider request."""
+    model = await kit.models.large()
+    loop = _Loop(turn, kit, model, await _session(turn, kit), await _earlier(turn, kit))
+    while True:
+        await boundary()
+        _check_limits(turn, kit)
+        if not await loop.step():
+            return
+
+
+async def drive_summary(turn: Turn, kit: Kit) -> None:
+    """The turn of a summary asked for by hand. An empty conversation needs none."""
+    history = await _earlier(turn, kit)
+    if history:
+        await summarize(turn, kit, await kit.models.large(), await _session(turn, kit), history)
+
+
+class _Loop:
+    """What lasts from step to step."""
+
+    def __init__(self, turn: Turn, kit: Kit, model: Model, session: Session, earlier: Sequence[Message]) -> None:
+        self._turn = turn
+        self._kit = kit
+        self._model = model
+        self._session = session
+        self._earlier = earlier
+        self._note = ""
+        self._signatures: list[bytes | None] = []
+
+    @property
+    def _history(self) -> list[Message]:
+        return [*self._earlier, *self._turn.messages]
+
+    async def step(self) -> bool:
+        """One provider request and its tools. True if the model is to be asked again."""
+        tools = await self._kit.tools.current()
+        request = self._request(tools)
+        await self._turn.begin_step(self._model.info)
+        assembly = await stream_into(self._turn, self._model, request)
+        before = len(self._turn.messages)
+        goes_on, reason = await self._act(assembly, tools)
+        results = self._turn.messages[before:]
+        usage = _usage(assembly, request, assembly.message())
+        patch = self._patch(assembly, usage)
+        message = await self._turn.finish_step(Finish(reason, self._turn.now_ms() // 1000), PatchSession(patch))
+        self._signatures.append(signature(message, results))
+        goes_on = goes_on and not is_repeating(self._signatures)
+        await self._compact_if_full(usage)
+        return goes_on
+
+    def _request(self, tools: Sequence[Tool]) -> ModelRequest:
+        info = self._model.info
+        summary = self._session.summary_message_id or None
+        messages = conversation(self._history, info, summary=summary, note=self._note)
+        specs = tuple(tool.spec for tool in tools)
+        system = self._kit.system_prompt()
+        return ModelRequest(self._session.id, system, messages, specs, info.max_output_tokens)
+
+    async def _act(self, assembly: Assembly, tools: Sequence[Tool]) -> tuple[bool, FinishReason]:
+        """Run the tools that were asked for. Whether to go on, and the reason to store."""
+        reason = _REASONS[assembly.finish or "other"]
+        if not assembly.message().tool_calls:
+            return False, reason
+        message = await self._turn.put_open()
+        if assembly.finish in ("length", "content_filter"):
+            await answer_without_running(self._turn, message, NOT_RUN)
+            return False, reason
+        if await run_calls(self._turn, self._kit, message, tools):
+            return False, "end_turn"
+        return True, "tool_use"
+
+    def _patch(self, assembly: Assembly, usage: Usage) -> SessionPatch:
+        """Token counts are replaced: they tell the size of the context now. Cost adds up; an estimate costs nothing."""
+        is_reported = assembly.usage.is_reported
+        cost = cost_of(usage, self._model.info.price) if is_reported else 0.0
+        self._turn.cost += cost
+        return SessionPatch(
+            self._session.id,
+            self._turn.now_ms() // 1000,
+            prompt_tokens=(usage.input_tokens + usage.cache_read_tokens) or None,
+            completion_tokens=usage.output_tokens or None,
+            estimated_usage=not is_reported,
+            add_cost=cost,
+        )
+
+    async def _compact_if_full(self, usage: Usage) -> None:
+        used = usage.input_tokens + usage.cache_read_tokens + usage.output_tokens
+        if not self._kit.settings.auto_summarize or not is_nearly_full(self._model.info.context_window, used):
+            return
+        await summarize(self._turn, self._kit, self._model, self._session, self._history)
+        self._session = await _session(self._turn, self._kit)
+        self._note = continuation_note(self._turn.run.prompt)
+
+
+def _usage(assembly: Assembly, request: ModelRequest, answer: Message) -> Usage:
+    if assembly.usage.is_reported:
+        return assembly.usage
+    return Usage(
+        input_tokens=estimate_tokens(size_of(request.messages) + len(request.system)),
+        output_tokens=estimate_tokens(size_of((answer,))),
+    )
+
+
+def _check_limits(turn: Turn, kit: Kit) -> None:
+    limits = kit.settings.limits
+    minutes = (turn.now_ms() - turn.started_ms) / 60_000
+    if limits.steps and turn.step >= limits.steps:
+        raise LimitReached(f"limit: the run made {turn.step} steps, as many as it may.")
+    if limits.minutes and minutes >= limits.minutes:
+        raise LimitReached(f"limit: the run took {minutes:.0f} minutes, as many as it may.")
+    if limits.cost and turn.cost >= limits.cost:
+        raise LimitReached(f"limit: the run cost ${turn.cost:.2f}, as much as it may.")
+
+
+async def _session(turn: Turn, kit: Kit) -> Session:
+    session = await kit.ledger.session(kit.workspace, turn.run.session_id)
+    if session is None:
+        raise UnknownSession
+    return session
+
+
+async def _earlier(turn: Turn, kit: Kit) -> list[Message]:
+    """The conversation before this run."""
+    messages = await kit.ledger.messages(kit.workspace, turn.run.session_id)
+    return [message for message in messages if message.run_id != turn.run.run_id]

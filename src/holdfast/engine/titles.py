@@ -1,0 +1,95 @@
+"""A session's title, made by the small model beside the first turn. A cancel of the turn leaves it alone."""
+
+import re
+from contextlib import aclosing
+
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.ids import SessionId
+from holdfast.domain.ledger import PatchSession
+from holdfast.domain.messages import Message, text_of
+from holdfast.domain.models import FinishedPart, ModelRequest, TextDelta, UsagePart
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.usage import Usage, cost_of
+from holdfast.engine.history import conversation, has_user_text
+from holdfast.engine.kit import Kit, text
+from holdfast.engine.ports import Clock, Model
+from holdfast.engine.recorder import Recorder
+from holdfast.tasks import TaskOwner
+
+__all__ = ["FALLBACK_LENGTH", "Titler", "clean_title", "fallback_title", "make_title"]
+
+FALLBACK_LENGTH = 50
+_MOST_TOKENS = 40
+_THOUGHTS = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
+
+
+def clean_title(raw: str) -> str:
+    """One line, without thoughts and surrounding quotation marks."""
+    return " ".join(_THOUGHTS.sub("", raw).split()).strip("\"'` ")
+
+
+def fallback_title(prompt: str) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= FALLBACK_LENGTH else line[: FALLBACK_LENGTH - 1].rstrip() + "…"
+
+
+async def make_title(model: Model, session: SessionId, prompt: Message) -> tuple[str, float]:
+    """A title and what it cost. Raises `ProviderError`, also for a title that was cut off."""
+    messages = conversation((prompt,), model.info)
+    request = ModelRequest(session, text("title.md"), messages, (), _MOST_TOKENS)
+    pieces: list[str] = []
+    usage = Usage()
+    reason = ""
+    async with aclosing(model.stream(request)) as stream:
+        async for part in stream:
+            match part:
+                case TextDelta(text=piece):
+                    pieces.append(piece)
+                case UsagePart(usage=reported):
+                    usage = reported
+                case FinishedPart(reason=why):
+                    reason = why
+                case _:
+                    pass
+    if reason != "stop":
+        raise ProviderError("The title was cut off.")
+    return clean_title("".join(pieces)), cost_of(usage, model.info.price)
+
+
+class Titler:
+    """Names sessions in the background, and stops when the workspace does."""
+
+    def __init__(self, kit: Kit, recorder: Recorder, clock: Clock) -> None:
+        self._kit = kit
+        self._recorder = recorder
+        self._clock = clock
+        self._tasks = TaskOwner()
+
+    def consider(self, run: Run, prompt: Message) -> None:
+        """Name the session if this is the first thing anybody said in it."""
+        if self._kit.settings.titles and not run.parent_run_id and text_of(prompt).strip():
+            self._tasks.start(self._name(run, prompt), name=f"title {run.session_id}")
+
+    def stop(self) -> None:
+        self._tasks.cancel_all()
+
+    async def drain(self) -> None:
+        await self._tasks.drain()
+
+    async def _name(self, run: Run, prompt: Message) -> None:
+        messages = await self._kit.ledger.messages(self._kit.workspace, run.session_id)
+        if has_user_text(message for message in messages if message.run_id != run.run_id):
+            return
+        title, cost = await self._best(run.session_id, prompt)
+        patch = SessionPatch(run.session_id, self._clock.now_ms() // 1000, title=title, add_cost=cost)
+        await self._recorder.put(PatchSession(patch), sync=False)
+
+    async def _best(self, session: SessionId, prompt: Message) -> tuple[str, float]:
+        for choose in (self._kit.models.small, self._kit.models.large):
+            try:
+                title, cost = await make_title(await choose(), session, prompt)
+            except ProviderError:
+                continue
+            return title or fallback_title(text_of(prompt)), cost
+        return fallback_title(text_of(prompt)), 0.0

@@ -1,0 +1,167 @@
+"""The built-in scripted model: it plays back what it was given, or a small script written in the prompt itself.
+
+It needs no key and no network, and is always labelled as scripted. A script is a list of steps; each provider
+request plays the next one. Words are streamed one by one, with a pause between them if one is set.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.ids import ToolCallId
+from holdfast.domain.models import (
+    FinishedPart,
+    ModelInfo,
+    ModelRequest,
+    ReasoningDelta,
+    ReasoningSignature,
+    StepFinish,
+    StreamPart,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    UsagePart,
+)
+from holdfast.domain.usage import Price, Usage
+
+__all__ = ["Call", "Fail", "Say", "ScriptedModel", "ScriptedModels", "Step", "Think", "tokens_of"]
+
+
+class Say(msgspec.Struct, frozen=True):
+    """Stream this text, word by word."""
+
+    text: str
+
+
+class Think(msgspec.Struct, frozen=True):
+    text: str
+    signature: str = ""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """Ask for a tool. `arguments` is JSON text, sent as it is, valid or not."""
+
+    name: str
+    arguments: str = "{}"
+    id: ToolCallId | None = None
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """Break at this point: with an error, or by hanging up without a word."""
+
+    message: str = "The scripted model was told to fail."
+    hangs_up: bool = False
+
+
+Act: TypeAlias = Say | Think | Call | Fail
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One answer. Without a `finish` it is `tool_calls` if it calls a tool, else `stop`."""
+
+    acts: tuple[Act, ...]
+    usage: Usage = Usage()
+    finish: StepFinish | None = None
+
+
+Script: TypeAlias = Callable[[ModelRequest], Step]
+
+_INFO = ModelInfo(provider="demo", model="scripted", context_window=200_000, max_output_tokens=4_096, price=Price())
+
+
+def tokens_of(text: str) -> Iterator[str]:
+    """Words with the space before them, as models stream them."""
+    start = 0
+    for place, character in enumerate(text):
+        if character == " " and place > start:
+            yield text[start:place]
+            start = place
+    if start < len(text):
+        yield text[start:]
+
+
+class ScriptedModel:
+    """Answers each request with the step its script gives it."""
+
+    def __init__(
+        self, script: Script | Iterable[Step], *, info: ModelInfo = _INFO, pause: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        self._script = script if callable(script) else _in_order(script)
+        self._info = info
+        self._pause = pause
+        self.requests: list[ModelRequest] = []
+        """What was asked so far, for those who want to see it."""
+        self.open_streams = 0
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        self.requests.append(request)
+        self.open_streams += 1
+        try:
+            for part in self._play(self._script(request)):
+                yield part
+                await asyncio.sleep(self._pause())
+        finally:
+            self.open_streams -= 1
+
+    def _play(self, step: Step) -> Iterator[StreamPart]:
+        for number, act in enumerate(step.acts):
+            match act:
+                case Say(text=text):
+                    yield from map(TextDelta, tokens_of(text))
+                case Think(text=text, signature=signature):
+                    yield from map(ReasoningDelta, tokens_of(text))
+                    if signature:
+                        yield ReasoningSignature(signature)
+                case Call():
+                    yield from _call(act, ToolCallId(f"call_{len(self.requests)}_{number}"))
+                case Fail(hangs_up=True):
+                    return
+                case Fail(message=message):
+                    raise ProviderError(message, title="Scripted failure")
+        if step.usage.is_reported:
+            yield UsagePart(step.usage)
+        calls = any(isinstance(act, Call) for act in step.acts)
+        yield FinishedPart(step.finish or ("tool_calls" if calls else "stop"))
+
+
+class ScriptedModels:
+    """Hands out the same two models to every run."""
+
+    def __init__(self, large: ScriptedModel, small: ScriptedModel | None = None) -> None:
+        self._large = large
+        self._small = small or ScriptedModel(lambda _: Step((Say("A scripted conversation"),)))
+
+    async def large(self) -> ScriptedModel:
+        return self._large
+
+    async def small(self) -> ScriptedModel:
+        return self._small
+
+
+def _call(act: Call, id: ToolCallId) -> Iterator[StreamPart]:
+    id = act.id or id
+    yield ToolCallStart(id, act.name)
+    half = len(act.arguments) // 2
+    yield ToolCallDelta(id, act.arguments[:half])
+    yield ToolCallDelta(id, act.arguments[half:])
+    yield ToolCallEnd(id)
+
+
+def _in_order(steps: Iterable[Step]) -> Script:
+    rest = iter(steps)
+
+    def script(_: ModelRequest) -> Step:
+        step = next(rest, None)
+        if step is None:
+            raise ProviderError("The script is over.", title="Scripted failure")
+        return step
+
+    return script

@@ -1,0 +1,80 @@
+"""Is this file a database of ours, whole, and not from the future? Asked before anything is written to it."""
+
+import contextlib
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, StorageUnavailable
+from holdfast.storage.schema import APPLICATION_ID, newest_version
+
+__all__ = ["check"]
+
+_MAGIC = b"SQLite format 3\x00"
+_SMALL = 64 * 1024 * 1024
+"""Up to this size the whole file is read at every start; a larger one only after an unclean end."""
+
+
+def check(path: Path) -> None:
+    """Raises `DatabaseDamaged` or `DatabaseTooNew` and leaves the files as they were."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError as error:
+        raise StorageUnavailable(f"The database {path} cannot be read: {error.strerror}.") from None
+    if magic != _MAGIC:
+        raise _damaged(path, "is empty or cut short" if len(magic) < len(_MAGIC) else "is not a SQLite database")
+    scratch = Path(f"{path}-shm")
+    had_scratch = scratch.exists()
+    try:
+        _check_contents(path)
+    except BaseException:
+        if not had_scratch:
+            scratch.unlink(missing_ok=True)
+        raise
+
+
+def _check_contents(path: Path) -> None:
+    wal = Path(f"{path}-wal")
+    was_unclean = wal.exists() and wal.stat().st_size > 0
+    try:
+        with contextlib.closing(_look(path, with_wal=was_unclean)) as connection:
+            application_id = connection.pragma("application_id")
+            version = connection.pragma("user_version")
+            if application_id != APPLICATION_ID:
+                raise _damaged(path, "belongs to another program")
+            if version > newest_version():
+                raise _too_new(path, version)
+            is_thorough = was_unclean or path.stat().st_size <= _SMALL
+            if is_thorough and connection.pragma("quick_check") != "ok":
+                raise _damaged(path, "is damaged")
+    except (apsw.CorruptError, apsw.NotADBError):
+        raise _damaged(path, "is damaged or cut short") from None
+    except apsw.Error:
+        raise StorageUnavailable(f"The database {path} cannot be read.") from None
+
+
+def _look(path: Path, *, with_wal: bool) -> apsw.Connection:
+    """A connection that changes nothing. After a crash the write-ahead log belongs to the database and has to be
+    read with it; otherwise the file is opened as if it could not change, which needs no files beside it.
+    """
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    options = "mode=ro" if with_wal else "mode=ro&immutable=1"
+    connection = apsw.Connection(f"file:{quote(str(path.absolute()))}?{options}", flags=flags)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    return connection
+
+
+def _damaged(path: Path, what: str) -> DatabaseDamaged:
+    return DatabaseDamaged(
+        f"The database {path} {what}. It was left untouched: restore a backup, move it away to start "
+        "with an empty one, or choose another data directory."
+    )
+
+
+def _too_new(path: Path, version: int) -> DatabaseTooNew:
+    return DatabaseTooNew(
+        f"The database {path} was written by a newer Holdfast (format {version}, this one knows {newest_version()}). "
+        "It was left untouched: install that version, or choose another data directory."
+    )

@@ -1,0 +1,51 @@
+"""The data directory: made for its owner alone, used by one server at a time."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from holdfast.domain.errors import DataDirectoryBusy, StorageUnavailable
+
+__all__ = ["DirectoryLock", "prepare"]
+
+
+def prepare(data_dir: Path) -> None:
+    """Make the directory if it is missing. One that exists keeps its mode: somebody chose it."""
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageUnavailable(f"The data directory {data_dir} cannot be made: {error.strerror}.") from None
+
+
+class DirectoryLock:
+    """Held from start to end; the kernel lets go of it however the process ends. The file stays: removing it
+    would let two servers lock two files of one name.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        path = data_dir / "lock"
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageUnavailable(f"The file {path} cannot be opened: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.read(self._descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._descriptor)
+            raise DataDirectoryBusy(
+                f"The data directory {data_dir} is used by another Holdfast server (process {owner}): "
+                "connect to that one, stop it, or choose another data directory."
+            ) from None
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, f"{os.getpid()}\n".encode())
+        except OSError:
+            # The number only serves the message above; a full disk must not keep the server from starting.
+            return
+
+    def release(self) -> None:
+        """Let another server in. May be called twice."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

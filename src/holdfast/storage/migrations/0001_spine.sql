@@ -1,0 +1,116 @@
+-- Workspaces, sessions, messages, runs, files, and the numbered log.
+--
+-- A body is the JSON of a domain type, as it is sent; columns hold only what is searched. Every table but
+-- `workspaces` carries the workspace's small key, so that ids need to be unique only within a workspace.
+
+PRAGMA application_id = 1212957766; -- "HLDF"
+
+CREATE TABLE workspaces (
+    key     INTEGER PRIMARY KEY,
+    id      TEXT NOT NULL UNIQUE,
+    path    BLOB NOT NULL UNIQUE,       -- file names are bytes
+    epoch   INTEGER NOT NULL,
+    newest  INTEGER NOT NULL,           -- the last event number given
+    held    INTEGER NOT NULL,           -- how many events the log holds
+    clean   INTEGER NOT NULL,           -- 1: closed in good order
+    ticket  INTEGER NOT NULL,           -- the last batch of this epoch
+    answers BLOB NOT NULL               -- and what it was answered
+) STRICT;
+
+CREATE TABLE sessions (
+    ord        INTEGER PRIMARY KEY,
+    workspace  INTEGER NOT NULL REFERENCES workspaces (key),
+    id         TEXT NOT NULL,
+    parent     TEXT NOT NULL,
+    updated_at INTEGER NOT NULL,
+    body       BLOB NOT NULL,
+    UNIQUE (workspace, id)
+) STRICT;
+
+CREATE INDEX sessions_by_parent ON sessions (workspace, parent);
+
+CREATE TABLE messages (
+    ord       INTEGER PRIMARY KEY,      -- its place in the conversation: times may be equal
+    workspace INTEGER NOT NULL,
+    id        TEXT NOT NULL,
+    session   TEXT NOT NULL,
+    run_id    TEXT NOT NULL,
+    body      BLOB NOT NULL,
+    UNIQUE (workspace, id),
+    FOREIGN KEY (workspace, session) REFERENCES sessions (workspace, id) ON DELETE CASCADE
+) STRICT;
+
+CREATE INDEX messages_by_session ON messages (workspace, session);
+CREATE INDEX messages_by_run ON messages (workspace, run_id) WHERE run_id <> '';
+
+-- What a message has grown by since it was put, so that streaming does not rewrite it.
+CREATE TABLE growth (
+    ord     INTEGER PRIMARY KEY,
+    message INTEGER NOT NULL REFERENCES messages (ord) ON DELETE CASCADE,
+    body    BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX growth_by_message ON growth (message);
+
+-- By number, so that accepting a run appends; `rank` is the order in which runs are to run.
+CREATE TABLE runs (
+    workspace INTEGER NOT NULL,
+    number    INTEGER NOT NULL,
+    run_id    TEXT NOT NULL,
+    session   TEXT NOT NULL,
+    rank      INTEGER NOT NULL,
+    folded    INTEGER NOT NULL,
+    outcome   TEXT,
+    body_hash BLOB NOT NULL,
+    body      BLOB NOT NULL,
+    PRIMARY KEY (workspace, number),
+    UNIQUE (workspace, run_id),
+    FOREIGN KEY (workspace, session) REFERENCES sessions (workspace, id) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX runs_by_session ON runs (workspace, session, number);
+CREATE INDEX runs_open ON runs (workspace, session, rank, folded) WHERE outcome IS NULL;
+
+-- A run ends once. The code asks first; the database insists.
+CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs WHEN OLD.outcome IS NOT NULL
+BEGIN
+    SELECT RAISE(ABORT, 'the run has ended');
+END;
+
+-- Long prompts and attachments, apart from the rows that change at every step.
+CREATE TABLE inputs (
+    workspace   INTEGER NOT NULL,
+    number      INTEGER NOT NULL,
+    prompt      TEXT NOT NULL,
+    attachments BLOB NOT NULL,
+    UNIQUE (workspace, number),
+    FOREIGN KEY (workspace, number) REFERENCES runs (workspace, number) ON DELETE CASCADE
+) STRICT;
+
+CREATE TABLE events (
+    workspace INTEGER NOT NULL,
+    number    INTEGER NOT NULL,
+    at        INTEGER NOT NULL,         -- when it was stored, for the retention
+    body      BLOB NOT NULL,
+    PRIMARY KEY (workspace, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE files (
+    ord       INTEGER PRIMARY KEY,
+    workspace INTEGER NOT NULL,
+    session   TEXT NOT NULL,
+    path      TEXT NOT NULL,
+    version   INTEGER NOT NULL,
+    body      BLOB NOT NULL,
+    UNIQUE (workspace, session, path, version),
+    FOREIGN KEY (workspace, session) REFERENCES sessions (workspace, id) ON DELETE CASCADE
+) STRICT;
+
+CREATE TABLE read_marks (
+    workspace INTEGER NOT NULL,
+    session   TEXT NOT NULL,
+    path      TEXT NOT NULL,
+    read_at   INTEGER NOT NULL,
+    PRIMARY KEY (workspace, session, path),
+    FOREIGN KEY (workspace, session) REFERENCES sessions (workspace, id) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;

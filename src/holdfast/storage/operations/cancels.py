@@ -1,0 +1,44 @@
+"""Asking runs to stop. A mark is set once: the first who asked stays, and it is said once."""
+
+from collections.abc import Iterable
+from typing import assert_never
+
+import msgspec
+
+from holdfast.domain.ledger import CancelRun, CancelSession, ClearQueue
+from holdfast.domain.runs import Run
+from holdfast.storage.operations.context import Context, Refused
+
+__all__ = ["perform"]
+
+
+def perform(operation: CancelSession | CancelRun | ClearQueue, context: Context) -> None:
+    for run in _covered(operation, context):
+        context.cover(run)
+        if run.cancel_requested or run.outcome is not None:
+            continue
+        marked = msgspec.structs.replace(
+            run,
+            cancel_requested=True,
+            cancelled_by=operation.by,
+            state="cancelling" if run.state == "active" else run.state,
+        )
+        context.put_run(marked)
+        context.say_run("updated", marked)
+
+
+def _covered(operation: CancelSession | CancelRun | ClearQueue, context: Context) -> Iterable[Run]:
+    runs = context.tables.runs
+    match operation:
+        case CancelSession(session_id=session_id):
+            return runs.open_in(session_id)
+        case ClearQueue(session_id=session_id, keep=keep):
+            waiting = (run for run in runs.open_in(session_id) if run.state in {"waiting", "accepted"})
+            return [run for run in waiting if run.run_id not in keep]
+        case CancelRun(run_id=run_id):
+            run = runs.get(run_id)
+            if run is None:
+                raise Refused("unknown_run")
+            return [run]
+        case _:
+            assert_never(operation)

@@ -1,0 +1,78 @@
+"""Runs from their start to their one end."""
+
+from typing import assert_never
+
+import msgspec
+
+from holdfast.domain.events import Change, RunComplete, RunCompleteEvent
+from holdfast.domain.ids import RunId
+from holdfast.domain.ledger import EndRun, FoldRun, StartRun, StepRun
+from holdfast.domain.runs import Run
+from holdfast.storage.operations.context import Context, Refused
+
+__all__ = ["perform"]
+
+
+def perform(operation: StartRun | FoldRun | StepRun | EndRun, context: Context) -> None:
+    match operation:
+        case StartRun(run_id=run_id, at=at):
+            run = _unstarted(run_id, context)
+            # A run marked before it starts is as much on its way out as one marked after it.
+            state = "cancelling" if run.cancel_requested else "active"
+            _update(msgspec.structs.replace(run, state=state, started_at=at), context)
+        case FoldRun(run_id=run_id, host=host, at=at):
+            run = _unstarted(run_id, context)
+            _update(msgspec.structs.replace(run, state="folded", folded_into=host, started_at=at), context)
+        case StepRun(run_id=run_id, step=step):
+            _update(msgspec.structs.replace(_unended(run_id, context), step=step), context)
+        case EndRun():
+            _end(operation, context)
+        case _:
+            assert_never(operation)
+
+
+def _update(run: Run, context: Context) -> None:
+    context.put_run(run)
+    context.say_run("updated", run)
+
+
+def _end(operation: EndRun, context: Context) -> None:
+    """Only `run_complete` is said: it is the last event that carries the run's id."""
+    before = _unended(operation.run_id, context)
+    run = msgspec.structs.replace(
+        before,
+        state="ended",
+        outcome=operation.outcome,
+        ended_at=operation.at,
+        error=operation.error,
+        message_id=operation.message_id,
+        folded_into=operation.folded_into or before.folded_into,
+    )
+    context.put_run(run)
+    complete = RunComplete(
+        session_id=run.session_id,
+        message_id=run.message_id,
+        run_id=run.run_id,
+        outcome=operation.outcome,
+        text=operation.text,
+        error=run.error,
+        cancelled=operation.outcome == "cancelled",
+        folded_into=run.folded_into,
+    )
+    context.say(RunCompleteEvent(Change("updated", complete)))
+
+
+def _unended(run_id: RunId, context: Context) -> Run:
+    run = context.tables.runs.get(run_id)
+    if run is None:
+        raise Refused("unknown_run")
+    if run.outcome is not None:
+        raise Refused("already_ended")
+    return run
+
+
+def _unstarted(run_id: RunId, context: Context) -> Run:
+    run = _unended(run_id, context)
+    if run.state not in {"waiting", "accepted"}:
+        raise Refused("already_started")
+    return run

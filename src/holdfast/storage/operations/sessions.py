@@ -1,0 +1,78 @@
+"""Sessions and what belongs to them: created, changed, removed; file versions and read marks."""
+
+from typing import assert_never
+
+import msgspec
+
+from holdfast.domain.events import Change, FileEvent, SessionEvent
+from holdfast.domain.files import FileVersion
+from holdfast.domain.ids import SessionId
+from holdfast.domain.ledger import AddFile, CreateSession, DeleteSession, MarkRead, PatchSession
+from holdfast.domain.sessions import Session, SessionPatch, apply_patch
+from holdfast.storage.operations.context import Context, Refused
+from holdfast.storage.operations.tables import Tables
+
+__all__ = ["perform"]
+
+
+def perform(operation: CreateSession | PatchSession | DeleteSession | AddFile | MarkRead, context: Context) -> None:
+    match operation:
+        case CreateSession(session=session):
+            _create(session, context)
+        case PatchSession(patch=patch):
+            _patch(patch, context)
+        case DeleteSession(session_id=session_id):
+            _delete(session_id, context)
+        case AddFile(file=file):
+            _add_file(file, context)
+        case MarkRead(mark=mark):
+            if context.tables.sessions.get(mark.session_id) is not None:
+                context.tables.files.mark(mark)
+        case _:
+            assert_never(operation)
+
+
+def _create(session: Session, context: Context) -> None:
+    if context.tables.sessions.get(session.id) is not None:
+        raise Refused("session_exists")
+    context.tables.sessions.put(session)
+    context.say(SessionEvent(Change("created", session)))
+
+
+def _patch(patch: SessionPatch, context: Context) -> None:
+    session = apply_patch(_known(patch.session_id, context), patch)
+    context.tables.sessions.put(session)
+    context.say(SessionEvent(Change("updated", session)))
+
+
+def _delete(session_id: SessionId, context: Context) -> None:
+    """Children go first, each with its own last event."""
+    family = [_known(member, context) for member in _family(session_id, context.tables)]
+    if any(context.tables.runs.open_in(member.id) for member in family):
+        raise Refused("busy")
+    for member in reversed(family):
+        context.tables.sessions.delete(member.id)
+        context.say(SessionEvent(Change("deleted", member)))
+
+
+def _family(session_id: SessionId, tables: Tables) -> list[SessionId]:
+    """The session and all that descend from it, parents before children."""
+    family = [session_id]
+    for member in family:
+        family.extend(child for child in tables.sessions.children(member) if child not in family)
+    return family
+
+
+def _add_file(file: FileVersion, context: Context) -> None:
+    _known(file.session_id, context)
+    files = context.tables.files
+    numbered = msgspec.structs.replace(file, version=files.next_version(file.session_id, file.path))
+    files.add(numbered)
+    context.say(FileEvent(Change("created", numbered)))
+
+
+def _known(session_id: SessionId, context: Context) -> Session:
+    session = context.tables.sessions.get(session_id)
+    if session is None:
+        raise Refused("unknown_session")
+    return session

@@ -1,0 +1,95 @@
+"""What the operations need to read and store: rows of one workspace, as domain types.
+
+A store offers these; it says nothing about when they are used. Whoever calls `execute` undoes what a
+refused write has stored.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.domain.events import MessageDelta, MessagePart
+from holdfast.domain.files import FileVersion, ReadMark
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ledger import RunRecord
+from holdfast.domain.messages import Message
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+
+__all__ = ["FileRows", "MessageRows", "RunRows", "SessionRows", "Tables"]
+
+
+class RunRows(Protocol):
+    def get(self, run_id: RunId) -> Run | None: ...
+
+    def open_in(self, session_id: SessionId) -> Sequence[Run]:
+        """The session's runs without an outcome, by rank."""
+
+    def count_ahead(self, session_id: SessionId) -> int:
+        """How many runs of the session have no outcome and are not folded: those a new one waits for."""
+
+    def add(self, record: RunRecord) -> None:
+        """A new run; its rank is its number, so it comes after all that are there."""
+
+    def put(self, run: Run) -> None:
+        """The run as it is now. Its number, prompt and rank stay."""
+
+    def delete(self, run_id: RunId) -> None: ...
+
+    def rank(self, run_id: RunId) -> int: ...
+
+    def set_rank(self, run_id: RunId, rank: int) -> None: ...
+
+
+class SessionRows(Protocol):
+    def get(self, session_id: SessionId) -> Session | None: ...
+
+    def put(self, session: Session) -> None:
+        """Adds the session or replaces it."""
+
+    def delete(self, session_id: SessionId) -> None:
+        """The session with its messages, runs, files and read marks, but not its children."""
+
+    def children(self, session_id: SessionId) -> Sequence[SessionId]: ...
+
+
+class MessageRows(Protocol):
+    def get(self, message_id: MessageId) -> Message | None:
+        """The message as it was put, without what it has grown by."""
+
+    def exists(self, message_id: MessageId) -> bool: ...
+
+    def add(self, message: Message) -> None:
+        """A new message, at the end of its session."""
+
+    def put(self, message: Message) -> None:
+        """The message as it is now, in its old place; what it had grown by is gone."""
+
+    def add_growth(self, message_id: MessageId, growth: Sequence[MessageDelta | MessagePart]) -> None: ...
+
+    def delete(self, message_id: MessageId) -> None: ...
+
+
+class FileRows(Protocol):
+    def next_version(self, session_id: SessionId, path: str) -> int:
+        """How many versions of the file the session has stored."""
+
+    def add(self, file: FileVersion) -> None: ...
+
+    def mark(self, mark: ReadMark) -> None:
+        """Replaces an earlier mark of the same session and path."""
+
+
+class Tables(Protocol):
+    """The rows of one workspace."""
+
+    @property
+    def runs(self) -> RunRows: ...
+
+    @property
+    def sessions(self) -> SessionRows: ...
+
+    @property
+    def messages(self) -> MessageRows: ...
+
+    @property
+    def files(self) -> FileRows: ...

@@ -1,0 +1,46 @@
+"""Answers on their way from a storage thread to the event loop that asked."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+from holdfast.domain.errors import StorageError
+
+__all__ = ["Reply", "deliver"]
+
+T = TypeVar("T")
+
+
+class Reply(Generic[T]):
+    """Made in the loop, settled through it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+
+    def settle(self, result: T | StorageError) -> None:
+        """Runs in the loop. Whoever asked may have stopped waiting: the work is done all the same."""
+        if self.future.done():
+            return
+        if isinstance(result, StorageError):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
+
+
+def deliver(answers: Iterable[tuple[Reply[Any], Any]]) -> None:
+    """From any thread. A group of answers costs each loop one wake-up."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Reply[Any], Any]]] = {}
+    for reply, result in answers:
+        by_loop.setdefault(reply.loop, []).append((reply, result))
+    for loop, batch in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, batch)
+        except RuntimeError:
+            # The loop is closed, so nobody waits there any more.
+            continue
+
+
+def _settle(answers: Iterable[tuple[Reply[Any], Any]]) -> None:
+    for reply, result in answers:
+        reply.settle(result)

@@ -1,0 +1,52 @@
+"""The numbered migrations, and the making of a new database."""
+
+import contextlib
+import os
+from importlib import resources
+from pathlib import Path
+
+import apsw
+
+__all__ = ["APPLICATION_ID", "create", "migrate", "newest_version"]
+
+APPLICATION_ID = 0x484C4446
+"""Tells our databases from those of others: the letters HLDF."""
+
+
+def _migrations() -> list[tuple[int, str]]:
+    """Numbers and texts, in order."""
+    folder = resources.files("holdfast.storage") / "migrations"
+    scripts = [item for item in folder.iterdir() if item.name.endswith(".sql")]
+    return sorted((int(script.name.split("_")[0]), script.read_text("utf-8")) for script in scripts)
+
+
+def newest_version() -> int:
+    return _migrations()[-1][0]
+
+
+def migrate(connection: apsw.Connection) -> None:
+    """Bring the database up to date. Each migration is one transaction with its number."""
+    version = connection.pragma("user_version")
+    for number, script in _migrations():
+        if number > version:
+            with connection:
+                connection.execute(script)
+                connection.pragma("user_version", number)
+
+
+def create(path: Path, vfs: str | None) -> None:
+    """A new, empty database, under its name only when it is complete: one that is cut short is damaged, not new."""
+    draft = path.with_name(path.name + ".new")
+    for leftover in (draft, Path(f"{draft}-journal"), Path(f"{draft}-wal"), Path(f"{draft}-shm")):
+        leftover.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    with contextlib.closing(apsw.Connection(str(draft), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)) as connection:
+        connection.pragma("synchronous", "FULL")
+        migrate(connection)
+        connection.pragma("journal_mode", "WAL")
+    draft.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

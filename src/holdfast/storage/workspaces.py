@@ -1,0 +1,87 @@
+"""The table of workspaces: who owns each, where its numbering stands, what it was answered last."""
+
+import os
+import secrets
+
+import apsw
+import msgspec
+
+from holdfast.domain.errors import OwnerChanged
+from holdfast.domain.ids import WorkspaceId
+
+__all__ = ["JUMP", "WorkspaceRow", "advance", "find", "mark_clean", "owned", "take_over", "unfinished"]
+
+JUMP = 10_000
+"""How far the numbering jumps after an unclean end. Writes that are not synced are told to readers before
+they are safe: a power cut can take them back, and their numbers must not come again with other contents.
+"""
+
+_COLUMNS = "key, id, path, epoch, newest, held, clean, ticket, answers"
+
+
+class WorkspaceRow(msgspec.Struct, frozen=True):
+    key: int
+    id: WorkspaceId
+    path: str
+    epoch: int
+    newest: int
+    held: int
+    clean: bool
+    ticket: int
+    answers: bytes
+
+
+def find(connection: apsw.Connection, workspace: WorkspaceId) -> WorkspaceRow | None:
+    return _one(connection, f"SELECT {_COLUMNS} FROM workspaces WHERE id = ?", workspace)
+
+
+def owned(connection: apsw.Connection, workspace: WorkspaceId, epoch: int) -> WorkspaceRow:
+    """The row, if `epoch` is the current one."""
+    row = find(connection, workspace)
+    if row is None or row.epoch != epoch:
+        raise OwnerChanged
+    return row
+
+
+def take_over(connection: apsw.Connection, path: str) -> WorkspaceRow:
+    """A new epoch of the workspace at `path`, which gets its id the first time."""
+    connection.execute(
+        "INSERT INTO workspaces (id, path, epoch, newest, held, clean, ticket, answers)"
+        " VALUES (?, ?, 0, 0, 0, 1, 0, x'') ON CONFLICT (path) DO NOTHING",
+        (secrets.token_hex(16), os.fsencode(path)),
+    )
+    connection.execute(
+        "UPDATE workspaces SET epoch = epoch + 1, newest = iif(clean, newest, newest + ?),"
+        " clean = 0, ticket = 0, answers = x'' WHERE path = ?",
+        (JUMP, os.fsencode(path)),
+    )
+    row = _one(connection, f"SELECT {_COLUMNS} FROM workspaces WHERE path = ?", os.fsencode(path))
+    if row is None:
+        raise OwnerChanged
+    return row
+
+
+def mark_clean(connection: apsw.Connection, workspace: WorkspaceId, epoch: int) -> None:
+    connection.execute("UPDATE workspaces SET clean = 1 WHERE id = ? AND epoch = ?", (workspace, epoch))
+
+
+def advance(connection: apsw.Connection, row: WorkspaceRow, *, said: int, ticket: int, answers: bytes) -> None:
+    """Note a batch that has `said` so many events."""
+    connection.execute(
+        "UPDATE workspaces SET newest = newest + ?1, held = held + ?1, ticket = ?2, answers = ?3 WHERE key = ?4",
+        (said, ticket, answers, row.key),
+    )
+
+
+def unfinished(connection: apsw.Connection) -> list[str]:
+    rows = connection.execute(
+        "SELECT path FROM workspaces WHERE EXISTS"
+        " (SELECT 1 FROM runs WHERE workspace = workspaces.key AND outcome IS NULL) ORDER BY key"
+    )
+    return [os.fsdecode(path) for (path,) in rows]
+
+
+def _one(connection: apsw.Connection, sql: str, value: str | bytes) -> WorkspaceRow | None:
+    for key, id_, path, epoch, newest, held, clean, ticket, answers in connection.execute(sql, (value,)):
+        return WorkspaceRow(key, id_, os.fsdecode(path), epoch, newest, held, bool(clean), ticket, answers)
+    return None

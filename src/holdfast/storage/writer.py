@@ -1,0 +1,150 @@
+"""The one thread that writes. All that waits for it is committed together."""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from holdfast.domain.errors import StorageError, StorageUnknown
+from holdfast.storage.faults import WHOLE_GROUP, at_commit, closed, translated
+from holdfast.storage.replies import Reply, deliver
+
+__all__ = ["Job", "Probe", "Work", "Writer"]
+
+T = TypeVar("T")
+Work = Callable[[apsw.Connection], T]
+Probe = Callable[[str], None]
+
+_CHECKPOINT_PAGES = 1_000
+"""The write-ahead log goes into the database when it is this long, after the answers: nobody waits for it."""
+
+
+class Job(Generic[T]):
+    """Some work within a transaction, and where its result goes."""
+
+    def __init__(self, work: Work[T], *, sync: bool) -> None:
+        self.work = work
+        self.sync = sync
+        self.reply: Reply[T] = Reply()
+
+
+class Writer:
+    """Owns the writing connection. `tidy` is called between groups, in a transaction of its own.
+
+    `probe` is called in this thread at "before", "executed" (not yet committed) and "committed" (not yet answered).
+    """
+
+    def __init__(self, connection: apsw.Connection, tidy: Work[None], probe: Probe | None) -> None:
+        self._connection = connection
+        self._tidy = tidy
+        self._probe = probe or (lambda _point: None)
+        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._door = threading.Lock()
+        self._is_closed = False
+        self._is_full_sync: bool | None = None
+        self._wal_pages = 0
+        connection.set_wal_hook(self._note_pages)
+        self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work[T], *, sync: bool) -> Reply[T]:
+        """Call in a running loop. What is submitted first is executed first."""
+        job = Job(work, sync=sync)
+        with self._door:
+            if self._is_closed:
+                raise closed()
+            self._jobs.put(job)
+        return job.reply
+
+    def close(self) -> None:
+        """Finish what was submitted, then stop. Blocks; a second call only waits."""
+        with self._door:
+            if not self._is_closed:
+                self._is_closed = True
+                self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            group, is_last = self._take()
+            if group:
+                deliver(zip((job.reply for job in group), self._write(group), strict=True))
+                self._between_groups()
+            if is_last:
+                return
+
+    def _take(self) -> tuple[list[Job[Any]], bool]:
+        """Everything that waits, at least one; and whether it is the end."""
+        job = self._jobs.get()
+        group: list[Job[Any]] = []
+        while job is not None:
+            group.append(job)
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return group, False
+        return group, True
+
+    def _write(self, group: Sequence[Job[Any]]) -> list[object]:
+        """A result or a `StorageError` for each job. Never raises: this thread has to go on."""
+        try:
+            self._probe("before")
+            self._set_sync(full=any(job.sync for job in group))
+            self._connection.execute("BEGIN IMMEDIATE")
+            results = [self._attempt(job) for job in group]
+            self._probe("executed")
+        except Exception as error:
+            self._roll_back()
+            return [translated(error)] * len(group)
+        try:
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            self._roll_back()
+            return [at_commit(error)] * len(group)
+        try:
+            self._probe("committed")
+        except Exception:
+            return [StorageUnknown()] * len(group)
+        return results
+
+    def _attempt(self, job: Job[Any]) -> object:
+        """The job's result, or why it alone failed; an error of the file is raised for the whole group."""
+        self._connection.execute("SAVEPOINT job")
+        try:
+            result = job.work(self._connection)
+        except Exception as error:
+            if isinstance(error, WHOLE_GROUP) or not self._connection.in_transaction:
+                raise
+            self._connection.execute("ROLLBACK TO job; RELEASE job")
+            return translated(error)
+        self._connection.execute("RELEASE job")
+        return result
+
+    def _set_sync(self, *, full: bool) -> None:
+        if full is not self._is_full_sync:
+            self._connection.pragma("synchronous", "FULL" if full else "NORMAL")
+            self._is_full_sync = full
+
+    def _roll_back(self) -> None:
+        """Back to a state in which the next group can be tried. SQLite may have rolled back by itself."""
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except apsw.Error as error:
+            translated(error)
+
+    def _between_groups(self) -> None:
+        """Housekeeping that fails is tried again after a later group."""
+        try:
+            self._tidy(self._connection)
+            if self._wal_pages >= _CHECKPOINT_PAGES:
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except (apsw.Error, StorageError) as error:
+            self._roll_back()
+            translated(error)
+
+    def _note_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK

@@ -1,0 +1,178 @@
+"""Runs before they start."""
+
+import msgspec
+
+from holdfast.domain.events import RunEvent
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.ledger import (
+    Admit,
+    CreateSession,
+    EndRun,
+    FoldRun,
+    PutMessage,
+    Redeliver,
+    RemoveRun,
+    Reorder,
+    StartRun,
+    Write,
+)
+from holdfast.domain.runs import Attachment
+from holdfast.testing.conformance.subject import Check, Desk, Subject, message, run, session
+
+__all__ = ["CHECKS"]
+
+
+async def admit_numbers_and_places_the_run(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    first = await desk.do(Admit(run("r1"), b"h1"))
+    second = await desk.do(Admit(run("r2"), b"h2"))
+    one, two = first.runs[0], second.runs[0]
+    assert (one.position, one.state, one.number) == (0, "accepted", first.entries[0].number)
+    assert (two.position, two.state, two.number) == (1, "waiting", second.entries[0].number)
+    event = first.entries[0].event
+    assert isinstance(event, RunEvent)
+    assert (event.payload.type, event.payload.payload) == ("created", one)
+    assert one.prompt == "Say hello."
+
+
+async def position_counts_neither_ended_nor_folded_runs(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger, "s", "t")
+    await desk.admit("r1", "r2", "r3")
+    await desk.admit("other", session="t")
+    await desk.do(StartRun(RunId("r1"), 7))
+    await desk.do(FoldRun(RunId("r2"), RunId("r1"), 8))
+    await desk.do(EndRun(RunId("r3"), "cancelled", 9))
+    (fourth,) = await desk.admit("r4")
+    assert (fourth.position, fourth.state) == (1, "waiting")
+
+
+async def a_run_id_is_used_once(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1")
+    assert await desk.refused(Admit(run("r1"), b"other")) == "run_exists"
+    await desk.do(EndRun(RunId("r1"), "completed", 9))
+    assert await desk.refused(Admit(run("r1"), b"other")) == "run_exists"
+
+
+async def the_same_ids_may_be_used_in_two_workspaces(subject: Subject) -> None:
+    here = await Desk.with_session(subject.ledger)
+    there = await Desk.open(subject.ledger, "/elsewhere")
+    await there.do(CreateSession(session("s")), PutMessage(message("m", "there")), Admit(run("r1"), b"there"))
+    await here.do(PutMessage(message("m", "here")), Admit(run("r1"), b"here"))
+    record = await subject.ledger.run(there.id, RunId("r1"))
+    assert record is not None
+    assert record.body_hash == b"there"
+    assert await subject.ledger.messages(there.id, SessionId("s")) == [message("m", "there")]
+
+
+async def a_run_needs_a_session(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    assert await desk.refused(Admit(run("r1", session="nowhere"), b"h")) == "unknown_session"
+
+
+async def what_was_admitted_comes_back_whole(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    files = (Attachment(b"\x00\xff", "/a/b.bin", "b.bin", "application/octet-stream"), Attachment(b"", "", "", ""))
+    long = run("r1", prompt="é" * 50_000)
+    (admitted,) = (await desk.do(Admit(long, b"\x01\x02", files))).runs
+    await desk.do(StartRun(RunId("r1"), 7))
+    record = await subject.ledger.run(desk.id, RunId("r1"))
+    assert record is not None
+    assert (record.body_hash, record.attachments) == (b"\x01\x02", files)
+    assert record.run == msgspec.structs.replace(admitted, state="active", started_at=7)
+    assert record.run.prompt == long.prompt
+
+
+async def only_created_carries_the_prompt(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1")
+    (entry,) = (await desk.do(StartRun(RunId("r1"), 7))).entries
+    assert isinstance(entry.event, RunEvent)
+    assert entry.event.payload.payload.prompt == ""
+    assert (await desk.get("r1")).prompt == "Say hello."
+
+
+async def a_removed_run_is_gone_and_said_to_be(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1")
+    (entry,) = (await desk.do(RemoveRun(RunId("r1")))).entries
+    assert isinstance(entry.event, RunEvent)
+    assert (entry.event.payload.type, entry.event.payload.payload.run_id) == ("deleted", "r1")
+    assert await subject.ledger.run(desk.id, RunId("r1")) is None
+    assert (await desk.do(RemoveRun(RunId("r1")))).entries == ()
+    (again,) = await desk.admit("r1")
+    assert again.position == 0
+
+
+async def an_ended_run_is_not_removed(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1")
+    await desk.do(EndRun(RunId("r1"), "completed", 9))
+    assert (await desk.do(RemoveRun(RunId("r1")))).entries == ()
+    assert (await desk.get("r1")).state == "ended"
+
+
+async def reorder_lets_runs_trade_places(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger, "s", "t")
+    await desk.admit("r1", "r2")
+    await desk.admit("x", session="t")
+    await desk.admit("r3", "r4")
+    await desk.do(StartRun(RunId("r1"), 7))
+    order = (RunId("r4"), RunId("r2"), RunId("r3"))
+    (entry,) = (await desk.do(Reorder(order, RunId("r4")))).entries
+    assert isinstance(entry.event, RunEvent)
+    assert (entry.event.payload.type, entry.event.payload.payload.run_id) == ("updated", "r4")
+    found = [item.run_id for item in await subject.ledger.open_runs(desk.id)]
+    assert found == ["r1", "r4", "x", "r2", "r3"]
+
+
+async def only_waiting_runs_are_moved_or_redelivered(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("active", "folded", "ended", "waiting")
+    await desk.do(StartRun(RunId("active"), 7))
+    await desk.do(FoldRun(RunId("folded"), RunId("active"), 8))
+    await desk.do(EndRun(RunId("ended"), "cancelled", 9))
+    for name in ("active", "folded", "ended", "unknown"):
+        order = (RunId("waiting"), RunId(name))
+        assert await desk.refused(Reorder(order, RunId("waiting"))) == "not_waiting"
+        assert await desk.refused(Redeliver(RunId(name), "steer")) == "not_waiting"
+
+
+async def redeliver_changes_the_delivery(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1", "r2")
+    (entry,) = (await desk.do(Redeliver(RunId("r2"), "steer"))).entries
+    assert isinstance(entry.event, RunEvent)
+    assert (entry.event.payload.type, entry.event.payload.payload.delivery) == ("updated", "steer")
+    assert (await desk.get("r2")).delivery == "steer"
+
+
+async def a_refused_write_leaves_no_trace_of_what_came_before_its_refusal(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1")
+    started = StartRun(RunId("r1"), 7)
+    work = (started, PutMessage(message("m", run="r1")), Admit(run("r2"), b"h"), EndRun(RunId("r1"), "completed", 9))
+    assert await desk.refused(*work, EndRun(RunId("r1"), "failed", 9)) == "already_ended"
+    before = (await subject.ledger.bounds(desk.id))[1]
+    answers = await desk.batch(Write((Admit(run("r1"), b"h"),)), Write((Admit(run("r2"), b"h"),)))
+    assert [item.number for answer in answers for item in getattr(answer, "entries", ())] == [before + 1]
+
+
+CHECKS = tuple(
+    Check(check)
+    for check in (
+        admit_numbers_and_places_the_run,
+        position_counts_neither_ended_nor_folded_runs,
+        a_run_id_is_used_once,
+        the_same_ids_may_be_used_in_two_workspaces,
+        a_run_needs_a_session,
+        what_was_admitted_comes_back_whole,
+        only_created_carries_the_prompt,
+        a_removed_run_is_gone_and_said_to_be,
+        an_ended_run_is_not_removed,
+        reorder_lets_runs_trade_places,
+        only_waiting_runs_are_moved_or_redelivered,
+        redeliver_changes_the_delivery,
+        a_refused_write_leaves_no_trace_of_what_came_before_its_refusal,
+    )
+)

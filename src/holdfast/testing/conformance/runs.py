@@ -1,0 +1,120 @@
+"""Runs from their start to their one end."""
+
+from holdfast.domain.events import RunComplete, RunCompleteEvent, RunEvent
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ledger import CancelRun, EndRun, FoldRun, Operation, StartRun, StepRun
+from holdfast.testing.conformance.subject import Check, Desk, Subject
+
+__all__ = ["CHECKS"]
+
+
+async def start_step_and_fold_are_stored_and_said(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1", "r2")
+    work: tuple[Operation, ...] = (
+        StartRun(RunId("r1"), 7),
+        StepRun(RunId("r1"), 3),
+        FoldRun(RunId("r2"), RunId("r1"), 8),
+    )
+    said = [entry.event for entry in (await desk.do(*work)).entries]
+    states = [event.payload.payload for event in said if isinstance(event, RunEvent)]
+    assert [(item.run_id, item.state, item.step) for item in states] == [
+        ("r1", "active", 0),
+        ("r1", "active", 3),
+        ("r2", "folded", 0),
+    ]
+    assert all(isinstance(event, RunEvent) and event.payload.type == "updated" for event in said)
+    host, guest = await desk.get("r1"), await desk.get("r2")
+    assert (host.state, host.started_at, host.step) == ("active", 7, 3)
+    assert (guest.state, guest.started_at, guest.folded_into) == ("folded", 8, "r1")
+
+
+async def a_run_starts_once(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1", "r2")
+    await desk.do(StartRun(RunId("r1"), 0))
+    await desk.do(FoldRun(RunId("r2"), RunId("r1"), 0))
+    for name in ("r1", "r2"):
+        assert await desk.refused(StartRun(RunId(name), 8)) == "already_started"
+        assert await desk.refused(FoldRun(RunId(name), RunId("r1"), 8)) == "already_started"
+    await desk.do(CancelRun(RunId("r1")))
+    assert await desk.refused(StartRun(RunId("r1"), 8)) == "already_started"
+
+
+async def unknown_and_ended_runs_go_nowhere(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1", "host")
+    await desk.do(EndRun(RunId("r1"), "cancelled", 9))
+    for name, reason in (("none", "unknown_run"), ("r1", "already_ended")):
+        assert await desk.refused(StartRun(RunId(name), 8)) == reason
+        assert await desk.refused(FoldRun(RunId(name), RunId("host"), 8)) == reason
+        assert await desk.refused(StepRun(RunId(name), 2)) == reason
+        assert await desk.refused(EndRun(RunId(name), "completed", 9)) == reason
+
+
+async def an_end_is_stored_and_said_by_run_complete_alone(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1")
+    await desk.do(StartRun(RunId("r1"), 7))
+    end = EndRun(RunId("r1"), "failed", 9, error="It broke.", message_id=MessageId("m1"), text="Half a")
+    (entry,) = (await desk.do(end)).entries
+    assert isinstance(entry.event, RunCompleteEvent)
+    assert entry.event.payload.type == "updated"
+    assert entry.event.payload.payload == RunComplete(
+        session_id=SessionId("s"),
+        message_id=MessageId("m1"),
+        run_id=RunId("r1"),
+        outcome="failed",
+        text="Half a",
+        error="It broke.",
+    )
+    run = await desk.get("r1")
+    assert (run.state, run.outcome, run.ended_at, run.error) == ("ended", "failed", 9, "It broke.")
+    assert (run.message_id, run.prompt) == ("m1", "Say hello.")
+
+
+async def a_second_end_is_refused(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1")
+    await desk.do(EndRun(RunId("r1"), "completed", 9))
+    assert await desk.refused(EndRun(RunId("r1"), "interrupted", 10)) == "already_ended"
+    assert (await desk.get("r1")).outcome == "completed"
+
+
+async def cancelled_is_said_of_cancelled_runs_only(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("a", "b", "c", "d")
+    ends = (
+        EndRun(RunId("a"), "completed", 9),
+        EndRun(RunId("b"), "failed", 9),
+        EndRun(RunId("c"), "cancelled", 9),
+        EndRun(RunId("d"), "interrupted", 9),
+    )
+    said = [entry.event for entry in (await desk.do(*ends)).entries]
+    marks = [event.payload.payload.cancelled for event in said if isinstance(event, RunCompleteEvent)]
+    assert marks == [False, False, True, False]
+
+
+async def a_folded_run_ends_with_its_host(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("host", "guest", "late")
+    await desk.do(StartRun(RunId("host"), 7), FoldRun(RunId("guest"), RunId("host"), 8))
+    guest = EndRun(RunId("guest"), "completed", 9)
+    late = EndRun(RunId("late"), "completed", 9, folded_into=RunId("host"))
+    said = [entry.event for entry in (await desk.do(guest, late)).entries]
+    assert [event.payload.payload.folded_into for event in said if isinstance(event, RunCompleteEvent)] == ["host"] * 2
+    assert (await desk.get("late")).folded_into == "host"
+
+
+CHECKS = tuple(
+    Check(check)
+    for check in (
+        start_step_and_fold_are_stored_and_said,
+        a_run_starts_once,
+        unknown_and_ended_runs_go_nowhere,
+        an_end_is_stored_and_said_by_run_complete_alone,
+        a_second_end_is_refused,
+        cancelled_is_said_of_cancelled_runs_only,
+        a_folded_run_ends_with_its_host,
+    )
+)

@@ -1,0 +1,121 @@
+"""An event loop that chooses: which ready callback runs next is decided by a chooser, and time is virtual.
+
+With a seeded chooser a test meets thousands of interleavings, each of which replays from its seed; with
+`every_schedule` all of them up to a bound are tried. There are no threads, sockets or real clocks: whatever
+runs here must do without them, and a loop with nothing left to do is a deadlock that is reported at once.
+"""
+
+import asyncio
+import heapq
+import random
+from asyncio import events
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+__all__ = ["Chooser", "Deadlock", "SeededLoop", "every_schedule", "run_schedule", "run_seeded"]
+
+T = TypeVar("T")
+Chooser = Callable[[int], int]
+"""Given how many callbacks are ready, says which of them runs."""
+
+
+class Deadlock(Exception):
+    """Nothing is ready and nothing is scheduled, but the work is not done."""
+
+
+class SeededLoop(asyncio.BaseEventLoop):
+    """asyncio's own loop with two organs replaced: the clock and the choice of the next callback."""
+
+    def __init__(self, choose: Chooser) -> None:
+        super().__init__()
+        self._choose = choose
+        self._now = 0.0
+        self.failures: list[dict[str, Any]] = []
+        self.set_exception_handler(lambda _, context: self.failures.append(context))
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        scheduled: Any = self._scheduled  # type: ignore[attr-defined]
+        while scheduled and (scheduled[0].cancelled() or (not ready and scheduled[0].when() > self._now)):
+            if scheduled[0].cancelled():
+                heapq.heappop(scheduled)._scheduled = False
+            else:
+                self._now = scheduled[0].when()
+        while scheduled and scheduled[0].when() <= self._now:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            ready.append(handle)
+        if not ready:
+            if self._stopping:  # type: ignore[attr-defined]
+                return
+            raise Deadlock
+        place = self._choose(len(ready)) if len(ready) > 1 else 0
+        ready.rotate(-place)
+        handle = ready.popleft()
+        ready.rotate(place)
+        if not handle.cancelled():
+            handle._run()
+
+    def _process_events(self, event_list: Any) -> None:  # noqa: ANN401
+        """There is no selector, so nothing comes from it."""
+
+    def _write_to_self(self) -> None:
+        """There are no threads that could have to wake this loop."""
+
+
+def run_schedule(main: Callable[[], Coroutine[Any, Any, T]], choose: Chooser) -> T:
+    """Run `main` to its end; errors nobody saw are errors here."""
+    loop = SeededLoop(choose)
+    events.set_event_loop(loop)
+    try:
+        result = loop.run_until_complete(main())
+        _cancel_rest(loop)
+        if loop.failures:
+            context = loop.failures[0]
+            raise AssertionError(f"unseen failure: {context.get('message')}") from context.get("exception")
+        return result
+    finally:
+        events.set_event_loop(None)
+        loop.close()
+
+
+def run_seeded(main: Callable[[random.Random], Coroutine[Any, Any, T]], seed: int) -> T:
+    """Run `main` on the schedule of this seed. A failure names the seed."""
+    dice = random.Random(seed)
+    try:
+        return run_schedule(lambda: main(random.Random(seed + 1)), dice.randrange)
+    except BaseException as error:
+        error.add_note(f"replay with seed {seed}")
+        raise
+
+
+def every_schedule(main: Callable[[], Coroutine[Any, Any, None]], most: int) -> Iterator[int]:
+    """Depth first through all schedules, at most `most` of them; yields the number of choices of each."""
+    prefix: list[int] = []
+    for _ in range(most):
+        taken: list[tuple[int, int]] = []
+
+        def choose(count: int, taken: list[tuple[int, int]] = taken, prefix: list[int] = prefix) -> int:
+            place = prefix[len(taken)] if len(taken) < len(prefix) else 0
+            taken.append((place, count))
+            return place
+
+        run_schedule(main, choose)
+        yield len(taken)
+        while taken and taken[-1][0] + 1 >= taken[-1][1]:
+            taken.pop()
+        if not taken:
+            return
+        place, _ = taken.pop()
+        prefix = [*(place for place, _ in taken), place + 1]
+
+
+def _cancel_rest(loop: SeededLoop) -> None:
+    rest = asyncio.all_tasks(loop)
+    for task in rest:
+        task.cancel()
+    if rest:
+        loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))

@@ -1,0 +1,304 @@
+"""The rows of a ledger in memory. Every change can be taken back, as a database does it."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast.domain.events import MessageDelta, MessagePart
+from holdfast.domain.files import FileVersion, ReadMark
+from holdfast.domain.growth import grow
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ledger import Entry, RunRecord
+from holdfast.domain.messages import Message
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.storage.retention import PASS, Retention
+
+__all__ = ["Journal", "MemoryTables", "Table"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Journal:
+    """How to take back what was done, latest first."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+
+    def note(self, undo: Callable[[], object]) -> None:
+        self._undo.append(undo)
+
+    def mark(self) -> int:
+        return len(self._undo)
+
+    def back_to(self, mark: int) -> None:
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    def forget(self) -> None:
+        """What was done is there to stay."""
+        self._undo.clear()
+
+
+class Table(Generic[K, V]):
+    """A dictionary that notes its changes. Its order means nothing."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._rows: dict[K, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[V]:
+        return iter(tuple(self._rows.values()))
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._rows
+
+    def __getitem__(self, key: K) -> V:
+        return self._rows[key]
+
+    def get(self, key: K) -> V | None:
+        return self._rows.get(key)
+
+    def set(self, key: K, value: V) -> None:
+        if key in self._rows:
+            before = self._rows[key]
+            self._journal.note(lambda: self._rows.__setitem__(key, before))
+        else:
+            self._journal.note(lambda: self._rows.pop(key))
+        self._rows[key] = value
+
+    def drop(self, key: K) -> None:
+        if key in self._rows:
+            before = self._rows.pop(key)
+            self._journal.note(lambda: self._rows.__setitem__(key, before))
+
+
+class _Ranked(msgspec.Struct, frozen=True):
+    record: RunRecord
+    rank: int
+
+
+class _Placed(msgspec.Struct, frozen=True):
+    ord: int
+    message: Message
+    growth: tuple[MessageDelta | MessagePart, ...] = ()
+
+
+class _Made(msgspec.Struct, frozen=True):
+    ord: int
+    session: Session
+
+
+class MemoryRuns:
+    def __init__(self, journal: Journal) -> None:
+        self._rows: Table[RunId, _Ranked] = Table(journal)
+        self._open: Table[RunId, RunId] = Table(journal)
+
+    def get(self, run_id: RunId) -> Run | None:
+        row = self._rows.get(run_id)
+        return None if row is None else row.record.run
+
+    def record(self, run_id: RunId) -> RunRecord | None:
+        row = self._rows.get(run_id)
+        return None if row is None else row.record
+
+    def every(self) -> list[Run]:
+        """By number."""
+        return sorted((row.record.run for row in self._rows), key=lambda run: run.number)
+
+    def every_open(self) -> list[Run]:
+        """By rank."""
+        rows = sorted((self._rows[run_id] for run_id in self._open), key=lambda row: row.rank)
+        return [row.record.run for row in rows]
+
+    def open_in(self, session_id: SessionId) -> list[Run]:
+        return [run for run in self.every_open() if run.session_id == session_id]
+
+    def count_ahead(self, session_id: SessionId) -> int:
+        return sum(run.state != "folded" for run in self.open_in(session_id))
+
+    def add(self, record: RunRecord) -> None:
+        self._rows.set(record.run.run_id, _Ranked(record, record.run.number))
+        self._open.set(record.run.run_id, record.run.run_id)
+
+    def put(self, run: Run) -> None:
+        row = self._rows[run.run_id]
+        self._rows.set(run.run_id, _Ranked(msgspec.structs.replace(row.record, run=run), row.rank))
+        if run.outcome is not None:
+            self._open.drop(run.run_id)
+
+    def delete(self, run_id: RunId) -> None:
+        self._rows.drop(run_id)
+        self._open.drop(run_id)
+
+    def delete_session(self, session_id: SessionId) -> None:
+        for run in self.every():
+            if run.session_id == session_id:
+                self.delete(run.run_id)
+
+    def rank(self, run_id: RunId) -> int:
+        return self._rows[run_id].rank
+
+    def set_rank(self, run_id: RunId, rank: int) -> None:
+        self._rows.set(run_id, msgspec.structs.replace(self._rows[run_id], rank=rank))
+
+
+class MemoryMessages:
+    def __init__(self, journal: Journal, next_ord: Callable[[], int]) -> None:
+        self._rows: Table[MessageId, _Placed] = Table(journal)
+        self._next_ord = next_ord
+
+    def get(self, message_id: MessageId) -> Message | None:
+        row = self._rows.get(message_id)
+        return None if row is None else row.message
+
+    def exists(self, message_id: MessageId) -> bool:
+        return message_id in self._rows
+
+    def add(self, message: Message) -> None:
+        self._rows.set(message.id, _Placed(self._next_ord(), message))
+
+    def put(self, message: Message) -> None:
+        self._rows.set(message.id, _Placed(self._rows[message.id].ord, message))
+
+    def add_growth(self, message_id: MessageId, growth: Sequence[MessageDelta | MessagePart]) -> None:
+        row = self._rows[message_id]
+        self._rows.set(message_id, msgspec.structs.replace(row, growth=(*row.growth, *growth)))
+
+    def delete(self, message_id: MessageId) -> None:
+        self._rows.drop(message_id)
+
+    def delete_session(self, session_id: SessionId) -> None:
+        for row in self._rows:
+            if row.message.session_id == session_id:
+                self._rows.drop(row.message.id)
+
+    def of_session(self, session_id: SessionId) -> list[Message]:
+        return self._grown(lambda message: message.session_id == session_id)
+
+    def of_run(self, run_id: RunId) -> list[Message]:
+        return self._grown(lambda message: bool(run_id) and message.run_id == run_id)
+
+    def _grown(self, wanted: Callable[[Message], bool]) -> list[Message]:
+        rows = sorted((row for row in self._rows if wanted(row.message)), key=lambda row: row.ord)
+        return [grow(row.message, row.growth) for row in rows]
+
+
+class MemoryFiles:
+    def __init__(self, journal: Journal) -> None:
+        self._files: Table[tuple[SessionId, str, int], FileVersion] = Table(journal)
+        self._marks: Table[tuple[SessionId, str], ReadMark] = Table(journal)
+
+    def next_version(self, session_id: SessionId, path: str) -> int:
+        return sum(file.session_id == session_id and file.path == path for file in self._files)
+
+    def add(self, file: FileVersion) -> None:
+        self._files.set((file.session_id, file.path, file.version), file)
+
+    def mark(self, mark: ReadMark) -> None:
+        self._marks.set((mark.session_id, mark.path), mark)
+
+    def delete_session(self, session_id: SessionId) -> None:
+        for file in self.of_session(session_id):
+            self._files.drop((session_id, file.path, file.version))
+        for mark in self.read_marks(session_id):
+            self._marks.drop((session_id, mark.path))
+
+    def of_session(self, session_id: SessionId) -> list[FileVersion]:
+        files = (file for file in self._files if file.session_id == session_id)
+        return sorted(files, key=lambda file: (file.path, file.version))
+
+    def read_mark(self, session_id: SessionId, path: str) -> ReadMark | None:
+        return self._marks.get((session_id, path))
+
+    def read_marks(self, session_id: SessionId) -> list[ReadMark]:
+        marks = (mark for mark in self._marks if mark.session_id == session_id)
+        return sorted(marks, key=lambda mark: (-mark.read_at, mark.path))
+
+
+class MemorySessions:
+    """Deleting a session deletes what belongs to it, as the database's references do."""
+
+    def __init__(
+        self, journal: Journal, next_ord: Callable[[], int], owned: Sequence[MemoryRuns | MemoryMessages | MemoryFiles]
+    ) -> None:
+        self._rows: Table[SessionId, _Made] = Table(journal)
+        self._next_ord = next_ord
+        self._owned = owned
+
+    def get(self, session_id: SessionId) -> Session | None:
+        row = self._rows.get(session_id)
+        return None if row is None else row.session
+
+    def put(self, session: Session) -> None:
+        row = self._rows.get(session.id)
+        self._rows.set(session.id, _Made(self._next_ord() if row is None else row.ord, session))
+
+    def delete(self, session_id: SessionId) -> None:
+        self._rows.drop(session_id)
+        for table in self._owned:
+            table.delete_session(session_id)
+
+    def children(self, session_id: SessionId) -> list[SessionId]:
+        rows = sorted(self._rows, key=lambda row: row.ord)
+        return [row.session.id for row in rows if row.session.parent_session_id == session_id]
+
+    def every(self) -> list[Session]:
+        """Latest change first."""
+        rows = sorted(self._rows, key=lambda row: (row.session.updated_at, row.ord), reverse=True)
+        return [row.session for row in rows]
+
+
+class MemoryLog:
+    """Numbered events: numbers only grow, and what is pruned is a prefix."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._events: list[tuple[int, int, bytes]] = []
+
+    def append(self, entries: Sequence[Entry], at: int) -> None:
+        for entry in entries:
+            self._events.append((entry.number, at, entry.body))
+            self._journal.note(self._events.pop)
+
+    def after(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
+        start = bisect_right(self._events, cursor, key=lambda event: event[0])
+        return [(number, body) for number, _, body in self._events[start : start + limit]]
+
+    def oldest(self) -> int | None:
+        return self._events[0][0] if self._events else None
+
+    def prune(self, retention: Retention, now_ms: int, unended: int | None) -> None:
+        """`unended` is the smallest number of a run that has not ended."""
+        cutoff = retention.cutoff_ms(now_ms)
+        excess = len(self._events) - retention.events
+        for index, (number, at, _) in enumerate(self._events[: 2 * PASS]):
+            if (index >= excess and at >= cutoff) or (unended is not None and number >= unended):
+                break
+        else:
+            index = min(len(self._events), 2 * PASS)
+        removed = self._events[:index]
+        del self._events[:index]
+        self._journal.note(lambda: self._events.__setitem__(slice(0, 0), removed))
+
+
+class MemoryTables:
+    """The rows of one workspace."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._last_ord = 0
+        self.runs = MemoryRuns(journal)
+        self.messages = MemoryMessages(journal, self._next_ord)
+        self.files = MemoryFiles(journal)
+        self.sessions = MemorySessions(journal, self._next_ord, (self.runs, self.messages, self.files))
+        self.log = MemoryLog(journal)
+
+    def _next_ord(self) -> int:
+        self._last_ord += 1
+        return self._last_ord

@@ -1,0 +1,278 @@
+"""Rules of the house that no linter can say."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "holdfast"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+NAMED_DOCUMENTS = ("ARCHITECTURE.md", "AGENTS.md", "README.md", "GLOSSARY.md", "SECURITY.md", "CHANGELOG.md")
+DOCUMENTS = [*(ROOT / name for name in NAMED_DOCUMENTS), *sorted((ROOT / "docs").rglob("*.md"))]
+
+PURE = (
+    "domain/*.py",
+    "engine/lifecycle.py",
+    "engine/assembly.py",
+    "engine/history.py",
+    "engine/settle.py",
+    "engine/repetition.py",
+    "bus/backlog.py",
+    "storage/operations/*.py",
+)
+IMPURE_IMPORTS = {"asyncio", "time", "random", "uuid", "os", "logging", "datetime"}
+
+_TOP = {"src", "scripts", "tests", "docs", "bench", ".ci"}
+_ROOMS = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+_FILE = re.compile(r"[\w.-]+\.(py|md|toml|lock|sql)")
+_PATH = re.compile(r"[\w./-]+")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), name_of(path))
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Every call, with the dotted name of what is called; names imported from a module get its name in front."""
+    tree = tree_of(path)
+    origin = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            yield origin.get(name, name), node
+
+
+def public_names(path: Path) -> list[str] | None:
+    """What `__all__` lists, or None if there is none."""
+    for node in tree_of(path).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return None
+
+
+# Documents
+
+
+def fenced(text: str) -> Iterator[tuple[str, str]]:
+    for block in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        yield block[1], block[2]
+
+
+def drawn_paths(tree: str) -> Iterator[str]:
+    """The paths of a drawn tree: two spaces for each level, names apart by one, then a remark."""
+    folders: list[str] = []
+    for line in tree.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = re.split(r" {2,}", line.strip())[0].split()
+        for name in names:
+            yield "/".join([*folders[:depth], name.rstrip("/")])
+        folders[depth:] = [names[0].rstrip("/")]
+
+
+def is_path(word: str) -> bool:
+    if not _PATH.fullmatch(word) or word.startswith("/"):
+        return False
+    first, slash, _ = word.partition("/")
+    return bool(slash and first in _TOP | _ROOMS) or bool(_FILE.fullmatch(word.rpartition("/")[2]))
+
+
+def named_paths(text: str) -> set[str]:
+    """What a document names: drawn trees, links, and the words in backquotes and blocks that look like paths."""
+    paths: set[str] = set()
+    for kind, block in fenced(text):
+        paths |= set(drawn_paths(block)) if kind == "tree" else {word for word in block.split() if is_path(word)}
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    paths |= {word for span in re.findall(r"`([^`\n]+)`", prose) for word in span.split() if is_path(word)}
+    links: list[str] = re.findall(r"\]\(([^)#]+)", prose)
+    return paths | {link for link in links if "://" not in link}
+
+
+def exists(path: str, document: Path) -> bool:
+    if any((base / path).exists() for base in (ROOT, PACKAGE, document.parent)):
+        return True
+    return "/" not in path and any(module.name == path for module in MODULES)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_paths_named_in_documents_exist(document: Path) -> None:
+    missing = sorted(path for path in named_paths(document.read_text()) if not exists(path, document))
+    assert not missing, f"{name_of(document)} names what is not there: {missing}"
+
+
+def test_path_reader_sees_paths() -> None:
+    """The test above is worth nothing if it overlooks paths."""
+    prose = "`a.py`, `domain/x` and `scripts/no -x`; [doc](docs/no.md) `application/json` `a b`"
+    text = f"{prose}\n```tree\nsrc/\n  a/\n    b.py c.py  two\n```\n"
+    assert named_paths(text) == {
+        "a.py", "domain/x", "scripts/no", "docs/no.md", "src", "src/a", "src/a/b.py", "src/a/c.py",
+    }  # fmt: skip
+
+
+def test_every_promise_is_explained() -> None:
+    text = (ROOT / "docs/promises.md").read_text()
+    found = re.findall(r"^## (R\d+) .+\n\n(.{60,})", text, re.MULTILINE)
+    assert [name for name, _ in found] == [f"R{number}" for number in range(1, 13)]
+
+
+def test_every_case_is_explained() -> None:
+    text = (ROOT / "docs/cases.md").read_text()
+    found = re.findall(r"^- \*\*(C-\d\d)\*\* \[[a-z, ]+\] .{20,}", text, re.MULTILINE)
+    assert found == [f"C-{number:02}" for number in range(1, 61)]
+
+
+def test_tests_name_only_cases_and_promises_that_exist() -> None:
+    named = {name for path in TESTS for name in re.findall(r"\b(?:C-\d+|R\d+)\b", path.read_text())}
+    known = {f"C-{number:02}" for number in range(1, 61)} | {f"R{number}" for number in range(1, 13)}
+    assert named <= known
+
+
+def test_the_changelog_has_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## \[(Unreleased|{re.escape(holdfast.__version__)})\]", text, re.MULTILINE)
+
+
+def test_the_first_screen_of_the_readme_has_both_commands() -> None:
+    screen = (ROOT / "README.md").read_text().splitlines()[:32]
+    for start in ("scripts/start ", "scripts/test ", "[Architecture]"):
+        assert any(line.startswith(start) for line in screen), start
+
+
+def test_the_guide_stays_short() -> None:
+    assert len((ROOT / "AGENTS.md").read_text().splitlines()) <= 120
+
+
+# Modules
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_modules_stay_short(module: Path) -> None:
+    limit = 300 if module == PACKAGE / "engine/lifecycle.py" else 400
+    assert len(module.read_text().splitlines()) <= limit
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function, from its `def` on, without its docstring."""
+    length = (function.end_lineno or 0) - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        docstring = function.body[0]
+        length -= (docstring.end_lineno or 0) - docstring.lineno + 1
+    return length
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_functions_stay_short(module: Path) -> None:
+    functions = [node for node in ast.walk(tree_of(module)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert not {node.name: body_lines(node) for node in functions if body_lines(node) > 40}
+
+
+def test_pure_modules_import_nothing_impure() -> None:
+    modules = {path for pattern in PURE for path in PACKAGE.glob(pattern)}
+    unmatched = [pattern for pattern in PURE if not list(PACKAGE.glob(pattern))]
+    assert not unmatched, f"no such pure modules: {unmatched}"
+    impure: list[str] = []
+    for path in sorted(modules):
+        for node in ast.walk(tree_of(path)):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            impure += [f"{name_of(path)}: {name}" for name in names if name.split(".")[0] in IMPURE_IMPORTS]
+    assert not impure
+
+
+def task_groups(path: Path) -> set[str]:
+    """The names that `async with TaskGroup() as name` gives: a group owns its tasks."""
+    items = [item for node in ast.walk(tree_of(path)) if isinstance(node, ast.AsyncWith) for item in node.items]
+    return {
+        f"{ast.unparse(item.optional_vars)}.create_task"
+        for item in items
+        if item.optional_vars is not None and ast.unparse(item.context_expr).endswith("TaskGroup()")
+    }
+
+
+def test_only_one_module_makes_tasks() -> None:
+    makers = {
+        name_of(path)
+        for path in MODULES
+        for name, _ in calls(path)
+        if name.rpartition(".")[2] in {"create_task", "ensure_future"} and name not in task_groups(path)
+    }
+    assert makers == {"src/holdfast/tasks.py"}
+
+
+def is_nonzero_constant(node: ast.Call) -> bool:
+    values = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "delay")]
+    return any(isinstance(value, ast.Constant) and value.value != 0 for value in values)
+
+
+def test_tests_do_not_sleep() -> None:
+    sleeps = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in TESTS
+        for name, node in calls(path)
+        if name == "time.sleep" or (name == "asyncio.sleep" and is_nonzero_constant(node))
+    ]
+    assert not sleeps, "wait for an event, a gate or the seeded loop instead"
+
+
+def test_public_modules_say_what_they_offer() -> None:
+    defining = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign)
+    silent = [
+        name_of(path)
+        for path in MODULES
+        if (not path.name.startswith("_") or path.name == "__init__.py")
+        and any(isinstance(node, defining) for node in tree_of(path).body)
+        and public_names(path) is None
+    ]
+    assert not silent
+
+
+def glossary() -> set[frozenset[str]]:
+    """Every term, as the set of its words."""
+    text = (ROOT / "GLOSSARY.md").read_text()
+    terms = [term for entry in re.findall(r"^\| \*\*(.+?)\*\*", text, re.MULTILINE) for term in entry.split(", ")]
+    return {frozenset(word.removesuffix("s") for word in term.lower().split()) for term in terms}
+
+
+def test_public_classes_are_explained() -> None:
+    """By a docstring, or by a word of the glossary in their name."""
+    terms = glossary()
+    unexplained: list[str] = []
+    for path in [*(PACKAGE / "domain").glob("*.py"), *(PACKAGE / "engine").glob("*.py")]:
+        public = public_names(path) or []
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and node.name in public and ast.get_docstring(node) is None:
+                words = {word.lower().removesuffix("s") for word in re.findall(r"[A-Z][a-z]*", node.name)}
+                if not any(term <= words for term in terms):
+                    unexplained.append(f"{name_of(path)}: {node.name}")
+    assert not unexplained
+
+
+# Start-up
+
+
+def test_the_command_line_starts_light() -> None:
+    """Asking for help loads neither the engine nor SQLite."""
+    script = "import sys, holdfast.cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert not [name for name in loaded if name.split(".")[0] == "apsw" or name.startswith("holdfast.engine")]
+    assert len(loaded) < 200, f"{len(loaded)} modules"
