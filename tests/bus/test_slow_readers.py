@@ -171,9 +171,11 @@ async def test_one_encoding_for_a_hundred_readers(monkeypatch: pytest.MonkeyPatc
         late = [group.create_task(Ear().listen(stage.bus.subscribe(0))) for _ in range(10)]
         await settle(stage, 110)
         assert encoded[20:] == [MessagePartEvent(stage.open_parts()[0])]
+        stage.grow()
+        late.append(group.create_task(Ear().listen(stage.bus.subscribe(0))))
         stage.bus.close()
     for task in (*tasks, *late):
-        assert (task.result().numbers, task.result().text) == ([1], "x" * 20)
+        assert (task.result().numbers, task.result().text) == ([1], "x" * 21)
 
 
 async def test_publishing_costs_the_same_whoever_lags() -> None:
@@ -205,7 +207,7 @@ def calls_of(stage: Stage) -> int:
 
 @pytest.mark.parametrize("every", [1, 50, 10_000])
 async def test_c50_bytes_per_reader_grow_with_the_answer(every: int) -> None:
-    """Ten times the answer is ten times the bytes, for a reader that keeps up, one that lags, one that comes late."""
+    """Ten times the answer is ten times the bytes, for a reader that keeps up, one that lags, one that stands still."""
     sizes = []
     for tokens in (300, 3000):
         stage = Stage()

@@ -184,7 +184,6 @@ class Reader:
 
     def _catch_up(self, limit: int, whole: WholeParts) -> list[Frame]:
         """Kept frames alone; after the last of them the open parts, which then hold all growth up to now."""
-        self._is_behind = True
         frames = self._take_kept(limit)
         if self._kept == self._backlog.kept.end:
             frames.extend(whole())

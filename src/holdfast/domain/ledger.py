@@ -62,7 +62,10 @@ class Admit(msgspec.Struct, frozen=True):
 
 
 class RemoveRun(msgspec.Struct, frozen=True):
-    """A stored run was refused after all; its row goes away and `run deleted` is said."""
+    """A stored run was refused after all; its row goes away and `run deleted` is said.
+
+    Unknown and ended runs are passed over: nothing is said of a run after its end.
+    """
 
     run_id: RunId
 
@@ -106,7 +109,10 @@ class Redeliver(msgspec.Struct, frozen=True):
 
 
 class StartRun(msgspec.Struct, frozen=True):
-    """A run begins its turn. Refused: `unknown_run`, `already_ended`, `already_started`."""
+    """A run begins its turn; one that is to stop begins it `cancelling`.
+
+    Refused: `unknown_run`, `already_ended`, `already_started`.
+    """
 
     run_id: RunId
     at: int
@@ -155,6 +161,8 @@ class GrowMessage(msgspec.Struct, frozen=True):
 
 
 class DeleteMessage(msgspec.Struct, frozen=True):
+    """Says `deleted`, with the message emptied of its parts; unknown messages are passed over."""
+
     message_id: MessageId
 
 
@@ -171,8 +179,8 @@ class PatchSession(msgspec.Struct, frozen=True):
 
 
 class DeleteSession(msgspec.Struct, frozen=True):
-    """Removes the session and all that belongs to it; its events stay. Refused: `unknown_session`, `busy`
-    while one of its runs has not ended.
+    """Removes the session and all that belongs to it, child sessions first; events stay. Refused:
+    `unknown_session`, `busy` while one of their runs has not ended.
     """
 
     session_id: SessionId
@@ -185,6 +193,8 @@ class AddFile(msgspec.Struct, frozen=True):
 
 
 class MarkRead(msgspec.Struct, frozen=True):
+    """Says nothing; marks of unknown sessions are passed over."""
+
     mark: ReadMark
 
 

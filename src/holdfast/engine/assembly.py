@@ -9,7 +9,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from holdfast.domain.events import MessageDelta, MessagePart
-from holdfast.domain.ids import ToolCallId
+from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.messages import (
     Finish,
     FinishPart,
@@ -109,6 +109,7 @@ class Assembly:
         self._calls: dict[ToolCallId, tuple[int, _Call]] = {}
         self._text: tuple[int, _Text] | None = None
         self._reasoning: tuple[int, _Reasoning] | None = None
+        self._newline_dropped = False
         self.usage = Usage()
         self.finish: StepFinish | None = None
         self.size = 0
@@ -134,9 +135,13 @@ class Assembly:
                 assert_never(part)
 
     @property
+    def id(self) -> MessageId:
+        return self._base.id
+
+    @property
     def malformed_calls(self) -> frozenset[ToolCallId]:
         """Calls whose arguments were no JSON object: their stored input is `{}`."""
-        return frozenset(call.id for _, call in self._calls.values() if call.malformed)
+        return frozenset(slot.id for slot in self._slots if isinstance(slot, _Call) and slot.malformed)
 
     def message(self, finish: Finish | None = None) -> Message:
         """The whole message as it is now."""
@@ -150,8 +155,9 @@ class Assembly:
         return tuple(self._whole(index) for index in range(len(self._slots)))
 
     def _feed_text(self, text: str, now: int) -> tuple[Growth, ...]:
-        if not self._slots:
-            text = text.removeprefix("\n")
+        if not self._slots and not self._newline_dropped and text.startswith("\n"):
+            self._newline_dropped = True
+            text = text[1:]
         if not text:
             return ()
         self.size += len(text)
@@ -222,10 +228,12 @@ class Assembly:
 
     def _close_calls(self) -> tuple[Growth, ...]:
         """Some providers never say that a call is complete."""
-        still_open = [(index, call) for index, call in self._calls.values() if not call.finished]
-        for _, call in still_open:
-            call.finish()
-        return tuple(self._whole(index) for index, _ in still_open)
+        closed: list[MessagePart] = []
+        for index, slot in enumerate(self._slots):
+            if isinstance(slot, _Call) and not slot.finished:
+                slot.finish()
+                closed.append(self._whole(index))
+        return tuple(closed)
 
     def _unused_id(self, id: ToolCallId) -> ToolCallId:
         """Results are matched by id, so two calls of one turn never share one."""

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.domain.errors import HoldfastError, OwnerChanged, StorageError, UnknownRun
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import FoldRun, Operation, PutMessage, RunRecord, WorkspaceRecord
+from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, RunRecord, WorkspaceRecord
 from holdfast.domain.messages import Message
 from holdfast.engine.drafts import Author
 from holdfast.engine.ending import announce_ends, describe, end_of_turn, end_of_waiting
@@ -82,6 +82,7 @@ class Engine:
         self._lanes: dict[SessionId, Lane] = {}
         self._lives: dict[RunId, _Life] = {}
         self._outboxes: dict[SessionId, deque[Effect]] = {}
+        self._ends: dict[RunId, tuple[SessionId, End]] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._quiet: dict[SessionId, list[asyncio.Future[None]]] = {}
 
@@ -92,6 +93,11 @@ class Engine:
 
     def is_busy(self, session: SessionId | None = None) -> bool:
         return any(lane.head for lane in self._lanes.values()) if session is None else bool(self.lane(session).head)
+
+    def covered_by_cancel(self, session: SessionId) -> tuple[RunId, ...]:
+        """All that a cancel stops now, and what an earlier one has stopped whose end is not stored yet."""
+        ending = (run for run, (at, end) in self._ends.items() if at == session and end.outcome == "cancelled")
+        return (*ending, *members(self.lane(session)))
 
     def open_parts(self) -> list[MessagePart]:
         """The parts that are growing now, whole: what a reader needs that missed their deltas."""
@@ -215,6 +221,8 @@ class Engine:
     def _post(self, session: SessionId, effect: Effect) -> None:
         if isinstance(effect, Fold):
             self._folds[effect.host] = asyncio.get_running_loop().create_future()
+        elif isinstance(effect, End):
+            self._ends[effect.run] = (session, effect)
         if session in self._outboxes:
             self._outboxes[session].append(effect)
             return
@@ -278,6 +286,7 @@ class Engine:
                 break
         for end in ends:
             self._lives.pop(end.run, None)
+            del self._ends[end.run]
 
     async def _end_operations(self, ends: list[End]) -> list[Operation]:
         operations: list[Operation] = []
@@ -289,7 +298,8 @@ class Engine:
                 together = [other for other in ends if end.run in (other.run, other.host)]
                 ending = describe(end.outcome, self._lives[end.run].error)
                 operations += end_of_turn(turn, together, ending, self.outside.clock.now_ms())
-        return operations
+        # The ends get the last numbers: everything else is told before the first of them.
+        return sorted(operations, key=lambda operation: isinstance(operation, EndRun))
 
     async def _settling(self, end: End) -> Turn:
         """The turn to be settled, complete: also of a run that was stopped before it had one."""

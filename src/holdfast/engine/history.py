@@ -11,7 +11,6 @@ import msgspec
 from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.messages import (
     BinaryPart,
-    FinishPart,
     Message,
     Part,
     ReasoningPart,
@@ -75,7 +74,11 @@ def _since_summary(messages: Sequence[Message], summary: MessageId | None, note:
     if start is None:
         return kept
     text = "\n\n".join(piece for piece in (text_of(messages[start]), note) if piece)
-    return [msgspec.structs.replace(messages[start], role="user", parts=(TextPart(Text(text)),)), *kept]
+    # From here on it is a user's message like any other: what was built can be built into a conversation again.
+    begin = msgspec.structs.replace(
+        messages[start], role="user", parts=(TextPart(Text(text)),), is_summary_message=False
+    )
+    return [begin, *kept]
 
 
 def _results_of(messages: Sequence[Message], index: int) -> dict[ToolCallId, ToolResult]:
@@ -123,7 +126,11 @@ def _add_assistant(
     parts = tuple(_assistant_parts(message))
     if not any(isinstance(part, TextPart | ToolCallPart) for part in parts):
         return
-    out.append(msgspec.structs.replace(message, parts=parts))
+    if out[-1].role == "assistant":
+        # The prompt between two answers may be gone, or had nothing to send.
+        out[-1] = msgspec.structs.replace(out[-1], parts=out[-1].parts + parts)
+    else:
+        out.append(msgspec.structs.replace(message, parts=parts))
     for part in parts:
         if isinstance(part, ToolCallPart):
             call = part.data
@@ -135,17 +142,15 @@ def _assistant_parts(message: Message) -> Iterable[Part]:
     seen: set[ToolCallId] = set()
     for part in message.parts:
         match part:
-            case TextPart(data=data) if not data.text.strip():
-                pass
-            case ToolCallPart(data=data) if data.id in seen:
-                pass
-            case ToolCallPart(data=data):
+            case TextPart(data=data) if data.text.strip():
+                yield part
+            case ReasoningPart():
+                yield part
+            case ToolCallPart(data=data) if data.id not in seen:
                 seen.add(data.id)
                 yield ToolCallPart(_sendable(data))
-            case FinishPart():
-                pass
             case _:
-                yield part
+                pass
 
 
 def _sendable(call: ToolCall) -> ToolCall:

@@ -39,7 +39,7 @@ from holdfast.domain.ledger import (
 from holdfast.domain.runs import AttachmentNote, Prompt, Run, body_hash
 from holdfast.engine import lifecycle
 from holdfast.engine.engine import Engine
-from holdfast.engine.lifecycle import LaneEvent, Refuse, members, transition
+from holdfast.engine.lifecycle import LaneEvent, Refuse, transition
 
 __all__ = ["Inputs"]
 
@@ -82,7 +82,7 @@ class Inputs:
         covered: list[RunId] = []
 
         def tell() -> None:
-            covered.extend(members(self._engine.lane(session)))
+            covered.extend(self._engine.covered_by_cancel(session))
             self._engine.tell(session, lifecycle.Cancel())
 
         await self._stop(CancelSession(session, by), session, tell)

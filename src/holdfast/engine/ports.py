@@ -53,7 +53,10 @@ class Ledger(Protocol):
         """Take a workspace over, made if need be: a new epoch; everybody else's writes are refused from now on."""
 
     async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
-        """Note that all is well, so that the numbering need not jump at the next start."""
+        """Give it up in good order, so that the numbering need not jump at the next start.
+
+        Later commits of this epoch raise `OwnerChanged`. Nothing happens if the epoch is not the current one.
+        """
 
     async def unfinished_workspaces(self) -> Sequence[str]:
         """The paths of the workspaces that have runs without an end."""
@@ -67,7 +70,10 @@ class Ledger(Protocol):
         """
 
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
-        """The ticket of the last batch of this epoch that was written, and its answers; (0, ()) if none was."""
+        """The ticket of the last batch of this epoch that was written, and its answers; (0, ()) if none was.
+
+        Comes after every commit called before it. Raises `OwnerChanged` for an epoch that is not the current one.
+        """
 
     async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """At most `limit` numbered events after the cursor, in order."""
@@ -76,7 +82,9 @@ class Ledger(Protocol):
         """The smallest number held (newest + 1 if none is) and the newest given."""
 
     async def snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
-        """Sessions; the session's messages; runs that have not ended and the last 50 that have, newest last."""
+        """All sessions, latest change first; the session's messages; runs that have not ended and the last 50
+        that have, newest last.
+        """
 
     async def sessions(self, workspace: WorkspaceId) -> Sequence[Session]:
         """Top-level sessions, latest change first."""

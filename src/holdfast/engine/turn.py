@@ -6,6 +6,7 @@ what has to be settled. Once closed, it lets nothing of its task through any mor
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 
@@ -202,13 +203,24 @@ class Turn:
         else:
             self._outlet.publish_live(MessagePartEvent(growth))
             if _is_structural(growth) and self._may_put_whole():
-                self._recorder.put(PutMessage(self._take_whole()), sync=False)
+                message = self._take_whole()
+                self._recorder.put(PutMessage(message), sync=False, announce=partial(self._announce, message))
                 return
         self._growth.append(growth)
         if self._grown >= self._pace.characters:
             self._flush()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._pace.seconds, self._flush)
+
+    def _announce(self, message: Message, receipt: Receipt) -> None:
+        """The message went on growing while it was stored: say again what its readers would otherwise lose."""
+        self._outlet.publish(receipt.entries)
+        now = self._open
+        if now is not None and now.id == message.id:
+            stored = dict(enumerate(message.parts))
+            for part in now.open_parts():
+                if part.content != stored.get(part.part):
+                    self._outlet.publish_live(MessagePartEvent(part))
 
     def _may_put_whole(self) -> bool:
         """A change of structure is told durably, unless such updates already cost more than the message.

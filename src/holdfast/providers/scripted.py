@@ -28,7 +28,7 @@ from holdfast.domain.models import (
 )
 from holdfast.domain.usage import Price, Usage
 
-__all__ = ["Call", "Fail", "Say", "ScriptedModel", "ScriptedModels", "Step", "Think", "tokens_of"]
+__all__ = ["Act", "Call", "Fail", "Say", "ScriptedModel", "ScriptedModels", "Step", "Think", "tokens_of"]
 
 
 class Say(msgspec.Struct, frozen=True):

@@ -1,6 +1,1 @@
-"""The SQLite store: durable, numbered, one writer."""
-
-from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.retention import Retention
-
-__all__ = ["Retention", "SqliteLedger"]
+"""The store: what operations mean (`operations`), and the ledger that keeps them in SQLite (`ledger`)."""

@@ -9,7 +9,7 @@ import apsw
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, StorageUnavailable
 from holdfast.storage.schema import APPLICATION_ID, newest_version
 
-__all__ = ["check"]
+__all__ = ["check", "check_absence"]
 
 _MAGIC = b"SQLite format 3\x00"
 _SMALL = 64 * 1024 * 1024
@@ -33,6 +33,16 @@ def check(path: Path) -> None:
         if not had_scratch:
             scratch.unlink(missing_ok=True)
         raise
+
+
+def check_absence(path: Path) -> None:
+    """A write-ahead log without its database must not meet a new one: it would be written into it."""
+    wal = Path(f"{path}-wal")
+    if wal.exists():
+        raise DatabaseDamaged(
+            f"The database {path} is missing, but {wal.name} is still there. It was left untouched: put the database "
+            "back, or move that file away too to start with an empty one."
+        )
 
 
 def _check_contents(path: Path) -> None:
@@ -68,8 +78,8 @@ def _look(path: Path, *, with_wal: bool) -> apsw.Connection:
 
 def _damaged(path: Path, what: str) -> DatabaseDamaged:
     return DatabaseDamaged(
-        f"The database {path} {what}. It was left untouched: restore a backup, move it away to start "
-        "with an empty one, or choose another data directory."
+        f"The database {path} {what}. It was left untouched: restore a backup, move it and the files "
+        "named like it away to start with an empty one, or choose another data directory."
     )
 
 

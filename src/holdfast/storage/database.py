@@ -92,6 +92,7 @@ def _connections(path: Path, vfs: str | None) -> list[apsw.Connection]:
     if path.exists():
         checks.check(path)
     else:
+        checks.check_absence(path)
         schema.create(path, vfs)
     opened: list[apsw.Connection] = []
     try:

@@ -97,16 +97,16 @@ class Writer:
             self._probe("executed")
         except Exception as error:
             self._roll_back()
-            return [translated(error)] * len(group)
+            return _for_each(group, translated(error))
         try:
             self._connection.execute("COMMIT")
         except Exception as error:
             self._roll_back()
-            return [at_commit(error)] * len(group)
+            return _for_each(group, at_commit(error))
         try:
             self._probe("committed")
         except Exception:
-            return [StorageUnknown()] * len(group)
+            return _for_each(group, StorageUnknown())
         return results
 
     def _attempt(self, job: Job[Any]) -> object:
@@ -148,3 +148,8 @@ class Writer:
     def _note_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
         return apsw.SQLITE_OK
+
+
+def _for_each(group: Sequence[Job[Any]], fault: StorageError) -> list[object]:
+    """One exception for each of those who wait: a raised one belongs to whoever it is raised to."""
+    return [type(fault)(str(fault)) for _ in group]

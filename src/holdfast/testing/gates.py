@@ -1,14 +1,42 @@
 """Gates: places where a test holds the scripted model, a tool or the store until it says go. No sleeps."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
+from typing import Any, TypeVar
 
+from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.ledger import Answer, Write
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, ToolSpec
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.providers.scripted import ScriptedModel
+from holdfast.tasks import TaskOwner
+from holdfast.testing.memory import MemoryLedger
 
-__all__ = ["Gate", "GatedModel", "GatedTool", "SimpleTool"]
+__all__ = ["Gate", "GatedLedger", "GatedModel", "GatedTool", "SimpleTool", "settle_down", "start", "until"]
+
+T = TypeVar("T")
+_tasks = TaskOwner()
+
+
+def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Begin something in the background whose result is looked at later."""
+    return _tasks.start(work, name="test", done=lambda task: task.cancelled() or task.exception())
+
+
+async def settle_down(turns: int = 50) -> None:
+    """Let everything that is ready run, and what becomes ready by it."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object], *, most: int = 100_000) -> None:
+    """Let others run until the condition holds."""
+    for _ in range(most):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never happened")
 
 
 class Gate:
@@ -106,3 +134,33 @@ class GatedTool(SimpleTool):
         finally:
             self.running -= 1
         return ToolOutcome(f"{self.spec.name} done {arguments.get('n', '')}".strip())
+
+
+class GatedLedger(MemoryLedger):
+    """A store in memory whose commits can be held before they take effect, and that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.gate = Gate(is_open=True)
+        self.error: Exception | None = None
+        self.seen: list[Write] = []
+        self._held: tuple[type, ...] = ()
+        super().__init__(fail=lambda: self.error)
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        operations = [operation for write in writes for operation in write.operations]
+        if not self._held or any(isinstance(operation, self._held) for operation in operations):
+            await self.gate()
+        answers = await super().commit(workspace, epoch, ticket, writes)
+        self.seen += writes
+        return answers
+
+    def hold(self, *kinds: type) -> None:
+        """From now on hold every write that has an operation of one of these kinds; without kinds, every write."""
+        self.gate = Gate()
+        self._held = kinds
+
+    def writes_of(self, kind: type) -> list[Write]:
+        """The writes that had an operation of this kind."""
+        return [write for write in self.seen if any(isinstance(item, kind) for item in write.operations)]

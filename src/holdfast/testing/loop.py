@@ -12,7 +12,7 @@ from asyncio import events
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["Chooser", "Deadlock", "SeededLoop", "every_schedule", "run_schedule", "run_seeded"]
+__all__ = ["Chooser", "Deadlock", "SeededLoop", "every_schedule", "in_virtual_time", "run_schedule", "run_seeded"]
 
 T = TypeVar("T")
 Chooser = Callable[[int], int]
@@ -82,6 +82,11 @@ def run_schedule(main: Callable[[], Coroutine[Any, Any, T]], choose: Chooser) ->
         loop.close()
 
 
+def in_virtual_time(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Callbacks in their usual order, on a clock that jumps to the next timer."""
+    return run_schedule(main, lambda _: 0)
+
+
 def run_seeded(main: Callable[[random.Random], Coroutine[Any, Any, T]], seed: int) -> T:
     """Run `main` on the schedule of this seed. A failure names the seed."""
     dice = random.Random(seed)
@@ -92,15 +97,19 @@ def run_seeded(main: Callable[[random.Random], Coroutine[Any, Any, T]], seed: in
         raise
 
 
-def every_schedule(main: Callable[[], Coroutine[Any, Any, None]], most: int) -> Iterator[int]:
-    """Depth first through all schedules, at most `most` of them; yields the number of choices of each."""
+def every_schedule(main: Callable[[], Coroutine[Any, Any, None]], *, depth: int, most: int) -> Iterator[int]:
+    """Every way the first `depth` choices can fall, the usual order after that; at most `most` schedules.
+
+    Yields the number of choices each schedule made.
+    """
     prefix: list[int] = []
     for _ in range(most):
         taken: list[tuple[int, int]] = []
 
         def choose(count: int, taken: list[tuple[int, int]] = taken, prefix: list[int] = prefix) -> int:
             place = prefix[len(taken)] if len(taken) < len(prefix) else 0
-            taken.append((place, count))
+            if len(taken) < depth:
+                taken.append((place, count))
             return place
 
         run_schedule(main, choose)

@@ -69,7 +69,7 @@ CREATE TABLE runs (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX runs_by_session ON runs (workspace, session, number);
-CREATE INDEX runs_open ON runs (workspace, session, rank, folded) WHERE outcome IS NULL;
+CREATE INDEX runs_open ON runs (workspace, session, rank, folded, outcome) WHERE outcome IS NULL;
 
 -- A run ends once. The code asks first; the database insists.
 CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs WHEN OLD.outcome IS NOT NULL
@@ -114,3 +114,22 @@ CREATE TABLE read_marks (
     PRIMARY KEY (workspace, session, path),
     FOREIGN KEY (workspace, session) REFERENCES sessions (workspace, id) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
+
+-- What a full database looks like to the query planner, said once instead of measured: few workspaces, many
+-- rows in each. Without it the planner takes the workspace alone for a narrow search.
+ANALYZE;
+INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
+    ('sessions', 'sqlite_autoindex_sessions_1', '10000 5000 1'),
+    ('sessions', 'sessions_by_parent', '10000 5000 500'),
+    ('messages', 'sqlite_autoindex_messages_1', '1000000 500000 1'),
+    ('messages', 'messages_by_session', '1000000 500000 100'),
+    ('messages', 'messages_by_run', '1000000 500000 20'),
+    ('growth', 'growth_by_message', '1000 20'),
+    ('runs', 'runs', '100000 50000 1'),
+    ('runs', 'sqlite_autoindex_runs_2', '100000 50000 1'),
+    ('runs', 'runs_by_session', '100000 50000 20 1'),
+    ('runs', 'runs_open', '100 50 10 1 1 1'),
+    ('inputs', 'sqlite_autoindex_inputs_1', '1000 500 1'),
+    ('events', 'events', '100000 50000 1'),
+    ('files', 'sqlite_autoindex_files_1', '10000 5000 100 10 1'),
+    ('read_marks', 'read_marks', '10000 5000 100 1');

@@ -1,0 +1,166 @@
+"""Who owns a workspace: epochs, tickets, clean and unclean ends."""
+
+from holdfast.domain.errors import OwnerChanged, StorageUnknown
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.domain.ledger import Admit, CancelSession, CreateSession, PatchSession, StartRun, Write
+from holdfast.domain.sessions import SessionPatch
+from holdfast.testing.conformance.subject import Check, Desk, Subject, run, session
+
+__all__ = ["CHECKS"]
+
+JUMP = 10_000
+PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
+
+
+async def a_path_keeps_its_id_and_gets_a_new_epoch(subject: Subject) -> None:
+    first = await Desk.open(subject.ledger)
+    other = await Desk.open(subject.ledger, "/elsewhere")
+    second = await Desk.open(await subject.another())
+    assert (first.record.path, other.record.path) == ("/home/ada/project", "/elsewhere")
+    assert first.id == second.id != other.id
+    assert (first.epoch, second.epoch, other.epoch) == (1, 2, 1)
+    await subject.crash()
+    third = await Desk.open(subject.ledger)
+    assert (third.id, third.epoch) == (first.id, 3)
+
+
+async def the_numbering_jumps_after_an_unclean_end(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await subject.crash()
+    again = await Desk.open(subject.ledger)
+    assert (again.record.oldest, again.record.newest) == (1, JUMP + 1)
+    (entry,) = (await again.do(PATCH)).entries
+    assert entry.number == JUMP + 2
+    assert [number for number, _ in await again.events()] == [1, JUMP + 2]
+    assert desk.record.newest == 0
+
+
+async def the_numbering_goes_on_after_a_clean_end(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await subject.ledger.close_workspace(desk.id, desk.epoch)
+    await subject.crash()
+    again = await Desk.open(subject.ledger)
+    assert again.record.newest == 1
+    (entry,) = (await again.do(PATCH)).entries
+    assert entry.number == 2
+
+
+async def only_the_owner_closes(subject: Subject) -> None:
+    first = await Desk.with_session(subject.ledger)
+    second = await Desk.open(subject.ledger)
+    await subject.ledger.close_workspace(first.id, first.epoch)
+    await second.do(PATCH)
+    third = await Desk.open(subject.ledger)
+    assert third.record.newest == second.record.newest + 1 + JUMP
+
+
+async def a_closed_workspace_is_no_longer_written_to(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await subject.ledger.close_workspace(desk.id, desk.epoch)
+    await _is_fenced(desk)
+
+
+async def a_former_owner_cannot_write(subject: Subject) -> None:
+    former = await Desk.with_session(subject.ledger)
+    current = await Desk.open(await subject.another())
+    await _is_fenced(former)
+    await current.do(PATCH)
+    await _is_fenced(former)
+
+
+async def nobody_owns_an_unknown_workspace(subject: Subject) -> None:
+    desk = await Desk.open(subject.ledger)
+    desk.id = WorkspaceId("unknown")
+    await _is_fenced(desk)
+
+
+async def _is_fenced(desk: Desk) -> None:
+    before = await desk.all()
+    try:
+        await desk.batch(Write((CreateSession(session("late")),)))
+    except OwnerChanged:
+        assert await desk.all() == before
+    else:
+        raise AssertionError("a write of a former owner went through")
+
+
+async def the_same_ticket_is_answered_again_and_written_once(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r0")
+    writes = (
+        Write((CancelSession(SessionId("s"), "ada"), Admit(run("r1", prompt="x" * 9_000), b"h"))),
+        Write((Admit(run("r1"), b"h"),)),
+        Write((CancelSession(SessionId("s"), "bob"), PATCH)),
+        Write((StartRun(RunId("r1"), 7),)),
+        Write(()),
+    )
+    first = await desk.batch(*writes)
+    seen = await desk.all()
+    again = await subject.ledger.commit(desk.id, desk.epoch, desk.ticket, writes)
+    assert list(again) == list(first)
+    assert await desk.all() == seen
+    ticket, last = await subject.ledger.last_batch(desk.id, desk.epoch)
+    assert (ticket, list(last)) == (desk.ticket, list(first))
+
+
+async def an_older_ticket_writes_nothing(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.do(PATCH)
+    before = await desk.all()
+    try:
+        await subject.ledger.commit(desk.id, desk.epoch, 1, [Write((PATCH,))])
+    except StorageUnknown:
+        assert await desk.all() == before
+    else:
+        raise AssertionError("an older ticket was taken")
+
+
+async def tickets_start_anew_with_each_epoch(subject: Subject) -> None:
+    await Desk.with_session(subject.ledger)
+    desk = await Desk.open(subject.ledger)
+    ticket, answers = await subject.ledger.last_batch(desk.id, desk.epoch)
+    assert (ticket, list(answers)) == (0, [])
+    receipt = await desk.do(PATCH)
+    assert desk.ticket == 1
+    ticket, answers = await subject.ledger.last_batch(desk.id, desk.epoch)
+    assert (ticket, list(answers)) == (1, [receipt])
+
+
+async def a_former_owner_learns_that_it_is_one(subject: Subject) -> None:
+    former = await Desk.with_session(subject.ledger)
+    await Desk.open(subject.ledger)
+    try:
+        await subject.ledger.last_batch(former.id, former.epoch)
+    except OwnerChanged:
+        return
+    raise AssertionError("a former owner was told of batches")
+
+
+async def unfinished_workspaces_are_those_with_runs_without_an_end(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await Desk.open(subject.ledger, "/elsewhere")
+    odd = await Desk.open(subject.ledger, "/bytes/\udcff")
+    assert list(await subject.ledger.unfinished_workspaces()) == []
+    await odd.do(CreateSession(session("s")))
+    await desk.admit("r1")
+    await odd.admit("r1")
+    assert list(await subject.ledger.unfinished_workspaces()) == ["/home/ada/project", "/bytes/\udcff"]
+
+
+CHECKS = tuple(
+    Check(check)
+    for check in (
+        a_path_keeps_its_id_and_gets_a_new_epoch,
+        the_numbering_jumps_after_an_unclean_end,
+        the_numbering_goes_on_after_a_clean_end,
+        only_the_owner_closes,
+        a_closed_workspace_is_no_longer_written_to,
+        a_former_owner_cannot_write,
+        nobody_owns_an_unknown_workspace,
+        the_same_ticket_is_answered_again_and_written_once,
+        an_older_ticket_writes_nothing,
+        tickets_start_anew_with_each_epoch,
+        a_former_owner_learns_that_it_is_one,
+        unfinished_workspaces_are_those_with_runs_without_an_end,
+    )
+)

@@ -1,0 +1,160 @@
+"""Sessions and what belongs to them."""
+
+import msgspec
+
+from holdfast.domain.events import FileEvent, SessionEvent
+from holdfast.domain.files import FileVersion, ReadMark
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ledger import (
+    AddFile,
+    CreateSession,
+    DeleteSession,
+    EndRun,
+    MarkRead,
+    PatchSession,
+    PutMessage,
+    Receipt,
+)
+from holdfast.domain.sessions import SessionPatch, Todo, apply_patch
+from holdfast.testing.conformance.subject import Check, Desk, Subject, message, session
+
+__all__ = ["CHECKS"]
+
+SESSION = SessionId("s")
+
+
+def _file(path: str, content: str, *, session: str = "s") -> FileVersion:
+    return FileVersion(f"{path}:{content}", SessionId(session), path, content, 77, 1, 1)
+
+
+async def a_session_is_created_once(subject: Subject) -> None:
+    desk = await Desk.open(subject.ledger)
+    (entry,) = (await desk.do(CreateSession(session("s")))).entries
+    assert isinstance(entry.event, SessionEvent)
+    assert (entry.event.payload.type, entry.event.payload.payload) == ("created", session("s"))
+    assert await subject.ledger.session(desk.id, SESSION) == session("s")
+    assert await desk.refused(CreateSession(session("s", updated_at=7))) == "session_exists"
+
+
+async def patches_add_up(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    todo = Todo("Do it", "pending", "Doing it")
+    first = SessionPatch(SESSION, 200, title="New", prompt_tokens=5, add_cost=0.5, todos=(todo,))
+    second = SessionPatch(SESSION, 150, summary_message_id=MessageId("m"), add_cost=0.25, add_messages=2)
+    await desk.do(PatchSession(first))
+    (entry,) = (await desk.do(PatchSession(second))).entries
+    expected = apply_patch(apply_patch(session("s"), first), second)
+    assert isinstance(entry.event, SessionEvent)
+    assert (entry.event.payload.type, entry.event.payload.payload) == ("updated", expected)
+    assert await subject.ledger.session(desk.id, SESSION) == expected
+    assert (expected.cost, expected.updated_at) == (0.75, 200)
+
+
+async def unknown_sessions_are_not_patched_deleted_or_given_files(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    nowhere = SessionId("nowhere")
+    assert await desk.refused(PatchSession(SessionPatch(nowhere, 1))) == "unknown_session"
+    assert await desk.refused(DeleteSession(nowhere)) == "unknown_session"
+    assert await desk.refused(AddFile(_file("/a", "x", session="nowhere"))) == "unknown_session"
+    assert await desk.do(MarkRead(ReadMark(nowhere, "/a", 1))) == Receipt()
+    assert await subject.ledger.read_mark(desk.id, nowhere, "/a") is None
+
+
+async def deleting_a_session_removes_all_that_belongs_to_it(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger, "s", "kept")
+    for name in ("s", "kept"):
+        await desk.admit(f"r-{name}", session=name)
+        await desk.do(
+            EndRun(RunId(f"r-{name}"), "completed", 9),
+            PutMessage(message(f"m-{name}", session=name, run=f"r-{name}")),
+            AddFile(_file("/a", "x", session=name)),
+            MarkRead(ReadMark(SessionId(name), "/a", 1)),
+        )
+    before = await desk.events()
+    (entry,) = (await desk.do(DeleteSession(SESSION))).entries
+    assert isinstance(entry.event, SessionEvent)
+    assert (entry.event.payload.type, entry.event.payload.payload.id) == ("deleted", "s")
+    ledger = subject.ledger
+    assert await ledger.session(desk.id, SESSION) is None
+    assert await ledger.run(desk.id, RunId("r-s")) is None
+    assert list(await ledger.messages(desk.id, SESSION)) == []
+    assert list(await ledger.messages_of_run(desk.id, RunId("r-s"))) == []
+    assert list(await ledger.files(desk.id, SESSION)) == []
+    assert list(await ledger.read_marks(desk.id, SESSION)) == []
+    kept = SessionId("kept")
+    assert len(await ledger.messages(desk.id, kept)) == len(await ledger.files(desk.id, kept)) == 1
+    assert await ledger.run(desk.id, RunId("r-kept")) is not None
+    assert (await desk.events())[:-1] == before
+
+
+async def children_are_deleted_before_their_parent(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.do(CreateSession(session("child", parent="s")), CreateSession(session("grandchild", parent="child")))
+    await desk.do(PutMessage(message("m", session="grandchild")))
+    events = [entry.event for entry in (await desk.do(DeleteSession(SESSION))).entries]
+    assert [event.payload.payload.id for event in events if isinstance(event, SessionEvent)] == [
+        "grandchild",
+        "child",
+        "s",
+    ]
+    assert list((await subject.ledger.snapshot(desk.id, None)).sessions) == []
+
+
+async def a_busy_session_is_not_deleted(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.do(CreateSession(session("child", parent="s")))
+    await desk.admit("r1", session="child")
+    assert await desk.refused(DeleteSession(SessionId("child"))) == "busy"
+    assert await desk.refused(DeleteSession(SESSION)) == "busy"
+    await desk.do(EndRun(RunId("r1"), "completed", 9))
+    await desk.do(DeleteSession(SESSION))
+
+
+async def sessions_are_listed_latest_change_first_without_children(subject: Subject) -> None:
+    desk = await Desk.open(subject.ledger)
+    for name, at in (("old", 1), ("same", 5), ("twin", 5), ("child", 9)):
+        await desk.do(CreateSession(session(name, parent="old" if name == "child" else "", updated_at=at)))
+    assert [item.id for item in await subject.ledger.sessions(desk.id)] == ["twin", "same", "old"]
+    await desk.do(PatchSession(SessionPatch(SessionId("old"), 6)))
+    assert [item.id for item in await subject.ledger.sessions(desk.id)] == ["old", "twin", "same"]
+    every = (await subject.ledger.snapshot(desk.id, None)).sessions
+    assert [item.id for item in every] == ["child", "old", "twin", "same"]
+
+
+async def file_versions_count_per_session_and_path(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger, "s", "t")
+    files = (_file("/b", "1"), _file("/a", "1"), _file("/b", "2"), _file("/b", "1", session="t"))
+    said = [(await desk.do(AddFile(file))).entries[0].event for file in files]
+    versions = [event.payload.payload.version for event in said if isinstance(event, FileEvent)]
+    assert versions == [0, 0, 1, 0]
+    found = await subject.ledger.files(desk.id, SESSION)
+    assert list(found) == [
+        msgspec.structs.replace(_file("/a", "1"), version=0),
+        msgspec.structs.replace(_file("/b", "1"), version=0),
+        msgspec.structs.replace(_file("/b", "2"), version=1),
+    ]
+
+
+async def read_marks_are_kept_and_not_said(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger, "s", "t")
+    marks = [ReadMark(SESSION, "/a", 1), ReadMark(SESSION, "/b", 2), ReadMark(SESSION, "/a", 3)]
+    assert await desk.do(*(MarkRead(mark) for mark in marks)) == Receipt()
+    assert await subject.ledger.read_mark(desk.id, SESSION, "/a") == marks[2]
+    assert await subject.ledger.read_mark(desk.id, SessionId("t"), "/a") is None
+    assert list(await subject.ledger.read_marks(desk.id, SESSION)) == [marks[2], marks[1]]
+
+
+CHECKS = tuple(
+    Check(check)
+    for check in (
+        a_session_is_created_once,
+        patches_add_up,
+        unknown_sessions_are_not_patched_deleted_or_given_files,
+        deleting_a_session_removes_all_that_belongs_to_it,
+        children_are_deleted_before_their_parent,
+        a_busy_session_is_not_deleted,
+        sessions_are_listed_latest_change_first_without_children,
+        file_versions_count_per_session_and_path,
+        read_marks_are_kept_and_not_said,
+    )
+)

@@ -1,0 +1,252 @@
+"""What must be true after a crash, as a function that finds what is not: R1 R2 R3 R6 R7 R9.
+
+The evidence is what each life wrote into its diary, what was on the disk when it ended, and what is there
+when all is quiet again. Nothing here asks the engine.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+import msgspec
+
+from holdfast.domain.events import DurableEvent, MessageEvent, RunCompleteEvent, RunEvent, decode_event
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.messages import Message
+from holdfast.domain.runs import Outcome, Run
+from holdfast.storage.rows import Rows
+from holdfast.testing.crash_stage import digest
+from holdfast.testing.validity import problems_of_session
+
+__all__ = ["Evidence", "Remains", "Told", "look", "problems", "read_diary"]
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What one life promised, word by word, in order."""
+
+    lines: tuple[tuple[str, ...], ...] = ()
+
+    def all(self, word: str) -> list[tuple[str, ...]]:
+        return [line[1:] for line in self.lines if line[0] == word]
+
+
+class Remains(msgspec.Struct, frozen=True):
+    """What is on the disk: the log, the runs in the order in which they are to run, the conversations."""
+
+    events: tuple[tuple[int, bytes], ...] = ()
+    runs: tuple[Run, ...] = ()
+    messages: Mapping[SessionId, tuple[Message, ...]] = msgspec.field(default_factory=dict)
+
+    @property
+    def newest(self) -> int:
+        return self.events[-1][0] if self.events else 0
+
+    def run(self, run_id: str) -> Run | None:
+        return next((run for run in self.runs if run.run_id == run_id), None)
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """Each life with what it left behind; the last one found its end in peace."""
+
+    told: tuple[Told, ...]
+    remains: tuple[Remains, ...]
+
+    @property
+    def end(self) -> Remains:
+        return self.remains[-1]
+
+    def steps(self) -> Iterator[tuple[Remains, Told, Remains]]:
+        """What a life found, what it told, what it left; without the first, which found nothing."""
+        yield from zip(self.remains[:-1], self.told[1:], self.remains[1:], strict=True)
+
+
+def read_diary(path: Path) -> Told:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return Told(tuple(tuple(line.split(" ")) for line in lines))
+
+
+def look(data: Path) -> Remains:
+    """Read the database as it lies there, and leave its files as they are."""
+    path = data / "holdfast.db"
+    if not path.exists():
+        return Remains()
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    connection = apsw.Connection(f"file:{quote(str(path))}?mode=ro", flags=flags)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    with contextlib.closing(connection):
+        keys = [int(key) for (key,) in connection.execute("SELECT key FROM workspaces")]
+        if not keys:
+            return Remains()
+        rows = Rows(connection, keys[0])
+        runs = sorted(rows.runs.page(None, 1_000_000, 0), key=lambda run: rows.runs.rank(run.run_id))
+        sessions = [session.id for session in rows.sessions.every()]
+        messages = {session: tuple(rows.messages.of_session(session)) for session in sorted(sessions)}
+        return Remains(tuple(rows.log.after(0, 1_000_000)), tuple(runs), messages)
+
+
+def problems(evidence: Evidence) -> list[str]:
+    """Empty if every promise was kept."""
+    return [problem for check in _CHECKS for problem in check(evidence)]
+
+
+def _accepted(evidence: Evidence) -> Iterator[str]:
+    for told in evidence.told:
+        for (run,) in told.all("accepted"):
+            if evidence.end.run(run) is None:
+                yield f"R1: {run} was accepted and is gone"
+
+
+def _ends(evidence: Evidence) -> Iterator[str]:
+    ends: dict[RunId, list[tuple[int, Outcome]]] = {run.run_id: [] for run in evidence.end.runs}
+    last: dict[RunId, int] = {}
+    for number, event in _decoded(evidence.end.events):
+        run_id = _run_of(event)
+        last[run_id] = number
+        if isinstance(event, RunCompleteEvent):
+            ends.setdefault(run_id, []).append((number, event.payload.payload.outcome))
+    for run in evidence.end.runs:
+        if [outcome for _, outcome in ends[run.run_id]] != [run.outcome]:
+            yield f"R2: {run.run_id} is stored as {run.outcome} and its ends are {ends[run.run_id]}"
+        elif ends[run.run_id][0][0] != last[run.run_id]:
+            yield f"R2: {run.run_id} ended at {ends[run.run_id][0][0]} and was spoken of at {last[run.run_id]}"
+    yield from (f"R2: {run_id}, which is not stored, ended" for run_id in ends if evidence.end.run(run_id) is None)
+    for told in evidence.told:
+        for run_id, outcome in told.all("ended"):
+            stored = evidence.end.run(run_id)
+            if stored is None or stored.outcome != outcome:
+                yield f"R2: {run_id} was told to be {outcome} and is {stored and stored.outcome}"
+
+
+def _cancels(evidence: Evidence) -> Iterator[str]:
+    for told in evidence.told:
+        for runs in told.all("cancelled"):
+            for run_id in runs:
+                stored = evidence.end.run(run_id)
+                if stored is None or stored.outcome != "cancelled":
+                    yield f"R3: the cancel of {run_id} was answered and it is {stored and stored.outcome}"
+    for found, told, left in evidence.steps():
+        for run in found.runs:
+            if run.cancel_requested and _acted(run.run_id, found, told, left):
+                yield f"R3: {run.run_id} was cancelled, and went on after the restart"
+
+
+def _acted(run_id: RunId, found: Remains, told: Told, left: Remains) -> bool:
+    """It called a tool or began a provider request in the life between."""
+    if any(run == run_id for run, _ in told.all("tool")):
+        return True
+    runs = [
+        event.payload.payload
+        for _, event in _decoded(left.events, after=found.newest)
+        if isinstance(event, RunEvent) and event.payload.payload.run_id == run_id
+    ]
+    before = found.run(run_id)
+    return any(run.step > (before.step if before else 0) for run in runs)
+
+
+def _numbers(evidence: Evidence) -> Iterator[str]:
+    log = dict(evidence.end.events)
+    seen: dict[str, str] = {}
+    for told in evidence.told:
+        newest = max((int(number) for number in seen), default=0)
+        for number, sha in told.all("event"):
+            if int(number) <= newest:
+                yield f"R6: the number {number} was given before"
+            seen[number] = sha
+            if int(number) not in log or digest(log[int(number)]) != sha:
+                yield f"R6: event {number} was told and is not in the log as it was told"
+    for found, _, left in evidence.steps():
+        if left.events[: len(found.events)] != found.events:
+            yield f"R6: the log up to {found.newest} has changed"
+        if any(number <= found.newest for number, _ in left.events[len(found.events) :]):
+            yield f"R6: a number up to {found.newest} was used again"
+
+
+def _conversations(evidence: Evidence) -> Iterator[str]:
+    for session, messages in evidence.end.messages.items():
+        yield from (f"R7: in session {session} {problem}" for problem in problems_of_session(messages))
+
+
+def _redone(evidence: Evidence) -> Iterator[str]:
+    """What had started is over and never goes on; what had not goes on, in order."""
+    calls = [call for told in evidence.told for call in told.all("tool")]
+    yield from (f"R9: the call {call} was executed twice" for call in sorted(set(calls)) if calls.count(call) > 1)
+    for found, told, left in evidence.steps():
+        for run in found.runs:
+            if run.started_at and _acted(run.run_id, found, told, left):
+                yield f"R9: {run.run_id} had started, and went on after the restart"
+            if run.outcome is None:
+                yield from _fate(run, found, evidence.end)
+
+
+def _fate(run: Run, found: Remains, end: Remains) -> Iterator[str]:
+    stored = end.run(run.run_id)
+    outcome = None if stored is None else stored.outcome
+    expected: tuple[Outcome, ...]
+    host = found.run(run.folded_into)
+    marked = host.cancel_requested if host is not None else run.cancel_requested
+    if marked:
+        expected = ("cancelled",)
+    elif run.started_at or run.kind == "summary":
+        expected = ("interrupted",)
+    else:
+        # It runs in a later life, and a later kill may cut it off there.
+        expected = ("completed", "failed", "interrupted")
+    if outcome not in expected:
+        yield f"R9: {run.run_id} was left as {run} and is {outcome}, not one of {expected}"
+
+
+def _order(evidence: Evidence) -> Iterator[str]:
+    """In each session, runs with a turn of their own begin in the order of the queue, and so do those that steer."""
+    begun = list(_begun(evidence.end.events))
+    for session in evidence.end.messages:
+        mine = [run for run in evidence.end.runs if run.session_id == session]
+        for steers in (False, True):
+            queue = [run.run_id for run in mine if (run.delivery == "steer") is steers and run.run_id in begun]
+            order = [run_id for run_id in begun if run_id in queue]
+            if order != queue:
+                yield f"R1: in session {session} the runs {queue} began in the order {order}"
+
+
+def _begun(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:
+    seen: set[RunId] = set()
+    for _, event in _decoded(events):
+        if isinstance(event, RunEvent):
+            run = event.payload.payload
+            if run.started_at and run.run_id not in seen:
+                seen.add(run.run_id)
+                yield run.run_id
+
+
+def _trouble(evidence: Evidence) -> Iterator[str]:
+    for told in evidence.told:
+        yield from (" ".join(line) for line in told.all("trouble"))
+
+
+_CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
+    _accepted,
+    _ends,
+    _cancels,
+    _numbers,
+    _conversations,
+    _redone,
+    _order,
+    _trouble,
+)
+
+
+def _decoded(events: Iterable[tuple[int, bytes]], after: int = 0) -> Iterator[tuple[int, DurableEvent]]:
+    for number, body in events:
+        if number > after:
+            event = decode_event(body)
+            assert not isinstance(event, msgspec.UnsetType)
+            yield number, event
+
+
+def _run_of(event: DurableEvent) -> RunId:
+    match event:
+        case RunEvent() | RunCompleteEvent() | MessageEvent():
+            return event.payload.payload.run_id
+        case _:
+            return RunId("")

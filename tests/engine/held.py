@@ -1,0 +1,37 @@
+"""Models and stores that wait for the test."""
+
+from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.domain.ledger import RunRecord
+from holdfast.domain.models import ModelRequest
+from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.testing.gates import Gate, GatedModel
+from holdfast.testing.memory import MemoryLedger
+
+
+def echo(request: ModelRequest) -> Step:
+    """Answers with the number of messages it was sent, so that answers can be told apart."""
+    return Step((Say(f"answer {len(request.messages)}"),))
+
+
+def gated() -> GatedModel:
+    """A model that waits before it answers."""
+    model = GatedModel(ScriptedModel(echo))
+    model.before.shut()
+    return model
+
+
+async def held(model: GatedModel) -> None:
+    """Wait until somebody asks the model."""
+    await model.before.reached.wait()
+
+
+def slow_reads() -> tuple[MemoryLedger, Gate]:
+    """A store whose reads of runs can be held up, so that a run has the lane but has not begun to work."""
+    gate = Gate(is_open=True)
+
+    class Slow(MemoryLedger):
+        async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None:
+            await gate()
+            return await super().run(workspace, run)
+
+    return Slow(), gate

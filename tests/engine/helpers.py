@@ -1,0 +1,157 @@
+"""What several tests build and look at."""
+
+import random
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from holdfast.domain.events import Event, MessageDelta, MessagePart, encode_event
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
+from holdfast.domain.ledger import Answer, Operation, Write
+from holdfast.domain.messages import (
+    Finish,
+    FinishPart,
+    FinishReason,
+    Message,
+    Part,
+    Reasoning,
+    ReasoningPart,
+    Role,
+    Text,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+)
+from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.sessions import Session
+from holdfast.domain.usage import Price
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Call
+from holdfast.testing.harness import World
+from holdfast.testing.memory import MemoryLedger
+
+SESSION, RUN, MESSAGE = SessionId("s1"), RunId("r1"), MessageId("m1")
+PLAIN = ModelInfo("test", "plain")
+PATIENT = EngineSettings(titles=False, grace=30.0)
+"""A grace nobody waits for: a test that needs it hangs, and its limit says so."""
+
+
+def info(window: int = 0, price: Price | None = None) -> ModelInfo:
+    return ModelInfo("test", "model", context_window=window, price=price or Price())
+
+
+def json_of(thing: object) -> str:
+    """The JSON text that is stored and sent."""
+    return msgspec.json.encode(thing).decode()
+
+
+def said(text: str) -> TextPart:
+    return TextPart(Text(text))
+
+
+def thought(text: str, *, finished_at: int = 0, signature: str = "") -> ReasoningPart:
+    return ReasoningPart(Reasoning(text, signature, 1, finished_at))
+
+
+def called(id: str, input: str = "{}", *, name: str = "tool", finished: bool = True) -> ToolCallPart:
+    return ToolCallPart(ToolCall(ToolCallId(id), name, input, finished))
+
+
+def got(
+    id: str, content: str = "done", *, name: str = "tool", is_error: bool = False, data: str = ""
+) -> ToolResultPart:
+    mime_type = "image/png" if data else ""
+    return ToolResultPart(ToolResult(ToolCallId(id), name, content, "", is_error, data, mime_type))
+
+
+def ended(reason: FinishReason = "end_turn", time: int = 1) -> FinishPart:
+    return FinishPart(Finish(reason, time))
+
+
+def message(role: Role, *parts: Part, id: str = "m1", is_summary: bool = False) -> Message:
+    return Message(parts, MessageId(id), role, SESSION, "", "", 1, 1, is_summary, RUN)
+
+
+def session(title: str = "Title") -> Session:
+    return Session(SESSION, SessionId(""), title, 0, 0, 0, MessageId(""), 0.0, 1, 1, is_busy=False, attached_clients=0)
+
+
+def request_of(messages: Iterable[Message]) -> ModelRequest:
+    return ModelRequest(SESSION, "", tuple(messages))
+
+
+def texts_of(messages: Iterable[Message], role: Role) -> list[str]:
+    return [
+        part.data.text for item in messages if item.role == role for part in item.parts if isinstance(part, TextPart)
+    ]
+
+
+def results_of(messages: Iterable[Message]) -> list[ToolResult]:
+    return [result for item in messages for result in item.tool_results]
+
+
+def split(text: str, cuts: Iterable[int]) -> list[str]:
+    """The text in pieces, cut at these places; empty pieces among them."""
+    places = sorted(cut % (len(text) + 1) for cut in cuts)
+    bounds = [0, *places, len(text)]
+    return [text[start:stop] for start, stop in pairwise(bounds)]
+
+
+def deltas(texts: Iterable[str], part: int = 0) -> list[MessageDelta]:
+    offset, out = 0, []
+    for text in texts:
+        out.append(MessageDelta(SESSION, MESSAGE, part, offset, text))
+        offset += len(text)
+    return out
+
+
+def whole(content: Part, part: int = 0) -> MessagePart:
+    return MessagePart(SESSION, MESSAGE, part, content)
+
+
+def with_repeats(items: Sequence[MessageDelta], seed: int) -> list[MessageDelta]:
+    """The same deltas, with some that were told before told again."""
+    dice = random.Random(seed)
+    out: list[MessageDelta] = []
+    for item in items:
+        out.append(item)
+        while dice.random() < 0.3:
+            out.append(dice.choice(out))
+    return out
+
+
+def calls(name: str, count: int) -> tuple[Call, ...]:
+    """Calls of one tool, numbered from 0 in their argument `n`."""
+    return tuple(Call(name, f'{{"n":{number}}}') for number in range(count))
+
+
+def size_of_events(events: Iterable[tuple[int | None, Event]]) -> int:
+    return sum(len(encode_event(event)) for _, event in events)
+
+
+async def session_of(world: World) -> Session:
+    found = await world.ledger.session(world.workspace.record.id, world.session)
+    assert found is not None
+    return found
+
+
+class RecordingLedger(MemoryLedger):
+    """A ledger that keeps all that was asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        self.operations += [operation for write in writes for operation in write.operations]
+        return await super().commit(workspace, epoch, ticket, writes)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all of it."""
+        return sum(len(msgspec.json.encode(operation)) for operation in self.operations)

@@ -1,0 +1,399 @@
+"""The machine, all of it: every lane that four runs can reach, every event in each, every rule at every edge.
+
+The walk keeps, beside the lane, what has happened to each run on the way there (`Past`). It knows that from
+the events and the effects, never from the lane, so that the rules can hold the one against the other. The
+runs are accepted in the order of their names: any other order would be the same walk with other names.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Literal, NamedTuple, TypeVar, get_args
+
+from holdfast.domain.ids import RunId
+from holdfast.domain.runs import Delivery
+
+# fmt: off
+# isort: off
+from holdfast.engine.lifecycle import (
+    Accept, Cancel, CancelRun, ClearQueue, Effect, End, Enter, Finish, Fold, IllegalTransition, Interrupt, Lane,
+    LaneEvent, Move, Park, Redeliver, Refuse, Shutdown, Spawn, StepBoundary, members, state_of, transition,
+)
+# isort: on
+# fmt: on
+
+RUNS = tuple(RunId(name) for name in "abcd")
+STRANGER = RunId("stranger")
+DELIVERIES: tuple[Delivery, ...] = ("steer", "queue", "reject", "interrupt")
+OUTCOMES: tuple[Literal["completed", "failed"], ...] = ("completed", "failed")
+POSITIONS = range(-1, len(RUNS))
+
+NOBODY: frozenset[RunId] = frozenset()
+Kind = TypeVar("Kind")
+
+
+class Past(NamedTuple):
+    """What has happened so far. `cancelled` and `stopped` are the runs told to stop, by whoever told them first."""
+
+    accepted: int = 0
+    spawned: frozenset[RunId] = NOBODY
+    entered: frozenset[RunId] = NOBODY
+    cancelled: frozenset[RunId] = NOBODY
+    stopped: frozenset[RunId] = NOBODY
+    folded: frozenset[RunId] = NOBODY
+    ended: frozenset[RunId] = NOBODY
+    parked: frozenset[RunId] = NOBODY
+
+    @property
+    def present(self) -> frozenset[RunId]:
+        """Accepted, and neither ended nor parked."""
+        return frozenset(RUNS[: self.accepted]) - self.ended - self.parked
+
+    @property
+    def told(self) -> frozenset[RunId]:
+        return self.cancelled | self.stopped
+
+    def forget(self) -> "Past":
+        """How those came to their end who are gone makes no difference any more."""
+        spawned, entered, cancelled, stopped, folded = (runs & self.present for runs in self[1:6])
+        return Past(self.accepted, spawned, entered, cancelled, stopped, folded, self.ended, self.parked)
+
+
+class Edge(NamedTuple):
+    lane: Lane
+    past: Past
+    event: LaneEvent
+    after: Lane
+    effects: tuple[Effect, ...]
+    now: Past
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+
+class Walk(NamedTuple):
+    """Every edge by the kind of its event, every lane with its past, and the events that were illegal there."""
+
+    edges: dict[type, list[Edge]]
+    places: list[tuple[Lane, Past]]
+    illegal: list[tuple[Lane, Past, LaneEvent]]
+
+    def all(self) -> Iterator[Edge]:
+        for edges in self.edges.values():
+            yield from edges
+
+
+@cache
+def events(accepted: int) -> list[LaneEvent]:
+    """All that can be said to a lane, right or wrong; a run that is over is not accepted a second time."""
+    known = RUNS[:accepted]
+    said: list[LaneEvent] = [Cancel(), ClearQueue(), Shutdown()]
+    said += [Accept(run, delivery) for run in RUNS[: accepted + 1] for delivery in DELIVERIES]
+    for run in (*known, STRANGER):
+        said += [Enter(run), StepBoundary(run), CancelRun(run)]
+        said += [Finish(run, outcome) for outcome in OUTCOMES]
+        said += [Redeliver(run, "steer"), Redeliver(run, "queue")]
+        said += [Move(run, position) for position in POSITIONS]
+    return said
+
+
+def told_to_stop(past: Past, event: LaneEvent) -> frozenset[RunId]:
+    """Whom the event tells to stop, unless it is refused. Those folded into a run stop with it."""
+    here, turn = past.present, past.spawned | past.folded
+    match event:
+        case Cancel():
+            return here
+        case Accept(run=run, delivery="interrupt"):
+            return NOBODY if run in here else here
+        case ClearQueue():
+            return here - turn
+        case CancelRun(run=run):
+            return turn if run in past.spawned else here & {run}
+        case Shutdown():
+            return turn if past.entered else NOBODY
+        case _:
+            return NOBODY
+
+
+def lived(past: Past, event: LaneEvent, effects: tuple[Effect, ...]) -> Past:
+    """The past after one more event."""
+    if isinstance(event, Move | Redeliver) or (effects and isinstance(effects[0], Refuse)):
+        return past
+    accepted, spawned, entered, cancelled, stopped, folded, ended, parked = past
+    told = told_to_stop(past, event) - cancelled - stopped
+    if told and isinstance(event, Shutdown):
+        stopped |= told
+    elif told:
+        cancelled |= told
+    if isinstance(event, Enter):
+        entered |= {event.run}
+    elif isinstance(event, Accept):
+        accepted += event.run not in past.present
+    if effects:
+        spawned |= {effect.run for effect in effects if isinstance(effect, Spawn)}
+        ended |= {effect.run for effect in effects if isinstance(effect, End)}
+        parked |= {effect.run for effect in effects if isinstance(effect, Park)}
+        folded |= {run for effect in effects if isinstance(effect, Fold) for run in effect.runs}
+    now = Past(accepted, spawned, entered, cancelled, stopped, folded, ended, parked)
+    return past if now == past else now
+
+
+@cache
+def walk() -> Walk:
+    places = [(Lane(), Past())]
+    seen = set(places)
+    found = Walk({}, places, [])
+    for lane, past in places:
+        assert len(places) < 5_000, "the walk does not end"
+        for event in events(past.accepted):
+            if isinstance(event, Accept) and event.run in past.ended | past.parked:
+                continue
+            try:
+                after, effects = transition(lane, event)
+            except IllegalTransition:
+                found.illegal.append((lane, past, event))
+                continue
+            now = lived(past, event, effects)
+            found.edges.setdefault(type(event), []).append(Edge(lane, past, event, after, effects, now))
+            if (place := (after, past if now is past else now.forget())) not in seen:
+                seen.add(place)
+                places.append(place)
+    return found
+
+
+def waiting(lane: Lane) -> list[RunId]:
+    return [item.run for item in lane.queue]
+
+
+def test_the_walk_gets_everywhere() -> None:
+    """The rules below are worth nothing if there is little to hold them against."""
+    found = walk()
+    lanes = {lane for lane, _ in found.places}
+    assert len(lanes) >= 590
+    assert len(found.places) >= 1_000
+    assert sum(len(edges) for edges in found.edges.values()) >= 56_000
+    assert len(found.illegal) >= 15_000
+    assert found.edges.keys() == {type(event) for event in events(1)}
+    assert {type(effect) for edge in found.all() for effect in edge.effects} == {*get_args(Effect)}
+    assert {lane.phase for lane in lanes} == {None, "accepted", "active", "cancelling"}
+    assert {lane.cause for lane in lanes} == {None, "cancel", "shutdown"}
+    assert max(len(past.ended) for _, past in found.places) == len(RUNS)
+
+
+def test_every_accepted_run_leaves_exactly_once() -> None:
+    """Rule 1, R2, C-01: by one end, or by being parked; nobody leaves who is not there."""
+    for edge in walk().all():
+        gone = [effect.run for effect in edge.effects if isinstance(effect, End | Park)]
+        assert len(gone) == len({*gone}), edge
+        assert edge.past.present.issuperset(gone), edge
+
+
+def test_a_run_is_in_one_place_from_its_acceptance_until_it_leaves() -> None:
+    """Rule 2: in the lane, and only once in it, exactly as long as it has neither ended nor been parked."""
+    for lane, past in walk().places:
+        assert sorted(members(lane)) == sorted(past.present), (lane, past)
+        assert {run for run in RUNS if state_of(lane, run)} == past.present, (lane, past)
+
+
+def test_a_lane_is_what_happened_to_its_runs() -> None:
+    """Rules 3 and 4: the head is what it was told first, the folded share it, who waits was told nothing."""
+    for lane, past in walk().places:
+        if lane.head is None:
+            assert lane == Lane(closing=lane.closing), past
+            continue
+        phase = "cancelling" if lane.head in past.told else "active" if lane.head in past.entered else "accepted"
+        cause = "cancel" if lane.head in past.cancelled else "shutdown" if lane.head in past.stopped else None
+        assert (lane.phase, lane.cause) == (phase, cause), (lane, past)
+        assert {*lane.folded} == past.folded, (lane, past)
+        together = past.cancelled if cause == "cancel" else past.stopped if cause else NOBODY
+        assert past.told == together == ({lane.head, *lane.folded} if cause else NOBODY), (lane, past)
+        assert past.entered <= past.spawned == {lane.head}, (lane, past)
+
+
+def test_the_outcome_is_the_first_cause_or_else_what_the_task_achieved() -> None:
+    for edge in walk().all():
+        for end in edge.of(End):
+            expected = edge.event.outcome if isinstance(edge.event, Finish) else None
+            caused = "cancelled" if end.run in edge.now.cancelled else "interrupted"
+            assert end.outcome == (caused if end.run in edge.now.told else expected), edge
+
+
+def test_a_cancel_covers_everybody_and_a_second_one_adds_nothing() -> None:
+    """Rule 3, R3, C-07: only the turn under way is left, and it was told to stop."""
+    for edge in walk().edges[Cancel]:
+        assert members(edge.lane) == (*members(edge.after), *waiting(edge.lane)), edge
+        assert edge.after.phase in (None, "cancelling"), edge
+        assert transition(edge.after, Cancel()) == (edge.after, ()), edge
+
+
+def test_an_idle_cancel_leaves_nothing_behind() -> None:
+    """Rule 3, C-02."""
+    for kind in (Cancel, CancelRun, ClearQueue):
+        for edge in walk().edges[kind]:
+            if not edge.past.present:
+                assert (edge.after, edge.effects, edge.now) == (edge.lane, (), edge.past), edge
+
+
+def test_only_steering_prompts_fold_and_only_into_an_active_run() -> None:
+    """Rule 5, C-09, C-16."""
+    for edge in walk().all():
+        if not isinstance(edge.event, StepBoundary):
+            assert not edge.of(Fold), edge
+            assert edge.after.folded in (edge.lane.folded, ()), edge
+            continue
+        steering = tuple(item.run for item in edge.lane.queue if item.delivery == "steer")
+        if edge.lane.phase == "active" and steering:
+            assert edge.effects == (Fold(edge.event.run, steering),), edge
+            assert edge.after.queue == tuple(item for item in edge.lane.queue if item.delivery == "queue"), edge
+        else:
+            assert (edge.after, edge.effects) == (edge.lane, ()), edge
+
+
+def test_the_queue_keeps_its_order() -> None:
+    """Rule 5: those who stay keep place and delivery, a newcomer goes last; only `Move` and `Redeliver` differ."""
+    for edge in walk().all():
+        if edge.after is edge.lane:
+            continue
+        old, new = list(edge.lane.queue), list(edge.after.queue)
+        match edge.event:
+            case Move(run=run, position=position):
+                place = min(max(position, 0), len(new) - 1)
+                assert new[place].run == run, edge
+                old.remove(new.pop(place))
+            case Redeliver(run=run, delivery=delivery):
+                index = waiting(edge.lane).index(run)
+                assert (new[index].run, new[index].delivery) == (run, delivery), edge
+                del new[index], old[index]
+            case Accept(run=run, delivery=delivery) if edge.after.head != run:
+                assert (new[-1].run, new[-1].delivery) == (run, "steer" if delivery == "steer" else "queue"), edge
+                del new[-1]
+            case _:
+                pass
+        assert new == [item for item in old if item in new], edge
+
+
+def test_a_run_is_spawned_exactly_when_it_gets_the_lane() -> None:
+    """Rules 5 and 6, R8: one head at most, the longest waiting first, after the end of the one before."""
+    for edge in walk().all():
+        gets_it = [edge.after.head] if edge.after.head and edge.after.head != edge.lane.head else []
+        assert [spawn.run for spawn in edge.of(Spawn)] == gets_it, edge
+        if not gets_it:
+            continue
+        assert isinstance(edge.effects[-1], Spawn), edge
+        assert edge.after.phase == "accepted", edge
+        if edge.lane.head is not None:
+            assert edge.effects[0] == End(edge.lane.head, edge.of(End)[0].outcome), edge
+            assert gets_it == waiting(edge.lane)[:1], edge
+
+
+def test_a_head_that_ends_takes_its_folded_runs_along_and_the_lane_goes_on() -> None:
+    """Rule 6, whatever the outcome."""
+    for edge in walk().edges[Finish]:
+        assert edge.lane.head is not None
+        ends = [(end.run, end.host, end.waited) for end in edge.of(End)]
+        assert ends == [(edge.lane.head, None, False), *((run, edge.lane.head, False) for run in edge.lane.folded)]
+        assert list(members(edge.after)) == waiting(edge.lane), edge
+
+
+def test_who_waits_and_is_told_to_stop_ends_at_once_and_nobody_else_does() -> None:
+    """Rule 3, C-17, C-18: whichever way it was told. Only a finish ends those who have the lane."""
+    for edge in walk().all():
+        if not isinstance(edge.event, Finish):
+            told = [run for run in waiting(edge.lane) if run in edge.now.told]
+            assert edge.of(End) == [End(run, "cancelled", waited=True) for run in told], edge
+
+
+def test_the_head_is_interrupted_exactly_when_it_can_be_and_must_be() -> None:
+    """Rule 4, C-03: told to stop while it is active, or entering although it was told before."""
+    for edge in walk().all():
+        head, past, now = edge.lane.head, edge.past, edge.now
+        is_told_now = head in now.told and head not in past.told and head in past.entered
+        enters_told = isinstance(edge.event, Enter) and head in past.told
+        assert edge.of(Interrupt) == ([Interrupt(head)] if head and (is_told_now or enters_told) else []), edge
+
+
+def expected_refusal(lane: Lane, past: Past, event: LaneEvent) -> Refuse | None:
+    match event:
+        case Accept(run=run) if run not in past.present and lane.closing:
+            return Refuse(run, "closing")
+        case Accept(run=run, delivery="reject") if run not in past.present and past.present:
+            return Refuse(run, "busy")
+        case CancelRun(run=run) if run in past.folded:
+            return Refuse(run, "folded", lane.head)
+        case Move(run=run) | Redeliver(run=run) if run not in waiting(lane):
+            return Refuse(run, "not waiting")
+        case _:
+            return None
+
+
+def test_a_refusal_changes_nothing() -> None:
+    for edge in walk().all():
+        refusal = expected_refusal(edge.lane, edge.past, edge.event)
+        assert edge.of(Refuse) == ([] if refusal is None else [refusal]), edge
+        if refusal is not None:
+            assert (edge.after, edge.effects) == (edge.lane, (refusal,)), edge
+
+
+def test_who_is_not_refused_is_placed_and_a_retry_changes_nothing() -> None:
+    """Rule 2; interrupting is a cancel, then an accept."""
+    for edge in walk().edges[Accept]:
+        assert isinstance(edge.event, Accept)
+        run, delivery = edge.event.run, edge.event.delivery
+        if run in edge.past.present:
+            assert (edge.after, edge.effects) == (edge.lane, ()), edge
+        elif delivery == "interrupt" and not edge.lane.closing:
+            lane, before = transition(edge.lane, Cancel())
+            lane, effects = transition(lane, Accept(run, "queue"))
+            assert (edge.after, edge.effects) == (lane, before + effects), edge
+        elif not edge.of(Refuse):
+            assert members(edge.after) == (*members(edge.lane), run), edge
+
+
+def test_a_shutdown_parks_what_has_not_begun_and_only_that() -> None:
+    """Rule 7: what has begun, or was told to stop before, is left to end."""
+    for edge in walk().edges[Shutdown]:
+        parked = edge.now.parked - edge.past.parked
+        assert parked == edge.past.present - edge.past.entered - edge.past.told - edge.past.folded, edge
+        assert not edge.of(End), edge
+        assert transition(edge.after, Shutdown()) == (edge.after, ()), edge
+
+
+def test_a_closing_lane_stays_closed() -> None:
+    for edge in walk().all():
+        if edge.lane.closing:
+            assert edge.after.closing, edge
+            assert not edge.of(Spawn), edge
+            assert edge.now.accepted == edge.past.accepted, edge
+            assert not edge.after.queue, edge
+        else:
+            assert edge.after.closing == isinstance(edge.event, Shutdown), edge
+
+
+def can_happen(lane: Lane, past: Past, event: LaneEvent) -> bool:
+    match event:
+        case Enter(run=run):
+            return run == lane.head and (run not in past.entered or run in past.told)
+        case StepBoundary(run=run):
+            return run == lane.head and (run in past.entered or run in past.told)
+        case Finish(run=run):
+            return run == lane.head
+        case _:
+            return True
+
+
+def test_what_cannot_happen_is_illegal_and_nothing_else() -> None:
+    """C-01: a run that is over, or has not the lane, neither enters nor steps nor finishes."""
+    found = walk()
+    for edge in found.all():
+        assert can_happen(edge.lane, edge.past, edge.event), edge
+    for lane, past, event in found.illegal:
+        assert not can_happen(lane, past, event), (lane, past, event)
+
+
+def test_no_lane_is_stuck() -> None:
+    """From everywhere, finishing whoever has the lane makes it idle, one finish for each who had a turn."""
+    for start, _ in walk().places:
+        lane, turns = start, 0
+        while lane.head is not None and turns <= len(RUNS):
+            lane, _ = transition(lane, Finish(lane.head, "failed"))
+            turns += 1
+        assert turns == bool(start.head) + len(start.queue), start

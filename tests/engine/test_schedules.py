@@ -1,0 +1,95 @@
+"""Seeded interleavings: the real engine on a loop that chooses. A failure names the seed that replays it."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from holdfast.domain.models import ModelRequest
+from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.testing.harness import World
+from holdfast.testing.loop import Deadlock, every_schedule, run_schedule, run_seeded
+from holdfast.testing.schedules import Life, try_schedule
+
+SCHEDULES = 2_400
+CHUNK = 200
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+def test_no_schedule_breaks_a_promise(first: int) -> None:
+    """R1 R2 R3 R6 R7 R8 R11, with submit, retry, cancel, clear, moves, failures, slow storage, shutdown mixed."""
+    for seed in range(first, first + CHUNK):
+        try_schedule(seed)
+
+
+def test_the_schedules_meet_what_they_are_meant_to_meet() -> None:
+    """A random life that never cancels, fails or shuts down would prove nothing."""
+    met: Counter[str] = Counter()
+
+    async def live(dice: random.Random) -> None:
+        life = Life(dice)
+        await life.live()
+        met["refused"] += life.witness.refused
+        met["cancelled"] += len(life.witness.cancelled)
+        met["tools"] += life.witness.tools
+        met["requests"] += len(life.model.requests)
+        for run in life.runs:
+            met[str(run.outcome)] += 1
+            met["folded"] += bool(run.folded_into)
+
+    for seed in range(150):
+        run_seeded(live, seed)
+    for kind in ("refused", "cancelled", "tools", "requests", "completed", "failed", "interrupted", "folded"):
+        assert met[kind] >= 8, f"{kind}: {met[kind]}"
+
+
+def echo(_: ModelRequest) -> Step:
+    return Step((Say("yes"),))
+
+
+def test_every_schedule_of_a_cancel_beside_a_prompt() -> None:
+    """R3, number order: all interleavings, up to a bound. A run is cancelled exactly if the log says it was covered."""
+    seen: Counter[tuple[str, ...]] = Counter()
+
+    async def main() -> None:
+        world = await World.open(ScriptedModel(echo))
+        await world.prompt("one", "r1")
+        _, covered, _ = await asyncio.gather(world.prompt("two", "r2"), world.cancel(), world.prompt("three", "r3"))
+        await world.quiet()
+        outcomes = tuple(world.end_of(run).outcome for run in ("r1", "r2", "r3"))
+        for run in covered:
+            assert world.end_of(run).outcome == "cancelled"
+        for name in ("r1", "r2", "r3"):
+            if world.end_of(name).outcome == "cancelled":
+                assert (await world.run(name)).cancel_requested
+                assert name in covered
+        seen[outcomes] += 1
+        await world.close()
+
+    tried = sum(1 for _ in every_schedule(main, depth=6, most=5_000))
+    assert 200 < tried < 5_000, "the search is exhaustive up to its depth"
+    assert len(seen) > 1, "the search met only one way in which it can go"
+
+
+def test_a_deadlock_is_reported_at_once() -> None:
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock):
+        run_schedule(main, lambda _: 0)
+
+
+def test_a_failing_seed_is_named_and_replays() -> None:
+    async def main(dice: random.Random) -> None:
+        assert dice.random() < 0.9
+
+    fates = {seed: random.Random(seed + 1).random() < 0.9 for seed in range(60)}
+    assert not all(fates.values())
+    for seed, lives in fates.items():
+        if lives:
+            run_seeded(main, seed)
+        else:
+            with pytest.raises(AssertionError) as caught:
+                run_seeded(main, seed)
+            assert caught.value.__notes__ == [f"replay with seed {seed}"]

@@ -1,0 +1,244 @@
+"""The shell's contract: what is stored before it is answered, told or done. Where time matters it is virtual."""
+
+import asyncio
+
+import pytest
+
+from holdfast.domain.errors import (
+    SessionBusy,
+    StorageUnavailable,
+)
+from holdfast.domain.events import RunEvent
+from holdfast.domain.ids import RunId
+from holdfast.domain.ledger import FoldRun, StartRun
+from holdfast.domain.models import ModelRequest
+from holdfast.engine.lifecycle import Accept, Cancel, Refuse, Shutdown
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.testing.gates import GatedLedger, GatedModel, GatedTool, settle_down, start, until
+from holdfast.testing.harness import World
+from holdfast.testing.loop import in_virtual_time
+
+
+def echo(request: ModelRequest) -> Step:
+    return Step((Say(f"answer {len(request.messages)}"),))
+
+
+# tell
+
+
+async def test_tell_is_synchronous_and_answers_a_refusal() -> None:
+    model = GatedModel(ScriptedModel(echo))
+    model.before.shut()
+    world = await World.open(model)
+    engine = world.workspace.engine
+    await world.prompt("one", "r1")
+    await model.before.reached.wait()
+    assert engine.tell(world.session, Cancel()) is None
+    assert engine.lane(world.session).phase == "cancelling"
+    task = engine._lives[RunId("r1")].task
+    assert task.cancelling() == 1, "the task is told at once"
+    engine.tell(world.session, Shutdown())
+    refusal = engine.tell(world.session, Accept(RunId("x"), "queue"))
+    assert isinstance(refusal, Refuse)
+    await world.quiet()
+
+
+# Durable before the answer
+
+
+async def test_a_prompt_is_answered_and_placed_only_when_it_is_stored() -> None:
+    """R1: until the store has answered, neither the caller nor the lane knows of the run."""
+    ledger = GatedLedger()
+    world = await World.open(ScriptedModel(echo), ledger=ledger)
+    ledger.hold()
+    asking = start(world.prompt("one", "r1"))
+    await ledger.gate.reached.wait()
+    await settle_down()
+    assert not asking.done()
+    assert not world.workspace.engine.is_busy(world.session)
+    ledger.gate.open()
+    assert (await asking).run_id == "r1"
+    await world.quiet()
+    assert world.end_of("r1").outcome == "completed"
+
+
+async def test_what_would_be_refused_is_refused_before_anything_is_written() -> None:
+    ledger = GatedLedger()
+    model = GatedModel(ScriptedModel(echo))
+    model.before.shut()
+    world = await World.open(model, ledger=ledger)
+    await world.prompt("one", "r1")
+    await model.before.reached.wait()
+    written = len(ledger.seen)
+    with pytest.raises(SessionBusy):
+        await world.prompt("two", "r2", delivery="reject")
+    with pytest.raises(SessionBusy):
+        await world.workspace.inputs.summarize(world.session)
+    assert len(ledger.seen) == written
+    model.before.open()
+    await world.quiet()
+
+
+async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() -> None:
+    """Two prompts that want an empty session, at the same moment: one gets it, of the other nothing is left."""
+    world = await World.open(ScriptedModel(echo))
+    results = await asyncio.gather(
+        world.prompt("one", "r1", delivery="reject"),
+        world.prompt("two", "r2", delivery="reject"),
+        return_exceptions=True,
+    )
+    assert [type(result).__name__ for result in results] == ["Run", "SessionBusy"]
+    assert await world.ledger.run(world.workspace.record.id, RunId("r2")) is None
+    kinds = [
+        event.payload.type
+        for _, event in world.tape.events
+        if isinstance(event, RunEvent) and event.payload.payload.run_id == "r2"
+    ]
+    assert kinds == ["created", "deleted"]
+    await world.quiet()
+    assert [end.run_id for end in world.ends()] == ["r1"]
+
+
+async def test_a_caller_that_goes_away_changes_nothing() -> None:
+    """C-34 at this level: the run belongs to the workspace as soon as it is on its way to the disk."""
+    ledger = GatedLedger()
+    world = await World.open(ScriptedModel(echo), ledger=ledger)
+    ledger.hold()
+    asking = start(world.prompt("one", "r1"))
+    await ledger.gate.reached.wait()
+    asking.cancel()
+    await settle_down()
+    ledger.gate.open()
+    await until(world.ends)
+    assert world.end_of("r1").outcome == "completed"
+
+
+async def test_a_cancel_is_answered_only_when_it_is_stored() -> None:
+    """R3: and a server that dies right after the answer does not run what the cancel covered."""
+    ledger = GatedLedger()
+    model = GatedModel(ScriptedModel(echo))
+    model.before.shut()
+    world = await World.open(model, ledger=ledger)
+    await world.prompt("one", "r1")
+    await model.before.reached.wait()
+    await world.prompt("two", "r2")
+    ledger.hold()
+    stopping = start(world.cancel())
+    await ledger.gate.reached.wait()
+    await settle_down()
+    assert not stopping.done()
+    assert world.workspace.engine.lane(world.session).phase == "active"
+    ledger.gate.open()
+    await stopping
+    # Another server takes over from what is on disk at this very moment.
+    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    await again.workspace.engine.until_quiet(world.session)
+    assert {run: (await again.run(run)).outcome for run in ("r1", "r2")} == {"r1": "cancelled", "r2": "cancelled"}
+    assert model.requests == []
+
+
+def test_a_slow_disk_keeps_nobody_from_stopping_a_run() -> None:
+    """After 250 ms the lane is told all the same, and the answer says that it is not stored."""
+
+    async def main() -> None:
+        ledger = GatedLedger()
+        model = GatedModel(ScriptedModel(echo))
+        model.before.shut()
+        world = await World.open(model, ledger=ledger)
+        await world.prompt("one", "r1")
+        await model.before.reached.wait()
+        ledger.hold()
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(StorageUnavailable, match="being stopped"):
+            await world.cancel()
+        assert asyncio.get_running_loop().time() - began == pytest.approx(0.25)
+        assert world.workspace.engine.lane(world.session).phase in ("cancelling", None)
+        waiting = start(world.prompt("two", "r2"))
+        await settle_down()
+        ledger.gate.open()
+        await waiting
+        model.before.open()
+        await world.quiet()
+        # What came after the cancel is not hit by its late write.
+        assert [world.end_of(run).outcome for run in ("r1", "r2")] == ["cancelled", "completed"]
+
+    in_virtual_time(main)
+
+
+async def test_a_full_disk_keeps_nobody_from_stopping_a_run() -> None:
+    ledger = GatedLedger()
+    model = GatedModel(ScriptedModel(echo))
+    model.before.shut()
+    world = await World.open(model, ledger=ledger, settings=EngineSettings(titles=False, retry_first=0.001))
+    await world.prompt("one", "r1")
+    await model.before.reached.wait()
+    ledger.error = StorageUnavailable()
+    with pytest.raises(StorageUnavailable, match="being stopped"):
+        await world.cancel()
+    await settle_down()
+    assert model.open_streams == 0
+    ledger.error = None
+    await world.quiet()
+    assert world.end_of("r1").outcome == "cancelled"
+
+
+# Start and fold are facts
+
+
+async def test_the_model_hears_of_a_run_only_when_its_start_is_stored() -> None:
+    ledger = GatedLedger()
+    model = ScriptedModel(echo)
+    world = await World.open(model, ledger=ledger)
+    ledger.hold(StartRun)
+    await world.prompt("one", "r1")
+    await ledger.gate.reached.wait()
+    await settle_down()
+    assert model.requests == []
+    ledger.gate.open()
+    await world.quiet()
+    started = ledger.writes_of(StartRun)
+    assert [write.sync for write in started] == [True]
+    assert len(started[0].operations) == 2, "the row and the user's message are one transaction"
+
+
+async def test_a_step_boundary_waits_until_its_folds_are_stored() -> None:
+    ledger = GatedLedger()
+    tool = GatedTool("wait")
+    model = ScriptedModel([Step((Call("wait"),)), Step((Say("done"),))])
+    world = await World.open(model, ledger=ledger, tools=[tool])
+    await world.prompt("one", "r1")
+    await tool.gate.reached.wait()
+    await world.prompt("steer")
+    ledger.hold(FoldRun)
+    tool.gate.open()
+    await ledger.gate.reached.wait()
+    await settle_down()
+    assert len(model.requests) == 1
+    ledger.gate.open()
+    await world.quiet()
+    assert "steer" in str(model.requests[1].messages[-1].parts)
+    folds = ledger.writes_of(FoldRun)
+    assert [write.sync for write in folds] == [True]
+
+
+async def test_a_fold_that_cannot_be_stored_ends_both_runs() -> None:
+    """Nobody is left behind: the host fails, and whoever was to be folded into it ends with it."""
+    ledger = GatedLedger()
+    tool = GatedTool("wait")
+    settings = EngineSettings(titles=False, retry_first=0.001)
+    world = await World.open(ScriptedModel([Step((Call("wait"),))]), ledger=ledger, tools=[tool], settings=settings)
+    await world.prompt("one", "r1")
+    await tool.gate.reached.wait()
+    steering = await world.prompt("steer")
+    ledger.hold(FoldRun)
+    tool.gate.open()
+    await ledger.gate.reached.wait()
+    ledger.error = StorageUnavailable()
+    ledger.gate.open()
+    await until(lambda: world.workspace.engine.storage_fails)
+    ledger.error = None
+    await world.quiet()
+    assert world.end_of("r1").outcome == "failed"
+    assert world.end_of(steering.run_id).folded_into == "r1"
+    await world.assert_valid()

@@ -1,0 +1,20 @@
+"""Both ledgers keep the contract."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.conformance import CHECKS, Check
+from holdfast.testing.subjects import SUBJECTS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+@pytest.mark.parametrize("kind", SUBJECTS)
+async def test_contract(kind: str, check: Check, tmp_path: Path) -> None:
+    async with SUBJECTS[kind](tmp_path, check.retention) as subject:
+        await check.run(subject)
+
+
+def test_every_check_is_run_once() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names)

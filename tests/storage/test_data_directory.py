@@ -1,0 +1,201 @@
+"""Opening a data directory: one server at a time, and nothing that is not ours is touched."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.domain.errors import (
+    DatabaseDamaged,
+    DatabaseTooNew,
+    DataDirectoryBusy,
+    StorageError,
+    StorageUnavailable,
+)
+from holdfast.storage.ledger import SqliteLedger
+from holdfast.testing.conformance import Desk
+
+HOLDER = """
+import sys
+from pathlib import Path
+from holdfast.storage.ledger import SqliteLedger
+ledger = SqliteLedger(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def _holder(data_dir: Path) -> subprocess.Popen[bytes]:
+    """Another server, until it is killed."""
+    command = [sys.executable, "-c", HOLDER, str(data_dir)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+async def _made(data_dir: Path) -> Path:
+    """A database with something in it, closed in good order."""
+    ledger = SqliteLedger(data_dir)
+    desk = await Desk.with_session(ledger)
+    await desk.admit(*(f"r{index}" for index in range(50)))
+    await ledger.close()
+    return data_dir / "holdfast.db"
+
+
+async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    data_dir = tmp_path / "deep" / "data"
+    ledger = SqliteLedger(data_dir)
+    await Desk.with_session(ledger)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in data_dir.iterdir()}
+    await ledger.close()
+    assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
+    assert set(modes) >= {"holdfast.db", "lock", "holdfast.db-wal"}
+    assert set(modes.values()) == {0o600}
+
+
+async def test_a_second_server_is_refused(tmp_path: Path) -> None:
+    with _holder(tmp_path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        with pytest.raises(DataDirectoryBusy) as caught:
+            SqliteLedger(tmp_path)
+        assert str(holder.pid) in str(caught.value)
+        assert str(tmp_path) in str(caught.value)
+        holder.kill()
+    await SqliteLedger(tmp_path).close()
+
+
+async def test_the_same_process_is_refused_too(tmp_path: Path) -> None:
+    first = SqliteLedger(tmp_path)
+    with pytest.raises(DataDirectoryBusy, match=str(os.getpid())):
+        SqliteLedger(tmp_path)
+    await first.close()
+    await SqliteLedger(tmp_path).close()
+
+
+async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageUnavailable, match="file"):
+        SqliteLedger(tmp_path / "file")
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"These are my notes, not a database.\n" * 300)
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _cut_within_the_header(path: Path) -> None:
+    os.truncate(path, 50)
+
+
+def _scribbled(path: Path) -> None:
+    body = bytearray(path.read_bytes())
+    for start in range(4096, len(body), 4096):
+        body[start + 3 : start + 200] = b"\xa5" * 197
+    path.write_bytes(body)
+
+
+def _foreign(path: Path) -> None:
+    path.unlink()
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("CREATE TABLE theirs (a); PRAGMA application_id = 42; PRAGMA user_version = 1")
+
+
+def _anonymous(path: Path) -> None:
+    path.unlink()
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("CREATE TABLE theirs (a)")
+
+
+def _newer(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("PRAGMA user_version = 9999")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (_garbage, DatabaseDamaged),
+        (_empty, DatabaseDamaged),
+        (_cut, DatabaseDamaged),
+        (_cut_within_the_header, DatabaseDamaged),
+        (_scribbled, DatabaseDamaged),
+        (_foreign, DatabaseDamaged),
+        (_anonymous, DatabaseDamaged),
+        (_newer, DatabaseTooNew),
+    ],
+)
+async def test_what_is_not_ours_is_left_untouched(
+    spoil: Callable[[Path], None], error: type[StorageError], tmp_path: Path
+) -> None:
+    path = await _made(tmp_path)
+    spoil(path)
+    before = _contents(tmp_path)
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            SqliteLedger(tmp_path)
+        assert str(path) in str(caught.value)
+        assert "left untouched" in str(caught.value)
+    assert _contents(tmp_path) == before
+
+
+async def test_a_newer_database_with_unfinished_writes_is_left_untouched(tmp_path: Path) -> None:
+    """After a crash the version may stand in the write-ahead log only."""
+    path = await _made(tmp_path / "first")
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("PRAGMA user_version = 9999")
+        wal = path.with_name("holdfast.db-wal").read_bytes()
+        body = path.read_bytes()
+    assert wal
+    data_dir = tmp_path / "second"
+    data_dir.mkdir()
+    (data_dir / "holdfast.db").write_bytes(body)
+    (data_dir / "holdfast.db-wal").write_bytes(wal)
+    before = _contents(data_dir)
+    with pytest.raises(DatabaseTooNew):
+        SqliteLedger(data_dir)
+    assert _contents(data_dir) == before
+
+
+def _contents(data_dir: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in data_dir.iterdir() if path.name != "lock"}
+
+
+async def test_a_log_of_writes_never_meets_another_database(tmp_path: Path) -> None:
+    path = await _made(tmp_path)
+    path.rename(tmp_path / "away")
+    path.with_name("holdfast.db-wal").write_bytes(b"of the old one")
+    before = _contents(tmp_path)
+    with pytest.raises(DatabaseDamaged, match=r"holdfast\.db-wal"):
+        SqliteLedger(tmp_path)
+    assert _contents(tmp_path) == before
+
+
+async def test_an_unfinished_creation_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.db.new").write_bytes(b"half a")
+    path = await _made(tmp_path)
+    assert path.exists()
+    assert not (tmp_path / "holdfast.db.new").exists()
+
+
+async def test_a_refused_directory_can_be_used_when_it_is_repaired(tmp_path: Path) -> None:
+    path = await _made(tmp_path)
+    good = path.read_bytes()
+    _garbage(path)
+    with pytest.raises(DatabaseDamaged):
+        SqliteLedger(tmp_path)
+    path.write_bytes(good)
+    ledger = SqliteLedger(tmp_path)
+    assert len(await ledger.open_runs((await ledger.open_workspace("/home/ada/project")).id)) == 50
+    await ledger.close()

@@ -1,0 +1,284 @@
+"""The real database: its group commit, its failures, its end."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.domain.errors import DatabaseDamaged, StorageUnavailable, StorageUnknown
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, Receipt, Write
+from holdfast.domain.sessions import SessionPatch
+from holdfast.storage.ledger import SqliteLedger
+from holdfast.testing.conformance import Desk, message, run, session
+from holdfast.testing.faulty_disk import FaultyDisk
+
+PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
+SYNCED = Write((PATCH,))
+UNSYNCED = Write((PATCH,), sync=False)
+
+
+@asynccontextmanager
+async def opened(
+    data_dir: Path, *, probe: Callable[[str], None] | None = None, vfs: str | None = None
+) -> AsyncIterator[SqliteLedger]:
+    ledger = SqliteLedger(data_dir, probe=probe, vfs=vfs)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+class Gate:
+    """Holds the writer at a point until it is opened, and writes down what it passes."""
+
+    def __init__(self) -> None:
+        self.points: list[str] = []
+        self.reached = threading.Event()
+        self._open = threading.Event()
+        self._open.set()
+
+    def __call__(self, point: str) -> None:
+        self.points.append(point)
+        if point == "before" and not self._open.is_set():
+            self.reached.set()
+            assert self._open.wait(20)
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def until_reached(self) -> None:
+        assert await asyncio.to_thread(self.reached.wait, 20)
+
+
+async def test_batches_that_wait_are_committed_together(tmp_path: Path) -> None:
+    gate = Gate()
+    async with opened(tmp_path, probe=gate) as ledger:
+        desks = [await Desk.open(ledger, f"/{index}") for index in range(3)]
+        for desk in desks:
+            await desk.do(CreateSession(session("s")))
+        gate.points.clear()
+        gate.shut()
+        first = asyncio.gather(desks[0].batch(SYNCED))
+        await gate.until_reached()
+        others = asyncio.gather(*(desk.batch(SYNCED) for desk in desks * 4))
+        await asyncio.sleep(0)
+        gate.open()
+        answers = [*await first, *await others]
+        assert gate.points == ["before", "executed", "committed"] * 2
+        assert all(isinstance(answer, Receipt) for (answer,) in answers)
+        assert [len(await desk.events()) for desk in desks] == [6, 5, 5]
+
+
+async def test_only_groups_with_a_synced_write_are_synced(tmp_path: Path) -> None:
+    disk = FaultyDisk("counting")
+    gate = Gate()
+    async with opened(tmp_path, vfs=disk.name, probe=gate) as ledger:
+        desk = await Desk.with_session(ledger)
+        disk.syncs.clear()
+        await desk.batch(UNSYNCED)
+        assert disk.syncs == []
+        await desk.batch(SYNCED)
+        assert "holdfast.db-wal" in disk.syncs
+        disk.syncs.clear()
+        gate.shut()
+        first = asyncio.gather(desk.batch(UNSYNCED))
+        await gate.until_reached()
+        rest = asyncio.gather(desk.batch(UNSYNCED), desk.batch(SYNCED), desk.batch(UNSYNCED))
+        await asyncio.sleep(0)
+        gate.open()
+        await first
+        await rest
+        assert disk.syncs == ["holdfast.db-wal"]
+
+
+async def test_the_writer_sets_synchronous_for_each_group(tmp_path: Path) -> None:
+    async with opened(tmp_path) as ledger:
+
+        def level(connection: apsw.Connection) -> object:
+            return connection.pragma("synchronous")
+
+        levels = [await ledger.database.write(level, sync=sync) for sync in (True, False, False, True)]
+        assert levels == [2, 1, 1, 2]
+
+
+async def test_what_is_not_synced_is_lost_with_the_power(tmp_path: Path) -> None:
+    """Shows that the power cut of the conformance suite takes something away."""
+    disk = FaultyDisk("power")
+    async with opened(tmp_path / "before", vfs=disk.name) as ledger:
+        desk = await Desk.with_session(ledger)
+        await desk.batch(UNSYNCED)
+        assert len(await desk.events()) == 2
+        (tmp_path / "after").mkdir()
+        for name in ("holdfast.db", "holdfast.db-wal"):
+            (tmp_path / "after" / name).write_bytes(disk.synced[name])
+    async with opened(tmp_path / "after") as ledger:
+        assert len(await ledger.events_after(desk.id, 0, 10)) == 1
+
+
+async def test_the_database_refuses_a_second_end(tmp_path: Path) -> None:
+    async with opened(tmp_path) as ledger:
+        desk = await Desk.with_session(ledger)
+        await desk.admit("r1")
+        await desk.do(EndRun(RunId("r1"), "completed", 9))
+    with closing(apsw.Connection(str(tmp_path / "holdfast.db"))) as connection:
+        for change in ("outcome = 'failed'", "outcome = NULL", "body = x'7b7d'"):
+            with pytest.raises(apsw.ConstraintError, match="the run has ended"):
+                connection.execute(f"UPDATE runs SET {change}")
+
+
+async def test_one_batch_that_cannot_be_stored_does_not_harm_the_others(tmp_path: Path) -> None:
+    gate = Gate()
+    async with opened(tmp_path, probe=gate) as ledger:
+        desk, other = await Desk.with_session(ledger), await Desk.open(ledger, "/other")
+        await other.do(CreateSession(session("s")))
+        gate.shut()
+        first = asyncio.gather(desk.batch(SYNCED))
+        await gate.until_reached()
+        unfit = Write((PATCH, Admit(run("r1", prompt="\udcff"), b"h")))
+        rest = asyncio.gather(desk.batch(unfit), other.batch(SYNCED), return_exceptions=True)
+        await asyncio.sleep(0)
+        gate.open()
+        await first
+        bad, good = await rest
+        assert isinstance(bad, StorageUnavailable)
+        assert not isinstance(good, BaseException)
+        assert (len(await desk.events()), len(await other.events())) == (2, 2)
+        assert (await ledger.last_batch(desk.id, desk.epoch))[0] == desk.ticket - 1
+
+
+async def test_a_disk_that_refuses_a_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    disk = FaultyDisk("refusing")
+    async with opened(tmp_path, vfs=disk.name) as ledger:
+        desk = await Desk.with_session(ledger)
+        before = await desk.all()
+
+        def refuse(_name: str) -> None:
+            raise apsw.FullError("no room")
+
+        disk.on_write = refuse
+        for _ in range(3):
+            with pytest.raises(StorageUnavailable, match="disk is full") as caught:
+                await desk.batch(SYNCED)
+            _tells_nothing_of_sql(caught.value)
+            assert await desk.all() == before
+        disk.on_write = lambda _name: None
+        await desk.batch(SYNCED)
+        assert len(await desk.events()) == 2
+
+
+async def test_a_commit_that_breaks_is_unknown_and_can_be_looked_up(tmp_path: Path) -> None:
+    disk = FaultyDisk("breaking")
+    async with opened(tmp_path, vfs=disk.name) as ledger:
+        desk = await Desk.with_session(ledger)
+
+        def break_(_name: str) -> None:
+            raise apsw.IOError("broken")
+
+        disk.on_sync = break_
+        with pytest.raises(StorageUnknown) as caught:
+            await desk.batch(SYNCED)
+        _tells_nothing_of_sql(caught.value)
+        disk.on_sync = lambda _name: None
+        ticket, _ = await ledger.last_batch(desk.id, desk.epoch)
+        assert ticket == desk.ticket - 1
+        await ledger.commit(desk.id, desk.epoch, desk.ticket, [SYNCED])
+        assert len(await desk.events()) == 2
+
+
+async def test_a_damaged_row_is_reported_as_damage(tmp_path: Path) -> None:
+    async with opened(tmp_path) as ledger:
+        desk = await Desk.with_session(ledger)
+        await desk.put(message("m"))
+
+        def spoil(connection: apsw.Connection) -> None:
+            connection.execute("UPDATE messages SET body = x'00'")
+
+        await ledger.database.write(spoil, sync=True)
+        with pytest.raises(DatabaseDamaged) as caught:
+            await ledger.messages(desk.id, SessionId("s"))
+        _tells_nothing_of_sql(caught.value)
+
+
+def _tells_nothing_of_sql(error: BaseException) -> None:
+    assert (error.__cause__, error.__context__) == (None, None)
+    assert not any(word in str(error) for word in ("SQL", "INSERT", "SELECT", "Traceback"))
+
+
+async def test_closing_finishes_what_was_asked(tmp_path: Path) -> None:
+    gate = Gate()
+    ledger = SqliteLedger(tmp_path, probe=gate)
+    desk = await Desk.with_session(ledger)
+    gate.shut()
+    first = asyncio.gather(desk.batch(UNSYNCED))
+    await gate.until_reached()
+    second = asyncio.gather(desk.batch(UNSYNCED))
+    await asyncio.sleep(0)
+    closing_ = asyncio.gather(ledger.close(), ledger.close())
+    await asyncio.sleep(0)
+    gate.open()
+    await asyncio.gather(first, second, closing_)
+    assert _names(tmp_path) == ["holdfast.db", "lock"]
+    with pytest.raises(StorageUnavailable, match="closed"):
+        await desk.batch(SYNCED)
+    with pytest.raises(StorageUnavailable, match="closed"):
+        await ledger.bounds(desk.id)
+    async with opened(tmp_path) as ledger:
+        assert len(await ledger.events_after(desk.id, 0, 10)) == 3
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_the_log_of_writes_does_not_grow_without_end(tmp_path: Path) -> None:
+    async with opened(tmp_path) as ledger:
+        desk = await Desk.with_session(ledger)
+        for index in range(40):
+            await desk.do(*[PATCH] * 250, sync=False)
+            if index == 10:
+                early = (tmp_path / "holdfast.db-wal").stat().st_size
+        assert (tmp_path / "holdfast.db-wal").stat().st_size <= 2 * max(early, 4 << 20)
+        assert (tmp_path / "holdfast.db").stat().st_size > 1 << 20
+
+
+async def test_answers_to_a_closed_loop_are_dropped(tmp_path: Path) -> None:
+    """A loop that ended without waiting does not stop the writer for the others."""
+    gate = Gate()
+    async with opened(tmp_path, probe=gate) as ledger:
+        desk = await Desk.with_session(ledger)
+        gate.shut()
+
+        def leave() -> None:
+            async def ask() -> None:
+                await asyncio.wait_for(desk.batch(SYNCED), 0.01)
+
+            with pytest.raises(TimeoutError):
+                asyncio.run(ask())
+
+        await asyncio.to_thread(leave)
+        gate.open()
+        await desk.batch(SYNCED)
+        assert len(await desk.events()) == 3
+
+
+async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as ledger:
+        desks = [await Desk.open(ledger, f"/{index}") for index in range(4)]
+
+        async def work(desk: Desk) -> None:
+            await desk.do(CreateSession(session("s")))
+            for index in range(25):
+                await desk.do(Admit(run(f"r{index}"), b"h"), sync=index % 2 == 0)
+
+        await asyncio.gather(*(work(desk) for desk in desks))
+        for desk in desks:
+            assert [number for number, _ in await desk.events()] == list(range(1, 27))
+            assert len(await ledger.open_runs(desk.id)) == 25

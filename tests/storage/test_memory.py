@@ -1,0 +1,93 @@
+"""What the ledger in memory can do beyond the contract: be slow, fail, lose its power."""
+
+import asyncio
+import random
+from collections import deque
+
+import pytest
+
+from holdfast.domain.errors import StorageUnavailable, StorageUnknown
+from holdfast.domain.ids import SessionId
+from holdfast.domain.ledger import PatchSession, Receipt, Write
+from holdfast.domain.sessions import SessionPatch
+from holdfast.testing.conformance import Desk
+from holdfast.testing.memory import MemoryLedger
+
+PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
+WRITE = Write((PATCH,))
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_slow_batches_keep_their_order(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def pace() -> None:
+        for _ in range(chance.randrange(6)):
+            await asyncio.sleep(0)
+
+    desk = await Desk.with_session(MemoryLedger(pace=pace))
+    answers = await asyncio.gather(*(desk.batch(WRITE, WRITE) for _ in range(10)))
+    flat = [answer for batch in answers for answer in batch]
+    assert [answer.entries[0].number for answer in flat if isinstance(answer, Receipt)] == list(range(2, 22))
+
+
+async def test_nothing_is_written_before_its_time() -> None:
+    gate = asyncio.Event()
+    gate.set()
+
+    async def pace() -> None:
+        await gate.wait()
+
+    ledger = MemoryLedger(pace=pace)
+    desk = await Desk.with_session(ledger)
+    seen = ledger.events_after(desk.id, 0, 10)
+    gate.clear()
+    commit = asyncio.gather(desk.batch(WRITE))
+    await asyncio.sleep(0)
+    ledger.lose_power()
+    gate.set()
+    with pytest.raises(StorageUnknown):
+        await commit
+    assert len(await seen) == 1
+
+
+@pytest.mark.parametrize("survives", [True, False])
+async def test_an_unknown_outcome_may_be_either(*, survives: bool) -> None:
+    failures: deque[Exception] = deque()
+    ledger = MemoryLedger(fail=lambda: failures.popleft() if failures else None, survives=lambda: survives)
+    desk = await Desk.with_session(ledger)
+    failures.append(StorageUnknown())
+    with pytest.raises(StorageUnknown):
+        await desk.batch(WRITE)
+    ticket, _ = await ledger.last_batch(desk.id, desk.epoch)
+    assert ticket == (desk.ticket if survives else desk.ticket - 1)
+    assert len(await desk.events()) == 1 + survives
+
+
+async def test_a_full_disk_writes_nothing() -> None:
+    failures: deque[Exception] = deque()
+    ledger = MemoryLedger(fail=lambda: failures.popleft() if failures else None)
+    desk = await Desk.with_session(ledger)
+    before = await desk.all()
+    failures.append(StorageUnavailable())
+    with pytest.raises(StorageUnavailable):
+        await desk.batch(WRITE)
+    assert await desk.all() == before
+
+
+async def test_a_power_cut_takes_what_was_not_synced() -> None:
+    ledger = MemoryLedger()
+    desk = await Desk.with_session(ledger)
+    before = await desk.all()
+    await desk.do(PATCH, PATCH, sync=False)
+    ledger.lose_power()
+    assert await desk.all() == before
+
+
+async def test_equal_lives_give_equal_results() -> None:
+    async def live() -> list[object]:
+        desk = await Desk.with_session(MemoryLedger())
+        await desk.admit("r1", "r2")
+        return [desk.record, *await desk.all()]
+
+    assert await live() == await live()
