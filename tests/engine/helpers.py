@@ -1,7 +1,8 @@
 """What several tests build and look at."""
 
+import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -27,10 +28,13 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.sessions import Session
+from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price
+from holdfast.engine.ports import Model
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Call
-from holdfast.testing.harness import World
+from holdfast.testing.gates import SimpleTool
+from holdfast.testing.harness import FixedModels, World
 from holdfast.testing.memory import MemoryLedger
 
 SESSION, RUN, MESSAGE = SessionId("s1"), RunId("r1"), MessageId("m1")
@@ -155,3 +159,43 @@ class RecordingLedger(MemoryLedger):
     def size(self) -> int:
         """The bytes of all of it."""
         return sum(len(msgspec.json.encode(operation)) for operation in self.operations)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Let everybody else go on until something is so."""
+    for _ in range(100_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("this never comes")
+
+
+async def let_others_run() -> None:
+    """Long enough for all that can go on to go on."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def play(
+    model: Model | FixedModels,
+    *tools: Tool,
+    settings: EngineSettings = PATIENT,
+    ledger: MemoryLedger | None = None,
+    path: str = "/project",
+) -> World:
+    """A whole run `r1`, from its prompt to its end. What it leaves is valid."""
+    world = await World.open(model, tools=tools, settings=settings, ledger=ledger, path=path)
+    await world.prompt("go", "r1")
+    await world.quiet()
+    assert [end.run_id for end in world.ends()] == ["r1"]
+    await world.assert_valid()
+    return world
+
+
+def answering(name: str, content: str = "done", *, is_parallel: bool = False) -> SimpleTool:
+    """A tool that answers at once."""
+
+    async def act(_: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        return ToolOutcome(f"{content} {arguments['n']}" if "n" in arguments else content)
+
+    return SimpleTool(name, act, is_parallel=is_parallel)

@@ -142,7 +142,7 @@ async def test_one_batch_that_cannot_be_stored_does_not_harm_the_others(tmp_path
         gate.shut()
         first = asyncio.gather(desk.batch(SYNCED))
         await gate.until_reached()
-        unfit = Write((PATCH, Admit(run("r1", prompt="\udcff"), b"h")))
+        unfit = Write((CreateSession(session("half")), Admit(run("r1", prompt="\udcff"), b"h")))
         rest = asyncio.gather(desk.batch(unfit), other.batch(SYNCED), return_exceptions=True)
         await asyncio.sleep(0)
         gate.open()
@@ -151,6 +151,7 @@ async def test_one_batch_that_cannot_be_stored_does_not_harm_the_others(tmp_path
         assert isinstance(bad, StorageUnavailable)
         assert not isinstance(good, BaseException)
         assert (len(await desk.events()), len(await other.events())) == (2, 2)
+        assert await ledger.session(desk.id, SessionId("half")) is None
         assert (await ledger.last_batch(desk.id, desk.epoch))[0] == desk.ticket - 1
 
 

@@ -67,6 +67,9 @@ class _Step:
         outcome = ToolOutcome(_STOPPED, is_error=True) if self.is_stopped else await self._outcome(call)
         self.is_stopped = self.is_stopped or outcome.stops_turn
         await self.turn.add_result(self.turn.author.tool(_result(call, outcome)))
+        if _is_being_cancelled():
+            # The tool kept its cancellation to itself: what it answers counts, but nothing follows it.
+            raise asyncio.CancelledError
 
     async def _outcome(self, call: ToolCall) -> ToolOutcome:
         if call.id in self.malformed:
@@ -84,8 +87,7 @@ class _Step:
         except (StorageError, TurnClosed):
             raise
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_being_cancelled():
                 raise
             return ToolOutcome(f"{call.name} gave up.", is_error=True)
         except Exception as error:
@@ -123,6 +125,12 @@ async def _together(step: _Step, calls: Iterable[ToolCall], most: int) -> None:
     except BaseExceptionGroup as errors:
         # The run has one error; the others are of the same making.
         raise errors.exceptions[0] from None
+
+
+def _is_being_cancelled() -> bool:
+    """Somebody asked this task to stop; a tool that merely raises `CancelledError` is nobody."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _result(call: ToolCall, outcome: ToolOutcome) -> ToolResult:

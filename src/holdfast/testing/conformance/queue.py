@@ -81,6 +81,10 @@ async def what_was_admitted_comes_back_whole(subject: Subject) -> None:
     assert (record.body_hash, record.attachments) == (b"\x01\x02", files)
     assert record.run == msgspec.structs.replace(admitted, state="active", started_at=7)
     assert record.run.prompt == long.prompt
+    alone = run("r2", prompt="x" * 50_000)
+    await desk.do(Admit(alone, b""))
+    assert (await desk.get("r2")).prompt == alone.prompt
+    assert [item.prompt for item in await subject.ledger.open_runs(desk.id)] == [long.prompt, alone.prompt]
 
 
 async def only_created_carries_the_prompt(subject: Subject) -> None:

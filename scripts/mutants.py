@@ -1,0 +1,168 @@
+"""Tests of the tests: each planted mistake must be found. Started by `scripts/mutants`, described in `mutants.toml`.
+
+Every worker has its own copy of the source and the tests. A mistake is planted in the copy, each test file
+that is to find it is run on its own and must fail, and the copy is mended. First, the tests must pass as they are.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKERS = 2
+PATIENCE_SECONDS = 60
+SOME_TEST_FAILED = 1
+
+# Loaded by pytest before anything else: the package under test must be the copy's.
+GUARD = """
+from pathlib import Path
+import holdfast
+assert Path(holdfast.__file__).is_relative_to(Path(__file__).parent), holdfast.__file__
+"""
+
+
+class Mutant(NamedTuple):
+    """A mistake: in `file` the text `find`, which occurs there once, becomes `put`."""
+
+    name: str
+    file: str
+    find: str
+    put: str
+    tests: list[str]
+
+
+class Verdict(NamedTuple):
+    """What came of it. `detail` names the tests that found it, or says what is wrong."""
+
+    word: str
+    detail: str
+
+
+class Copy:
+    """A place of its own for one worker."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        nothing_compiled = shutil.ignore_patterns("__pycache__")
+        for folder in ("src", "tests"):
+            shutil.copytree(ROOT / folder, root / folder, ignore=nothing_compiled)
+        shutil.copy(ROOT / "pyproject.toml", root)
+        (root / "guard.py").write_text(GUARD)
+
+    def plant(self, file: str, text: str) -> None:
+        path = self.root / file
+        path.write_text(text)
+        # What was compiled before is told apart by size and second only, and may look like this version.
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            compiled.unlink()
+
+    def test(self, tests: Sequence[str]) -> tuple[int, str]:
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "guard", "--timeout=20"]
+        environment = {**os.environ, "PYTHONPATH": f"{self.root / 'src'}:{self.root}"}
+        command = [sys.executable, "-m", "pytest", *options, *tests]
+        try:
+            done = subprocess.run(
+                command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return -1, f"did not end within {PATIENCE_SECONDS} s"
+        return done.returncode, done.stdout + done.stderr
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def read_mutants(names: Sequence[str]) -> list[Mutant]:
+    entries = tomllib.loads((ROOT / "scripts" / "mutants.toml").read_text())["mutant"]
+    mutants = [Mutant(**entry) for entry in entries]
+    known = [mutant.name for mutant in mutants]
+    if len(known) != len({*known}):
+        sys.exit("two mutants have the same name")
+    if strangers := [name for name in names if name not in known]:
+        sys.exit(f"no such mutant: {', '.join(strangers)}")
+    return [mutant for mutant in mutants if not names or mutant.name in names]
+
+
+def finder(output: str) -> str:
+    """The test that failed, from pytest's summary."""
+    found = re.search(r"^(?:FAILED|ERROR) \S*?([^\s/]+::\S+)", output, re.MULTILINE)
+    return found[1] if found else "?"
+
+
+def judge(mutant: Mutant, copy: Copy) -> Verdict:
+    source = (ROOT / mutant.file).read_text()
+    if (times := source.count(mutant.find)) != 1:
+        return Verdict("MISFIT", f"the mutant no longer fits: its text occurs {times} times in {mutant.file}")
+    finders: list[str] = []
+    copy.plant(mutant.file, source.replace(mutant.find, mutant.put))
+    try:
+        for test in mutant.tests:
+            status, output = copy.test([test])
+            if status == 0:
+                return Verdict("MISSED", f"{test} passes")
+            if status != SOME_TEST_FAILED:
+                return Verdict("BROKEN", f"pytest {test} ends with {status}, not with a failed test\n{output[-1500:]}")
+            finders.append(finder(output))
+    finally:
+        copy.plant(mutant.file, source)
+    return Verdict("caught", ", ".join(finders))
+
+
+def must_pass(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> bool:
+    """The tests as they are, shared among the workers."""
+    tests = sorted({test for mutant in mutants for test in mutant.tests})
+    shares = [tests[index :: len(copies)] for index in range(len(copies))]
+    with ThreadPoolExecutor(WORKERS) as workers:
+        results = list(workers.map(lambda work: work[0].test(work[1]) if work[1] else (0, ""), zip(copies, shares)))
+    for status, output in results:
+        if status:
+            say(f"BROKEN  without any mistake the tests end with {status}\n{output[-3000:]}")
+    return not any(status for status, _ in results)
+
+
+def judge_all(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> int:
+    """Print a line for each; answer how many were caught."""
+    free: SimpleQueue[Copy] = SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def judge_one(mutant: Mutant) -> bool:
+        copy = free.get()
+        began = time.monotonic()
+        try:
+            verdict = judge(mutant, copy)
+        finally:
+            free.put(copy)
+        say(f"{verdict.word:7} {time.monotonic() - began:5.1f} s  {mutant.name}: {verdict.detail}")
+        return verdict.word == "caught"
+
+    with ThreadPoolExecutor(WORKERS) as workers:
+        return sum(workers.map(judge_one, mutants))
+
+
+def main(names: Sequence[str]) -> int:
+    mutants = read_mutants(names)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copies = [Copy(Path(folder) / str(number)) for number in range(WORKERS)]
+        if not must_pass(mutants, copies):
+            return 1
+        caught = judge_all(mutants, copies)
+    say(f"{len(mutants)} planted, {caught} caught, {time.monotonic() - began:.0f} s")
+    return 0 if caught == len(mutants) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""C-50: an answer of n words costs n words of writing and of telling, not n times n; and cancels at any moment."""
+
+import random
+
+import pytest
+
+from engine.helpers import PATIENT, RecordingLedger, answering, play, size_of_events
+from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
+from holdfast.domain.growth import grow
+from holdfast.domain.messages import Message
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step, Think
+from holdfast.testing.gates import GatedModel
+from holdfast.testing.harness import World
+from holdfast.testing.loop import run_seeded
+
+
+async def costs(step: Step) -> tuple[int, int]:
+    """Bytes of all that reached the store, and of all that was told."""
+    ledger = RecordingLedger()
+    world = await play(ScriptedModel([step, Step((Say("done"),))]), answering("tool"), ledger=ledger)
+    return ledger.size, size_of_events(world.tape.events)
+
+
+def words(count: int) -> str:
+    return "".join(f" word{number:05}" for number in range(count))
+
+
+@pytest.mark.parametrize("kind", [Say, Think])
+async def test_ten_times_the_words_cost_ten_times_the_bytes(kind: type[Say] | type[Think]) -> None:
+    """C-50."""
+    small = await costs(Step((kind(words(500)),)))
+    large = await costs(Step((kind(words(5_000)),)))
+    for few, many in zip(small, large, strict=True):
+        assert many < 11 * few
+    assert large[0] < 5 * len(words(5_000)) + 10_000, "written once as it grows, once whole, and in the end"
+
+
+@pytest.mark.parametrize("length", [500, 5_000])
+async def test_many_calls_in_one_answer_cost_no_more_than_their_share(length: int) -> None:
+    """C-50: each call changes the structure of the message, and telling that whole each time would be n times n."""
+    plain = await costs(Step((Say(words(length)),)))
+    called = await costs(Step((Say(words(length)), *(Call("tool", f'{{"n":{n}}}') for n in range(50)))))
+    for before, after in zip(plain, called, strict=True):
+        assert after < 2 * before + 50 * 3_000
+
+
+async def test_many_calls_with_long_arguments_cost_no_more_than_their_share() -> None:
+    """C-50."""
+
+    def step(count: int) -> Step:
+        return Step(tuple(Call("tool", f'{{"text":"{words(100)}","m":{n}}}') for n in range(count)))
+
+    few, many = await costs(step(10)), await costs(step(100))
+    for small, large in zip(few, many, strict=True):
+        assert large < 14 * small
+
+
+async def test_what_was_told_adds_up_to_what_is_stored() -> None:
+    """A reader that folds the events of a run has the conversation that is in the store, and at no time more."""
+    step = Step((Think("let me see", "sig"), Say("I will look at it"), Call("tool"), Call("tool", '{"n":1}')))
+    world = await play(ScriptedModel([step, Step((Say("so it is done"),))]), answering("tool"))
+    view: dict[str, Message] = {}
+    for _, event in world.tape.events:
+        match event:
+            case MessageEvent(payload=change):
+                view[change.payload.id] = change.payload
+            case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
+                view[growth.message_id] = grow(view[growth.message_id], [growth])
+            case _:
+                pass
+    assert list(view.values()) == list(await world.messages())
+
+
+def test_a_cancel_at_any_moment_leaves_a_valid_conversation() -> None:
+    """R7, R4, C-45: on two hundred schedules, a cancel somewhere in a turn with thoughts, texts and tools."""
+
+    async def scene(dice: random.Random) -> str:
+        parallel, alone = answering("tool", is_parallel=True), answering("alone")
+        step = Step((Think("h m"), Say("a b"), Call("tool"), Call("alone"), Call("tool"), Call("tool")))
+        model = GatedModel(ScriptedModel([step, step, Step((Say("done"),))]))
+        world = await World.open(model, tools=[parallel, alone], settings=PATIENT)
+        wait = dice.randrange(0, 150)
+        await world.prompt("go", "r1")
+        while len(world.tape.events) < wait and not world.ends():
+            await world.workspace.engine.recorder.put(sync=False)
+        await world.cancel()
+        started = (parallel.started, alone.started, len(model.requests))
+        await world.quiet()
+        assert (parallel.started, alone.started, len(model.requests)) == started
+        assert model.open_streams == 0
+        await world.assert_valid(model.requests)
+        end = world.end_of("r1")
+        # A cancel that comes when the answer is complete, but not the run, leaves the answer as it is.
+        last = (await world.finishes())[-1]
+        assert (end.outcome, last) in {("cancelled", "canceled"), ("cancelled", "end_turn"), ("completed", "end_turn")}
+        await world.close()
+        return end.outcome
+
+    outcomes = [run_seeded(scene, seed) for seed in range(200)]
+    assert set(outcomes) == {"cancelled", "completed"}
