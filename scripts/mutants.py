@@ -69,10 +69,15 @@ class Copy:
     def test(self, tests: Sequence[str]) -> tuple[int, str]:
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "guard", "--timeout=20"]
         environment = {**os.environ, "PYTHONPATH": f"{self.root / 'src'}:{self.root}"}
-        command = [sys.executable, "-m", "pytest", *options, *tests]
         try:
             done = subprocess.run(
-                command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+                [sys.executable, "-m", "pytest", *options, *tests],
+                cwd=self.root,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_SECONDS,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return -1, f"did not end within {PATIENCE_SECONDS} s"
@@ -101,14 +106,20 @@ def finder(output: str) -> str:
     return found[1] if found else "?"
 
 
+def is_missing(test: str) -> bool:
+    return not (ROOT / test.partition("::")[0]).exists()
+
+
 def judge(mutant: Mutant, copy: Copy) -> Verdict:
-    source = (ROOT / mutant.file).read_text()
+    source = (copy.root / mutant.file).read_text()
     if (times := source.count(mutant.find)) != 1:
         return Verdict("MISFIT", f"the mutant no longer fits: its text occurs {times} times in {mutant.file}")
     finders: list[str] = []
     copy.plant(mutant.file, source.replace(mutant.find, mutant.put))
     try:
         for test in mutant.tests:
+            if is_missing(test):
+                return Verdict("MISSED", f"there is no {test}")
             status, output = copy.test([test])
             if status == 0:
                 return Verdict("MISSED", f"{test} passes")
@@ -122,10 +133,11 @@ def judge(mutant: Mutant, copy: Copy) -> Verdict:
 
 def must_pass(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> bool:
     """The tests as they are, shared among the workers."""
-    tests = sorted({test for mutant in mutants for test in mutant.tests})
-    shares = [tests[index :: len(copies)] for index in range(len(copies))]
+    named = {test for mutant in mutants for test in mutant.tests}
+    tests = sorted(test for test in named if not is_missing(test))
+    shares = [tests[index :: len(copies)] or tests[:1] for index in range(len(copies))]
     with ThreadPoolExecutor(WORKERS) as workers:
-        results = list(workers.map(lambda work: work[0].test(work[1]) if work[1] else (0, ""), zip(copies, shares)))
+        results = list(workers.map(Copy.test, copies, shares))
     for status, output in results:
         if status:
             say(f"BROKEN  without any mistake the tests end with {status}\n{output[-3000:]}")

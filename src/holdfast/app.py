@@ -1,5 +1,6 @@
 """Where it is put together: the only file that knows every room."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from holdfast.engine.recovery import Plan, recover
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.settings import EngineSettings
 from holdfast.storage.ledger import SqliteLedger
+from holdfast.tasks import TaskOwner
 from holdfast.tools.registry import BuiltinTools
 
 __all__ = ["App", "Parts", "SystemClock", "Workspace", "new_id", "open_workspace"]
@@ -89,18 +91,22 @@ class App:
     def __init__(self, data_dir: Path, models: Models, settings: EngineSettings | None = None) -> None:
         self.ledger = SqliteLedger(data_dir)
         self._parts = Parts(self.ledger, models, settings=settings or EngineSettings())
-        self._open: dict[str, Workspace] = {}
+        self._tasks = TaskOwner()
+        self._open: dict[str, asyncio.Task[Workspace]] = {}
 
     async def workspace(self, directory: Path) -> Workspace:
-        """The workspace of a directory, keyed by its real path."""
+        """The workspace of a directory, keyed by its real path. Who asks while it is being opened gets the same."""
         path = _real_directory(directory)
-        if path not in self._open:
-            self._open[path] = await open_workspace(path, self._parts)
-        return self._open[path]
+        opening = self._open.get(path)
+        if opening is None or (opening.done() and opening.exception() is not None):
+            work = open_workspace(path, self._parts)
+            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=asyncio.Task.exception)
+        return await asyncio.shield(opening)
 
     async def close(self) -> None:
-        for workspace in tuple(self._open.values()):
-            await workspace.close()
+        for opening in tuple(self._open.values()):
+            if opening.done() and opening.exception() is None:
+                await opening.result().close()
         self._open.clear()
         await self.ledger.close()
 

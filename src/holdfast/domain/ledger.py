@@ -51,7 +51,8 @@ __all__ = [
 
 
 class Admit(msgspec.Struct, frozen=True):
-    """A prompt is accepted. The store fills in `number`, `position` and `state`.
+    """A prompt is accepted. The store fills in `number`, `position` and `state`. One that interrupts marks every
+    other run of its session that has not ended, as `CancelSession` does.
 
     Refused: `run_exists`, `unknown_session`.
     """

@@ -21,6 +21,7 @@ from holdfast.domain.messages import (
     TextPart,
     ToolCall,
     ToolCallPart,
+    encodable,
 )
 from holdfast.domain.models import (
     FinishedPart,
@@ -155,6 +156,7 @@ class Assembly:
         return tuple(self._whole(index) for index in range(len(self._slots)))
 
     def _feed_text(self, text: str, now: int) -> tuple[Growth, ...]:
+        text = encodable(text)
         if not self._slots and not self._newline_dropped and text.startswith("\n"):
             self._newline_dropped = True
             text = text[1:]
@@ -174,6 +176,7 @@ class Assembly:
         return (*closed, self._whole(self._text[0]))
 
     def _feed_reasoning(self, text: str, now: int) -> tuple[Growth, ...]:
+        text = encodable(text)
         if not text:
             return ()
         self.size += len(text)
@@ -220,7 +223,7 @@ class Assembly:
             return (*closed, self._whole(index))
         index, call = self._calls[part.id]
         if isinstance(part, ToolCallDelta):
-            call.pieces.append(part.text)
+            call.pieces.append(encodable(part.text))
             self.size += len(part.text)
             return ()
         call.finish()

@@ -14,7 +14,7 @@ from holdfast.domain.errors import StorageError, ToolError
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
-from holdfast.domain.messages import Message, ToolCall, ToolResult
+from holdfast.domain.messages import Message, ToolCall, ToolResult, encodable
 from holdfast.domain.tools import Tool, ToolOutcome
 from holdfast.engine.kit import Kit
 from holdfast.engine.turn import Turn, TurnClosed
@@ -58,17 +58,23 @@ class _Step:
         self.tools = {tool.spec.name: tool for tool in tools}
         self.malformed = turn.open.malformed_calls if turn.open else frozenset()
         self.is_stopped = False
+        self._task = asyncio.current_task()
 
     def is_parallel(self, call: ToolCall) -> bool:
         tool = self.tools.get(call.name)
         return tool is not None and tool.is_parallel
 
     async def run(self, call: ToolCall) -> None:
+        self._stop_if_cancelled()
         outcome = ToolOutcome(_STOPPED, is_error=True) if self.is_stopped else await self._outcome(call)
         self.is_stopped = self.is_stopped or outcome.stops_turn
         await self.turn.add_result(self.turn.author.tool(_result(call, outcome)))
-        if _is_being_cancelled():
-            # The tool kept its cancellation to itself: what it answers counts, but nothing follows it.
+        # A tool may keep its cancellation to itself: what it answers counts, but nothing follows it.
+        self._stop_if_cancelled()
+
+    def _stop_if_cancelled(self) -> None:
+        """Calls side by side have tasks of their own, which learn of a cancel a moment later than the run does."""
+        if any(task is not None and task.cancelling() for task in (self._task, asyncio.current_task())):
             raise asyncio.CancelledError
 
     async def _outcome(self, call: ToolCall) -> ToolOutcome:
@@ -87,8 +93,7 @@ class _Step:
         except (StorageError, TurnClosed):
             raise
         except asyncio.CancelledError:
-            if _is_being_cancelled():
-                raise
+            self._stop_if_cancelled()
             return ToolOutcome(f"{call.name} gave up.", is_error=True)
         except Exception as error:
             return ToolOutcome(f"{call.name} failed: {type(error).__name__}: {error}", is_error=True)
@@ -127,18 +132,12 @@ async def _together(step: _Step, calls: Iterable[ToolCall], most: int) -> None:
         raise errors.exceptions[0] from None
 
 
-def _is_being_cancelled() -> bool:
-    """Somebody asked this task to stop; a tool that merely raises `CancelledError` is nobody."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
 def _result(call: ToolCall, outcome: ToolOutcome) -> ToolResult:
     return ToolResult(
         tool_call_id=call.id,
         name=call.name,
-        content=outcome.content,
-        metadata=outcome.metadata,
+        content=encodable(outcome.content),
+        metadata=encodable(outcome.metadata),
         is_error=outcome.is_error,
         data=outcome.data,
         mime_type=outcome.mime_type,

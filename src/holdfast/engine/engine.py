@@ -171,13 +171,13 @@ class Engine:
         self.tell(session, Enter(run))
         # A cancellation that came before this first step is delivered here, before anything is done.
         await asyncio.sleep(0)
-        turn = self._turn_for(await self._load(run))
-        self._lives[run].turn = turn
+        record = await self._load(run)
+        turn = self._lives[run].turn = self._turn_for(record)
         if turn.run.kind == "summary":
             await turn.start(None)
             await drive_summary(turn, self.kit)
             return
-        prompt = await self._prompt_message(run, turn.author)
+        prompt = turn.author.user(record.run.prompt, record.attachments)
         await turn.start(prompt)
         self._titler.consider(turn.run, prompt)
         await drive(turn, self.kit, partial(self.boundary, session, run))
@@ -271,19 +271,24 @@ class Engine:
         """Settle, store the end, tell it: again and again until it is stored, for an end is never lost."""
         announce = partial(announce_ends, outlet=self.outside.outlet, session=session)
         wait = self.kit.settings.retry_first
+        make = self._end_operations
         while True:
             try:
-                operations = await self._end_operations(ends)
-                await self.recorder.put(*operations, announce=announce)
+                await self.recorder.put(*await make(ends), announce=announce)
             except OwnerChanged:
                 break
             except StorageError as error:
                 self._tell_failure(error)
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, self.kit.settings.retry_longest)
+            except Exception as error:
+                # Settling is beyond us: the run still ends, if with nothing but its end.
+                make = self._bare_ends
+                context = {"message": "an end could not be settled", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
             else:
                 self.storage_fails = False
                 break
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, self.kit.settings.retry_longest)
         for end in ends:
             self._lives.pop(end.run, None)
             del self._ends[end.run]
@@ -300,6 +305,10 @@ class Engine:
                 operations += end_of_turn(turn, together, ending, self.outside.clock.now_ms())
         # The ends get the last numbers: everything else is told before the first of them.
         return sorted(operations, key=lambda operation: isinstance(operation, EndRun))
+
+    async def _bare_ends(self, ends: list[End]) -> list[Operation]:
+        now = self.outside.clock.now_ms()
+        return [EndRun(end.run, end.outcome, now, folded_into=end.host or RunId("")) for end in ends]
 
     async def _settling(self, end: End) -> Turn:
         """The turn to be settled, complete: also of a run that was stopped before it had one."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from holdfast.domain.errors import (
+    BadRequest,
     EmptyPrompt,
     HoldfastError,
     InvalidRunId,
@@ -36,6 +37,7 @@ from holdfast.domain.ledger import (
     RemoveRun,
     Reorder,
 )
+from holdfast.domain.messages import encodable
 from holdfast.domain.runs import AttachmentNote, Prompt, Run, body_hash
 from holdfast.engine import lifecycle
 from holdfast.engine.engine import Engine
@@ -92,13 +94,18 @@ class Inputs:
         """End all that waits in the session; the head goes on."""
         head = self._engine.lane(session).head
         covered: list[RunId] = []
+        folded: set[RunId] = set()
 
         def tell() -> None:
-            covered.extend(waiting.run for waiting in self._engine.lane(session).queue)
+            lane = self._engine.lane(session)
+            covered.extend(waiting.run for waiting in lane.queue)
+            folded.update(lane.folded)
             self._engine.tell(session, lifecycle.ClearQueue())
 
         receipt = await self._stop(ClearQueue(session, () if head is None else (head,), by), session, tell)
-        return tuple(dict.fromkeys((*covered, *(run.run_id for run in receipt.runs))))
+        named = dict.fromkeys((*covered, *(run.run_id for run in receipt.runs)))
+        # A run that joined a turn while the clear was being written shares that turn's end.
+        return tuple(run for run in named if run not in folded)
 
     async def cancel_run(self, run_id: RunId, by: str = "") -> Run:
         """Stop one run, active or waiting. A finished one is answered as it is."""
@@ -253,6 +260,8 @@ class _Stopping:
 def _check(prompt: Prompt) -> None:
     if prompt.run_id and not is_valid_run_id(prompt.run_id):
         raise InvalidRunId
+    if encodable(prompt.prompt) != prompt.prompt:
+        raise BadRequest("The prompt is not valid Unicode text: it holds half characters. Send it as UTF-8.")
     has_text_file = any(item.mime_type.startswith("text/") for item in prompt.attachments)
     if prompt.kind == "prompt" and not prompt.prompt.strip() and not has_text_file:
         raise EmptyPrompt

@@ -8,7 +8,7 @@ events all happen in the order of the event numbers, in whatever order the waiti
 import asyncio
 from collections.abc import Callable, Sequence
 
-from holdfast.domain.errors import StorageError, StorageUnavailable, StorageUnknown
+from holdfast.domain.errors import StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Answer, Operation, Receipt, Write
 from holdfast.engine.ports import Ledger, Outlet
@@ -80,7 +80,7 @@ class Recorder:
         self._ticket += 1
         try:
             answers = await self._commit([item.write for item in batch])
-        except StorageError as error:
+        except Exception as error:
             for item in batch:
                 if not item.future.done():
                     item.future.set_exception(error)
@@ -107,15 +107,20 @@ class Recorder:
             raise StorageUnavailable
 
     def _tell(self, item: _Item, answer: Answer) -> None:
-        if item.then is not None:
-            item.then(answer)
-        if isinstance(answer, Receipt):
-            if item.announce is not None:
-                item.announce(answer)
-            else:
-                self._outlet.publish(answer.entries)
+        try:
+            if item.then is not None:
+                item.then(answer)
+            if isinstance(answer, Receipt):
+                (item.announce or self._publish)(answer)
+        except Exception as error:
+            # One listener's mistake must not keep the others from their answers.
+            context = {"message": "telling what was stored failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
         if not item.future.done():
             item.future.set_result(answer)
+
+    def _publish(self, receipt: Receipt) -> None:
+        self._outlet.publish(receipt.entries)
 
 
 def _retrieve(future: asyncio.Future[Answer]) -> None:

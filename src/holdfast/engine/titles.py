@@ -1,9 +1,9 @@
 """A session's title, made by the small model beside the first turn. A cancel of the turn leaves it alone."""
 
 import re
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
-from holdfast.domain.errors import ProviderError
+from holdfast.domain.errors import ProviderError, StorageError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Message, text_of
@@ -78,6 +78,11 @@ class Titler:
         await self._tasks.drain()
 
     async def _name(self, run: Run, prompt: Message) -> None:
+        # A title is a nicety: a store that fails now has more important things to say.
+        with suppress(StorageError):
+            await self._name_if_first(run, prompt)
+
+    async def _name_if_first(self, run: Run, prompt: Message) -> None:
         messages = await self._kit.ledger.messages(self._kit.workspace, run.session_id)
         if has_user_text(message for message in messages if message.run_id != run.run_id):
             return

@@ -1,5 +1,6 @@
 """The database file: opened by one server, checked before use, written by one thread."""
 
+import threading
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ class Database:
         self._writer = Writer(connections[0], tidy, probe)
         self._readers = Readers(connections[1:])
         self._is_closed = False
+        self._end = threading.Lock()
 
     @classmethod
     def open(
@@ -68,12 +70,15 @@ class Database:
         return await self._writer.submit(work, sync=sync).future
 
     def close(self) -> None:
-        """Do what was asked for, put everything into the one file, let go of the directory. Blocks."""
-        self._writer.close()
-        self._readers.close()
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Do what was asked for, put everything into the one file, let go of the directory. Blocks each caller."""
+        with self._end:
+            if not self._is_closed:
+                self._is_closed = True
+                self._writer.close()
+                self._readers.close()
+                self._close_files()
+
+    def _close_files(self) -> None:
         writer, *readers = self._connections
         try:
             for reader in readers:

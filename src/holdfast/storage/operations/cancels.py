@@ -9,22 +9,27 @@ from holdfast.domain.ledger import CancelRun, CancelSession, ClearQueue
 from holdfast.domain.runs import Run
 from holdfast.storage.operations.context import Context, Refused
 
-__all__ = ["perform"]
+__all__ = ["mark", "perform"]
 
 
 def perform(operation: CancelSession | CancelRun | ClearQueue, context: Context) -> None:
     for run in _covered(operation, context):
         context.cover(run)
-        if run.cancel_requested or run.outcome is not None:
-            continue
-        marked = msgspec.structs.replace(
-            run,
-            cancel_requested=True,
-            cancelled_by=operation.by,
-            state="cancelling" if run.state == "active" else run.state,
-        )
-        context.put_run(marked)
-        context.say_run("updated", marked)
+        mark(run, operation.by, context)
+
+
+def mark(run: Run, by: str, context: Context) -> None:
+    """Ask the run to stop, unless it has ended or was asked before."""
+    if run.cancel_requested or run.outcome is not None:
+        return
+    marked = msgspec.structs.replace(
+        run,
+        cancel_requested=True,
+        cancelled_by=by,
+        state="cancelling" if run.state == "active" else run.state,
+    )
+    context.put_run(marked)
+    context.say_run("updated", marked)
 
 
 def _covered(operation: CancelSession | CancelRun | ClearQueue, context: Context) -> Iterable[Run]:

@@ -8,6 +8,7 @@ from holdfast.domain.events import Change, RunEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, Redeliver, RemoveRun, Reorder, RunRecord
 from holdfast.domain.runs import Run
+from holdfast.storage.operations.cancels import mark
 from holdfast.storage.operations.context import Context, Refused
 
 __all__ = ["perform"]
@@ -35,6 +36,7 @@ def _admit(operation: Admit, context: Context) -> None:
         raise Refused("run_exists")
     if context.tables.sessions.get(operation.run.session_id) is None:
         raise Refused("unknown_session")
+    others = runs.open_in(operation.run.session_id) if operation.run.delivery == "interrupt" else []
     ahead = runs.count_ahead(operation.run.session_id)
     run = msgspec.structs.replace(
         operation.run,
@@ -45,6 +47,9 @@ def _admit(operation: Admit, context: Context) -> None:
     runs.add(RunRecord(run, operation.body_hash, operation.attachments))
     context.say(RunEvent(Change("created", run)))
     context.cover(run)
+    # What an interrupt cancels is on disk with it: a crash must not take that up again.
+    for other in others:
+        mark(other, run.client_id, context)
 
 
 def _remove(run_id: RunId, context: Context) -> None:

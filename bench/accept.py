@@ -1,0 +1,112 @@
+"""What it costs to accept a prompt, and to cancel a run: until it is on the disk and everybody is told."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from statistics import median
+
+from bench.figures import Figure, Goal, ratio_of_medians
+from bench.stage import Bare, HeldModels, Stage, sessions, stage
+from holdfast.domain.ids import SessionId
+from holdfast.domain.runs import Prompt, Run
+
+__all__ = ["measure"]
+
+SINGLE = 150
+TOGETHER = 50
+ROUNDS = 15
+SUBMITTERS = 50
+EACH = 40
+CANCELS = 100
+_PROMPT = "Please look at the failing test and say in one sentence what is wrong with it."
+
+
+async def _submit(on: Stage, session: SessionId) -> Run:
+    return await on.workspace.inputs.submit(Prompt(session, _PROMPT, delivery="queue"))
+
+
+async def _single(on: Stage, bare: Bare, models: HeldModels) -> list[tuple[float, float]]:
+    """One accept at a time, each by a session that does nothing; what its run does then is over before the next."""
+    pairs = []
+    for session in await sessions(on, SINGLE):
+        limit = bare.commit()
+        began = time.perf_counter()
+        await _submit(on, session)
+        pairs.append((time.perf_counter() - began, limit))
+        await models.until(models.begun + 1)
+    return pairs
+
+
+async def _together(on: Stage, bare: Bare, held: list[SessionId]) -> list[tuple[float, float]]:
+    """Many at once: until the last of them is answered. They wait behind runs that are held, so nothing else is done."""
+    pairs = []
+    for _ in range(ROUNDS):
+        limit = median(bare.commit() for _ in range(5))
+        began = time.perf_counter()
+        await asyncio.gather(*(_submit(on, session) for session in held))
+        pairs.append((time.perf_counter() - began, limit))
+    return pairs
+
+
+async def _steady(on: Stage, held: list[SessionId]) -> float:
+    """Accepted per second when each of many submitters asks again as soon as it is answered."""
+
+    async def ask(session: SessionId) -> None:
+        for _ in range(EACH):
+            await _submit(on, session)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(ask(session) for session in held))
+    return SUBMITTERS * EACH / (time.perf_counter() - began)
+
+
+async def _cancels(on: Stage, bare: Bare, models: HeldModels) -> list[tuple[float, float]]:
+    pairs = []
+    for session in await sessions(on, CANCELS):
+        before = models.begun
+        run = await _submit(on, session)
+        await models.until(before + 1)
+        limit = bare.commit()
+        began = time.perf_counter()
+        await on.workspace.inputs.cancel(session)
+        pairs.append((await on.ends.of(run.run_id) - began, limit))
+        await on.workspace.engine.until_quiet(session)
+    return pairs
+
+
+def _ms(pairs: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    return ((value * 1e3, limit * 1e3) for value, limit in pairs)
+
+
+async def _measure() -> list[Figure]:
+    models = HeldModels()
+    async with stage(models) as on:
+        bare = Bare(on.path)
+        grouped = Bare(on.path / "data", row=b"x" * 400)
+        for _ in range(20):
+            bare.commit()
+        single = await _single(on, bare, models)
+        cancelled = await _cancels(on, bare, models)
+        held = await sessions(on, TOGETHER)
+        before = models.begun
+        await asyncio.gather(*(_submit(on, session) for session in held))
+        await models.until(before + TOGETHER)
+        together = await _together(on, bare, held)
+        began = time.perf_counter()
+        for _ in range(EACH):
+            grouped.commit(SUBMITTERS)
+        raw = SUBMITTERS * EACH / (time.perf_counter() - began)
+        steady = await _steady(on, held[:SUBMITTERS])
+        bare.close()
+        grouped.close()
+    one = "one bare synced commit"
+    return [
+        ratio_of_medians("accept to durable, p50", "ms", _ms(single), one, Goal(1.5, is_ratio=True)),
+        ratio_of_medians(f"{TOGETHER} accepts at once, p50", "ms", _ms(together), one, Goal(3, is_ratio=True)),
+        Figure(f"accepts, {SUBMITTERS} submitters", steady, "per second", raw, f"bare rows, {SUBMITTERS} to a commit"),
+        ratio_of_medians("cancel to durable end, p50", "ms", _ms(cancelled), one, Goal(3, is_ratio=True)),
+    ]
+
+
+def measure() -> list[Figure]:
+    return asyncio.run(_measure())

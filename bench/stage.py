@@ -1,0 +1,163 @@
+"""What the figures are measured on: a workspace on the real disk, models that hold still, and bare SQLite."""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import apsw
+
+from holdfast.app import Parts, Workspace, open_workspace
+from holdfast.domain.events import LiveEvent, RunCompleteEvent
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.ledger import Entry
+from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
+from holdfast.engine.ports import Models, Outlet
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Say, ScriptedModel, ScriptedModels, Step
+from holdfast.storage.ledger import SqliteLedger
+
+__all__ = ["Bare", "Ends", "HeldModels", "Stage", "directory", "model_saying", "sessions", "stage", "words"]
+
+_ON_DISK = "/var/tmp"
+"""Where there are both, /tmp may be in memory, this is on a disk. TMPDIR overrules it."""
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    where = os.environ.get("TMPDIR") or (_ON_DISK if os.access(_ON_DISK, os.W_OK) else None)
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=where) as path:
+        yield Path(path)
+
+
+def words(count: int) -> str:
+    """A text of so many tokens."""
+    return " ".join(f"w{number % 10_000:04}" for number in range(count))
+
+
+def model_saying(text: str) -> ScriptedModel:
+    return ScriptedModel(lambda _: Step((Say(text),)))
+
+
+class HeldModels:
+    """A model that says a few words and then nothing more. `begun` counts the answers that have come that far."""
+
+    def __init__(self, text: str = "one two three four") -> None:
+        self._parts = [TextDelta(f" {word}") for word in text.split()]
+        self.begun = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo("bench", "held", context_window=200_000)
+
+    async def large(self) -> "HeldModels":
+        return self
+
+    async def small(self) -> "HeldModels":
+        return self
+
+    async def stream(self, _request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        for part in self._parts:
+            yield part
+        self.begun += 1
+        self._changed.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def until(self, count: int) -> None:
+        while self.begun < count:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Ends:
+    """Stands between engine and bus and notes when a run's end is published."""
+
+    def __init__(self) -> None:
+        self._outlet: Outlet | None = None
+        self._waiting: dict[RunId, asyncio.Future[float]] = {}
+        self.seen: dict[RunId, float] = {}
+
+    def tap(self, outlet: Outlet) -> Outlet:
+        self._outlet = outlet
+        return self
+
+    def publish(self, entries: Iterable[Entry]) -> None:
+        assert self._outlet is not None
+        told = tuple(entries)
+        self._outlet.publish(told)
+        for entry in told:
+            if isinstance(entry.event, RunCompleteEvent):
+                self._note(entry.event.payload.payload.run_id)
+
+    def publish_live(self, event: LiveEvent) -> None:
+        assert self._outlet is not None
+        self._outlet.publish_live(event)
+
+    async def of(self, run: RunId) -> float:
+        """When the run's end was published, on the clock of `time.perf_counter`."""
+        if run not in self.seen:
+            self._waiting[run] = asyncio.get_running_loop().create_future()
+            return await self._waiting.pop(run)
+        return self.seen[run]
+
+    def _note(self, run: RunId) -> None:
+        self.seen[run] = time.perf_counter()
+        if run in self._waiting:
+            self._waiting[run].set_result(self.seen[run])
+
+
+class Stage:
+    """An open workspace and what stands around it."""
+
+    def __init__(self, path: Path, ledger: SqliteLedger, workspace: Workspace, ends: Ends) -> None:
+        self.path = path
+        self.ledger = ledger
+        self.workspace = workspace
+        self.ends = ends
+
+
+@asynccontextmanager
+async def stage(models: Models | ScriptedModel) -> AsyncIterator[Stage]:
+    with directory() as path:
+        ledger = SqliteLedger(path / "data")
+        ends = Ends()
+        chosen = ScriptedModels(models) if isinstance(models, ScriptedModel) else models
+        settings = EngineSettings(titles=False)
+        workspace = await open_workspace(str(path), Parts(ledger, chosen, settings=settings, tap=ends.tap))
+        try:
+            yield Stage(path, ledger, workspace, ends)
+        finally:
+            await workspace.close()
+            await ledger.close()
+
+
+async def sessions(on: Stage, count: int) -> list[SessionId]:
+    made = await asyncio.gather(*(on.workspace.sessions.create(f"Session {number}") for number in range(count)))
+    return [session.id for session in made]
+
+
+class Bare:
+    """SQLite with nothing around it, on the same disk and with the same promises."""
+
+    def __init__(self, path: Path, row: bytes = b"a small row") -> None:
+        self._connection = apsw.Connection(str(path / "bare.db"))
+        self._connection.pragma("journal_mode", "WAL")
+        self._connection.pragma("synchronous", "FULL")
+        self._connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, body BLOB NOT NULL)")
+        self._row = row
+
+    def commit(self, rows: int = 1) -> float:
+        """Seconds for one synced commit of so many rows."""
+        began = time.perf_counter()
+        self._connection.execute("BEGIN IMMEDIATE")
+        for _ in range(rows):
+            self._connection.execute("INSERT INTO rows (body) VALUES (?)", (self._row,))
+        self._connection.execute("COMMIT")
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        self._connection.close()

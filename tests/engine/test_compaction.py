@@ -1,0 +1,356 @@
+"""Summaries: when a conversation is nearly full, what one asks and stores, and what is left when one is cut off."""
+
+import pytest
+
+from engine.helpers import PATIENT, answering, info, session_of, texts_of, until
+from holdfast.domain.errors import SessionBusy
+from holdfast.domain.events import MessageEvent
+from holdfast.domain.ledger import PatchSession
+from holdfast.domain.messages import text_of
+from holdfast.domain.sessions import SessionPatch, Todo
+from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.domain.usage import Price, Usage
+from holdfast.engine.compaction import is_nearly_full
+from holdfast.engine.kit import text
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.testing.gates import GatedModel, GatedTool, SimpleTool
+from holdfast.testing.harness import World
+
+FULL = Usage(input_tokens=700, output_tokens=100)
+WORK = Step((Say("working"), Call("tool")), FULL)
+SUMMARY = Step((Say("in short"),), Usage(input_tokens=10, output_tokens=5))
+DONE = Step((Say("done"),), Usage(input_tokens=20, output_tokens=1))
+
+
+def small(*steps: Step, window: int = 1000) -> ScriptedModel:
+    """A model whose window holds little: 800 tokens and it is nearly full."""
+    return ScriptedModel(steps, info=info(window, Price(input=1_000_000.0)))
+
+
+class Shutter(SimpleTool):
+    """A tool that shuts a gate of the model, so that what is asked next waits there."""
+
+    def __init__(self, model: GatedModel, *, midway: bool = False) -> None:
+        self.gate = model.midway if midway else model.before
+        super().__init__("tool", self._shut)
+
+    async def _shut(self, _: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        self.gate.reached.clear()
+        self.gate.shut()
+        return ToolOutcome("shut")
+
+    async def holds(self) -> None:
+        """Wait until somebody waits there."""
+        await until(lambda: self.started == 1)
+        await self.gate.reached.wait()
+
+
+async def summaries(world: World) -> list[str]:
+    return [text_of(message) for message in await world.messages() if message.is_summary_message]
+
+
+# When.
+
+
+@pytest.mark.parametrize(
+    ("window", "used", "is_full"),
+    [
+        (0, 10**9, False),
+        (1_000, 799, False),
+        (1_000, 800, True),
+        (1_000, 2_000, True),
+        (200_000, 159_999, False),
+        (200_000, 160_000, True),
+        (200_001, 180_000, False),
+        (200_001, 180_001, True),
+        (1_000_000, 979_999, False),
+        (1_000_000, 980_000, True),
+    ],
+)
+def test_thresholds(window: int, used: int, is_full: bool) -> None:
+    assert is_nearly_full(window, used) == is_full
+
+
+@pytest.mark.parametrize(
+    ("usage", "count"),
+    [
+        (Usage(input_tokens=700, output_tokens=99), 2),
+        (Usage(input_tokens=700, output_tokens=100), 3),
+        (Usage(input_tokens=1, cache_read_tokens=699, output_tokens=100), 3),
+        (Usage(input_tokens=1, cache_write_tokens=5_000), 2),
+    ],
+)
+async def test_what_counts_is_the_size_of_the_context(usage: Usage, count: int) -> None:
+    model = small(Step((Call("tool"),), usage), SUMMARY if count == 3 else DONE, DONE)
+    world = await World.open(model, tools=[answering("tool")])
+    await world.prompt("go", "r1")
+    await world.quiet()
+    assert len(model.requests) == count
+
+
+async def test_it_can_be_switched_off() -> None:
+    settings = EngineSettings(titles=False, auto_summarize=False)
+    world = await World.open(small(WORK, DONE), tools=[answering("tool")], settings=settings)
+    await world.prompt("go", "r1")
+    await world.quiet()
+    assert await summaries(world) == []
+
+
+# Inside a run.
+
+
+async def test_a_summary_in_the_middle_of_a_run_keeps_the_run() -> None:
+    """C-20: the same run id goes on after it, and only the real end is told."""
+    model = small(WORK, SUMMARY, DONE)
+    world = await World.open(model, tools=[answering("tool")])
+    await world.prompt("build a boat", "r1")
+    await world.quiet()
+    end = world.end_of("r1")
+    assert (end.outcome, end.text) == ("completed", "done")
+    assert len(world.ends()) == 1
+    assert {message.run_id for message in await world.messages()} == {"r1"}
+    assert await world.finishes() == ["tool_use", "end_turn", "end_turn"]
+    await world.assert_valid(model.requests)
+
+
+async def test_a_summary_is_asked_for_without_tools_and_with_the_whole_conversation() -> None:
+    model = small(WORK, SUMMARY, DONE)
+    world = await World.open(model, tools=[answering("tool")])
+    await world.prompt("build a boat", "r1")
+    await world.quiet()
+    _, asked, _ = model.requests
+    assert asked.tools == ()
+    assert asked.system == text("summary.md")
+    assert [message.role for message in asked.messages] == ["user", "assistant", "tool", "user"]
+    assert texts_of(asked.messages, "user")[0] == "build a boat"
+
+
+async def test_after_a_summary_the_model_knows_what_it_was_doing() -> None:
+    model = small(WORK, SUMMARY, DONE)
+    world = await World.open(model, tools=[answering("tool")])
+    await world.prompt("build a boat", "r1")
+    await world.quiet()
+    (begin,) = model.requests[2].messages
+    assert begin.role == "user"
+    assert text_of(begin).startswith("in short")
+    assert text_of(begin).endswith("build a boat")
+
+
+async def test_a_second_summary_is_made_from_the_first() -> None:
+    """Nothing that the first one kept is forgotten."""
+    second = Step((Say("shorter still"),))
+    model = small(WORK, SUMMARY, WORK, second, DONE)
+    world = await World.open(model, tools=[answering("tool")])
+    await world.prompt("build a boat", "r1")
+    await world.quiet()
+    asked = model.requests[3]
+    assert texts_of(asked.messages, "user")[0].startswith("in short")
+    assert texts_of(asked.messages, "assistant") == ["working"]
+    assert await summaries(world) == ["in short", "shorter still"]
+    await world.assert_valid(model.requests)
+
+
+async def test_a_turn_that_is_over_is_summarised_and_ends() -> None:
+    """For the next prompt; the answer of the run is its own last word, not the summary."""
+    model = small(Step((Say("that was long"),), FULL), SUMMARY, DONE)
+    world = await World.open(model)
+    await world.prompt("one", "r1")
+    await world.quiet()
+    assert world.end_of("r1").text == "that was long"
+    await world.prompt("two", "r2")
+    await world.quiet()
+    assert texts_of(model.requests[2].messages, "user") == ["in short", "two"]
+    await world.assert_valid(model.requests)
+
+
+async def test_prompts_that_steer_are_folded_after_a_summary() -> None:
+    model = GatedModel(small(WORK, SUMMARY, DONE))
+    shutter = Shutter(model)
+    world = await World.open(model, tools=[shutter])
+    await world.prompt("one", "r1")
+    await shutter.holds()
+    await world.prompt("two")
+    model.before.open()
+    await world.quiet()
+    assert texts_of(model.requests[2].messages, "user")[-1] == "two"
+    await world.assert_valid(model.requests)
+
+
+# Cut off.
+
+
+@pytest.mark.parametrize("midway", [False, True])
+async def test_a_cancel_during_a_summary_cancels_the_run(midway: bool) -> None:
+    """C-44: it ends cancelled, and no summary is left."""
+    model = GatedModel(small(WORK, SUMMARY, DONE), after=1)
+    shutter = Shutter(model, midway=midway)
+    world = await World.open(model, tools=[shutter], settings=PATIENT)
+    await world.prompt("go", "r1")
+    await shutter.holds()
+    assert await summaries(world) == [""]
+    await world.cancel()
+    await world.quiet()
+    assert world.end_of("r1").outcome == "cancelled"
+    assert await world.finishes() == ["tool_use", "canceled"]
+    assert await summaries(world) == []
+    told = [(event.payload.type, event.payload.payload.is_summary_message) for event in world.message_events()]
+    assert told.count(("deleted", True)) == 1
+    assert (await session_of(world)).summary_message_id == ""
+    assert model.open_streams == 0
+    await world.assert_valid()
+
+
+async def test_after_a_cancelled_summary_the_conversation_goes_on() -> None:
+    """C-44."""
+    model = GatedModel(small(WORK, DONE))
+    shutter = Shutter(model)
+    world = await World.open(model, tools=[shutter], settings=PATIENT)
+    await world.prompt("one", "r1")
+    await shutter.holds()
+    await world.cancel()
+    await world.quiet()
+    model.before.open()
+    await world.prompt("two", "r2")
+    await world.quiet()
+    assert world.end_of("r2").text == "done"
+    assert texts_of(model.requests[-1].messages, "user") == ["one", "two"]
+    await world.assert_valid(model.requests)
+
+
+@pytest.mark.parametrize("broken", [Step((Say("in sh"), Fail("gone"))), Step((Say(" "),)), Step(())])
+async def test_a_summary_that_fails_fails_the_run_and_is_not_used(broken: Step) -> None:
+    model = small(WORK, broken, DONE)
+    world = await World.open(model, tools=[answering("tool")])
+    await world.prompt("one", "r1")
+    await world.quiet()
+    assert world.end_of("r1").outcome == "failed"
+    assert await world.finishes() == ["tool_use", "error"]
+    assert (await session_of(world)).summary_message_id == ""
+    await world.prompt("two", "r2")
+    await world.quiet()
+    assert texts_of(model.requests[2].messages, "user") == ["one", "two"]
+    await world.assert_valid(model.requests)
+
+
+# By hand.
+
+
+async def conversed(*steps: Step) -> tuple[World, ScriptedModel]:
+    """A session in which something was said."""
+    model = ScriptedModel([Step((Say("hello"),), Usage(30, 3)), *steps], info=info(price=Price(output=1_000_000.0)))
+    world = await World.open(model, settings=PATIENT)
+    await world.prompt("one", "r1")
+    await world.quiet()
+    return world, model
+
+
+async def test_a_summary_by_hand_is_a_run() -> None:
+    world, model = await conversed(SUMMARY, DONE)
+    run = await world.workspace.inputs.summarize(world.session)
+    assert run.kind == "summary"
+    await world.quiet()
+    end = world.end_of(run.run_id)
+    assert (end.outcome, end.text) == ("completed", "in short")
+    assert texts_of(model.requests[1].messages, "user")[0] == "one"
+    await world.prompt("two", "r2")
+    await world.quiet()
+    assert texts_of(model.requests[2].messages, "user") == ["in short", "two"]
+    assert (await world.outline())[:2] == ["user:one", "assistant:hello"]
+    await world.assert_valid(model.requests)
+
+
+async def test_a_summary_replaces_the_counters_and_adds_its_cost() -> None:
+    world, _ = await conversed(SUMMARY)
+    before = await session_of(world)
+    await world.workspace.inputs.summarize(world.session)
+    await world.quiet()
+    after = await session_of(world)
+    assert (before.prompt_tokens, before.completion_tokens, before.cost) == (30, 3, 3.0)
+    assert (after.prompt_tokens, after.completion_tokens, after.cost) == (0, 5, 8.0)
+    assert after.summary_message_id == (await world.messages())[-1].id
+
+
+async def test_a_summary_without_reported_usage_is_estimated_and_costs_nothing() -> None:
+    world, _ = await conversed(Step((Say("twelve chars"),)))
+    await world.workspace.inputs.summarize(world.session)
+    await world.quiet()
+    after = await session_of(world)
+    assert (after.completion_tokens, after.cost) == (3, 3.0)
+
+
+async def test_a_busy_session_is_not_summarised() -> None:
+    tool = GatedTool("tool")
+    world = await World.open(ScriptedModel([Step((Call("tool"),)), DONE]), tools=[tool], settings=PATIENT)
+    await world.prompt("go", "r1")
+    await tool.gate.reached.wait()
+    with pytest.raises(SessionBusy):
+        await world.workspace.inputs.summarize(world.session)
+    tool.gate.open()
+    await world.quiet()
+    assert await summaries(world) == []
+    assert len(world.ends()) == 1
+
+
+async def test_an_empty_session_needs_no_summary() -> None:
+    model = ScriptedModel([])
+    world = await World.open(model)
+    run = await world.workspace.inputs.summarize(world.session)
+    await world.quiet()
+    assert world.end_of(run.run_id).outcome == "completed"
+    assert (model.requests, await world.messages()) == ([], [])
+
+
+async def test_todos_are_handed_over() -> None:
+    world, model = await conversed(SUMMARY)
+    todos = (Todo("saw planks", "completed", "sawing"), Todo("caulk", "in_progress", "caulking"))
+    await world.workspace.engine.recorder.put(PatchSession(SessionPatch(world.session, 1, todos=todos)))
+    await world.workspace.inputs.summarize(world.session)
+    await world.quiet()
+    ask = texts_of(model.requests[1].messages, "user")[-1]
+    assert "[completed] saw planks" in ask
+    assert "[in_progress] caulk" in ask
+
+
+async def test_a_summary_by_hand_can_be_cancelled() -> None:
+    model = GatedModel(ScriptedModel([Step((Say("hello"),)), SUMMARY]), after=0)
+    world = await World.open(model, settings=PATIENT)
+    await world.prompt("one", "r1")
+    await world.quiet()
+    model.before.shut()
+    model.before.reached.clear()
+    run = await world.workspace.inputs.summarize(world.session)
+    await model.before.reached.wait()
+    await world.cancel()
+    await world.quiet()
+    assert world.end_of(run.run_id).outcome == "cancelled"
+    assert await summaries(world) == []
+    assert (await session_of(world)).summary_message_id == ""
+    await world.assert_valid()
+
+
+async def test_a_prompt_that_comes_during_a_summary_gets_a_turn_of_its_own() -> None:
+    """Nothing is folded into a summary."""
+    model = GatedModel(ScriptedModel([Step((Say("hello"),)), SUMMARY, DONE]))
+    world = await World.open(model, settings=PATIENT)
+    await world.prompt("one", "r1")
+    await world.quiet()
+    model.before.shut()
+    model.before.reached.clear()
+    await world.workspace.inputs.summarize(world.session)
+    await model.before.reached.wait()
+    run = await world.prompt("two", delivery="steer")
+    model.before.open()
+    await world.quiet()
+    assert world.end_of(run.run_id).folded_into == ""
+    assert texts_of(model.requests[2].messages, "user") == ["in short", "two"]
+
+
+async def test_the_summary_message_is_marked_from_its_first_event() -> None:
+    world, _ = await conversed(SUMMARY)
+    await world.workspace.inputs.summarize(world.session)
+    await world.quiet()
+    last = (await world.messages())[-1].id
+    events: list[MessageEvent] = [event for event in world.message_events() if event.payload.payload.id == last]
+    assert [event.payload.type for event in events] == ["created", "updated"]
+    assert all(event.payload.payload.is_summary_message for event in events)

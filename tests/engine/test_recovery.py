@@ -1,0 +1,143 @@
+"""What becomes of runs that had no end when the server stopped: R9 and the sentences about crashes."""
+
+import msgspec
+
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.runs import Run
+from holdfast.engine.recovery import plan
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.testing.gates import GatedModel, GatedTool
+from holdfast.testing.harness import World
+from holdfast.testing.memory import MemoryLedger
+
+
+def echo(request: ModelRequest) -> Step:
+    return Step((Say(f"answer {len(request.messages)}"),))
+
+
+def run(name: str, **fields: object) -> Run:
+    waiting = Run(RunId(name), SessionId("s"), "waiting", "queue", 1)
+    return msgspec.structs.replace(waiting, **fields)
+
+
+def outcomes(*runs: Run, hosts: dict[RunId, Run] | None = None) -> dict[str, str]:
+    decided = plan(runs, hosts or {})
+    return {item.run_id: outcome for item, outcome in decided.ends} | {item.run_id: "again" for item in decided.again}
+
+
+def test_the_plan_sentence_by_sentence() -> None:
+    assert outcomes(run("a")) == {"a": "again"}
+    assert outcomes(run("a", started_at=5)) == {"a": "interrupted"}
+    assert outcomes(run("a", cancel_requested=True)) == {"a": "cancelled"}
+    assert outcomes(run("a", started_at=5, cancel_requested=True)) == {"a": "cancelled"}
+    assert outcomes(run("a", kind="summary")) == {"a": "interrupted"}
+
+
+def test_folded_runs_follow_their_host() -> None:
+    folded = run("b", folded_into="a", started_at=5)
+    assert outcomes(folded, run("a", started_at=5)) == {"a": "interrupted", "b": "interrupted"}
+    assert outcomes(folded, run("a", started_at=5, cancel_requested=True)) == {"a": "cancelled", "b": "cancelled"}
+    marked = run("b", folded_into="a", started_at=5, cancel_requested=True)
+    assert outcomes(marked, run("a", started_at=5)) == {"a": "interrupted", "b": "interrupted"}
+    ended = run("a", outcome="completed")
+    assert outcomes(folded, hosts={RunId("a"): ended}) == {"b": "completed"}
+
+
+def test_a_sub_agents_run_ends_with_its_parent() -> None:
+    child = run("c", parent_run_id="p")
+    assert outcomes(child, run("p", started_at=5)) == {"p": "interrupted", "c": "interrupted"}
+    assert outcomes(child, run("p", started_at=5, cancel_requested=True)) == {"p": "cancelled", "c": "cancelled"}
+    assert outcomes(child) == {"c": "interrupted"}
+
+
+def test_what_had_not_started_keeps_its_order() -> None:
+    decided = plan([run("a", started_at=5), run("b"), run("c", cancel_requested=True), run("d")], {})
+    assert [item.run_id for item in decided.again] == ["b", "d"]
+
+
+async def crashed(ledger: MemoryLedger) -> tuple[World, GatedTool]:
+    """A world that stops in the middle of a tool, with one prompt folded in, one waiting and one cancelled."""
+    first, second = GatedTool("first"), GatedTool("second")
+    first.gate.open()
+    model = ScriptedModel([Step((Say("Let me see."), Call("first"))), Step((Say("Now this."), Call("second")))])
+    world = await World.open(model, ledger=ledger, tools=[first, second])
+    await world.prompt("one", "r1")
+    await first.gate.reached.wait()
+    await world.prompt("steer", "r2", delivery="steer")
+    await second.gate.reached.wait()
+    await world.prompt("three", "r3")
+    await world.prompt("four", "r4")
+    await world.workspace.inputs.cancel_run(RunId("r4"))
+    return world, second
+
+
+async def test_a_crash_ends_what_had_started_and_goes_on_with_what_waited() -> None:
+    """R9: no tool is run again, the conversation is settled, the waiting prompt runs; R2: one end each."""
+    ledger = MemoryLedger()
+    world, tool = await crashed(ledger)
+    again = await World.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
+    await again.workspace.engine.until_quiet(world.session)
+    ended = {name: (await again.run(name)).outcome for name in ("r1", "r2", "r3", "r4")}
+    assert ended == {"r1": "interrupted", "r2": "interrupted", "r3": "completed", "r4": "cancelled"}
+    assert tool.started == 1
+    assert again.end_of("r2").folded_into == "r1"
+    assert again.end_of("r1").text == "Now this."
+    assert again.end_of("r1").error
+    messages = await again.messages(world.session)
+    result = next(item for message in messages for item in message.tool_results if item.name == "second")
+    assert result.is_error
+    assert "may have had effects" in result.content
+    finish = next(message.finish for message in messages if message.id == again.end_of("r1").message_id)
+    assert finish is not None
+    assert (finish.reason, finish.message) == ("error", "Interrupted")
+    again.session = world.session
+    await again.assert_valid()
+    await world.close()
+
+
+async def test_recovering_twice_changes_nothing() -> None:
+    ledger = MemoryLedger()
+    world, tool = await crashed(ledger)
+    held = GatedModel(ScriptedModel(echo))
+    held.before.shut()
+    second = await World.open(held, ledger=ledger, tools=[tool], ids="second")
+    await held.before.reached.wait()
+    told = {end.run_id for end in second.ends()}
+    # It dies again, now with r3 started, and comes back twice more.
+    third = await World.open(ScriptedModel(echo), ledger=ledger, ids="third")
+    await third.workspace.engine.until_quiet(world.session)
+    fourth = await World.open(ScriptedModel(echo), ledger=ledger, ids="fourth")
+    await fourth.workspace.engine.until_quiet(world.session)
+    assert told == {"r1", "r2"}
+    assert [end.run_id for end in third.ends()] == ["r3"]
+    assert fourth.ends() == []
+    assert fourth.workspace.recovered.ends == ()
+    for old in (world, second, third):
+        await old.close()
+
+
+async def test_an_old_owner_can_write_no_more() -> None:
+    """Epochs: whoever opened the workspace last owns it; what the old one still does is refused by the store."""
+    ledger = MemoryLedger()
+    world, tool = await crashed(ledger)
+    again = await World.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
+    await again.workspace.engine.until_quiet(world.session)
+    before = list(await again.messages(world.session))
+    tool.gate.open()
+    await world.quiet()
+    assert world.ends() == [] or {end.run_id for end in world.ends()} == {"r4"}
+    assert list(await again.messages(world.session)) == before
+    await world.close()
+
+
+async def test_numbers_are_never_used_twice() -> None:
+    """After an unclean end the numbering jumps; after a clean one it goes on."""
+    ledger = MemoryLedger()
+    world = await World.open(ScriptedModel(echo), ledger=ledger)
+    newest = world.workspace.bus.newest
+    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    assert again.workspace.record.newest == newest + 10_000
+    await again.close()
+    third = await World.open(ScriptedModel(echo), ledger=ledger, ids="third")
+    assert third.workspace.record.newest == again.workspace.bus.newest

@@ -1,0 +1,166 @@
+"""Titles: made beside the first turn, by the small model if it can, and never in the way."""
+
+import pytest
+
+from engine.helpers import PATIENT, info, message, said, session_of, until
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.events import SessionEvent
+from holdfast.domain.ids import RunId
+from holdfast.domain.runs import Attachment, Prompt
+from holdfast.domain.usage import Price, Usage
+from holdfast.engine.kit import text
+from holdfast.engine.ports import Model
+from holdfast.engine.settings import EngineSettings
+from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, make_title
+from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step, Think
+from holdfast.testing.gates import GatedModel
+from holdfast.testing.harness import FixedModels, World
+
+TITLED = EngineSettings(titles=True, grace=PATIENT.grace)
+LONG = "please build me a boat with two masts and a cabin for six people"
+
+
+def saying(title: str, usage: Usage | None = None) -> ScriptedModel:
+    return ScriptedModel(lambda _: Step((Say(title),), usage or Usage()), info=info(price=Price(output=1_000_000.0)))
+
+
+def broken() -> ScriptedModel:
+    return ScriptedModel(lambda _: Step((Fail(),)))
+
+
+async def titled(small: Model | Exception, large: Model | None = None, prompt: str = LONG) -> World:
+    """A session after its first turn, and after its title."""
+    world = await World.open(FixedModels(large or saying("the answer"), small), settings=TITLED)
+    await world.prompt(prompt, "r1")
+    await world.quiet()
+    await until(lambda: titles(world) != [])
+    return world
+
+
+def titles(world: World) -> list[str]:
+    """The titles that were told since the session was made, each once."""
+    told = [event.payload.payload.title for _, event in world.tape.events if isinstance(event, SessionEvent)]
+    return list(dict.fromkeys(title for title in told if title != "Test"))
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("A boat", "A boat"),
+        ("  A\nboat \n", "A boat"),
+        ('"A boat"', "A boat"),
+        ("`A boat'", "A boat"),
+        ("<think>hm\nhm</think>A boat", "A boat"),
+        ("<think>a</think>A <think>b</think>boat", "A boat"),
+        ("A boat<think>cut off", "A boat"),
+        ("<think>only", ""),
+        ("", ""),
+        ('It\'s "fine" here', 'It\'s "fine" here'),
+    ],
+)
+def test_titles_are_cleaned(raw: str, clean: str) -> None:
+    assert clean_title(raw) == clean
+
+
+def test_the_prompt_is_cut_where_there_is_no_title() -> None:
+    assert fallback_title("fix\n it ") == "fix it"
+    assert fallback_title("x" * FALLBACK_LENGTH) == "x" * FALLBACK_LENGTH
+    cut = fallback_title("x" * 51)
+    assert cut == "x" * 49 + "…"
+    assert len(fallback_title(LONG)) <= FALLBACK_LENGTH
+
+
+async def test_a_title_is_asked_for_briefly() -> None:
+    small = ScriptedModel([Step((Think("hm"), Say("A boat")))])
+    assert await make_title(small, message("user").session_id, message("user", said(LONG))) == ("A boat", 0.0)
+    (request,) = small.requests
+    assert (request.system, request.tools, request.max_output_tokens) == (text("title.md"), (), 40)
+    assert request.messages[0].parts == (said(LONG),)
+    assert small.open_streams == 0
+
+
+@pytest.mark.parametrize("step", [Step((Say("A bo"),), finish="length"), Step((Say("A"), Fail(hangs_up=True)))])
+async def test_a_title_that_was_cut_off_is_none(step: Step) -> None:
+    with pytest.raises(ProviderError):
+        await make_title(ScriptedModel([step]), message("user").session_id, message("user", said("x")))
+
+
+async def test_the_small_model_names_the_session() -> None:
+    world = await titled(saying("A boat", Usage(output_tokens=2)))
+    session = await session_of(world)
+    assert session.title == "A boat"
+    assert session.cost == pytest.approx(2.0)
+    assert session.completion_tokens != 2, "the size of the conversation is not the title's"
+
+
+@pytest.mark.parametrize("small", [broken(), ProviderError("none")])
+async def test_the_large_model_helps_out(small: Model | Exception) -> None:
+    world = await titled(small, saying("Large words"))
+    assert titles(world) == ["Large words"]
+
+
+async def test_without_any_model_the_prompt_is_the_title() -> None:
+    world = await titled(broken(), broken())
+    assert titles(world) == [fallback_title(LONG)]
+    assert [notice.error for notice in world.notices() if notice.type == "error"] == [world.end_of("r1").error]
+
+
+async def test_an_empty_title_is_replaced_by_the_prompt() -> None:
+    assert titles(await titled(saying("<think>hm</think> "))) == [fallback_title(LONG)]
+
+
+async def test_only_the_first_prompt_names_the_session() -> None:
+    small = saying("A boat")
+    world = await World.open(FixedModels(saying("x"), small), settings=TITLED)
+    for number in (1, 2):
+        await world.prompt(LONG, f"r{number}")
+        await world.quiet()
+        await until(lambda: titles(world) == ["A boat"])
+    await world.close()
+    assert len(small.requests) == 1
+
+
+async def test_a_cancel_of_the_turn_leaves_the_title_alone() -> None:
+    small, large = GatedModel(saying("A boat")), GatedModel(saying("never"))
+    small.before.shut()
+    large.before.shut()
+    world = await World.open(FixedModels(large, small), settings=TITLED)
+    await world.prompt(LONG, "r1")
+    await small.before.reached.wait()
+    await large.before.reached.wait()
+    await world.cancel()
+    await world.quiet()
+    assert titles(world) == []
+    small.before.open()
+    await until(lambda: titles(world) == ["A boat"])
+    assert world.end_of("r1").outcome == "cancelled"
+
+
+async def test_closing_does_not_wait_for_a_title() -> None:
+    small = GatedModel(saying("A boat"))
+    small.before.shut()
+    world = await World.open(FixedModels(saying("x"), small), settings=TITLED)
+    await world.prompt(LONG, "r1")
+    await small.before.reached.wait()
+    await world.quiet()
+    await world.close()
+    assert titles(world) == []
+
+
+async def test_a_prompt_without_words_names_nothing() -> None:
+    small = saying("A boat")
+    world = await World.open(FixedModels(saying("x"), small), settings=TITLED)
+    file = Attachment(b"words", "a.txt", "a.txt", "text/plain")
+    await world.workspace.inputs.submit(Prompt(world.session, " ", (file,), RunId("r1")))
+    await world.quiet()
+    await world.close()
+    assert small.requests == []
+
+
+async def test_titles_can_be_switched_off() -> None:
+    small = saying("A boat")
+    world = await World.open(FixedModels(saying("x"), small), settings=PATIENT)
+    await world.prompt(LONG, "r1")
+    await world.quiet()
+    await world.close()
+    assert small.requests == []
