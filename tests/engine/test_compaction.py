@@ -188,7 +188,7 @@ async def test_a_cancel_during_a_summary_cancels_the_run(midway: bool) -> None:
     world = await World.open(model, tools=[shutter], settings=PATIENT)
     await world.prompt("go", "r1")
     await shutter.holds()
-    assert await summaries(world) == [""]
+    assert len(await summaries(world)) == 1
     await world.cancel()
     await world.quiet()
     assert world.end_of("r1").outcome == "cancelled"

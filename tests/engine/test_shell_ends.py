@@ -140,7 +140,8 @@ def test_an_end_that_cannot_be_stored_is_tried_until_it_is() -> None:
         model.before.open()
         await until(lambda: world.workspace.engine.storage_fails)
         for _ in range(3):
-            await asyncio.sleep(5)
+            ledger.asked.clear()
+            await ledger.asked.wait()
             with pytest.raises(StorageUnavailable):
                 await world.prompt("two", "r2")
         assert [notice.type for notice in world.notices()] == ["error"]

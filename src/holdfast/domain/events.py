@@ -70,7 +70,7 @@ class FileEvent(msgspec.Struct, frozen=True, tag="file"):
 
 class RunEvent(msgspec.Struct, frozen=True, tag="run"):
     """Durable. `created` when accepted, with the prompt; `updated`, without it, when started, at each
-    step, folded, moved, asked to stop, ended; `deleted` when refused after it was stored.
+    step, folded, moved, asked to stop; `deleted` when refused after it was stored.
     """
 
     payload: Change[Run]

@@ -42,7 +42,7 @@ Level = Literal["group", "file"]
 """What counts as a write point: each stage of a group commit, or each write and sync of a file."""
 
 T = TypeVar("T")
-_STILL = 50
+_STILL = 25
 """So many rounds of the loop without a sign of life: nothing goes on."""
 
 _FINISH: dict[bool, StepFinish] = {True: "tool_calls", False: "stop"}

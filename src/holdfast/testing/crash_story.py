@@ -55,7 +55,7 @@ async def stopping(stage: Stage, session: SessionId, tag: str) -> None:
 
 async def sweeping(stage: Stage, session: SessionId, tag: str) -> None:
     """One cancel for a run in the middle of a tool and all behind it; one that comes before the run begins."""
-    await stage.ask(session, f"{tag}1 note slow:{tag}1 note / say", f"{tag}-1")
+    await stage.ask(session, f"{tag}1 slow:{tag}1 note / say", f"{tag}-1")
     await stage.held(f"{tag}1")
     await stage.ask(session, f"{tag}2 note / say", f"{tag}-2")
     await stage.ask(session, f"{tag}3 say")
@@ -113,7 +113,6 @@ async def working(stage: Stage) -> None:
     await stage.quiet(two)
     await summarizing(stage, one, "b")
     await leaving(stage, one, "c")
-    await leaving(stage, two, "d")
 
 
 async def stopped(stage: Stage) -> None:

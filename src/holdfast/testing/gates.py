@@ -143,6 +143,8 @@ class GatedLedger(MemoryLedger):
         self.gate = Gate(is_open=True)
         self.error: Exception | None = None
         self.seen: list[Write] = []
+        self.asked = asyncio.Event()
+        """Set by every attempt to commit, also by one that fails."""
         self._held: tuple[type, ...] = ()
         super().__init__(fail=lambda: self.error)
 
@@ -152,6 +154,7 @@ class GatedLedger(MemoryLedger):
         operations = [operation for write in writes for operation in write.operations]
         if not self._held or any(isinstance(operation, self._held) for operation in operations):
             await self.gate()
+        self.asked.set()
         answers = await super().commit(workspace, epoch, ticket, writes)
         self.seen += writes
         return answers

@@ -3,6 +3,7 @@
 import difflib
 import json
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -30,13 +31,13 @@ class Write(BaseTool[WriteArguments]):
         if old == arguments.content:
             raise ToolError(f"{arguments.file_path} has this content already; nothing was written.")
         # The old content is on record before it is gone.
-        before: list[Operation] = [] if old is None else [AddFile(_version(context, place, old))]
+        before: list[Operation] = [] if old is None else [AddFile(_version(context, place, old, "before"))]
         await context.record(*before)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(arguments.content, "utf-8")
+        place.write_bytes(arguments.content.encode())
         now = context.now_ms()
         await context.record(
-            AddFile(_version(context, place, arguments.content)),
+            AddFile(_version(context, place, arguments.content, "after")),
             MarkRead(ReadMark(context.session_id, str(place), now + 1)),
         )
         diff, added, removed = _diff(old or "", arguments.content, arguments.file_path)
@@ -54,13 +55,14 @@ def _old_content(place: Path, mark: ReadMark | None, shown: str) -> str | None:
         raise ToolError(f"{shown} exists and was not read in this session. Use view first.")
     if place.stat().st_mtime_ns // 1_000_000 > mark.read_at:
         raise ToolError(f"{shown} has changed since it was read. Use view again.")
-    return place.read_text("utf-8", "replace")
+    # Bytes, so that line ends are compared and kept as they are.
+    return place.read_bytes().decode("utf-8", "replace")
 
 
-def _version(context: ToolContext, place: Path, content: str) -> FileVersion:
+def _version(context: ToolContext, place: Path, content: str, when: Literal["before", "after"]) -> FileVersion:
     seconds = context.now_ms() // 1000
     return FileVersion(
-        id=f"{context.tool_call_id}-{context.message_id}-{len(content)}-{seconds}",
+        id=f"{context.message_id}-{context.tool_call_id}-{when}",
         session_id=context.session_id,
         path=str(place),
         content=content,

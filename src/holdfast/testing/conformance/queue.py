@@ -46,6 +46,24 @@ async def position_counts_neither_ended_nor_folded_runs(subject: Subject) -> Non
     assert (fourth.position, fourth.state) == (1, "waiting")
 
 
+async def a_run_that_interrupts_marks_the_others_of_its_session(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger, "s", "t")
+    await desk.admit("active", "waiting")
+    await desk.admit("elsewhere", session="t")
+    await desk.do(StartRun(RunId("active"), 7))
+    receipt = await desk.do(Admit(msgspec.structs.replace(run("now"), delivery="interrupt"), b"h"))
+    events = [entry.event.payload for entry in receipt.entries if isinstance(entry.event, RunEvent)]
+    assert [(change.type, change.payload.run_id) for change in events] == [
+        ("created", "now"),
+        ("updated", "active"),
+        ("updated", "waiting"),
+    ]
+    assert [item.run_id for item in receipt.runs] == ["now"]
+    marked = {name: (await desk.get(name)).cancel_requested for name in ("active", "waiting", "elsewhere", "now")}
+    assert marked == {"active": True, "waiting": True, "elsewhere": False, "now": False}
+    assert ((await desk.get("active")).state, (await desk.get("waiting")).cancelled_by) == ("cancelling", "c1")
+
+
 async def a_run_id_is_used_once(subject: Subject) -> None:
     desk = await Desk.with_session(subject.ledger)
     await desk.admit("r1")
@@ -167,6 +185,7 @@ CHECKS = tuple(
     for check in (
         admit_numbers_and_places_the_run,
         position_counts_neither_ended_nor_folded_runs,
+        a_run_that_interrupts_marks_the_others_of_its_session,
         a_run_id_is_used_once,
         the_same_ids_may_be_used_in_two_workspaces,
         a_run_needs_a_session,

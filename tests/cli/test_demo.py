@@ -1,0 +1,50 @@
+"""The demonstration, as its user runs it: a real process, a real kill, a real terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HOLDFAST = [sys.executable, "-m", "holdfast"]
+
+
+def test_the_demonstration_tells_its_story(tmp_path: Path) -> None:
+    """R2, R9: every prompt ends once, also those a kill -9 cut off or kept waiting."""
+    environment = os.environ | {"TMPDIR": str(tmp_path), "COLUMNS": "100"}
+    done = subprocess.run(
+        [*HOLDFAST, "demo", "--fast"], capture_output=True, text=True, timeout=50, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    table = done.stdout.split("Every prompt ended exactly once")[1]
+    rows = dict(re.findall(r"^(\S.*?)\s{2,}(completed|cancelled|interrupted|failed)\s*$", table, re.MULTILINE))
+    assert list(rows.values()) == ["completed", "cancelled", "cancelled", "completed", "interrupted", "completed"]
+    for ending in ("completed look", "cancelled story", "cancelled again", "interrupted count", "completed tide"):
+        assert done.stdout.count(ending) == 1
+    assert "SIGKILL" in done.stdout
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_on_a_terminal_it_has_colours() -> None:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen([*HOLDFAST, "demo", "--fast"], stdout=follower, stderr=follower, stdin=follower)
+    os.close(follower)
+    seen = b""
+    try:
+        while chunk := os.read(leader, 65_536):
+            seen += chunk
+    except OSError:
+        pass  # The terminal is gone when the process is.
+    finally:
+        os.close(leader)
+    assert process.wait(timeout=30) == 0
+    assert b"\x1b[" in seen
+
+
+def test_mistakes_are_sentences() -> None:
+    done = subprocess.run([*HOLDFAST, "nonsense"], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "No such command 'nonsense'" in done.stderr
+    assert "Traceback" not in done.stderr

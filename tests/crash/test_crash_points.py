@@ -1,0 +1,123 @@
+"""Kill -9 at every write point of two stories, start again, and hold the server to its promises: R1 R2 R3 R6 R7 R9."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.testing.crash import Point, Violation, count_points, evidence_of, try_crash, try_point
+from holdfast.testing.crash_check import Evidence, Told, problems
+from holdfast.testing.crash_flaws import FLAWS
+from holdfast.testing.crash_story import STORIES
+
+STRIPES = 12
+"""The points are dealt out to so many tests, so that several processes can share them."""
+
+
+@pytest.mark.parametrize("stripe", range(STRIPES))
+@pytest.mark.parametrize("story", STORIES)
+def test_a_kill_at_every_write_point_breaks_no_promise(story: str, stripe: int) -> None:
+    point = Point(story, stripe + 1)
+    while try_point(point):
+        point = msgspec.structs.replace(point, kill_at=point.kill_at + STRIPES)
+
+
+@pytest.mark.parametrize("again", range(1, 13))
+@pytest.mark.parametrize("story", STORIES)
+def test_a_kill_during_recovery_breaks_no_promise(story: str, again: int) -> None:
+    """Each of the first write points of the next start, after kills spread over the story."""
+    kills = sum(try_point(Point(story, kill_at, again)) for kill_at in range(10 + again, 200, 60))
+    assert kills >= 4
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_crashes_break_no_promise(seed: int) -> None:
+    """Tangled stories, kills in the middle of a file's write: a few here, many in scripts/long."""
+    try_crash(seed)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_has_the_same_write_points_each_time(story: str) -> None:
+    """Otherwise "every point" would mean nothing. Together they make for more than a hundred kills."""
+    counts = {count_points(story) for _ in range(2)}
+    assert len(counts) == 1
+    assert min(counts) > 100
+
+
+# The checker bites.
+
+
+def caught(point: Point) -> str:
+    """What the trial says against some kill in the first part of the story."""
+    for kill_at in range(1, 400):
+        try:
+            if not try_point(msgspec.structs.replace(point, kill_at=kill_at)):
+                break
+        except Violation as violation:
+            return str(violation)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("flaw", "story", "promise"),
+    [("hasty", "working", "R1"), ("forgetful", "working", "R9"), ("deaf", "stopped", "R3")],
+)
+def test_a_planted_mistake_is_caught(flaw: str, story: str, promise: str) -> None:
+    """A store that answers before it has written, one that forgets starts, one that only pretends to cancel."""
+    said = caught(Point(story, 1, flaw=flaw))
+    assert promise in said
+    assert f"replay: try_point(Point(story='{story}', kill_at=" in said
+
+
+def test_every_flaw_is_tried() -> None:
+    assert set(FLAWS) == {"hasty", "forgetful", "deaf"}
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    """Of a trial in which nothing is wrong: the run `a-1` had started when the server died, `a-2` waited."""
+    found, kills = evidence_of(Point("working", 120), tmp_path_factory.mktemp("crash"))
+    assert kills == 1
+    assert problems(found) == []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("life", "line", "promise"),
+    [
+        (0, "accepted nobody", "R1: nobody was accepted and is gone"),
+        (0, "ended held failed", "R2: held was told to be failed"),
+        (1, "ended nobody completed", "R2: nobody was told to be completed"),
+        (0, "cancelled a-1 a-2", "R3: the cancel of a-2 was answered and it is completed"),
+        (0, "event 3 0123456789abcdef", "R6: event 3 was told and is not in the log as it was told"),
+        (0, "event 999999 0123456789abcdef", "R6: event 999999 was told"),
+        (1, "event 3 0123456789abcdef", "R6: the number 3 was given before"),
+        (1, "tool a-1 another", "R9: a-1 had started, and went on after the restart"),
+        (1, "tool held held.0.0", "R9: the call ('held', 'held.0.0') was executed twice"),
+        (1, "trouble R7: a request has nothing in it", "R7: a request has nothing in it"),
+    ],
+)
+def test_a_broken_promise_is_noticed(evidence: Evidence, life: int, line: str, promise: str) -> None:
+    told = list(evidence.told)
+    told[life] = Told((*told[life].lines, tuple(line.split(" "))))
+    found = problems(msgspec.structs.replace(evidence, told=tuple(told)))
+    assert any(problem.startswith(promise) for problem in found), found
+
+
+def test_a_changed_end_is_noticed(evidence: Evidence) -> None:
+    """What lies on the disk at the end is held against what lay there at the kill."""
+    end = evidence.end
+    runs = [msgspec.structs.replace(run, outcome="completed", error="") for run in end.runs]
+    changed = [msgspec.structs.replace(end, runs=tuple(runs)), msgspec.structs.replace(end, events=end.events[1:])]
+    messages = {session: stored[:-1] for session, stored in end.messages.items()}
+    changed.append(msgspec.structs.replace(end, messages=messages))
+    for remains, promise in zip(changed, ("R2", "R6", "R7"), strict=True):
+        found = problems(msgspec.structs.replace(evidence, remains=(*evidence.remains[:-1], remains)))
+        assert any(problem.startswith(promise) for problem in found), (promise, found)
+
+
+def test_a_folder_that_was_never_written_is_no_violation(tmp_path: Path) -> None:
+    """Killed while the database is being made: the next start makes it."""
+    for kill_at in (1, 2, 3):
+        found, kills = evidence_of(Point("working", kill_at, level="file"), tmp_path / str(kill_at))
+        assert (problems(found), kills) == ([], 1)

@@ -1,0 +1,148 @@
+"""The scripted model: what it plays, how it breaks, and that it always hangs up."""
+
+from collections.abc import Iterable
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.helpers import message, request_of, said
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.ids import ToolCallId
+from holdfast.domain.models import (
+    FinishedPart,
+    ModelRequest,
+    ReasoningDelta,
+    ReasoningSignature,
+    StreamPart,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    UsagePart,
+)
+from holdfast.domain.usage import Usage
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, ScriptedModels, Step, Think, tokens_of
+
+REQUEST = request_of([message("user", said("hi"))])
+
+
+async def played(model: ScriptedModel, request: ModelRequest = REQUEST) -> list[StreamPart]:
+    return [part async for part in model.stream(request)]
+
+
+async def parts_of(*steps: Step) -> list[StreamPart]:
+    return await played(ScriptedModel(steps))
+
+
+@given(st.text(st.sampled_from("ab \n"), max_size=30))
+def test_words_add_up_to_the_text(text: str) -> None:
+    tokens = list(tokens_of(text))
+    assert "".join(tokens) == text
+    assert all(tokens)
+    assert all(" " not in token[1:] for token in tokens)
+
+
+async def test_text_comes_word_by_word() -> None:
+    assert await parts_of(Step((Say("to be or"),))) == [
+        TextDelta("to"), TextDelta(" be"), TextDelta(" or"), FinishedPart("stop"),
+    ]  # fmt: skip
+
+
+async def test_thoughts_may_be_signed() -> None:
+    assert await parts_of(Step((Think("h m", "sig"), Think("x"), Say("a")))) == [
+        ReasoningDelta("h"), ReasoningDelta(" m"), ReasoningSignature("sig"), ReasoningDelta("x"), TextDelta("a"),
+        FinishedPart("stop"),
+    ]  # fmt: skip
+
+
+async def test_a_call_comes_in_pieces() -> None:
+    assert await parts_of(Step((Call("view", '{"a":1}', ToolCallId("c1")),))) == [
+        ToolCallStart(ToolCallId("c1"), "view"),
+        ToolCallDelta(ToolCallId("c1"), '{"a'),
+        ToolCallDelta(ToolCallId("c1"), '":1}'),
+        ToolCallEnd(ToolCallId("c1")),
+        FinishedPart("tool_calls"),
+    ]
+
+
+async def test_calls_get_ids_of_their_own() -> None:
+    model = ScriptedModel([Step((Call("a"), Call("b"))), Step((Call("c"),))])
+    parts = [*await played(model), *await played(model)]
+    ids = [part.id for part in parts if isinstance(part, ToolCallStart)]
+    assert len(set(ids)) == 3
+
+
+async def test_usage_is_told_if_there_is_some() -> None:
+    assert UsagePart(Usage(1, 2)) in await parts_of(Step((Say("a"),), Usage(1, 2)))
+    assert not any(isinstance(part, UsagePart) for part in await parts_of(Step((Say("a"),))))
+
+
+async def test_a_finish_that_is_given_counts() -> None:
+    assert (await parts_of(Step((Call("a"),), finish="length")))[-1] == FinishedPart("length")
+    assert await parts_of(Step((), finish="other")) == [FinishedPart("other")]
+
+
+async def test_steps_are_played_in_order_and_then_it_is_over() -> None:
+    model = ScriptedModel([Step((Say("one"),)), Step((Say("two"),))])
+    assert [(await played(model))[0] for _ in range(2)] == [TextDelta("one"), TextDelta("two")]
+    with pytest.raises(ProviderError, match="over"):
+        await played(model)
+    assert model.open_streams == 0
+    assert model.requests == [REQUEST] * 3
+
+
+async def test_a_script_may_look_at_the_request() -> None:
+    model = ScriptedModel(lambda request: Step((Say(f"{len(request.messages)}"),)))
+    assert (await played(model))[0] == TextDelta("1")
+
+
+async def test_it_can_fail() -> None:
+    model = ScriptedModel([Step((Say("a b"), Fail("gone"), Say("never")))])
+    stream = model.stream(REQUEST)
+    assert [await anext(stream), await anext(stream)] == [TextDelta("a"), TextDelta(" b")]
+    with pytest.raises(ProviderError, match="gone") as caught:
+        await anext(stream)
+    assert caught.value.title == "Scripted failure"
+    assert model.open_streams == 0
+
+
+async def test_it_can_hang_up() -> None:
+    assert await parts_of(Step((Say("a"), Fail(hangs_up=True), Say("never")), Usage(1))) == [TextDelta("a")]
+
+
+async def test_whoever_stops_listening_closes_the_stream() -> None:
+    model = ScriptedModel([Step((Say("a b c"),))])
+    async with aclosing(model.stream(REQUEST)) as stream:
+        assert await anext(stream) == TextDelta("a")
+        assert model.open_streams == 1
+    assert model.open_streams == 0
+
+
+async def test_it_pauses_after_each_part() -> None:
+    pauses: list[float] = []
+
+    def pause() -> float:
+        pauses.append(0.0)
+        return 0.0
+
+    model = ScriptedModel([Step((Say("a b"),))], pause=pause)
+    assert len(await played(model)) == len(pauses) == 3
+
+
+async def test_it_says_that_it_is_scripted() -> None:
+    assert ScriptedModel([]).info.model == "scripted"
+
+
+def words_of(parts: Iterable[StreamPart]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, TextDelta))
+
+
+async def test_a_pair_of_models() -> None:
+    large, small = ScriptedModel([]), ScriptedModel([])
+    both = ScriptedModels(large, small)
+    assert (await both.large(), await both.small()) == (large, small)
+    alone = await ScriptedModels(large).small()
+    for _ in range(2):
+        assert words_of(await played(alone)) == "A scripted conversation"
