@@ -8,29 +8,19 @@ import asyncio
 import gc
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from bench.figures import Figure, Goal
 from holdfast.bus.bus import Bus
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
 from holdfast.domain.ids import MessageId, SessionId, WorkspaceId
 from holdfast.domain.ledger import WorkspaceRecord
 
-__all__ = ["Figure", "main", "measure"]
+__all__ = ["measure"]
 
 READERS = (1, 10, 100)
 LAGGING = (0, 1, 100)
 DELIVERIES = 100_000
 PUBLISHED = 20_000
-
-
-class Figure(NamedTuple):
-    """What was measured. `limit` is 0 where there is none to compare with."""
-
-    name: str
-    readers: int
-    value: float
-    unit: str
-    limit: float
 
 
 class EmptyLog:
@@ -124,22 +114,11 @@ def measure() -> list[Figure]:
     gc.collect()
     for readers in READERS:
         count = DELIVERIES // max(readers, 5)
-        value = max(asyncio.run(_deliver(readers, count)) for _ in range(3))
-        limit = max(asyncio.run(_deliver_bare(readers, count)) for _ in range(3))
-        figures.append(Figure("deliveries", readers, value, "per second", limit))
+        pairs = [(asyncio.run(_deliver(readers, count)), asyncio.run(_deliver_bare(readers, count))) for _ in range(3)]
+        value, limit = (max(column) for column in zip(*pairs, strict=True))
+        goal = Goal(100_000, at_least=True) if readers == 100 else None
+        figures.append(Figure(f"bus, {readers} readers", value, "per second", limit, "futures set and awaited", goal))
     for lagging in LAGGING:
         value = min(asyncio.run(_publish_cost(lagging)) for _ in range(3))
-        figures.append(Figure("publish, readers lagging", lagging, value, "µs", 0.0))
+        figures.append(Figure(f"publish, {lagging} readers lagging", value, "µs"))
     return figures
-
-
-def main() -> None:
-    print(f"{'':26}{'readers':>8}{'measured':>12}{'bare asyncio':>14}{'ratio':>7}")
-    for figure in measure():
-        bare = f"{figure.limit:>14,.0f}{figure.value / figure.limit:>7.0%}" if figure.limit else ""
-        value = f"{figure.value:,.2f}" if figure.value < 100 else f"{figure.value:,.0f}"
-        print(f"{figure.name:26}{figure.readers:>8}{value:>12}{bare}  {figure.unit}")
-
-
-if __name__ == "__main__":
-    main()

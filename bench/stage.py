@@ -78,7 +78,7 @@ class Ends:
 
     def __init__(self) -> None:
         self._outlet: Outlet | None = None
-        self._waiting: dict[RunId, asyncio.Future[float]] = {}
+        self._waiting: dict[RunId, asyncio.Future[None]] = {}
         self.seen: dict[RunId, float] = {}
 
     def tap(self, outlet: Outlet) -> Outlet:
@@ -101,13 +101,13 @@ class Ends:
         """When the run's end was published, on the clock of `time.perf_counter`."""
         if run not in self.seen:
             self._waiting[run] = asyncio.get_running_loop().create_future()
-            return await self._waiting.pop(run)
+            await self._waiting[run]
         return self.seen[run]
 
     def _note(self, run: RunId) -> None:
         self.seen[run] = time.perf_counter()
         if run in self._waiting:
-            self._waiting[run].set_result(self.seen[run])
+            self._waiting.pop(run).set_result(None)
 
 
 class Stage:

@@ -1,5 +1,6 @@
 """Kill -9 at every write point of two stories, start again, and hold the server to its promises: R1 R2 R3 R6 R7 R9."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -26,8 +27,8 @@ def test_a_kill_at_every_write_point_breaks_no_promise(story: str, stripe: int) 
 @pytest.mark.parametrize("story", STORIES)
 def test_a_kill_during_recovery_breaks_no_promise(story: str, again: int) -> None:
     """Each of the first write points of the next start, after kills spread over the story."""
-    kills = sum(try_point(Point(story, kill_at, again)) for kill_at in range(10 + again, 200, 60))
-    assert kills >= 4
+    kills = sum(try_point(Point(story, kill_at, again)) for kill_at in range(10 + again, 200, 90))
+    assert kills >= 3
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -47,25 +48,29 @@ def test_a_story_has_the_same_write_points_each_time(story: str) -> None:
 # The checker bites.
 
 
-def caught(point: Point) -> str:
-    """What the trial says against some kill in the first part of the story."""
-    for kill_at in range(1, 400):
+def caught(flaw: str, story: str, points: range) -> str:
+    """All that the trials say against kills at these points."""
+    said: list[str] = []
+    for kill_at in points:
         try:
-            if not try_point(msgspec.structs.replace(point, kill_at=kill_at)):
-                break
+            try_point(Point(story, kill_at, flaw=flaw))
         except Violation as violation:
-            return str(violation)
-    return ""
+            said.append(str(violation))
+    return "\n".join(said)
 
 
 @pytest.mark.parametrize(
-    ("flaw", "story", "promise"),
-    [("hasty", "working", "R1"), ("forgetful", "working", "R9"), ("deaf", "stopped", "R3")],
+    ("flaw", "story", "points", "promises"),
+    [
+        ("hasty", "working", range(1, 12, 4), {"R1", "R2", "R6"}),
+        ("forgetful", "working", range(20, 90, 20), {"R7", "R9"}),
+        ("deaf", "stopped", range(100, 160, 5), {"R3"}),
+    ],
 )
-def test_a_planted_mistake_is_caught(flaw: str, story: str, promise: str) -> None:
+def test_a_planted_mistake_is_caught(flaw: str, story: str, points: range, promises: set[str]) -> None:
     """A store that answers before it has written, one that forgets starts, one that only pretends to cancel."""
-    said = caught(Point(story, 1, flaw=flaw))
-    assert promise in said
+    said = caught(flaw, story, points)
+    assert promises <= set(re.findall(r"^(R\d):", said, re.MULTILINE))
     assert f"replay: try_point(Point(story='{story}', kill_at=" in said
 
 
@@ -76,7 +81,7 @@ def test_every_flaw_is_tried() -> None:
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     """Of a trial in which nothing is wrong: the run `a-1` had started when the server died, `a-2` waited."""
-    found, kills = evidence_of(Point("working", 120), tmp_path_factory.mktemp("crash"))
+    found, kills = evidence_of(Point("working", 90), tmp_path_factory.mktemp("crash"))
     assert kills == 1
     assert problems(found) == []
     return found

@@ -1,7 +1,7 @@
 """How a message grows: whatever arrives twice counts once, and what would leave a hole is left out."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.helpers import MESSAGE, SESSION, called, deltas, ended, message, said, split, thought, whole, with_repeats
@@ -17,6 +17,7 @@ def delta(offset: int, text: str, part: int = 0) -> MessageDelta:
     return MessageDelta(SESSION, MESSAGE, part, offset, text)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60), st.lists(st.integers(0, 60), max_size=12), st.integers())
 def test_any_split_with_any_repeats_gives_the_text(text: str, cuts: list[int], seed: int) -> None:
     told = with_repeats(deltas(split(text, cuts)), seed)
@@ -24,12 +25,14 @@ def test_any_split_with_any_repeats_gives_the_text(text: str, cuts: list[int], s
     assert grow(message("assistant", thought("")), told).parts == (thought(text),)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 8), st.integers())
 def test_folding_in_two_goes_is_folding_at_once(text: str, cuts: list[int], place: int, seed: int) -> None:
     told = with_repeats(deltas(split(text, cuts)), seed)
     assert grow(grow(TEXT, told[:place]), told[place:]) == grow(TEXT, told)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=8), st.data())
 def test_a_lost_delta_is_a_hole_until_the_whole_part_comes(text: str, cuts: list[int], data: st.DataObject) -> None:
     told = deltas(split(text, cuts))

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.helpers import called, ended, got, json_of, message, said, thought
@@ -126,6 +126,7 @@ _parts = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(_parts, st.booleans())
 def test_every_message_comes_back_as_it_was(parts: list[Part], is_summary: bool) -> None:
     original = message("assistant", *parts, is_summary=is_summary)

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.helpers import RUN, SESSION, json_of
@@ -63,6 +63,7 @@ def test_the_hash_overlooks_what_does_not_matter() -> None:
     assert len(body_hash(once)) == 32
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")))
 def test_no_text_moves_between_fields_unseen(session: str, prompt: str) -> None:
     moved = Prompt(SessionId(session + prompt), "")

@@ -1,7 +1,7 @@
 """Sessions: their shape, and patches that cannot undo each other."""
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.helpers import SESSION, json_of, session
@@ -64,6 +64,7 @@ _values = st.fixed_dictionaries(
 _sums = st.tuples(st.integers(0, 9), st.integers(-1, 3), st.integers(0, 20))
 
 
+@settings(deadline=None)
 @given(_values, _sums, _sums, st.sets(st.sampled_from(FIELDS)))
 def test_independent_patches_commute(
     values: dict[str, object], one: tuple[int, int, int], other: tuple[int, int, int], first: set[str]

@@ -1,7 +1,7 @@
 """A model's answer, put together: however it is cut into pieces, the message and what is told of it agree."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.helpers import called, json_of, message, said, split, thought
@@ -251,6 +251,7 @@ def _stream(acts: list[tuple[str, str]], cuts: list[list[int]]) -> list[StreamPa
     return [*parts, STOP]
 
 
+@settings(deadline=None)
 @given(_acts(), st.lists(_cuts, min_size=6, max_size=6))
 def test_any_cutting_gives_the_same_message(acts: list[tuple[str, str]], cuts: list[list[int]]) -> None:
     whole, _ = assembled(*_stream(acts, []))
@@ -270,6 +271,7 @@ _stray: st.SearchStrategy[StreamPart] = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(_stray, max_size=20), st.sampled_from(["stop", "tool_calls", "other"]))
 def test_what_is_told_is_what_there_is_whatever_comes(parts: list[StreamPart], reason: StepFinish) -> None:
     """`assembled` compares after each part."""

@@ -236,7 +236,10 @@ async def test_parallel_calls_that_wait_for_a_place_never_begin_after_a_cancel()
 
 @pytest.mark.parametrize("is_parallel", [False, True])
 @pytest.mark.parametrize("raises", [False, True])
-async def test_a_tool_that_swallows_its_cancellation_saves_nobody(is_parallel: bool, raises: bool) -> None:
+@pytest.mark.parametrize("followed", [(), (Call("after"),)])
+async def test_a_tool_that_swallows_its_cancellation_saves_nobody(
+    is_parallel: bool, raises: bool, followed: tuple[Call, ...]
+) -> None:
     """C-45: what it answers is recorded; no tool and no request follow."""
     reached = asyncio.Event()
 
@@ -250,7 +253,7 @@ async def test_a_tool_that_swallows_its_cancellation_saves_nobody(is_parallel: b
         return ToolOutcome("stopped in the middle")
 
     after = answering("after")
-    model = ScriptedModel([Step((Call("stubborn"), Call("after"))), DONE])
+    model = ScriptedModel([Step((Call("stubborn"), *followed)), DONE])
     world = await World.open(
         model, tools=[SimpleTool("stubborn", act, is_parallel=is_parallel), after], settings=PATIENT
     )

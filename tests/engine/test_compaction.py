@@ -268,6 +268,7 @@ async def test_a_summary_replaces_the_counters_and_adds_its_cost() -> None:
     after = await session_of(world)
     assert (before.prompt_tokens, before.completion_tokens, before.cost) == (30, 3, 3.0)
     assert (after.prompt_tokens, after.completion_tokens, after.cost) == (0, 5, 8.0)
+    assert not after.estimated_usage
     assert after.summary_message_id == (await world.messages())[-1].id
 
 
@@ -276,7 +277,7 @@ async def test_a_summary_without_reported_usage_is_estimated_and_costs_nothing()
     await world.workspace.inputs.summarize(world.session)
     await world.quiet()
     after = await session_of(world)
-    assert (after.completion_tokens, after.cost) == (3, 3.0)
+    assert (after.completion_tokens, after.cost, after.estimated_usage) == (3, 3.0, True)
 
 
 async def test_a_busy_session_is_not_summarised() -> None:

@@ -1,17 +1,21 @@
 """C-50: an answer of n words costs n words of writing and of telling, not n times n; and cancels at any moment."""
 
+import asyncio
 import random
 
 import pytest
 
-from engine.helpers import PATIENT, RecordingLedger, answering, play, size_of_events
+from engine.helpers import PATIENT, RecordingLedger, answering, let_others_run, play, size_of_events
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
-from holdfast.domain.growth import grow
-from holdfast.domain.messages import Message
+from holdfast.domain.growth import grow, text_length
+from holdfast.domain.messages import Message, text_of
+from holdfast.engine.settings import EngineSettings
+from holdfast.engine.turn import Pace
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedModel
 from holdfast.testing.harness import World
 from holdfast.testing.loop import run_seeded
+from holdfast.testing.memory import MemoryLedger
 
 
 async def costs(step: Step) -> tuple[int, int]:
@@ -55,17 +59,47 @@ async def test_many_calls_with_long_arguments_cost_no_more_than_their_share() ->
         assert large < 14 * small
 
 
-async def test_what_was_told_adds_up_to_what_is_stored() -> None:
-    """A reader that folds the events of a run has the conversation that is in the store, and at no time more."""
-    step = Step((Think("let me see", "sig"), Say("I will look at it"), Call("tool"), Call("tool", '{"n":1}')))
-    world = await play(ScriptedModel([step, Step((Say("so it is done"),))]), answering("tool"))
+@pytest.mark.parametrize("pace", [Pace(seconds=3_600.0, characters=20), Pace(seconds=0.0, characters=10**9)])
+async def test_what_is_streamed_is_stored_as_it_grows(pace: Pace) -> None:
+    """After so many characters, or so much time: a crash loses no more than that."""
+    model = GatedModel(ScriptedModel([Step((Say(words(10)),))]), after=9)
+    model.midway.shut()
+    world = await World.open(model, settings=EngineSettings(titles=False, pace=pace))
+    await world.prompt("go", "r1")
+    await model.midway.reached.wait()
+    await let_others_run()
+    stored = text_of((await world.messages())[-1])
+    assert words(10).startswith(stored)
+    assert len(stored) >= 9 * len(words(1)) - min(20, pace.characters)
+    model.midway.open()
+    await world.quiet()
+    assert world.end_of("r1").text == words(10)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 15])
+async def test_what_was_told_adds_up_to_what_is_stored(turns: int) -> None:
+    """A reader that folds the events of a run misses nothing at any time, however slow the store is."""
+
+    async def pace() -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    step = Step((Think("let me see", "sig"), Say(words(30)), Call("tool"), Say(words(20)), Call("tool", '{"n":1}')))
+    model = ScriptedModel([step, Step((Say("so it is done"),))])
+    world = await play(model, answering("tool"), ledger=MemoryLedger(pace=pace))
     view: dict[str, Message] = {}
     for _, event in world.tape.events:
         match event:
             case MessageEvent(payload=change):
                 view[change.payload.id] = change.payload
-            case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
-                view[growth.message_id] = grow(view[growth.message_id], [growth])
+            case MessageDeltaEvent(payload=delta):
+                length = text_length(view[delta.message_id].parts[delta.part])
+                assert length is not None
+                assert delta.offset <= length, "a hole"
+                view[delta.message_id] = grow(view[delta.message_id], [delta])
+            case MessagePartEvent(payload=part):
+                assert part.part <= len(view[part.message_id].parts), "a hole"
+                view[part.message_id] = grow(view[part.message_id], [part])
             case _:
                 pass
     assert list(view.values()) == list(await world.messages())

@@ -4,7 +4,7 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.helpers import PLAIN, called, ended, got, message, request_of, results_of, said, texts_of, thought
@@ -271,6 +271,7 @@ def _messages(draw: st.DrawFn) -> list[Message]:
     return out
 
 
+@settings(deadline=None)
 @given(_messages(), st.sampled_from([PLAIN, SEEING]), st.integers(-6, 12))
 def test_any_conversation_becomes_acceptable(messages: list[Message], info: ModelInfo, summary: int) -> None:
     """R7, and nothing a user wrote since the summary is lost."""
@@ -291,6 +292,7 @@ def test_any_conversation_becomes_acceptable(messages: list[Message], info: Mode
         )
 
 
+@settings(deadline=None)
 @given(_messages())
 def test_every_answer_with_words_after_a_prompt_is_kept(messages: list[Message]) -> None:
     first = message("user", said("hi"), id="first")
@@ -299,6 +301,7 @@ def test_every_answer_with_words_after_a_prompt_is_kept(messages: list[Message])
     assert texts_of(out, "assistant") == [text for text in texts_of(plain, "assistant") if text.strip()]
 
 
+@settings(deadline=None)
 @given(_messages())
 def test_building_twice_is_building_once(messages: list[Message]) -> None:
     once = sent(*messages)

@@ -67,7 +67,7 @@ class Edge(NamedTuple):
     now: Past
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        return [effect for effect in self.effects if isinstance(effect, kind)]
+        return [] if not self.effects else [effect for effect in self.effects if isinstance(effect, kind)]
 
 
 class Walk(NamedTuple):
@@ -143,7 +143,7 @@ def walk() -> Walk:
     seen = set(places)
     found = Walk({}, places, [])
     for lane, past in places:
-        assert len(places) < 5_000, "the walk does not end"
+        assert len(places) < 2_000, "the walk does not end"
         for event in events(past.accepted):
             if isinstance(event, Accept) and event.run in past.ended | past.parked:
                 continue
@@ -162,21 +162,6 @@ def walk() -> Walk:
 
 def waiting(lane: Lane) -> list[RunId]:
     return [item.run for item in lane.queue]
-
-
-def test_the_walk_gets_everywhere() -> None:
-    """The rules below are worth nothing if there is little to hold them against."""
-    found = walk()
-    lanes = {lane for lane, _ in found.places}
-    assert len(lanes) >= 590
-    assert len(found.places) >= 1_000
-    assert sum(len(edges) for edges in found.edges.values()) >= 56_000
-    assert len(found.illegal) >= 15_000
-    assert found.edges.keys() == {type(event) for event in events(1)}
-    assert {type(effect) for edge in found.all() for effect in edge.effects} == {*get_args(Effect)}
-    assert {lane.phase for lane in lanes} == {None, "accepted", "active", "cancelling"}
-    assert {lane.cause for lane in lanes} == {None, "cancel", "shutdown"}
-    assert max(len(past.ended) for _, past in found.places) == len(RUNS)
 
 
 def test_every_accepted_run_leaves_exactly_once() -> None:
@@ -397,3 +382,18 @@ def test_no_lane_is_stuck() -> None:
             lane, _ = transition(lane, Finish(lane.head, "failed"))
             turns += 1
         assert turns == bool(start.head) + len(start.queue), start
+
+
+def test_the_walk_gets_everywhere() -> None:
+    """The rules above are worth nothing if there is little to hold them against."""
+    found = walk()
+    lanes = {lane for lane, _ in found.places}
+    assert len(lanes) >= 590
+    assert len(found.places) >= 1_000
+    assert sum(len(edges) for edges in found.edges.values()) >= 56_000
+    assert len(found.illegal) >= 15_000
+    assert found.edges.keys() == {type(event) for event in events(1)}
+    assert {type(effect) for edge in found.all() for effect in edge.effects} == {*get_args(Effect)}
+    assert {lane.phase for lane in lanes} == {None, "accepted", "active", "cancelling"}
+    assert {lane.cause for lane in lanes} == {None, "cancel", "shutdown"}
+    assert max(len(past.ended) for _, past in found.places) == len(RUNS)

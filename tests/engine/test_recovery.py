@@ -141,3 +141,22 @@ async def test_numbers_are_never_used_twice() -> None:
     await again.close()
     third = await World.open(ScriptedModel(echo), ledger=ledger, ids="third")
     assert third.workspace.record.newest == again.workspace.bus.newest
+
+
+async def test_a_prompt_that_interrupted_once_does_not_do_it_again() -> None:
+    """After a crash it waits like the others: its cancel is history."""
+    ledger = MemoryLedger()
+    model = GatedModel(ScriptedModel(echo))
+    model.before.shut()
+    world = await World.open(model, ledger=ledger)
+    await world.prompt("one", "r1")
+    await model.before.reached.wait()
+    await world.prompt("two", "r2")
+    await world.prompt("three", "r3", delivery="interrupt")
+    await world.prompt("four", "r4")
+    await world.workspace.inputs.move(RunId("r4"), 0)
+    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    await again.workspace.engine.until_quiet(world.session)
+    ended = [(run, (await again.run(run)).outcome) for run in ("r1", "r2", "r3", "r4")]
+    assert ended == [("r1", "cancelled"), ("r2", "cancelled"), ("r3", "completed"), ("r4", "completed")]
+    await world.close()

@@ -1,7 +1,7 @@
 """A model that goes in circles: ten steps are looked at, and the same one more than five times is too often."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.helpers import called, got, message, said
@@ -73,6 +73,7 @@ def test_only_the_last_ten_are_looked_at() -> None:
     assert not is_repeating([A] * 6 + [bytes([number]) for number in range(5)])
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([A, B, b"c", None]), max_size=25))
 def test_the_rule(signatures: list[bytes | None]) -> None:
     last = signatures[-WINDOW:]

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.helpers import PLAIN, RUN, SESSION, called, ended, got, message, request_of, said, thought
@@ -175,6 +175,7 @@ def _turns(draw: st.DrawFn) -> list[Message]:
     return out
 
 
+@settings(deadline=None)
 @given(_turns(), st.sampled_from(ENDINGS))
 def test_any_cut_is_settled(turn: list[Message], ending: Ending) -> None:
     after = applied(turn, settle(author(), turn, ending))

@@ -9,11 +9,13 @@ from holdfast.domain.errors import (
     StorageUnavailable,
     WorkspaceClosing,
 )
-from holdfast.domain.events import AgentEvent, MessageEvent, RunCompleteEvent, SessionEvent
+from holdfast.domain.events import AgentEvent, MessageEvent, RunCompleteEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, Entry
 from holdfast.domain.models import ModelRequest, StreamPart
 from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.engine.lifecycle import Cancel
+from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, until
 from holdfast.testing.harness import World
@@ -231,3 +233,47 @@ async def test_a_provider_error_is_told_in_its_words() -> None:
     finish = (await world.messages())[-1].finish
     assert finish is not None
     assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", "Quota used up.")
+
+
+async def test_while_an_end_cannot_be_stored_nothing_is_accepted() -> None:
+    """Also if the disk would take a prompt: it could not take its end."""
+    ledger = GatedLedger()
+    settings = EngineSettings(titles=False, retry_first=0.001)
+    world = await World.open(ScriptedModel(echo), ledger=ledger, settings=settings)
+    ledger.refused = (EndRun,)
+    await world.prompt("one", "r1")
+    await until(lambda: world.workspace.engine.storage_fails)
+    with pytest.raises(StorageUnavailable):
+        await world.prompt("two", "r2")
+    ledger.refused = ()
+    await world.quiet()
+    assert [end.run_id for end in world.ends()] == ["r1"]
+
+
+async def test_the_lane_knows_a_run_before_anybody_hears_of_it() -> None:
+    world = await World.open(ScriptedModel(echo))
+    known: list[bool] = []
+    publish = world.tape.publish
+
+    def listen(entries: Iterable[Entry]) -> None:
+        heard = list(entries)
+        created = [item.event.payload for item in heard if isinstance(item.event, RunEvent)]
+        head = world.workspace.engine.lane(world.session).head
+        known.extend(head == change.payload.run_id for change in created if change.type == "created")
+        publish(heard)
+
+    world.tape.publish = listen  # type: ignore[method-assign]
+    await world.prompt("one", "r1")
+    await world.quiet()
+    assert known == [True]
+
+
+async def test_a_run_cancelled_before_its_start_has_started_and_ended() -> None:
+    """It leaves a turn, so it had one: its row says when."""
+    world = await World.open(ScriptedModel(echo))
+    await world.prompt("one", "r1")
+    world.workspace.engine.tell(world.session, Cancel())
+    await world.quiet()
+    run = await world.run("r1")
+    assert run.started_at
+    assert run.ended_at >= run.started_at

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from holdfast.domain.errors import (
+from holdfast.domain.errors import (, WorkspaceClosing
     SessionBusy,
     StorageUnavailable,
 )
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import FoldRun, StartRun
+from holdfast.domain.ledger import Admit, FoldRun, RemoveRun, StartRun
 from holdfast.domain.models import ModelRequest
 from holdfast.engine.lifecycle import Accept, Cancel, Refuse, Shutdown
 from holdfast.engine.settings import EngineSettings
@@ -80,8 +80,8 @@ async def test_what_would_be_refused_is_refused_before_anything_is_written() -> 
     await world.quiet()
 
 
-async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() -> None:
-    """Two prompts that want an empty session, at the same moment: one gets it, of the other nothing is left."""
+async def test_two_prompts_that_want_an_empty_session_at_the_same_moment() -> None:
+    """One gets it, of the other nothing is left: the store itself refuses it, so that no crash can leave it behind."""
     world = await World.open(ScriptedModel(echo))
     results = await asyncio.gather(
         world.prompt("one", "r1", delivery="reject"),
@@ -90,14 +90,32 @@ async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() 
     )
     assert [type(result).__name__ for result in results] == ["Run", "SessionBusy"]
     assert await world.ledger.run(world.workspace.record.id, RunId("r2")) is None
-    kinds = [
-        event.payload.type
-        for _, event in world.tape.events
-        if isinstance(event, RunEvent) and event.payload.payload.run_id == "r2"
-    ]
-    assert kinds == ["created", "deleted"]
     await world.quiet()
     assert [end.run_id for end in world.ends()] == ["r1"]
+
+
+async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() -> None:
+    """The workspace began to close while the prompt was on its way to the disk."""
+    ledger = GatedLedger()
+    world = await World.open(ScriptedModel(echo), ledger=ledger)
+    ledger.hold(Admit)
+    asking = start(world.prompt("one", "r1"))
+    await ledger.gate.reached.wait()
+    closing = start(world.close())
+    await settle_down()
+    admission = ledger.gate
+    ledger.hold(RemoveRun)
+    admission.open()
+    await ledger.gate.reached.wait()
+    await settle_down()
+    assert not asking.done(), "the row is still there"
+    ledger.gate.open()
+    with pytest.raises(WorkspaceClosing):
+        await asking
+    assert await ledger.run(world.workspace.record.id, RunId("r1")) is None
+    await closing
+    kinds = [event.payload.type for _, event in world.tape.events if isinstance(event, RunEvent)]
+    assert kinds == ["created", "deleted"]
 
 
 async def test_a_caller_that_goes_away_changes_nothing() -> None:
@@ -242,3 +260,23 @@ async def test_a_fold_that_cannot_be_stored_ends_both_runs() -> None:
     assert world.end_of("r1").outcome == "failed"
     assert world.end_of(steering.run_id).folded_into == "r1"
     await world.assert_valid()
+
+
+def test_a_cancel_told_too_early_still_stops_what_it_was_stored_for() -> None:
+    """The prompt was on its way before the cancel: it has the smaller number, so it is covered."""
+
+    async def main() -> None:
+        ledger = GatedLedger()
+        world = await World.open(ScriptedModel(echo), ledger=ledger)
+        ledger.hold()
+        asking = start(world.prompt("one", "r1"))
+        await ledger.gate.reached.wait()
+        with pytest.raises(StorageUnavailable):
+            await world.cancel()
+        assert not world.workspace.engine.is_busy(), "the lane was told, and had not heard of the run"
+        ledger.gate.open()
+        await asking
+        await world.quiet()
+        assert world.end_of("r1").outcome == "cancelled"
+
+    in_virtual_time(main)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from contextlib import aclosing
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.helpers import message, request_of, said
@@ -36,6 +36,7 @@ async def parts_of(*steps: Step) -> list[StreamPart]:
     return await played(ScriptedModel(steps))
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("ab \n"), max_size=30))
 def test_words_add_up_to_the_text(text: str) -> None:
     tokens = list(tokens_of(text))

@@ -188,7 +188,10 @@ class DeleteSession(msgspec.Struct, frozen=True):
 
 
 class AddFile(msgspec.Struct, frozen=True):
-    """The store gives the version its number. Refused: `unknown_session`."""
+    """The store gives the version its number; content that is the last one already is not stored again.
+
+    Refused: `unknown_session`.
+    """
 
     file: FileVersion
 

@@ -40,6 +40,8 @@ class SessionPatch(msgspec.Struct, frozen=True, omit_defaults=True):
     session_id: SessionId
     updated_at: int
     title: str | None = None
+    only_if_title: str | None = None
+    """The title is changed only if it still is this: a late answer does not undo what somebody chose meanwhile."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     estimated_usage: bool | None = None
@@ -53,6 +55,8 @@ def apply_patch(session: Session, patch: SessionPatch) -> Session:
     """The one place that says what a patch does; every store uses it."""
     fields = ("title", "prompt_tokens", "completion_tokens", "estimated_usage", "summary_message_id", "todos")
     changed = {name: value for name in fields if (value := getattr(patch, name)) is not None}
+    if patch.only_if_title is not None and session.title != patch.only_if_title:
+        changed.pop("title", None)
     return msgspec.structs.replace(
         session,
         **changed,

@@ -8,6 +8,7 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
+from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import MessageDelta, MessagePart
 from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.messages import (
@@ -221,6 +222,8 @@ class Assembly:
             self._slots.append(call)
             self._calls[part.id] = (index, call)
             return (*closed, self._whole(index))
+        if part.id not in self._calls:
+            raise ProviderError("The provider went on with a tool call that it had never begun.")
         index, call = self._calls[part.id]
         if isinstance(part, ToolCallDelta):
             call.pieces.append(encodable(part.text))

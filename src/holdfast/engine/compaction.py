@@ -60,6 +60,7 @@ async def summarize(turn: Turn, kit: Kit, model: Model, session: Session, histor
         now,
         prompt_tokens=0,
         completion_tokens=output,
+        estimated_usage=not usage.output_tokens,
         summary_message_id=summary.id,
         add_cost=cost,
     )

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.domain.errors import HoldfastError, ProviderError
 from holdfast.domain.events import (
     AgentEvent,
@@ -57,6 +59,7 @@ def end_of_turn(turn: Turn, ends: Sequence[End], ending: Ending, at: int) -> lis
     unstored = turn.unstored()
     removed: set[MessageId] = set()
     if ending.outcome != "completed":
+        ending = msgspec.structs.replace(ending, leaves_a_word=turn.run.kind == "prompt")
         settled = settle(turn.author, messages, ending)
         removed = set(settled.delete)
         fresh = {message.id for message in settled.put}

@@ -313,7 +313,7 @@ class Engine:
     async def _settling(self, end: End) -> Turn:
         """The turn to be settled, complete: also of a run that was stopped before it had one."""
         life = self._lives[end.run]
-        if end.outcome != "completed":
+        if end.outcome != "completed" and self.recorder.is_busy:
             # What the task had put on its way is answered before this is.
             await self.recorder.put(sync=False)
         if life.turn is None:

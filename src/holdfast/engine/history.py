@@ -131,11 +131,12 @@ def _add_assistant(
         out[-1] = msgspec.structs.replace(out[-1], parts=out[-1].parts + parts)
     else:
         out.append(msgspec.structs.replace(message, parts=parts))
+    answer = out[-1]
     for part in parts:
         if isinstance(part, ToolCallPart):
             call = part.data
             result = results.get(call.id) or ToolResult(call.id, call.name, _LOST_RESULT, "", is_error=True)
-            out.append(_answer(message, result, info))
+            out.append(_answer(answer, result, info))
 
 
 def _assistant_parts(message: Message) -> Iterable[Part]:

@@ -48,6 +48,11 @@ class Recorder:
         self._ticket = 0
         self._is_writing = False
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was put is not answered yet."""
+        return self._is_writing
+
     def put(
         self,
         *operations: Operation,

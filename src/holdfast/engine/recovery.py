@@ -90,7 +90,7 @@ async def _settle(engine: Engine, run: Run, outcome: Outcome) -> tuple[list[Oper
     messages = await engine.kit.ledger.messages_of_run(engine.record.id, run.run_id)
     now = engine.outside.clock.now_ms() // 1000
     author = Author(run.session_id, run.run_id, now, engine.outside.new_id)
-    settled = settle(author, messages, Ending(outcome))
+    settled = settle(author, messages, Ending(outcome, leaves_a_word=run.kind == "prompt"))
     operations: list[Operation] = [PutMessage(message) for message in settled.put]
     operations += [DeleteMessage(message_id) for message_id in settled.delete]
     return operations, last_answer(updated(messages, settled.put), set(settled.delete))

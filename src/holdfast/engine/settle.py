@@ -37,6 +37,8 @@ class Ending(msgspec.Struct, frozen=True):
     outcome: Outcome
     title: str = ""
     details: str = ""
+    leaves_a_word: bool = True
+    """A turn without an answer gets one that says how it ended; a summary asked for by hand does not."""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ def settle(author: Author, messages: Sequence[Message], ending: Ending) -> Settl
             put.append(closed)
         told = closed.finish is not None and closed.finish.reason != "tool_use"
         put.extend(_cut_off(author, call, ending) for call in closed.tool_calls if call.id not in answered)
-    if not told:
+    if not told and ending.leaves_a_word:
         put.append(author.last_word(finish_for(ending, author.now)))
     return Settled(tuple(put), tuple(delete))
 

@@ -86,8 +86,11 @@ class Titler:
         messages = await self._kit.ledger.messages(self._kit.workspace, run.session_id)
         if has_user_text(message for message in messages if message.run_id != run.run_id):
             return
+        session = await self._kit.ledger.session(self._kit.workspace, run.session_id)
+        before = session.title if session else ""
         title, cost = await self._best(run.session_id, prompt)
-        patch = SessionPatch(run.session_id, self._clock.now_ms() // 1000, title=title, add_cost=cost)
+        now = self._clock.now_ms() // 1000
+        patch = SessionPatch(run.session_id, now, title=title, only_if_title=before, add_cost=cost)
         await self._recorder.put(PatchSession(patch), sync=False)
 
     async def _best(self, session: SessionId, prompt: Message) -> tuple[str, float]:

@@ -1,4 +1,4 @@
-"""The built-in scripted model: it plays back what it was given, or a small script written in the prompt itself.
+"""The built-in scripted model: it plays back what it was given.
 
 It needs no key and no network, and is always labelled as scripted. A script is a list of steps; each provider
 request plays the next one. Words are streamed one by one, with a pause between them if one is set.

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.domain.errors import OwnerChanged, StorageUnknown
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import Answer, Refusal, Write
+from holdfast.domain.ledger import Answer, Receipt, Refusal, Write
 from holdfast.storage import workspaces
 from holdfast.storage.answers import pack, unpack
 from holdfast.storage.operations import execute
@@ -49,15 +49,27 @@ def commit_batch(connection: apsw.Connection, batch: Batch, at: int) -> Committe
     answers: list[Answer] = []
     newest = row.newest
     for write in batch.writes:
-        connection.execute("SAVEPOINT write")
-        answer = execute(write, rows, newest)
-        if isinstance(answer, Refusal):
-            connection.execute("ROLLBACK TO write")
-        else:
-            rows.log.append(answer.entries, at)
+        answer = _perform(connection, write, rows, newest)
+        if isinstance(answer, Receipt):
             newest += len(answer.entries)
-        connection.execute("RELEASE write")
         answers.append(answer)
+    receipts = (answer for answer in answers if isinstance(answer, Receipt))
+    rows.log.append((entry for receipt in receipts for entry in receipt.entries), at)
     said = newest - row.newest
     workspaces.advance(connection, row, said=said, ticket=batch.ticket, answers=pack(answers))
     return Committed(answers, row.key, row.newest, newest)
+
+
+def _perform(connection: apsw.Connection, write: Write, rows: Rows, newest: int) -> Answer:
+    """A refused operation has stored nothing itself, so only what came before it in the same write is undone.
+
+    A savepoint costs a copy of every page that is changed after it: one for each of many writes is dear.
+    """
+    if len(write.operations) < 2:
+        return execute(write, rows, newest)
+    connection.execute("SAVEPOINT write")
+    answer = execute(write, rows, newest)
+    if isinstance(answer, Refusal):
+        connection.execute("ROLLBACK TO write")
+    connection.execute("RELEASE write")
+    return answer

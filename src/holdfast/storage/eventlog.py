@@ -16,11 +16,10 @@ class EventLog:
         self._workspace = workspace
 
     def append(self, entries: Iterable[Entry], at: int) -> None:
-        for entry in entries:
-            self._connection.execute(
-                "INSERT INTO events (workspace, number, at, body) VALUES (?, ?, ?, ?)",
-                (self._workspace, entry.number, at, entry.body),
-            )
+        self._connection.executemany(
+            "INSERT INTO events (workspace, number, at, body) VALUES (?, ?, ?, ?)",
+            [(self._workspace, entry.number, at, entry.body) for entry in entries],
+        )
 
     def after(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
         rows = self._connection.execute(

@@ -17,13 +17,13 @@ class FileTable:
         self._connection = connection
         self._workspace = workspace
 
-    def next_version(self, session_id: SessionId, path: str) -> int:
-        for (version,) in self._connection.execute(
-            "SELECT version FROM files WHERE workspace = ? AND session = ? AND path = ? ORDER BY version DESC LIMIT 1",
+    def latest(self, session_id: SessionId, path: str) -> FileVersion | None:
+        for (body,) in self._connection.execute(
+            "SELECT body FROM files WHERE workspace = ? AND session = ? AND path = ? ORDER BY version DESC LIMIT 1",
             (self._workspace, session_id, path),
         ):
-            return int(version) + 1
-        return 0
+            return _decoder.decode(body)
+        return None
 
     def add(self, file: FileVersion) -> None:
         self._connection.execute(

@@ -93,7 +93,9 @@ class Writer:
             self._probe("before")
             self._set_sync(full=any(job.sync for job in group))
             self._connection.execute("BEGIN IMMEDIATE")
-            results = [self._attempt(job) for job in group]
+            # A job that is alone needs no savepoint: if it fails, everything is rolled back.
+            alone = len(group) == 1
+            results = [group[0].work(self._connection)] if alone else [self._attempt(job) for job in group]
             self._probe("executed")
         except Exception as error:
             self._roll_back()

@@ -115,19 +115,20 @@ def _ends(evidence: Evidence) -> Iterator[str]:
             yield f"R2: {run.run_id} ended at {ends[run.run_id][0][0]} and was spoken of at {last[run.run_id]}"
     yield from (f"R2: {run_id}, which is not stored, ended" for run_id in ends if evidence.end.run(run_id) is None)
     for told in evidence.told:
-        for run_id, outcome in told.all("ended"):
-            stored = evidence.end.run(run_id)
+        for name, outcome in told.all("ended"):
+            stored = evidence.end.run(name)
             if stored is None or stored.outcome != outcome:
-                yield f"R2: {run_id} was told to be {outcome} and is {stored and stored.outcome}"
+                yield f"R2: {name} was told to be {outcome} and is {stored and stored.outcome}"
 
 
 def _cancels(evidence: Evidence) -> Iterator[str]:
     for told in evidence.told:
         for runs in told.all("cancelled"):
             for run_id in runs:
+                # One that is not stored was refused at the same moment, or R1 speaks of it.
                 stored = evidence.end.run(run_id)
-                if stored is None or stored.outcome != "cancelled":
-                    yield f"R3: the cancel of {run_id} was answered and it is {stored and stored.outcome}"
+                if stored is not None and stored.outcome != "cancelled":
+                    yield f"R3: the cancel of {run_id} was answered and it is {stored.outcome}"
     for found, told, left in evidence.steps():
         for run in found.runs:
             if run.cancel_requested and _acted(run.run_id, found, told, left):
@@ -186,10 +187,11 @@ def _fate(run: Run, found: Remains, evidence: Evidence) -> Iterator[str]:
     stored = evidence.end.run(run.run_id)
     outcome = None if stored is None else stored.outcome
     expected: tuple[Outcome, ...]
-    host = found.run(run.folded_into)
-    marked = host.cancel_requested if host is not None else run.cancel_requested
-    if marked:
+    host = found.run(run.folded_into or run.parent_run_id)
+    if run.cancel_requested if host is None or run.parent_run_id else host.cancel_requested:
         expected = ("cancelled",)
+    elif run.parent_run_id:
+        expected = ("cancelled",) if host is not None and host.cancel_requested else ("interrupted",)
     elif run.started_at or run.kind == "summary":
         expected = ("interrupted",)
     elif found is evidence.remains[-2]:
@@ -204,13 +206,32 @@ def _fate(run: Run, found: Remains, evidence: Evidence) -> Iterator[str]:
 def _order(evidence: Evidence) -> Iterator[str]:
     """In each session, runs with a turn of their own begin in the order of the queue, and so do those that steer."""
     begun = list(_begun(evidence.end.events))
+    unruly = set(_unruly(evidence.end.events))
     for session in evidence.end.messages:
-        mine = [run for run in evidence.end.runs if run.session_id == session]
+        mine = [run for run in evidence.end.runs if run.session_id == session and run.run_id not in unruly]
         for steers in (False, True):
             queue = [run.run_id for run in mine if (run.delivery == "steer") is steers and run.run_id in begun]
             order = [run_id for run_id in begun if run_id in queue]
             if order != queue:
                 yield f"R1: in session {session} the runs {queue} began in the order {order}"
+
+
+def _unruly(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:
+    """Runs whose delivery was changed, and so were in both queues; and those that were given another place at the
+    moment they joined a turn. A move says the run again as it is.
+    """
+    last: dict[RunId, Run] = {}
+    moved: set[RunId] = set()
+    for _, event in _decoded(events):
+        if not isinstance(event, RunEvent):
+            continue
+        run = msgspec.structs.replace(event.payload.payload, prompt="")
+        before = last.get(run.run_id, run)
+        if run == before and run.run_id in last:
+            moved.add(run.run_id)
+        if run.delivery != before.delivery or (run.folded_into and run.run_id in moved):
+            yield run.run_id
+        last[run.run_id] = run
 
 
 def _begun(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:

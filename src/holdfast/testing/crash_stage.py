@@ -179,7 +179,7 @@ class Stage:
 
     def __init__(self, life: Life, *, is_open: bool, pace: Pace | None = None, titles: bool = False) -> None:
         self.diary = Diary(Path(life.folder), life.number)
-        self._life = life
+        self.life = life
         self._is_open = is_open
         self._settings = EngineSettings(pace=pace or Pace(60.0, 1_000_000), titles=titles)
         self._gates: dict[str, Gate] = {}
@@ -191,7 +191,7 @@ class Stage:
         return self._workspace
 
     async def open(self, ledger: Ledger) -> None:
-        path = Path(self._life.folder) / "project"
+        path = Path(self.life.folder) / "project"
         path.mkdir(exist_ok=True)
         parts = Parts(
             ledger,
@@ -199,18 +199,20 @@ class Stage:
             FixedTools(self._tools()),
             self._settings,
             SystemClock(),
-            counting_ids(f"life{self._life.number}"),
+            counting_ids(f"life{self.life.number}"),
             lambda outlet: _Listener(self.diary, outlet),
         )
         self._workspace = await open_workspace(str(path), parts)
 
-    async def session(self, title: str) -> SessionId:
-        return (await self.workspace.sessions.create(title)).id
+    async def session(self, title: str, parent: SessionId | None = None) -> SessionId:
+        return (await self.workspace.sessions.create(title, parent)).id
 
     async def ask(
         self, session: SessionId, script: str, run_id: str = "", *, delivery: Delivery | None = None
     ) -> RunId:
-        prompt = Prompt(session, script, run_id=RunId(run_id), delivery=delivery)
+        return await self.send(Prompt(session, script, run_id=RunId(run_id), delivery=delivery))
+
+    async def send(self, prompt: Prompt) -> RunId:
         run = await self.workspace.inputs.submit(prompt)
         self.diary.note("accepted", run.run_id)
         return run.run_id

@@ -5,13 +5,16 @@ that a story makes the same writes in the same order each time, as far as one pr
 """
 
 import asyncio
+import contextlib
 import random
 import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from holdfast.domain.errors import HoldfastError
 from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.runs import Attachment, Delivery, Prompt
 from holdfast.engine.turn import Pace
 from holdfast.testing.crash_flaws import stores
 from holdfast.testing.crash_stage import Killer, Life, Stage, serve
@@ -26,12 +29,12 @@ _PATIENCE_SECONDS = 20.0
 
 async def steering(stage: Stage, session: SessionId, tag: str) -> None:
     """Tools one after the other and side by side; two prompts are folded in, one waits, one is sent twice."""
-    await stage.ask(session, f"{tag}1 note look look / hold:{tag}1 note / say", f"{tag}-1")
+    await stage.ask(session, f"{tag}1 note look look / hold:{tag}1 look / say", f"{tag}-1")
     await stage.held(f"{tag}1")
-    await stage.ask(session, f"{tag}2 note / say", f"{tag}-2")
+    await stage.ask(session, f"{tag}2 look / say", f"{tag}-2")
     await stage.ask(session, f"{tag}3 say")
-    await stage.ask(session, f"{tag}4 think hold:{tag}4 look / say")
-    await stage.ask(session, f"{tag}2 note / say", f"{tag}-2")
+    await stage.ask(session, f"{tag}4 think hold:{tag}4 say")
+    await stage.ask(session, f"{tag}2 look / say", f"{tag}-2")
     stage.go(f"{tag}1")
     await stage.held(f"{tag}4")
     stage.go(f"{tag}4")
@@ -40,7 +43,7 @@ async def steering(stage: Stage, session: SessionId, tag: str) -> None:
 
 async def stopping(stage: Stage, session: SessionId, tag: str) -> None:
     """Cancels of a waiting run and of the active one, a clear, and a failure that strands nobody."""
-    await stage.ask(session, f"{tag}1 think look / say hold:{tag}1 say", f"{tag}-1")
+    await stage.ask(session, f"{tag}1 think say hold:{tag}1 say", f"{tag}-1")
     await stage.held(f"{tag}1")
     await stage.ask(session, f"{tag}2 note / say", f"{tag}-2")
     await stage.cancel_run(RunId(f"{tag}-2"))
@@ -69,16 +72,16 @@ async def summarizing(stage: Stage, session: SessionId, tag: str) -> None:
     """A summary by hand, and a run that goes on from it."""
     await stage.summarize(session)
     await stage.quiet(session)
-    await stage.ask(session, f"{tag}1 look / say", f"{tag}-1")
+    await stage.ask(session, f"{tag}1 say", f"{tag}-1")
     await stage.quiet(session)
 
 
 async def interrupting(stage: Stage, session: SessionId, tag: str) -> None:
     """A prompt that puts itself in the place of all that is there: accepting it promises their cancel."""
-    await stage.ask(session, f"{tag}1 note slow:{tag}1 / say", f"{tag}-1")
+    await stage.ask(session, f"{tag}1 slow:{tag}1 / say", f"{tag}-1")
     await stage.held(f"{tag}1")
     await stage.ask(session, f"{tag}2 note / say", f"{tag}-2")
-    await stage.ask(session, f"{tag}3 look / say", f"{tag}-3", delivery="interrupt")
+    await stage.ask(session, f"{tag}3 say", f"{tag}-3", delivery="interrupt")
     stage.diary.note("cancelled", f"{tag}-1", f"{tag}-2")
     await stage.quiet(session)
 
@@ -88,11 +91,64 @@ async def rearranging(stage: Stage, session: SessionId, tag: str) -> None:
     await stage.ask(session, f"{tag}1 hold:{tag}1 say", f"{tag}-1")
     await stage.held(f"{tag}1")
     for number in (2, 3, 4):
-        await stage.ask(session, f"{tag}{number} note / say", f"{tag}-{number}")
+        await stage.ask(session, f"{tag}{number} say", f"{tag}-{number}")
     await stage.workspace.inputs.move(RunId(f"{tag}-4"), 0)
     await stage.workspace.inputs.redeliver(RunId(f"{tag}-3"), "steer")
     stage.go(f"{tag}1")
     await stage.quiet(session)
+
+
+async def delegating(stage: Stage, session: SessionId, tag: str) -> None:
+    """A run whose tool has others work for it, in a session of their own: they live as long as it does."""
+    await stage.ask(session, f"{tag}1 slow:{tag}1 / say", f"{tag}-1")
+    await stage.held(f"{tag}1")
+    child = await stage.session("child", session)
+    for number, script in ((2, f"note hold:{tag}2 say"), (3, "note / say")):
+        run_id, parent = RunId(f"{tag}-{number}"), RunId(f"{tag}-1")
+        await stage.send(Prompt(child, f"{tag}{number} {script}", run_id=run_id, parent_run_id=parent))
+    await stage.held(f"{tag}2")
+    stage.go(f"{tag}2")
+    await stage.quiet(child)
+    stage.go(f"{tag}1")
+    await stage.quiet(session)
+
+
+async def quarrelling(stage: Stage, session: SessionId, tag: str) -> None:
+    """Three clients at once that do as they please and wait for nobody."""
+    dice = random.Random(f"{stage.life.story} {tag}")
+    await asyncio.gather(*(_client(stage, session, f"{tag}{name}", random.Random(dice.random())) for name in "pqr"))
+
+
+async def _client(stage: Stage, session: SessionId, tag: str, dice: random.Random) -> None:
+    sent: list[Prompt] = []
+    inputs = stage.workspace.inputs
+    for number in range(dice.randint(3, 6)):
+        if dice.random() < 0.5 or not sent:
+            sent.append(_some_prompt(session, f"{tag}{number}", dice))
+        run_id = sent[-1].run_id or RunId("unknown")
+        with contextlib.suppress(HoldfastError):
+            match dice.randrange(10):
+                case 0:
+                    await stage.cancel(session)
+                case 1:
+                    await stage.clear(session)
+                case 2:
+                    # A run that has answered already ends as it was about to: nothing is promised here.
+                    await inputs.cancel_run(run_id)
+                case 3:
+                    await inputs.move(run_id, dice.randrange(3))
+                case 4:
+                    await inputs.redeliver(run_id, dice.choice(("steer", "queue")))
+                case _:
+                    await stage.send(sent[-1])
+
+
+def _some_prompt(session: SessionId, label: str, dice: random.Random) -> Prompt:
+    script = dice.choice(("say", "think note / say", "look look / note / say", "say fail", "note / look / think say"))
+    files = (Attachment(b"text" * 1000, "a.txt", "a.txt", "text/plain"),) if dice.random() < 0.2 else ()
+    delivery: Delivery | None = dice.choice((None, None, "steer", "queue", "reject", "interrupt"))
+    run_id = RunId(label if dice.random() < 0.6 else "")
+    return Prompt(session, f"{label} {script}", files, run_id, delivery)
 
 
 async def leaving(stage: Stage, session: SessionId, tag: str) -> None:
@@ -118,7 +174,7 @@ async def working(stage: Stage) -> None:
 async def stopped(stage: Stage) -> None:
     """Two sessions in which people change their minds."""
     one, two = await stage.session("one"), await stage.session("two")
-    await stage.ask(two, "held note slow:held / say", "held")
+    await stage.ask(two, "held slow:held / say", "held")
     await stage.held("held")
     await stopping(stage, one, "a")
     await sweeping(stage, one, "b")
@@ -128,7 +184,17 @@ async def stopped(stage: Stage) -> None:
     await rearranging(stage, two, "d")
 
 
-_SCENES: tuple[Scene, ...] = (steering, stopping, sweeping, summarizing, interrupting, rearranging)
+_SCENES: tuple[Scene, ...] = (
+    steering,
+    stopping,
+    sweeping,
+    summarizing,
+    interrupting,
+    rearranging,
+    delegating,
+    quarrelling,
+    quarrelling,
+)
 
 
 async def tangled(seed: int, stage: Stage) -> None:
@@ -138,12 +204,15 @@ async def tangled(seed: int, stage: Stage) -> None:
 
     async def lane(place: int, scenes: list[Scene]) -> None:
         for number, scene in enumerate(scenes):
+            await stage.quiet(sessions[place])
             await scene(stage, sessions[place], f"{'abc'[place]}{number}x")
 
     drawn = [dice.choices(_SCENES, k=dice.randint(1, 2)) for _ in sessions]
     await asyncio.gather(*(lane(place, scenes) for place, scenes in enumerate(drawn)))
     if dice.random() < 0.7:
-        await leaving(stage, dice.choice(sessions), "z")
+        session = dice.choice(sessions)
+        await stage.quiet(session)
+        await leaving(stage, session, "z")
 
 
 STORIES: dict[str, Story] = {"working": working, "stopped": stopped}

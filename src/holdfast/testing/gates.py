@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Answer, Write
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, ToolSpec
@@ -145,6 +146,8 @@ class GatedLedger(MemoryLedger):
         self.seen: list[Write] = []
         self.asked = asyncio.Event()
         """Set by every attempt to commit, also by one that fails."""
+        self.refused: tuple[type, ...] = ()
+        """Writes with an operation of these kinds fail."""
         self._held: tuple[type, ...] = ()
         super().__init__(fail=lambda: self.error)
 
@@ -155,6 +158,8 @@ class GatedLedger(MemoryLedger):
         if not self._held or any(isinstance(operation, self._held) for operation in operations):
             await self.gate()
         self.asked.set()
+        if any(isinstance(operation, self.refused) for operation in operations):
+            raise StorageUnavailable
         answers = await super().commit(workspace, epoch, ticket, writes)
         self.seen += writes
         return answers

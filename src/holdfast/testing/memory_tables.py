@@ -195,8 +195,9 @@ class MemoryFiles:
         self._files: Table[tuple[SessionId, str, int], FileVersion] = Table(journal)
         self._marks: Table[tuple[SessionId, str], ReadMark] = Table(journal)
 
-    def next_version(self, session_id: SessionId, path: str) -> int:
-        return sum(file.session_id == session_id and file.path == path for file in self._files)
+    def latest(self, session_id: SessionId, path: str) -> FileVersion | None:
+        found = (file for file in self._files if file.session_id == session_id and file.path == path)
+        return max(found, key=lambda file: file.version, default=None)
 
     def add(self, file: FileVersion) -> None:
         self._files.set((file.session_id, file.path, file.version), file)

@@ -38,6 +38,7 @@ def execute(write: Write, tables: Tables, newest: int) -> Answer:
     """Do the write. Its events are numbered from `newest` + 1; storing them is the caller's part.
 
     After a `Refusal` the tables may hold half of it: the caller undoes that, and gives the numbers out again.
+    An operation looks before it stores: the refused one has stored nothing, those before it have.
     """
     context = Context(tables, newest)
     try:

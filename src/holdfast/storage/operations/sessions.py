@@ -66,7 +66,10 @@ def _family(session_id: SessionId, tables: Tables) -> list[SessionId]:
 def _add_file(file: FileVersion, context: Context) -> None:
     _known(file.session_id, context)
     files = context.tables.files
-    numbered = msgspec.structs.replace(file, version=files.next_version(file.session_id, file.path))
+    latest = files.latest(file.session_id, file.path)
+    if latest is not None and latest.content == file.content:
+        return
+    numbered = msgspec.structs.replace(file, version=0 if latest is None else latest.version + 1)
     files.add(numbered)
     context.say(FileEvent(Change("created", numbered)))
 

@@ -70,8 +70,8 @@ class MessageRows(Protocol):
 
 
 class FileRows(Protocol):
-    def next_version(self, session_id: SessionId, path: str) -> int:
-        """How many versions of the file the session has stored."""
+    def latest(self, session_id: SessionId, path: str) -> FileVersion | None:
+        """The last version of the file that the session has stored."""
 
     def add(self, file: FileVersion) -> None: ...
 

@@ -1,0 +1,101 @@
+"""How long a workspace with many sessions takes to be ready again after its server was killed."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from statistics import median
+
+import apsw
+
+from bench.figures import Figure
+from bench.stage import HeldModels, directory
+from holdfast.app import Parts, SystemClock, new_id, open_workspace
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ledger import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun, Write
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.engine.drafts import Author
+from holdfast.storage.ledger import SqliteLedger
+
+__all__ = ["measure"]
+
+SESSIONS = 10_000
+UNFINISHED = 20
+ROUNDS = 3
+_AT_ONCE = 250
+_WORKSPACE = "/bench"
+
+
+def _session(number: int, now: int) -> Write:
+    """A session with a run, its prompt and its answer. The last few runs have no end."""
+    session, run = SessionId(f"session-{number:06}"), RunId(f"run-{number:06}")
+    author = Author(session, run, now // 1000, new_id)
+    made = Session(session, SessionId(""), f"Session {number}", 0, 0, 0, MessageId(""), 0.0, now, now, False, 0)
+    prompt, answer = (
+        author.user("What is wrong with this test? " * 4),
+        author.user("It waits for the wrong event. " * 8),
+    )
+    operations: list[Operation] = [
+        CreateSession(made),
+        Admit(Run(run, session, "accepted", "queue", now, prompt="What is wrong with this test? " * 4), b"hash"),
+        StartRun(run, now),
+        PutMessage(prompt),
+        PutMessage(answer),
+    ]
+    if number >= UNFINISHED:
+        operations.append(EndRun(run, "completed", now, message_id=answer.id, text="It waits for the wrong event."))
+    return Write(tuple(operations), sync=False)
+
+
+async def _fill(data: Path, killed: Path) -> None:
+    """Make the sessions, then take the files as a killed server would leave them."""
+    ledger = SqliteLedger(data)
+    record = await ledger.open_workspace(_WORKSPACE)
+    now = SystemClock().now_ms()
+    writes: Iterator[Write] = (_session(number, now) for number in range(SESSIONS))
+    ticket = 0
+    while batch := list(islice(writes, _AT_ONCE)):
+        ticket += 1
+        await ledger.commit(record.id, record.epoch, ticket, batch)
+    killed.mkdir()
+    for name in ("holdfast.db", "holdfast.db-wal"):
+        shutil.copy(data / name, killed / name)
+    await ledger.close()
+
+
+async def _recover(data: Path) -> float:
+    began = time.perf_counter()
+    ledger = SqliteLedger(data)
+    workspace = await open_workspace(_WORKSPACE, Parts(ledger, HeldModels()))
+    seconds = time.perf_counter() - began
+    assert len(workspace.recovered.ends) == UNFINISHED
+    await workspace.close()
+    await ledger.close()
+    return seconds
+
+
+def _bare(data: Path) -> float:
+    began = time.perf_counter()
+    connection = apsw.Connection(str(data / "holdfast.db"))
+    [(count,)] = connection.execute("SELECT count(*) FROM runs WHERE workspace = 1 AND outcome IS NULL")
+    seconds = time.perf_counter() - began
+    assert count == UNFINISHED
+    connection.close()
+    return seconds
+
+
+def measure() -> list[Figure]:
+    values, limits = [], []
+    with directory() as path:
+        asyncio.run(_fill(path / "data", path / "killed"))
+        for number in range(ROUNDS):
+            for name in ("ours", "bare"):
+                shutil.copytree(path / "killed", path / f"{name}-{number}")
+            values.append(asyncio.run(_recover(path / f"ours-{number}")))
+            limits.append(_bare(path / f"bare-{number}"))
+    beside = "opening the file and counting the unended runs"
+    name = f"recovery with {SESSIONS:,} sessions"
+    return [Figure(name, median(values) * 1e3, "ms", median(limits) * 1e3, beside)]

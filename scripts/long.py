@@ -1,0 +1,113 @@
+"""Trials with fresh seeds for as long as somebody has time. Started by `scripts/long`.
+
+Each trial is a function of a seed that raises when a promise is broken. They take turns of a few seconds.
+Another kind of trial is one more line in `TRIALS`.
+"""
+
+import contextlib
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import NamedTuple
+
+USAGE = "usage: scripts/long MINUTES | scripts/long --replay NAME SEED"
+TURN_SECONDS = 5.0
+REPORT_SECONDS = 30.0
+MOST_SHOWN = 3
+
+
+class Trial(NamedTuple):
+    """Where the function is. It is imported when its turn comes."""
+
+    name: str
+    module: str
+    function: str
+
+    def load(self) -> Callable[[int], object]:
+        function: Callable[[int], object] = getattr(import_module(self.module), self.function)
+        return function
+
+
+TRIALS = (
+    Trial("schedules", "holdfast.testing.schedules", "try_schedule"),
+    Trial("crashes", "holdfast.testing.crash", "try_crash"),
+)
+
+
+class Tally:
+    """What became of one trial so far."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.run = trial.load()
+        self.tried = 0
+        self.failed: list[int] = []
+
+    def take_turn(self, until: float) -> None:
+        while time.monotonic() < until:
+            seed = secrets.randbelow(1 << 31)
+            try:
+                self.run(seed)
+            except Exception:
+                self.failed.append(seed)
+                if len(self.failed) <= MOST_SHOWN:
+                    say(f"\n{self.trial.name}, seed {seed}:\n{traceback.format_exc()}")
+            self.tried += 1
+
+    def __str__(self) -> str:
+        seeds = f", seeds to replay: {' '.join(map(str, self.failed))}" if self.failed else ""
+        return f"{self.trial.name}: {self.tried} tried, {len(self.failed)} violations{seeds}"
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def keep_trying(tallies: list[Tally], minutes: float) -> None:
+    end = time.monotonic() + 60 * minutes
+    report = time.monotonic() + REPORT_SECONDS
+    while time.monotonic() < end:
+        for tally in tallies:
+            tally.take_turn(min(end, time.monotonic() + TURN_SECONDS))
+        if time.monotonic() > report:
+            report = time.monotonic() + REPORT_SECONDS
+            left = max(0.0, end - time.monotonic()) / 60
+            say(f"{left:.1f} minutes left; " + "; ".join(map(str, tallies)))
+
+
+def try_long(minutes: float) -> int:
+    tallies = [Tally(trial) for trial in TRIALS]
+    with contextlib.suppress(KeyboardInterrupt):
+        keep_trying(tallies, minutes)
+    for tally in tallies:
+        say(str(tally))
+    return 1 if any(tally.failed for tally in tallies) else 0
+
+
+def replay(name: str, seed: int) -> int:
+    found = [trial for trial in TRIALS if trial.name == name]
+    if not found:
+        say(f"There is no trial called {name}. There is: {', '.join(trial.name for trial in TRIALS)}.")
+        return 2
+    found[0].load()(seed)
+    say(f"{name}, seed {seed}: no violation")
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["--replay", name, seed] if seed.isdigit():
+            return replay(name, int(seed))
+        case [minutes] if minutes.replace(".", "", 1).isdigit():
+            return try_long(float(minutes))
+        case _:
+            say(USAGE)
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

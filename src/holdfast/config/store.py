@@ -1,0 +1,88 @@
+"""Settings that clients change over the wire: two small JSON files, the workspace's above the user's.
+
+A key is a path with dots (`options.tui.compact_mode`). A file is replaced whole, so a crash leaves the old
+one or the new one, never half of one.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.domain.errors import BadRequest
+
+__all__ = ["ConfigStore", "Scope", "merged"]
+
+Scope = Literal[0, 1]
+"""0 is the user's, 1 the workspace's."""
+
+_LONGEST_KEY = 512
+
+
+def merged(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
+    """Objects are merged key by key; anything else in `upper` replaces what is below it."""
+    result = dict(lower)
+    for key, value in upper.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+class ConfigStore:
+    """The two files of one workspace."""
+
+    def __init__(self, user_file: Path, workspace_file: Path) -> None:
+        self._files = (user_file, workspace_file)
+
+    def read(self) -> dict[str, Any]:
+        user, workspace = (_load(path) for path in self._files)
+        return merged(user, workspace)
+
+    def set(self, scope: int, key: str, value: object) -> None:
+        self._change(scope, key, value, remove=False)
+
+    def remove(self, scope: int, key: str) -> None:
+        self._change(scope, key, None, remove=True)
+
+    def _change(self, scope: int, key: str, value: object, *, remove: bool) -> None:
+        if scope not in (0, 1):
+            raise BadRequest("The scope is 0 for the user's settings or 1 for the workspace's.")
+        names = key.split(".")
+        if not all(names) or len(key) > _LONGEST_KEY:
+            raise BadRequest("A key is a path of names with dots between them, such as options.tui.compact_mode.")
+        path = self._files[scope]
+        whole = _load(path)
+        place = whole
+        for name in names[:-1]:
+            below = place.get(name)
+            if not isinstance(below, dict):
+                if remove:
+                    return
+                below = place[name] = {}
+            place = below
+        if remove:
+            place.pop(names[-1], None)
+        else:
+            place[names[-1]] = value
+        _save(path, whole)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"{path} is not a JSON object: mend it or move it away.") from error
+
+
+def _save(path: Path, whole: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_suffix(".new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

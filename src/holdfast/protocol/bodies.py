@@ -1,0 +1,202 @@
+"""The bodies of requests and answers that are not domain types themselves."""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.domain.messages import Message
+from holdfast.domain.runs import Attachment, Delivery, Prompt, Run
+from holdfast.domain.sessions import Session
+
+__all__ = [
+    "Accepted",
+    "AgentInfo",
+    "AgentInit",
+    "AgentMessage",
+    "Cancelled",
+    "ConfigChange",
+    "ConfigModel",
+    "Control",
+    "CurrentSession",
+    "FileRead",
+    "InitPrompt",
+    "ModelChoice",
+    "ModelFacts",
+    "NeedsInit",
+    "NewSession",
+    "Resolved",
+    "RunPatch",
+    "Skip",
+    "SnapshotBody",
+    "VersionInfo",
+    "WorkspaceBody",
+]
+
+
+class VersionInfo(msgspec.Struct, frozen=True):
+    """`protocol` tells whether client and server understand each other; it grows with every change that breaks."""
+
+    version: str
+    commit: str
+    build_id: str
+    go_version: str
+    platform: str
+    protocol: int
+    pid: int
+
+
+class Control(msgspec.Struct, frozen=True):
+    command: str
+    force: bool = False
+
+
+class WorkspaceBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A workspace as it is created and answered. `config` holds what screens need; `env` goes over the socket only."""
+
+    id: WorkspaceId
+    path: str
+    yolo: bool = False
+    debug: bool = False
+    data_dir: str = ""
+    version: str = ""
+    client_id: str = ""
+    config: dict[str, object] | None = None
+    env: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+    skills: tuple[dict[str, object], ...] = ()
+
+
+class CurrentSession(msgspec.Struct, frozen=True):
+    session_id: SessionId = SessionId("")
+
+
+class NewSession(msgspec.Struct, frozen=True):
+    """Only the title of a session can be given, and the to-do list of one that exists."""
+
+    title: str = "New session"
+    id: SessionId = SessionId("")
+
+
+class FileRead(msgspec.Struct, frozen=True):
+    session_id: SessionId
+    path: str
+
+
+class AgentInit(msgspec.Struct, frozen=True):
+    interactive: bool = False
+
+
+class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A prompt."""
+
+    session_id: SessionId = SessionId("")
+    prompt: str = ""
+    run_id: RunId = RunId("")
+    attachments: tuple[Attachment, ...] | None = None
+    delivery: Delivery | None = None
+    client_id: str = ""
+    interactive: bool | None = None
+
+    def to_prompt(self) -> Prompt:
+        return Prompt(
+            self.session_id,
+            self.prompt,
+            self.attachments or (),
+            run_id=self.run_id,
+            delivery=self.delivery,
+            client_id=self.client_id,
+            interactive=self.interactive,
+        )
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The prompt is on disk. `position`: how many runs were ahead of it."""
+
+    run_id: RunId
+    session_id: SessionId
+    delivery: Delivery
+    position: int
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """Every run the cancel covers; the same ids again while they are still ending."""
+
+    cancelled: tuple[RunId, ...]
+
+
+class RunPatch(msgspec.Struct, frozen=True):
+    position: int | None = None
+    delivery: Literal["steer", "queue"] | None = None
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    cost_per_1m_in: float
+    cost_per_1m_out: float
+    cost_per_1m_in_cached: float
+    cost_per_1m_out_cached: float
+    context_window: int
+    default_max_tokens: int
+    can_reason: bool
+    supports_attachments: bool
+
+
+class ModelChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    model: str
+    provider: str
+    max_tokens: int = 0
+    reasoning_effort: str = ""
+    think: bool = False
+
+
+class AgentInfo(msgspec.Struct, frozen=True):
+    is_busy: bool
+    is_ready: bool
+    model: ModelFacts
+    model_cfg: ModelChoice
+
+
+class Skip(msgspec.Struct, frozen=True):
+    skip: bool
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    resolved: bool
+
+
+class ConfigChange(msgspec.Struct, frozen=True):
+    """Scope 0 is the user's, 1 the workspace's. `value` is any JSON; absent when a key is removed."""
+
+    key: str
+    scope: int = 0
+    value: object = None
+
+
+class ConfigModel(msgspec.Struct, frozen=True):
+    model_type: Literal["large", "small"]
+    model: ModelChoice
+    scope: int = 0
+
+
+class NeedsInit(msgspec.Struct, frozen=True):
+    needs_init: bool
+
+
+class InitPrompt(msgspec.Struct, frozen=True):
+    prompt: str
+
+
+class SnapshotBody(msgspec.Struct, frozen=True):
+    """All that a screen needs, true at `cursor`; what follows comes on the stream with `since=cursor`."""
+
+    cursor: int
+    epoch: int
+    workspace: WorkspaceBody
+    sessions: tuple[Session, ...]
+    messages: tuple[Message, ...]
+    runs: tuple[Run, ...]
+    permissions: tuple[dict[str, object], ...] = ()
+    questions: tuple[dict[str, object], ...] = ()
+    jobs: tuple[dict[str, object], ...] = ()

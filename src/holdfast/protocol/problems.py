@@ -1,0 +1,61 @@
+"""How errors travel: a status and `{"message": "…"}`, from one table. Nothing else maps errors to statuses."""
+
+import msgspec
+
+from holdfast.domain.errors import (
+    BadRequest,
+    Conflict,
+    HoldfastError,
+    NotFound,
+    ProviderError,
+    StorageError,
+)
+
+__all__ = ["Problem", "TooLarge", "UnknownWorkspace", "message_of", "problem_of", "status_of"]
+
+
+class UnknownWorkspace(NotFound):
+    """There is no such workspace: create it first with its path."""
+
+
+class TooLarge(HoldfastError):
+    """The request is larger than 32 MiB: send less, or name files by their path."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """The body of every error. Unknown fields of others are ignored."""
+
+    message: str
+
+
+_STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
+    (NotFound, 404),
+    (BadRequest, 400),
+    (Conflict, 409),
+    (TooLarge, 413),
+    (StorageError, 503),
+    (ProviderError, 400),
+)
+
+_OURS = "Something in Holdfast broke. The log has the details."
+
+
+def status_of(error: BaseException) -> int:
+    """The status of an error; 500 for what is a fault of our own."""
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return status
+    return 500
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What is said of an error. A fault of our own tells nothing of itself."""
+    return Problem(str(error) if status_of(error) != 500 else _OURS)
+
+
+def message_of(body: bytes) -> str | None:
+    """The message of an error body, or None if it has none that can be read: then the status must do."""
+    try:
+        return msgspec.json.decode(body, type=Problem).message or None
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,237 @@
+"""Every route of `/v1`, as data: the server serves what stands here, OpenAPI is made from it, clients call it.
+
+`{id}` is a workspace, `{sid}` a session. A route without an answer type answers with an empty body.
+"""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.domain.files import FileVersion
+from holdfast.domain.messages import Message
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.protocol import bodies
+
+__all__ = ["ROUTES", "Query", "Route"]
+
+PREFIX = "/v1"
+
+
+class Query(msgspec.Struct, frozen=True):
+    name: str
+    is_required: bool = False
+    kind: str = "string"
+
+
+class Route(msgspec.Struct, frozen=True):
+    """`name` is the handler's and the client's method. `errors` are the statuses beside `status` it may answer."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    request: Any = None
+    answer: Any = None
+    query: tuple[Query, ...] = ()
+    status: int = 200
+    errors: tuple[int, ...] = ()
+    request_is_optional: bool = False
+    streams: bool = False
+
+    @property
+    def full_path(self) -> str:
+        return PREFIX + self.path
+
+
+_CLIENT = Query("client_id", is_required=True)
+_SEEN = (Query("client_id"), Query("since", kind="integer"))
+_PAGE = (Query("session_id"), Query("state"), Query("limit", kind="integer"), Query("before", kind="integer"))
+_ANY = dict[str, Any]
+_LIST = tuple[_ANY, ...]
+_W = "/workspaces/{id}"
+_S = _W + "/sessions/{sid}"
+_A = _W + "/agent/sessions/{sid}"
+
+
+def _get(name: str, path: str, summary: str, answer: Any = None, **more: Any) -> Route:  # noqa: ANN401
+    return Route(name, "GET", path, summary, answer=answer, **more)
+
+
+def _post(name: str, path: str, summary: str, request: Any = None, answer: Any = None, **more: Any) -> Route:  # noqa: ANN401
+    return Route(name, "POST", path, summary, request=request, answer=answer, **more)
+
+
+_SYSTEM = (
+    _get("health", "/health", "Whether the server is there."),
+    _get("version", "/version", "Who the server is.", bodies.VersionInfo),
+    _get("server_config", "/config", "The server's own configuration.", _ANY),
+    _post("control", "/control", "Ask the server to stop.", bodies.Control, errors=(400, 409)),
+    Route("retire_client", "DELETE", "/clients/{client_id}", "A client leaves for good.", errors=(400,)),
+    _get("openapi", "/openapi.json", "This document.", _ANY),
+)
+
+_WORKSPACES = (
+    _get("list_workspaces", "/workspaces", "The workspaces that are open.", tuple[bodies.WorkspaceBody, ...]),
+    _post(
+        "create_workspace",
+        "/workspaces",
+        "Open the workspace of a directory, or join it.",
+        bodies.WorkspaceBody,
+        bodies.WorkspaceBody,
+        errors=(400, 409, 503),
+    ),
+    _get("get_workspace", _W, "A workspace.", bodies.WorkspaceBody, errors=(404,)),
+    Route("leave_workspace", "DELETE", _W, "A client leaves a workspace.", query=(_CLIENT,), errors=(400,)),
+    _post(
+        "set_current_session",
+        _W + "/current-session",
+        "Say which session a client looks at.",
+        bodies.CurrentSession,
+        query=(_CLIENT,),
+        errors=(400, 404, 409),
+    ),
+    _get("events", _W + "/events", "The stream of events.", query=_SEEN, errors=(400, 404), streams=True),
+    _get(
+        "snapshot",
+        _W + "/snapshot",
+        "All that a screen needs, with its cursor.",
+        bodies.SnapshotBody,
+        query=(Query("session_id"),),
+        errors=(404,),
+    ),
+    _get("get_config", _W + "/config", "The configuration in force.", _ANY, errors=(404,)),
+    _get("list_providers", _W + "/providers", "The providers that are known.", _LIST, errors=(404,)),
+)
+
+_SESSIONS = (
+    _get("list_sessions", _W + "/sessions", "Sessions, latest first.", tuple[Session, ...], errors=(404,)),
+    _post("create_session", _W + "/sessions", "A new session.", bodies.NewSession, Session, errors=(400, 404)),
+    _get("get_session", _S, "A session.", Session, errors=(400, 404)),
+    Route("put_session", "PUT", _S, "Rename a session.", bodies.NewSession, Session, errors=(400, 404)),
+    Route("delete_session", "DELETE", _S, "Remove a session and all that belongs to it.", errors=(400, 404)),
+    _get("list_messages", _S + "/messages", "The conversation.", tuple[Message, ...], errors=(404,)),
+    _get("list_user_messages", _S + "/messages/user", "Prompts, newest first.", tuple[Message, ...], errors=(404,)),
+    _get(
+        "list_all_user_messages", _W + "/messages/user", "Prompts of all sessions.", tuple[Message, ...], errors=(404,)
+    ),
+    _get("list_history", _S + "/history", "Versions of changed files.", tuple[FileVersion, ...], errors=(404,)),
+    _get("list_read_files", _S + "/filetracker/files", "Files the session has read.", tuple[str, ...], errors=(404,)),
+    _post("mark_read", _W + "/filetracker/read", "A file was read.", bodies.FileRead, errors=(400, 404)),
+    _get(
+        "last_read",
+        _W + "/filetracker/lastread",
+        "When a session last read a file.",
+        str,
+        query=(Query("session_id", is_required=True), Query("path", is_required=True)),
+        errors=(400, 404),
+    ),
+)
+
+_AGENT = (
+    _get("agent_info", _W + "/agent", "Whether the agent is busy, and its model.", bodies.AgentInfo, errors=(404,)),
+    _post(
+        "send_prompt",
+        _W + "/agent",
+        "Send a prompt. It is on disk when this answers.",
+        bodies.AgentMessage,
+        bodies.Accepted,
+        status=202,
+        errors=(400, 404, 409, 413, 503),
+    ),
+    _post(
+        "init_agent",
+        _W + "/agent/init",
+        "Check that a model can be used. Changes nothing.",
+        bodies.AgentInit,
+        errors=(400, 404),
+        request_is_optional=True,
+    ),
+    _post("update_agent", _W + "/agent/update", "Look at models and tools again.", errors=(400, 404)),
+    _get("agent_session", _A, "A session as the agent sees it.", Session, errors=(400, 404)),
+    _post(
+        "cancel_session",
+        _A + "/cancel",
+        "Stop all that is in the session now.",
+        None,
+        bodies.Cancelled,
+        errors=(404, 503),
+    ),
+    _get("count_queued", _A + "/prompts/queued", "How many prompts wait.", int, errors=(404,)),
+    _get("list_queued", _A + "/prompts/list", "The texts of the prompts that wait.", tuple[str, ...], errors=(404,)),
+    _post("clear_queue", _A + "/prompts/clear", "End all that waits.", None, bodies.Cancelled, errors=(404, 503)),
+    _post("summarize", _A + "/summarize", "Summarise; answers when it is done.", errors=(400, 404, 409, 503)),
+    _get(
+        "default_small_model",
+        _W + "/agent/default-small-model",
+        "The small model of a provider.",
+        bodies.ModelChoice,
+        query=(Query("provider_id"),),
+        errors=(404,),
+    ),
+)
+
+_RUNS = (
+    _get("list_runs", _W + "/runs", "Runs, newest first.", tuple[Run, ...], query=_PAGE, errors=(400, 404)),
+    _get("get_run", _W + "/runs/{run_id}", "A run.", Run, errors=(404,)),
+    Route(
+        "patch_run",
+        "PATCH",
+        _W + "/runs/{run_id}",
+        "Move a waiting run, or deliver it otherwise.",
+        bodies.RunPatch,
+        Run,
+        errors=(400, 404, 409, 503),
+    ),
+    _post("cancel_run", _W + "/runs/{run_id}/cancel", "Stop one run.", None, Run, errors=(404, 409, 503)),
+)
+
+_ASKS = (
+    _get("get_skip", _W + "/permissions/skip", "Whether permissions are skipped.", bodies.Skip, errors=(404,)),
+    _post("set_skip", _W + "/permissions/skip", "Skip permissions, or not.", bodies.Skip, errors=(400, 404)),
+    _post("grant", _W + "/permissions/grant", "Answer an ask.", _ANY, bodies.Resolved, errors=(400, 404)),
+    _get("pending_permissions", _W + "/permissions/pending", "Asks that are open.", _LIST, errors=(404,)),
+    _post("answer_question", _W + "/questions/answer", "Answer questions.", _ANY, bodies.Resolved, errors=(400, 404)),
+    _post("cancel_question", _W + "/questions/cancel", "Dismiss questions.", None, bodies.Resolved, errors=(404,)),
+    _get("pending_questions", _W + "/questions/pending", "Questions that are open.", _LIST, errors=(404,)),
+)
+
+_CONFIG = (
+    _post("config_set", _W + "/config/set", "Set a key.", bodies.ConfigChange, errors=(400, 404)),
+    _post("config_remove", _W + "/config/remove", "Remove a key.", bodies.ConfigChange, errors=(400, 404)),
+    _post("config_model", _W + "/config/model", "Choose a model.", bodies.ConfigModel, errors=(400, 404)),
+    _post("config_compact", _W + "/config/compact", "Compact display.", _ANY, errors=(400, 404)),
+    _post("config_provider_key", _W + "/config/provider-key", "Set a key of a provider.", _ANY, errors=(400, 404)),
+    _post("config_refresh_oauth", _W + "/config/refresh-oauth", "Refresh a token.", _ANY, errors=(400, 404)),
+    _post("config_import_copilot", _W + "/config/import-copilot", "Not built.", None, _ANY, errors=(404,)),
+    _get(
+        "needs_init", _W + "/project/needs-init", "Whether the project wants a start.", bodies.NeedsInit, errors=(404,)
+    ),
+    _post("init_project", _W + "/project/init", "The project has had its start.", errors=(404,)),
+    _get("init_prompt", _W + "/project/init-prompt", "The prompt of a start.", bodies.InitPrompt, errors=(404,)),
+)
+
+_EXTENSIONS = (
+    _get("list_skills", _W + "/skills", "Skills.", _LIST, errors=(404,)),
+    _get("list_lsps", _W + "/lsps", "Language servers.", _ANY, errors=(404,)),
+    _post("start_lsps", _W + "/lsps/start", "Start language servers for a file.", _ANY, errors=(400, 404)),
+    _post("stop_lsps", _W + "/lsps/stop", "Stop language servers.", errors=(404,)),
+    _get("mcp_states", _W + "/mcp/states", "MCP servers.", _ANY),
+    _get("mcp_prompts", _W + "/mcp/prompts", "Prompts of MCP servers.", _LIST, errors=(404,)),
+    _get("mcp_pending_auth", _W + "/mcp/pending-auth", "MCP servers that wait for a login.", _LIST, errors=(404,)),
+    _post("mcp_refresh_tools", _W + "/mcp/refresh-tools", "Look at tools again.", _ANY, errors=(400, 404)),
+    _post("mcp_refresh_prompts", _W + "/mcp/refresh-prompts", "Look at prompts again.", _ANY, errors=(400, 404)),
+    _post("mcp_refresh_resources", _W + "/mcp/refresh-resources", "Look at resources again.", _ANY, errors=(400, 404)),
+    _get("list_jobs", _W + "/jobs", "Background jobs.", _LIST, errors=(404,)),
+)
+
+ROUTES: tuple[Route, ...] = (
+    *_SYSTEM,
+    *_WORKSPACES,
+    *_SESSIONS,
+    *_AGENT,
+    *_RUNS,
+    *_ASKS,
+    *_CONFIG,
+    *_EXTENSIONS,
+)

@@ -1,0 +1,1 @@
+"""The mouth of the server: it holds no state and decides nothing."""

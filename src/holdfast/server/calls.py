@@ -1,0 +1,49 @@
+"""One request, taken apart: what a handler gets, and how it answers."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from holdfast.domain.errors import BadRequest
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.protocol.routes import Route
+from holdfast.server.hub import Desk, Hub
+
+__all__ = ["Call", "Handler"]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """`desk` is set for routes below a workspace; `body` is decoded to the route's type."""
+
+    hub: Hub
+    route: Route
+    params: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Any
+    over_socket: bool
+    open_desk: Desk | None = None
+
+    @property
+    def desk(self) -> Desk:
+        assert self.open_desk is not None, "only routes below a workspace ask for it"
+        return self.open_desk
+
+    @property
+    def session(self) -> SessionId:
+        return SessionId(self.params["sid"])
+
+    @property
+    def run(self) -> RunId:
+        return RunId(self.params["run_id"])
+
+    def number(self, name: str, default: int) -> int:
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not text.isascii() or not text.isdigit() or len(text) > 18:
+            raise BadRequest(f"{name} must be a whole number that is not negative.")
+        return int(text)
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Any]]

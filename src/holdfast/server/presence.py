@@ -1,0 +1,300 @@
+"""Who is attached to which workspace, and what keeps a workspace and the server alive. Pure.
+
+A client has a *claim* on a workspace: open streams, or a *hold*, a grace in which it may come (back).
+`transition(presence, event)` answers the presence as it is from now on and the effects to be carried out.
+It names graces and never knows how long they are. The rules, which are also the tests:
+
+1.  A create claims the workspace with a `create` hold. The same client's next create gives it a full grace again
+    and takes a release back; while the client has streams no hold begins.
+2.  An attach ends the hold and adds a stream, also for a client that never created.
+3.  A detach takes a stream away. After the last one a released claim goes at once, another has a `detach` hold.
+4.  A hold that is over takes its claim away. Each hold has a generation and ends by that one only, so a timer of an
+    earlier hold, or one that fires while there are streams, does nothing.
+5.  A release takes a claim without streams away and marks one with streams. Unknown names mean nothing.
+6.  A retired client loses every claim, streams or not, and never creates or attaches again; its streams that end
+    later mean nothing. The newest `RETIRED_LIMIT` retired clients are remembered.
+7.  Viewing needs an open stream; "" is no session; the current session goes with the claim.
+8.  A workspace closes, once, exactly when it has neither claim nor work: runs outlive everybody's leaving. One that
+    was opened for a create which is then refused closes too, unless somebody has it.
+9.  A workspace that is being closed, or opened again, is that until `Closed` or `Opened`. Meanwhile nobody attaches,
+    and claims and work are kept: they open it again. If that fails they are gone with it.
+10. An idle server (no workspace, no create in flight) that `leaves_when_idle` lingers, then leaves. Whatever comes
+    ends that linger for good: the next one has a new generation.
+11. Leaving, by linger or `Stop`, is told once and for ever: creates and attaches are refused, nothing is opened
+    again. To close what is still open is then the shell's part.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NewType, TypeAlias, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.domain.ids import SessionId, WorkspaceId
+
+# fmt: off
+__all__ = [
+    "RETIRED_LIMIT", "Arm", "ArmLinger", "Attach", "Claim", "ClientId", "CloseServer", "CloseWorkspace", "Closed",
+    "Create", "CreateBegan", "CreateOver", "Detach", "Effect", "Grace", "HoldOver", "IllegalTransition",
+    "LingerOver", "OpenWorkspace", "Opened", "Phase", "Presence", "PresenceEvent", "Refuse", "RefuseReason", "Release",
+    "Retire", "Step", "Stop", "View", "WorkBegan", "WorkEnded", "Workspace", "attached", "is_idle", "start",
+    "transition",
+]
+# fmt: on
+
+ClientId = NewType("ClientId", str)
+Grace = Literal["create", "detach"]
+Phase = Literal["open", "closing", "opening"]
+RefuseReason = Literal["retired", "leaving", "not open", "not attached"]
+
+RETIRED_LIMIT = 10_000
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What one client has of one workspace: streams or a hold, never both. `generation` is that of the last hold."""
+
+    streams: int = 0
+    hold: Grace | None = None
+    generation: int = 0
+    released: bool = False
+    session: SessionId | None = None
+
+
+class Workspace(msgspec.Struct, frozen=True):
+    phase: Phase = "open"
+    claims: Mapping[ClientId, Claim] = {}
+    working: bool = False
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """`generation` is the last one given out, `linger` that of the linger under way, `creating` counts creates."""
+
+    leaves_when_idle: bool
+    workspaces: Mapping[WorkspaceId, Workspace] = {}
+    retired: tuple[ClientId, ...] = ()
+    creating: int = 0
+    generation: int = 0
+    linger: int | None = None
+    leaving: bool = False
+
+
+# What can happen. Only a `CreateBegan` that is not refused has a `CreateOver`; it comes after the `Create`.
+# fmt: off
+class _Place(msgspec.Struct, frozen=True):
+    workspace: WorkspaceId
+class _Pair(_Place, frozen=True):
+    client: ClientId
+class Create(_Pair, frozen=True): ...          # The client asked for the workspace, which is open or known here.
+class Attach(_Pair, frozen=True): ...          # A stream begins.
+class Detach(_Pair, frozen=True): ...          # A stream that was not refused has ended, for whatever reason.
+class Release(_Pair, frozen=True): ...         # The client does not want the workspace any more.
+class View(_Pair, frozen=True):                # The client looks at this session.
+    session: SessionId
+class HoldOver(_Pair, frozen=True):            # The answer to `Arm`, at once if the grace is no time at all.
+    generation: int
+class Opened(_Place, frozen=True):             # By recovery, without a client, or because of `OpenWorkspace`.
+    working: bool = True                       # Unfinished runs are in it.
+class Closed(_Place, frozen=True): ...         # As told; or it cannot be opened; or, unasked, the server leaves.
+class WorkBegan(_Place, frozen=True): ...      # Runs or jobs are there; perhaps before the workspace's first create.
+class WorkEnded(_Place, frozen=True): ...      # No run is left, and no job that still keeps the workspace alive.
+class Retire(msgspec.Struct, frozen=True):     # The client is gone for good.
+    client: ClientId
+class CreateBegan(msgspec.Struct, frozen=True):  # A create is about to open its workspace, which may be slow.
+    client: ClientId
+class CreateOver(msgspec.Struct, frozen=True): ...
+class LingerOver(msgspec.Struct, frozen=True):   # The answer to `ArmLinger`.
+    generation: int
+class Stop(msgspec.Struct, frozen=True): ...     # Somebody asked the server to leave.
+
+# What is to be done.
+class Arm(_Pair, frozen=True):                 # A timer, in the place of the pair's earlier one.
+    generation: int
+    grace: Grace
+class ArmLinger(msgspec.Struct, frozen=True):
+    generation: int
+class CloseWorkspace(_Place, frozen=True): ...
+class OpenWorkspace(_Place, frozen=True): ...  # Again: somebody came while it was being closed.
+class CloseServer(msgspec.Struct, frozen=True): ...
+class Refuse(msgspec.Struct, frozen=True):
+    reason: RefuseReason
+# fmt: on
+
+
+_PairEvent: TypeAlias = Create | Attach | Detach | Release | View | HoldOver
+_PlaceEvent: TypeAlias = Opened | Closed | WorkBegan | WorkEnded
+_ServerEvent: TypeAlias = Retire | CreateBegan | CreateOver | LingerOver | Stop
+PresenceEvent: TypeAlias = _PairEvent | _PlaceEvent | _ServerEvent
+Effect: TypeAlias = Arm | ArmLinger | CloseWorkspace | OpenWorkspace | CloseServer | Refuse
+Step: TypeAlias = tuple[Presence, tuple[Effect, ...]]
+
+
+class IllegalTransition(Exception):
+    """An event that cannot happen here: a bug in the shell, never a client's mistake."""
+
+    def __init__(self, presence: Presence, event: PresenceEvent) -> None:
+        super().__init__(f"{event} cannot happen in {presence}")
+
+
+def start(*, leaves_when_idle: bool) -> Step:
+    """A server that has just begun. Nobody is there yet, so it may linger from the start."""
+    return _linger(Presence(leaves_when_idle), ())
+
+
+def transition(presence: Presence, event: PresenceEvent) -> Step:
+    match event:
+        case Create() | Attach() | Detach() | Release() | View() | HoldOver():
+            return _linger(*_of_pair(presence, event))
+        case Opened() | Closed() | WorkBegan() | WorkEnded():
+            return _linger(*_of_place(presence, event))
+        case Retire() | CreateBegan() | CreateOver() | LingerOver() | Stop():
+            return _linger(*_of_server(presence, event))
+        case _:
+            assert_never(event)
+
+
+def attached(presence: Presence, workspace: WorkspaceId, session: SessionId) -> int:
+    """How many clients look at the session: those with a stream whose current session it is."""
+    here = presence.workspaces.get(workspace, Workspace())
+    return sum(claim.streams > 0 and claim.session == session for claim in here.claims.values())
+
+
+def is_idle(presence: Presence) -> bool:
+    return not presence.workspaces and not presence.creating
+
+
+def _of_pair(presence: Presence, event: _PairEvent) -> Step:
+    here = presence.workspaces.get(event.workspace, Workspace())
+    claim = here.claims.get(event.client, Claim())
+    match event:
+        case Create() | Attach():
+            return _come(presence, event, claim)
+        case Detach() if claim.streams == 1 and not claim.released:
+            return _hold(presence, event, claim, "detach")
+        case Detach() if claim.streams:
+            return _keep(presence, event, replace(claim, streams=claim.streams - 1))
+        case Release() if claim.streams:
+            return _keep(presence, event, replace(claim, released=True))
+        case View() if claim.streams:
+            return _keep(presence, event, replace(claim, session=event.session or None))
+        case View():
+            return presence, (Refuse("not attached"),)
+        case Release() if claim.hold:
+            return _keep(presence, event, Claim())
+        case HoldOver() if claim.hold and claim.generation == event.generation:
+            return _keep(presence, event, Claim())
+        case _:
+            return presence, ()
+
+
+def _come(presence: Presence, event: Create | Attach, claim: Claim) -> Step:
+    refusal = _refusal(presence, event.client)
+    here = presence.workspaces.get(event.workspace)
+    match event:
+        case Create() if refusal and here is None:
+            presence, effects = _put(presence, event.workspace, Workspace())
+            return presence, refusal + effects
+        case Create() if not refusal and not claim.streams:
+            return _hold(presence, event, claim, "create")
+        case Create() if not refusal:
+            return _keep(presence, event, replace(claim, released=False))
+        case Attach() if not refusal and (here is None or here.phase != "open"):
+            return presence, (Refuse("not open"),)
+        case Attach() if not refusal:
+            return _keep(presence, event, replace(claim, streams=claim.streams + 1, hold=None))
+        case _:
+            return presence, refusal
+
+
+def _of_place(presence: Presence, event: _PlaceEvent) -> Step:
+    here = presence.workspaces.get(event.workspace)
+    match event:
+        case Opened():
+            phase: Phase = "closing" if here and here.phase == "closing" else "open"
+            return _put(presence, event.workspace, replace(here or Workspace(), phase=phase, working=event.working))
+        case WorkBegan():
+            return _put(presence, event.workspace, replace(here or Workspace(), working=True))
+        case WorkEnded() if here is not None:
+            return _put(presence, event.workspace, replace(here, working=False))
+        case Closed() if here is not None:
+            return _closed(presence, event, here)
+        case _:
+            return presence, ()
+
+
+def _closed(presence: Presence, event: Closed, here: Workspace) -> Step:
+    if here.phase == "open" and not presence.leaving:
+        raise IllegalTransition(presence, event)
+    if here.phase == "closing" and (here.claims or here.working) and not presence.leaving:
+        presence, _ = _put(presence, event.workspace, replace(here, phase="opening"))
+        return presence, (OpenWorkspace(event.workspace),)
+    rest = {name: workspace for name, workspace in presence.workspaces.items() if name != event.workspace}
+    return replace(presence, workspaces=rest), ()
+
+
+def _of_server(presence: Presence, event: _ServerEvent) -> Step:
+    match event:
+        case Retire():
+            return _retire(presence, event.client)
+        case CreateBegan():
+            refusal = _refusal(presence, event.client)
+            return (presence, refusal) if refusal else (replace(presence, creating=presence.creating + 1), ())
+        case CreateOver():
+            if not presence.creating:
+                raise IllegalTransition(presence, event)
+            return replace(presence, creating=presence.creating - 1), ()
+        case LingerOver() if presence.linger != event.generation:
+            return presence, ()
+        case LingerOver() | Stop():
+            return replace(presence, leaving=True), () if presence.leaving else (CloseServer(),)
+        case _:
+            assert_never(event)
+
+
+def _retire(presence: Presence, client: ClientId) -> Step:
+    others = tuple(other for other in presence.retired if other != client)
+    presence = replace(presence, retired=(*others, client)[-RETIRED_LIMIT:])
+    effects: tuple[Effect, ...] = ()
+    for name in presence.workspaces:
+        presence, more = _keep(presence, Release(name, client), Claim())
+        effects += more
+    return presence, effects
+
+
+def _refusal(presence: Presence, client: ClientId) -> tuple[Refuse, ...]:
+    if presence.leaving:
+        return (Refuse("leaving"),)
+    return (Refuse("retired"),) if client in presence.retired else ()
+
+
+def _hold(presence: Presence, event: _PairEvent, claim: Claim, grace: Grace) -> Step:
+    generation = presence.generation + 1
+    held = replace(claim, streams=0, hold=grace, generation=generation)
+    presence, _ = _keep(replace(presence, generation=generation), event, held)
+    return presence, (Arm(event.workspace, event.client, generation, grace),)
+
+
+def _keep(presence: Presence, event: _PairEvent, claim: Claim) -> Step:
+    """The client's claim is this one from now on. Without stream and hold it is none."""
+    here = presence.workspaces.get(event.workspace, Workspace())
+    claims = {**here.claims, event.client: claim}
+    if not claim.streams and not claim.hold:
+        del claims[event.client]
+    return _put(presence, event.workspace, replace(here, claims=claims))
+
+
+def _put(presence: Presence, name: WorkspaceId, here: Workspace) -> Step:
+    """The one place that finds that nothing keeps a workspace open."""
+    effects: tuple[Effect, ...] = ()
+    if here.phase == "open" and not here.claims and not here.working:
+        here, effects = replace(here, phase="closing"), (CloseWorkspace(name),)
+    return replace(presence, workspaces={**presence.workspaces, name: here}), effects
+
+
+def _linger(presence: Presence, effects: tuple[Effect, ...]) -> Step:
+    """The one place where a linger begins and ends."""
+    if not presence.leaves_when_idle or presence.leaving or not is_idle(presence):
+        return replace(presence, linger=None), effects
+    if presence.linger is not None:
+        return presence, effects
+    generation = presence.generation + 1
+    return replace(presence, generation=generation, linger=generation), (*effects, ArmLinger(generation))

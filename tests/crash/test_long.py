@@ -1,0 +1,28 @@
+"""`scripts/long`, as a real process."""
+
+import subprocess
+from pathlib import Path
+
+LONG = Path(__file__).resolve().parents[2] / "scripts" / "long"
+
+
+def run(*arguments: str) -> tuple[int, list[str]]:
+    done = subprocess.run([LONG, *arguments], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_it_ends_with_one_figure_for_each_trial() -> None:
+    status, lines = run("0.002")
+    assert status == 0, lines
+    assert [line.split(":")[0] for line in lines[-2:]] == ["schedules", "crashes"]
+    assert all(line.endswith(" 0 violations") for line in lines[-2:])
+
+
+def test_a_trial_can_be_replayed() -> None:
+    assert run("--replay", "schedules", "7") == (0, ["schedules, seed 7: no violation"])
+
+
+def test_what_it_does_not_know_it_says() -> None:
+    assert run("--replay", "wishes", "7")[0] == 2
+    assert run()[0] == 2
+    assert run("soon")[0] == 2
