@@ -53,9 +53,8 @@ async def _together(on: Stage, bare: Bare, held: list[SessionId]) -> list[tuple[
 async def _clear(on: Stage, held: list[SessionId]) -> None:
     """End all that waits, so that no queue grows from round to round."""
     await asyncio.gather(*(on.workspace.inputs.clear(session) for session in held))
-    # A clear is answered when it is stored; the ends of what it covers are written after that.
-    while on.workspace.engine.recorder.is_busy:
-        await asyncio.sleep(0)
+    # A clear is answered when it is stored; this comes after the ends of what it covers, which are written then.
+    await on.workspace.engine.recorder.put(sync=False)
 
 
 async def _steady(on: Stage, bare: Bare, held: list[SessionId]) -> Figure:

@@ -51,7 +51,7 @@ def _session(number: int, now: int) -> Write:
 
 
 async def _fill(data: Path, killed: Path) -> None:
-    """Make the sessions, then take the files as a killed server would leave them."""
+    """Make the sessions, then put the files into `killed` as a killed server would leave them."""
     ledger = SqliteLedger(data)
     record = await ledger.open_workspace(_WORKSPACE)
     now = SystemClock().now_ms()
@@ -60,7 +60,6 @@ async def _fill(data: Path, killed: Path) -> None:
     while batch := list(islice(writes, _AT_ONCE)):
         ticket += 1
         await ledger.commit(record.id, record.epoch, ticket, batch)
-    killed.mkdir()
     for name in ("holdfast.db", "holdfast.db-wal"):
         shutil.copy(data / name, killed / name)
     await ledger.close()
@@ -90,6 +89,7 @@ def _bare(data: Path) -> float:
 def measure() -> list[Figure]:
     values, limits = [], []
     with directory() as path:
+        (path / "killed").mkdir()
         asyncio.run(_fill(path / "data", path / "killed"))
         for number in range(ROUNDS):
             for name in ("ours", "bare"):

@@ -49,7 +49,7 @@ class _Listener:
 
 
 def _written() -> int:
-    """Bytes this process has handed to the system so far: the database and its write-ahead log, hardly anything else."""
+    """Bytes this process has handed to the system so far: hardly anything but the database and its log."""
     return int(Path("/proc/self/io").read_text().split("wchar: ")[1].split()[0])
 
 
@@ -102,13 +102,14 @@ def measure() -> list[Figure]:
         micro = 1e6 / cost.tokens
         name = f"CPU per token of {cost.tokens:,}"
         figures.append(Figure(name, cost.seconds * micro, "µs", cost.bare * micro, parts))
-    for name, unit, size_of in (
-        ("CPU per token, 20,000 to 200", "µs", lambda cost: cost.seconds * 1e6),
-        ("disk per token, 20,000 to 200", "bytes", lambda cost: cost.written),
-        ("events per token, 20,000 to 200", "bytes", lambda cost: cost.events),
-    ):
-        value, limit = size_of(long) / long.tokens, size_of(short) / short.tokens
-        figures.append(Figure(name, value, unit, limit, "per token of 200", _FLAT))
+    flat = (
+        ("CPU", "µs", long.seconds * 1e6, short.seconds * 1e6),
+        ("disk", "bytes", long.written, short.written),
+        ("events", "bytes", long.events, short.events),
+    )
+    for what, unit, most, least in flat:
+        name = f"{what} per token, {long.tokens:,} to {short.tokens}"
+        figures.append(Figure(name, most / long.tokens, unit, least / short.tokens, "per token of 200", _FLAT))
     for cost in costs:
         name = f"bytes per token of {cost.tokens:,}"
         text = cost.text / cost.tokens

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from holdfast.domain.errors import (, WorkspaceClosing
+from holdfast.domain.errors import (
     SessionBusy,
     StorageUnavailable,
+    WorkspaceClosing,
 )
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
