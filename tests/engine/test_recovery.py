@@ -5,9 +5,10 @@ import msgspec
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Run
+from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.recovery import plan
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedModel, GatedTool
+from holdfast.testing.gates import Gate, GatedModel, GatedTool, SimpleTool
 from holdfast.testing.harness import World
 from holdfast.testing.memory import MemoryLedger
 
@@ -146,17 +147,26 @@ async def test_numbers_are_never_used_twice() -> None:
 async def test_a_prompt_that_interrupted_once_does_not_do_it_again() -> None:
     """After a crash it waits like the others: its cancel is history."""
     ledger = MemoryLedger()
-    model = GatedModel(ScriptedModel(echo))
-    model.before.shut()
-    world = await World.open(model, ledger=ledger)
+    working, cleaning = Gate(), Gate()
+
+    async def slow_to_stop(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        try:
+            await working()
+        finally:
+            await cleaning()
+        return ToolOutcome("done")
+
+    model = ScriptedModel([Step((Call("slow"),))])
+    world = await World.open(model, ledger=ledger, tools=[SimpleTool("slow", slow_to_stop)])
     await world.prompt("one", "r1")
-    await model.before.reached.wait()
-    await world.prompt("two", "r2")
-    await world.prompt("three", "r3", delivery="interrupt")
-    await world.prompt("four", "r4")
-    await world.workspace.inputs.move(RunId("r4"), 0)
+    await working.reached.wait()
+    await world.prompt("two", "r2", delivery="interrupt")
+    await cleaning.reached.wait()
+    await world.prompt("three", "r3")
+    await world.workspace.inputs.move(RunId("r3"), 0)
     again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
     await again.workspace.engine.until_quiet(world.session)
-    ended = [(run, (await again.run(run)).outcome) for run in ("r1", "r2", "r3", "r4")]
-    assert ended == [("r1", "cancelled"), ("r2", "cancelled"), ("r3", "completed"), ("r4", "completed")]
+    ended = [(end.run_id, end.outcome) for end in again.ends()]
+    assert ended == [("r1", "cancelled"), ("r3", "completed"), ("r2", "completed")]
+    cleaning.open()
     await world.close()

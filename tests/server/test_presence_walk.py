@@ -239,9 +239,11 @@ def code(presence: Presence, rooms: tuple[WorkspaceId, ...], clients: tuple[Clie
 def is_within(presence: Presence, rooms: tuple[WorkspaceId, ...]) -> bool:
     claims = [claim for here in presence.workspaces.values() for claim in here.claims.values()]
     streams = sum(claim.streams for claim in claims)
-    if len(rooms) == 2:
-        return streams <= 1 and not presence.creating
-    return streams <= 3 and all(claim.streams <= 2 for claim in claims) and presence.creating <= 1
+    if len(rooms) == 2 or not presence.leaves_when_idle:
+        plain = not any(claim.released or claim.session for claim in claims)
+        return plain and streams <= 1 and presence.creating <= (len(rooms) == 1)
+    sessions = sum(claim.session is not None for claim in claims)
+    return streams <= 2 and sessions <= 1 and presence.creating <= 1
 
 
 def go(rooms: tuple[WorkspaceId, ...], *starts: bool) -> Walk:
