@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
+import uvloop
+
 from bench.figures import Figure, Goal, ratio_of_medians
 from bench.stage import Bare, HeldModels, Stage, sessions, stage
 from holdfast.domain.ids import SessionId
@@ -120,4 +122,4 @@ async def _measure() -> list[Figure]:
 
 
 def measure() -> list[Figure]:
-    return asyncio.run(_measure())
+    return uvloop.run(_measure())

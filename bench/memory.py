@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import uvloop
+
 from bench.figures import Figure, Goal
 from bench.stage import model_saying, sessions, stage, words
 from holdfast.domain.runs import Prompt
@@ -49,4 +51,4 @@ def measure() -> list[Figure]:
 
 
 if __name__ == "__main__":
-    print(asyncio.run(_fill(int(sys.argv[1]))))
+    print(uvloop.run(_fill(int(sys.argv[1]))))

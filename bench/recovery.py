@@ -1,6 +1,5 @@
 """How long a workspace with many sessions takes to be ready again after its server was killed."""
 
-import asyncio
 import shutil
 import time
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import apsw
+import uvloop
 
 from bench.figures import Figure
 from bench.stage import HeldModels, directory
@@ -90,11 +90,11 @@ def measure() -> list[Figure]:
     values, limits = [], []
     with directory() as path:
         (path / "killed").mkdir()
-        asyncio.run(_fill(path / "data", path / "killed"))
+        uvloop.run(_fill(path / "data", path / "killed"))
         for number in range(ROUNDS):
             for name in ("ours", "bare"):
                 shutil.copytree(path / "killed", path / f"{name}-{number}")
-            values.append(asyncio.run(_recover(path / f"ours-{number}")))
+            values.append(uvloop.run(_recover(path / f"ours-{number}")))
             limits.append(_bare(path / f"bare-{number}"))
     beside = "opening the file and counting the unended runs"
     name = f"recovery with {SESSIONS:,} sessions"

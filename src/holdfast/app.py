@@ -103,6 +103,11 @@ class App:
             opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=asyncio.Task.exception)
         return await asyncio.shield(opening)
 
+    async def close_workspace(self, workspace: Workspace) -> None:
+        """Close one; the directory can be opened again afterwards."""
+        await workspace.close()
+        self._open.pop(workspace.record.path, None)
+
     async def close(self) -> None:
         for opening in tuple(self._open.values()):
             if opening.done() and opening.exception() is None:

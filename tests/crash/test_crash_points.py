@@ -28,7 +28,7 @@ def test_a_kill_at_every_write_point_breaks_no_promise(story: str, stripe: int) 
 def test_a_kill_during_recovery_breaks_no_promise(story: str, again: int) -> None:
     """Each of the first write points of the next start, after kills spread over the story."""
     kills = sum(try_point(Point(story, kill_at, again)) for kill_at in range(10 + again, 200, 90))
-    assert kills >= 3
+    assert kills >= 2
 
 
 @pytest.mark.parametrize("seed", range(12))

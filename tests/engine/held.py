@@ -1,7 +1,7 @@
 """Models and stores that wait for the test."""
 
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import RunRecord
+from holdfast.domain.ledger import Briefing, RunRecord
 from holdfast.domain.models import ModelRequest
 from holdfast.providers.scripted import Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel
@@ -30,6 +30,10 @@ def slow_reads() -> tuple[MemoryLedger, Gate]:
     gate = Gate(is_open=True)
 
     class Slow(MemoryLedger):
+        async def briefing(self, workspace: WorkspaceId, run: RunId) -> Briefing | None:
+            await gate()
+            return await super().briefing(workspace, run)
+
         async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None:
             await gate()
             return await super().run(workspace, run)

@@ -227,8 +227,8 @@ async def test_the_order_of_events_in_a_turn() -> None:
         "run updated", "assistant created",
         "assistant updated", "assistant updated", "assistant updated", "assistant updated",
         "tool created stop", "session updated", "assistant updated tool_use",
-        "run updated", "assistant created", "session updated", "assistant updated end_turn",
-        "session updated", "RunCompleteEvent",
+        "run updated", "assistant created",
+        "assistant updated end_turn", "session updated", "RunCompleteEvent",
     ]  # fmt: skip
 
 

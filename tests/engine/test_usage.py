@@ -78,9 +78,9 @@ async def test_a_report_ends_the_estimate() -> None:
 
 
 async def test_every_step_tells_the_session() -> None:
-    """Before the answer's own last update, so that a screen has both."""
+    """Also the last one, which is stored with the run's end."""
     ledger = RecordingLedger()
     model = ScriptedModel([Step((Call("tool"),), Usage(1, 1)), Step((Say("x"),), Usage(2, 2))])
     await play(model, answering("tool"), ledger=ledger)
     patches = [item.patch.prompt_tokens for item in ledger.operations if isinstance(item, PatchSession)]
-    assert patches == [1, 2, None]
+    assert patches == [1, 2]

@@ -1,14 +1,15 @@
 """The machine, all of it: every presence that two clients can reach, every event in each, every rule at every edge.
 
-Two walks. In *one room* there is one workspace and everything about claims: several streams, releases, sessions,
-creates in flight. In *two rooms* there are two workspaces and less about each claim. A place beyond these limits is
-still held against the rules, but the walk does not go on from there. Generations count up for ever, so places that
-differ in them alone are one place, and so are those that differ in the names of clients and workspaces.
+Two walks. In *one room* there is one workspace and everything about claims: two streams, releases, a session, a
+create in flight, the server's leaving. In *two rooms* there are two workspaces and less about each claim. A place
+beyond these limits is still held against the rules, but the walk does not go on from there. Generations count up for
+ever, so places that differ in them alone are one place, and so are those that differ in names alone.
 
 Beside the presence the walk keeps what has happened (`Past`), known from events and effects and never from the
 presence, so that the rules can hold the one against the other.
 """
 
+import gc
 from collections.abc import Iterator
 from functools import cache
 from itertools import permutations
@@ -54,10 +55,10 @@ class Past(NamedTuple):
     leaves: bool
     linger: int | None
     newest: int
-    stories: dict[Pair, Story] = {}
+    stories: dict[Pair, Story]
+    asked: dict[WorkspaceId, Literal["close", "open"]]
     entered: frozenset[WorkspaceId] = frozenset()
     working: frozenset[WorkspaceId] = frozenset()
-    asked: dict[WorkspaceId, Literal["close", "open"]] = {}
     retired: frozenset[ClientId] = frozenset()
     creating: int = 0
     left: bool = False
@@ -239,11 +240,11 @@ def code(presence: Presence, rooms: tuple[WorkspaceId, ...], clients: tuple[Clie
 def is_within(presence: Presence, rooms: tuple[WorkspaceId, ...]) -> bool:
     claims = [claim for here in presence.workspaces.values() for claim in here.claims.values()]
     streams = sum(claim.streams for claim in claims)
-    if len(rooms) == 2 or not presence.leaves_when_idle:
-        plain = not any(claim.released or claim.session for claim in claims)
-        return plain and streams <= 1 and presence.creating <= (len(rooms) == 1)
-    sessions = sum(claim.session is not None for claim in claims)
-    return streams <= 2 and sessions <= 1 and presence.creating <= 1
+    if len(rooms) == 1 and presence.leaves_when_idle:
+        return streams <= 2 and sum(bool(claim.session) for claim in claims) <= 1 and presence.creating <= 1
+    if streams > 1 or any(claim.released or claim.session for claim in claims):
+        return False
+    return presence.creating <= 1 if len(rooms) == 1 else not presence.creating and not presence.leaving
 
 
 def go(rooms: tuple[WorkspaceId, ...], *starts: bool) -> Walk:
@@ -253,7 +254,7 @@ def go(rooms: tuple[WorkspaceId, ...], *starts: bool) -> Walk:
     for leaves in starts:
         presence, effects = start(leaves_when_idle=leaves)
         assert effects == ((ArmLinger(1),) if leaves else ())
-        walk.places.append((presence, Past(leaves, 1 if leaves else None, presence.generation)))
+        walk.places.append((presence, Past(leaves, 1 if leaves else None, presence.generation, {}, {})))
     for presence, past in walk.places:
         assert len(walk.places) < 5_000, "the walk does not end"
         for event in events(presence, rooms):
@@ -263,6 +264,9 @@ def go(rooms: tuple[WorkspaceId, ...], *starts: bool) -> Walk:
                 walk.illegal.append((past, event))
                 continue
             now = lived(past, event, effects)
+            if after == presence and now == past:
+                walk.edges.append(Edge(presence, past, event, presence, effects, past))
+                continue
             walk.edges.append(Edge(presence, past, event, after, effects, now))
             if code(after, *names[0]) in seen or not is_within(after, rooms):
                 continue
@@ -273,7 +277,11 @@ def go(rooms: tuple[WorkspaceId, ...], *starts: bool) -> Walk:
 
 @cache
 def walk() -> Walk:
-    one, two = go(ROOMS[:1], True, False), go(ROOMS, True)
+    gc.disable()  # Everything is kept: looking for garbage takes as long as the walk.
+    try:
+        one, two = go(ROOMS[:1], True, False), go(ROOMS, True)
+    finally:
+        gc.enable()
     return Walk(one.edges + two.edges, one.places + two.places, one.illegal + two.illegal)
 
 
@@ -307,6 +315,8 @@ def test_a_workspace_is_there_as_long_as_anything_is_to_be_done_with_it() -> Non
     """Rules 8 and 9."""
     for edge in walk().edges:
         after, now = edge.after, edge.now
+        if after is edge.presence and now is edge.past:
+            continue
         assert after.workspaces.keys() == now.entered, edge
         for room, here in after.workspaces.items():
             phase = {None: "open", "close": "closing", "open": "opening"}[now.asked.get(room)]
@@ -477,9 +487,9 @@ def test_no_presence_is_stuck() -> None:
 def test_the_walk_gets_everywhere() -> None:
     """The rules above are worth nothing if there is little to hold them against."""
     found = walk()
-    assert len(found.places) >= 3_000
-    assert len(found.edges) >= 90_000
-    assert len(found.illegal) >= 3_000
+    assert len(found.places) >= 1_500
+    assert len(found.edges) >= 55_000
+    assert len(found.illegal) >= 2_000
     assert {type(edge.event) for edge in found.edges} == {*get_args(PresenceEvent)}
     assert {type(effect) for edge in found.edges for effect in edge.effects} == {*get_args(Effect)}
     rooms = [here for presence, _ in found.places for here in presence.workspaces.values()]

@@ -93,12 +93,12 @@ class Backlog:
         self._policy = policy
         self._index = 0
         self._weight = 0
+        self._count = 0
         self.kept = _Ring()
         self.growth = _Ring()
 
     def __len__(self) -> int:
-        kept, growth = self.kept, self.growth
-        return kept.end - kept.first + growth.end - growth.first
+        return self._count
 
     @property
     def weight(self) -> int:
@@ -110,7 +110,7 @@ class Backlog:
 
     def append_live(self, event: LiveEvent) -> None:
         frame = Frame(self._index + 1, event=event)
-        if isinstance(event, MessageDeltaEvent):
+        if type(event) is MessageDeltaEvent:
             self._append(self.growth, frame, _ENVELOPE + _weight(event.payload.text))
         elif isinstance(event, MessagePartEvent):
             self._append(self.growth, frame, len(frame.body))
@@ -125,11 +125,13 @@ class Backlog:
         """Add a frame, then go down to the bound. A single frame is held whatever it weighs."""
         self._index = frame.index
         self._weight += weight
+        self._count += 1
         ring.append(frame, weight)
         policy = self._policy
-        while (count := len(self)) > policy.frames or self._weight > policy.bytes:
-            if count == 1:
+        while self._count > policy.frames or self._weight > policy.bytes:
+            if self._count == 1:
                 return
+            self._count -= 1
             self._weight -= self._expendable().drop_oldest()
 
     def _expendable(self) -> _Ring:

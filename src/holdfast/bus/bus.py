@@ -52,6 +52,7 @@ class Bus:
         self._newest = record.newest
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._whole: tuple[Frame, ...] | None = None
+        self._readers = 0
         self._is_closed = False
 
     @property
@@ -76,7 +77,8 @@ class Bus:
         self._wake()
 
     def publish_live(self, event: LiveEvent) -> None:
-        if self._is_closed:
+        """To those who are there. Who comes later gets the open parts whole, so for nobody nothing is kept."""
+        if not self._readers or self._is_closed:
             return
         self._backlog.append_live(event)
         self._whole = None
@@ -122,6 +124,10 @@ class Subscription:
         self._phase: Literal["greet", "replay", "live"] = "greet"
         self._waiter: asyncio.Future[None] | None = None
         self._is_closed = False
+        bus._readers += 1
+
+    def __del__(self) -> None:
+        self.close()
 
     @property
     def cursor(self) -> int:
@@ -152,7 +158,9 @@ class Subscription:
 
     def close(self) -> None:
         """End it here and now, also for a `take` that waits."""
-        self._is_closed = True
+        if not self._is_closed:
+            self._is_closed = True
+            self._bus._readers -= 1
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -1,43 +1,10 @@
 """What a reader is handed: an event with its number and its one encoding. Pure."""
 
-from typing import TypeAlias
-
 import msgspec
 
-from holdfast.domain.events import Event, decode_event, encode_event
+from holdfast.domain.events import Gap, GapEvent, Hello, HelloEvent, Spoken, decode_event, encode_event
 
 __all__ = ["Frame", "Gap", "GapEvent", "Hello", "HelloEvent", "Spoken"]
-
-
-class Hello(msgspec.Struct, frozen=True):
-    """Where the log stands. `cursor` is the newest number; what follows it comes live."""
-
-    cursor: int
-    oldest: int
-    epoch: int
-
-
-class HelloEvent(msgspec.Struct, frozen=True, tag="hello"):
-    """The first frame of every subscription."""
-
-    payload: Hello
-
-
-class Gap(msgspec.Struct, frozen=True):
-    """The stream goes on after `cursor`; what came between the reader's number and that is not sent."""
-
-    cursor: int
-    oldest: int
-    epoch: int
-
-
-class GapEvent(msgspec.Struct, frozen=True, tag="gap"):
-    """When the reader's number is older than what is held, or newer than what was given: take a snapshot."""
-
-    payload: Gap
-
-
-Spoken: TypeAlias = Event | HelloEvent | GapEvent
 
 _encoder = msgspec.json.Encoder()
 

@@ -23,6 +23,10 @@ __all__ = [
     "DurableEvent",
     "Event",
     "FileEvent",
+    "Gap",
+    "GapEvent",
+    "Hello",
+    "HelloEvent",
     "LiveEvent",
     "MessageDelta",
     "MessageDeltaEvent",
@@ -33,7 +37,9 @@ __all__ = [
     "RunCompleteEvent",
     "RunEvent",
     "SessionEvent",
+    "Spoken",
     "decode_event",
+    "decode_spoken",
     "encode_event",
 ]
 
@@ -142,12 +148,44 @@ class MessagePartEvent(msgspec.Struct, frozen=True, tag="message_part"):
     payload: MessagePart
 
 
+class Hello(msgspec.Struct, frozen=True):
+    """Where the log stands. `cursor` is the newest number; what follows it comes live."""
+
+    cursor: int
+    oldest: int
+    epoch: int
+
+
+class HelloEvent(msgspec.Struct, frozen=True, tag="hello"):
+    """Of a stream, not of the workspace: the first frame of every subscription."""
+
+    payload: Hello
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """The stream goes on after `cursor`; what came between the reader's number and that is not sent."""
+
+    cursor: int
+    oldest: int
+    epoch: int
+
+
+class GapEvent(msgspec.Struct, frozen=True, tag="gap"):
+    """Of a stream. When the reader's number is older than what is held, or newer than what was given: take a
+    snapshot.
+    """
+
+    payload: Gap
+
+
 DurableEvent: TypeAlias = MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent
 LiveEvent: TypeAlias = AgentEvent | MessageDeltaEvent | MessagePartEvent
 Event: TypeAlias = DurableEvent | LiveEvent
+Spoken: TypeAlias = Event | HelloEvent | GapEvent
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_spoken_decoder: msgspec.json.Decoder[Spoken] = msgspec.json.Decoder(Spoken)
 
 
 def encode_event(event: Event) -> bytes:
@@ -157,3 +195,8 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(body: bytes) -> Event:
     return _decoder.decode(body)
+
+
+def decode_spoken(body: bytes) -> Spoken:
+    """What a reader of a stream gets: the events, and what the stream says of itself."""
+    return _spoken_decoder.decode(body)

@@ -21,6 +21,7 @@ __all__ = [
     "AddFile",
     "Admit",
     "Answer",
+    "Briefing",
     "CancelRun",
     "CancelSession",
     "ClearQueue",
@@ -54,7 +55,7 @@ class Admit(msgspec.Struct, frozen=True):
     """A prompt is accepted. The store fills in `number`, `position` and `state`. One that interrupts marks every
     other run of its session that has not ended, as `CancelSession` does.
 
-    Refused: `run_exists`, `unknown_session`.
+    Refused: `run_exists`, `unknown_session`, `busy` (a `reject` while the session has runs without an end).
     """
 
     run: Run
@@ -277,6 +278,14 @@ class RunRecord(msgspec.Struct, frozen=True):
     run: Run
     body_hash: bytes
     attachments: tuple[Attachment, ...] = ()
+
+
+class Briefing(msgspec.Struct, frozen=True):
+    """What a run needs to know to begin: itself, its session, and the conversation so far."""
+
+    record: RunRecord
+    session: Session
+    messages: tuple[Message, ...]
 
 
 class WorkspaceRecord(msgspec.Struct, frozen=True):

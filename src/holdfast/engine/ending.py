@@ -28,7 +28,7 @@ from holdfast.domain.runs import Outcome
 from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.lifecycle import End
 from holdfast.engine.ports import Outlet
-from holdfast.engine.settle import Ending, settle
+from holdfast.engine.settle import Ending, Settled, settle
 from holdfast.engine.turn import Turn
 
 __all__ = ["INTERRUPTED", "announce_ends", "describe", "end_of_turn", "end_of_waiting", "last_answer", "updated"]
@@ -52,25 +52,22 @@ def describe(outcome: Outcome, error: BaseException | None) -> Ending:
 
 def end_of_turn(turn: Turn, ends: Sequence[End], ending: Ending, at: int) -> list[Operation]:
     """Settle the conversation, then end the run and those folded into it."""
-    operations: list[Operation] = []
-    if not turn.is_started:
-        operations.append(StartRun(turn.run.run_id, at))
+    start = [] if turn.is_started else [StartRun(turn.run.run_id, at)]
     messages = turn.close()
-    unstored = turn.unstored()
-    removed: set[MessageId] = set()
+    settled = Settled()
     if ending.outcome != "completed":
         ending = msgspec.structs.replace(ending, leaves_a_word=turn.run.kind == "prompt")
         settled = settle(turn.author, messages, ending)
-        removed = set(settled.delete)
-        fresh = {message.id for message in settled.put}
-        operations += [PutMessage(message) for message in unstored if message.id not in fresh | removed]
-        operations += [PutMessage(message) for message in settled.put]
-        operations += [DeleteMessage(message_id) for message_id in settled.delete]
-        messages = updated(messages, settled.put)
-    last = last_answer(messages, removed)
-    operations.append(PatchSession(SessionPatch(turn.run.session_id, at // 1000)))
-    operations += [_end(end, ending, at, last) for end in ends]
-    return operations
+    known = {message.id for message in settled.put}.union(settled.delete)
+    last = last_answer(updated(messages, settled.put), set(settled.delete))
+    return [
+        *start,
+        *(PutMessage(message) for message in turn.unstored() if message.id not in known),
+        *(PutMessage(message) for message in settled.put),
+        *(DeleteMessage(message_id) for message_id in settled.delete),
+        *(turn.parting or (PatchSession(SessionPatch(turn.run.session_id, at // 1000)),)),
+        *(_end(end, ending, at, last) for end in ends),
+    ]
 
 
 def end_of_waiting(end: End, at: int) -> Operation:

@@ -7,7 +7,7 @@ they are carried out one after the other, outside of any run's task, so that no 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -75,6 +75,8 @@ class Engine:
         self.outside = outside
         self.closing = False
         self.storage_fails = False
+        self.on_busy: Callable[[bool], None] = lambda _: None
+        """Told when the first run comes into the workspace and when the last one has left its lane."""
         self._tasks = TaskOwner()
         self._writing = TaskOwner()
         self.recorder = Recorder(kit.ledger, record.id, record.epoch, outside.outlet, self._writing)
@@ -111,6 +113,7 @@ class Engine:
 
     def tell(self, session: SessionId, event: LaneEvent) -> Refuse | None:
         """Synchronous: decide, remember, stop at once what must stop; everything else goes to the outbox."""
+        was_busy = bool(self._lanes)
         lane, effects = transition(self.lane(session), event)
         if members(lane):
             self._lanes[session] = lane
@@ -127,13 +130,14 @@ class Engine:
             else:
                 self._post(session, effect)
         self._wake_if_quiet(session)
+        if was_busy is not bool(self._lanes):
+            self.on_busy(not was_busy)
         return refusal
 
-    async def boundary(self, session: SessionId, run: RunId) -> None:
-        """A step boundary waits until its folds are stored."""
+    def boundary(self, session: SessionId, run: RunId) -> asyncio.Future[None] | None:
+        """The run is about to ask its model. It waits for what this answers: the folds being stored."""
         self.tell(session, StepBoundary(run))
-        if (fold := self._folds.get(run)) is not None:
-            await fold
+        return self._folds.get(run)
 
     async def until_quiet(self, session: SessionId) -> None:
         """Wait until nothing of the session runs, waits or is being written."""
@@ -171,16 +175,18 @@ class Engine:
         self.tell(session, Enter(run))
         # A cancellation that came before this first step is delivered here, before anything is done.
         await asyncio.sleep(0)
-        record = await self._load(run)
+        briefing = await self.kit.ledger.briefing(self.record.id, run)
+        if briefing is None:
+            raise UnknownRun
+        record = briefing.record
         turn = self._lives[run].turn = self._turn_for(record)
         if turn.run.kind == "summary":
-            await turn.start(None)
-            await drive_summary(turn, self.kit)
+            await drive_summary(turn, self.kit, briefing)
             return
         prompt = turn.author.user(record.run.prompt, record.attachments)
-        await turn.start(prompt)
+        turn.expect(prompt)
         self._titler.consider(turn.run, prompt)
-        await drive(turn, self.kit, partial(self.boundary, session, run))
+        await drive(turn, self.kit, briefing, partial(self.boundary, session, run))
 
     def _over(self, session: SessionId, run: RunId, task: asyncio.Task[None]) -> None:
         """The task's done callback: a task cancelled before its first step never reaches a `finally`."""
@@ -220,7 +226,9 @@ class Engine:
 
     def _post(self, session: SessionId, effect: Effect) -> None:
         if isinstance(effect, Fold):
-            self._folds[effect.host] = asyncio.get_running_loop().create_future()
+            waiter = self._folds[effect.host] = asyncio.get_running_loop().create_future()
+            # A run that fails before it waits for its folds fails for a reason of its own.
+            waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
         elif isinstance(effect, End):
             self._ends[effect.run] = (session, effect)
         if session in self._outboxes:

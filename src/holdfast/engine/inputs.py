@@ -70,8 +70,8 @@ class Inputs:
         admit = Admit(run, body_hash(prompt), prompt.attachments)
         answer = await self._engine.recorder.put(admit, then=placing.stored)
         if isinstance(answer, Refusal):
-            error = UnknownSession() if answer.reason == "unknown_session" else RunIdTaken()
-            return await self._answer_again(prompt, error)
+            errors = {"unknown_session": UnknownSession(), "busy": SessionBusy()}
+            return await self._answer_again(prompt, errors.get(answer.reason, RunIdTaken()))
         await placing.settled()
         return answer.runs[0]
 

@@ -8,6 +8,7 @@ from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import (
     Answer,
+    Briefing,
     Entry,
     RunRecord,
     Snapshot,
@@ -97,6 +98,9 @@ class Ledger(Protocol):
     async def messages_of_run(self, workspace: WorkspaceId, run: RunId) -> Sequence[Message]: ...
 
     async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None: ...
+
+    async def briefing(self, workspace: WorkspaceId, run: RunId) -> Briefing | None:
+        """The run with its session and conversation, in one read."""
 
     async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
         """Runs without an end, in the order in which they are to run."""

@@ -7,11 +7,13 @@ it runs in circles. Everything it says goes through the turn.
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from holdfast.domain.errors import HoldfastError, UnknownSession
-from holdfast.domain.ledger import PatchSession
+import msgspec
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.ledger import Briefing, PatchSession
 from holdfast.domain.messages import Finish, FinishReason, Message
 from holdfast.domain.models import ModelRequest, StepFinish
-from holdfast.domain.sessions import Session, SessionPatch
+from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.tools import Tool
 from holdfast.domain.usage import Usage, cost_of, estimate_tokens
 from holdfast.engine.assembly import Assembly
@@ -39,33 +41,34 @@ class LimitReached(HoldfastError):
     """The run used up what it may use."""
 
 
-async def drive(turn: Turn, kit: Kit, boundary: Callable[[], Awaitable[None]]) -> None:
-    """The turn of a prompt. `boundary` is awaited before every provider request."""
-    model = await kit.models.large()
-    loop = _Loop(turn, kit, model, await _session(turn, kit), await _earlier(turn, kit))
+async def drive(turn: Turn, kit: Kit, briefing: Briefing, boundary: Callable[[], Awaitable[None] | None]) -> None:
+    """The turn of a prompt. `boundary` is asked before every provider request, and what it answers is awaited."""
+    loop = _Loop(turn, kit, await kit.models.large(), briefing)
     while True:
-        await boundary()
+        if (folds := boundary()) is not None:
+            # Whoever is folded in comes after the prompt that began the turn.
+            await turn.start()
+            await folds
         _check_limits(turn, kit)
         if not await loop.step():
             return
 
 
-async def drive_summary(turn: Turn, kit: Kit) -> None:
+async def drive_summary(turn: Turn, kit: Kit, briefing: Briefing) -> None:
     """The turn of a summary asked for by hand. An empty conversation needs none."""
-    history = await _earlier(turn, kit)
-    if history:
-        await summarize(turn, kit, await kit.models.large(), await _session(turn, kit), history)
+    if briefing.messages:
+        await summarize(turn, kit, await kit.models.large(), briefing.session, briefing.messages)
 
 
 class _Loop:
     """What lasts from step to step."""
 
-    def __init__(self, turn: Turn, kit: Kit, model: Model, session: Session, earlier: Sequence[Message]) -> None:
+    def __init__(self, turn: Turn, kit: Kit, model: Model, briefing: Briefing) -> None:
         self._turn = turn
         self._kit = kit
         self._model = model
-        self._session = session
-        self._earlier = earlier
+        self._session = briefing.session
+        self._earlier = briefing.messages
         self._note = ""
         self._signatures: list[bytes | None] = []
 
@@ -82,12 +85,17 @@ class _Loop:
         before = len(self._turn.messages)
         goes_on, reason = await self._act(assembly, tools)
         results = self._turn.messages[before:]
-        usage = _usage(assembly, request, assembly.message())
-        patch = self._patch(assembly, usage)
-        message = await self._turn.finish_step(Finish(reason, self._turn.now_ms() // 1000), PatchSession(patch))
-        self._signatures.append(signature(message, results))
+        answer = assembly.message()
+        self._signatures.append(signature(answer, results))
         goes_on = goes_on and not is_repeating(self._signatures)
-        await self._compact_if_full(usage)
+        usage = _usage(assembly, request, answer)
+        finish, patch = Finish(reason, self._turn.now_ms() // 1000), PatchSession(self._patch(assembly, usage))
+        if not goes_on and not self._is_nearly_full(usage):
+            self._turn.leave(finish, patch)
+            return False
+        await self._turn.finish_step(finish, patch)
+        if self._is_nearly_full(usage):
+            await self._compact()
         return goes_on
 
     def _request(self, tools: Sequence[Tool]) -> ModelRequest:
@@ -125,12 +133,13 @@ class _Loop:
             add_cost=cost,
         )
 
-    async def _compact_if_full(self, usage: Usage) -> None:
+    def _is_nearly_full(self, usage: Usage) -> bool:
         used = usage.input_tokens + usage.cache_read_tokens + usage.output_tokens
-        if not self._kit.settings.auto_summarize or not is_nearly_full(self._model.info.context_window, used):
-            return
-        await summarize(self._turn, self._kit, self._model, self._session, self._history)
-        self._session = await _session(self._turn, self._kit)
+        return self._kit.settings.auto_summarize and is_nearly_full(self._model.info.context_window, used)
+
+    async def _compact(self) -> None:
+        summary = await summarize(self._turn, self._kit, self._model, self._session, self._history)
+        self._session = msgspec.structs.replace(self._session, summary_message_id=summary.id)
         self._note = continuation_note(self._turn.run.prompt)
 
 
@@ -152,16 +161,3 @@ def _check_limits(turn: Turn, kit: Kit) -> None:
         raise LimitReached(f"limit: the run took {minutes:.0f} minutes, as many as it may.")
     if limits.cost and turn.cost >= limits.cost:
         raise LimitReached(f"limit: the run cost ${turn.cost:.2f}, as much as it may.")
-
-
-async def _session(turn: Turn, kit: Kit) -> Session:
-    session = await kit.ledger.session(kit.workspace, turn.run.session_id)
-    if session is None:
-        raise UnknownSession
-    return session
-
-
-async def _earlier(turn: Turn, kit: Kit) -> list[Message]:
-    """The conversation before this run."""
-    messages = await kit.ledger.messages(kit.workspace, turn.run.session_id)
-    return [message for message in messages if message.run_id != turn.run.run_id]

@@ -60,6 +60,8 @@ class Turn:
         self.messages: list[Message] = []
         """All messages of this run that do not grow any more, in order."""
         self.is_started = False
+        self.parting: tuple[Operation, ...] = ()
+        """What is to be stored with the end of a turn that came to its end by itself."""
         self.step = 0
         self.started_ms = clock.now_ms()
         self.cost = 0.0
@@ -100,12 +102,15 @@ class Turn:
         self.messages.append(message)
         self._unstored[message.id] = message
 
-    async def start(self, prompt: Message | None) -> None:
+    async def start(self) -> None:
         """The run begins: a fact on disk before the model hears of it."""
-        if prompt is not None:
-            self.expect(prompt)
-        puts = [PutMessage(message) for message in self.messages]
-        await self.record(StartRun(self.run.run_id, self.now_ms()), *puts, sync=True)
+        await self.record(*self._beginning(), sync=True)
+
+    def _beginning(self) -> list[Operation]:
+        """What has to be stored before anything else of this run."""
+        if self.is_started:
+            return []
+        return [StartRun(self.run.run_id, self.now_ms()), *(PutMessage(message) for message in self.messages)]
 
     async def begin_step(self, info: ModelInfo, *, is_summary: bool = False) -> Message:
         """A provider request begins: an empty answer that will grow."""
@@ -115,7 +120,9 @@ class Turn:
         # Known here before it is stored, so that whoever settles this turn cannot miss it.
         self._open = Assembly(message, taken)
         self._spent = 0
-        await self.record(StepRun(self.run.run_id, self.step), PutMessage(message))
+        beginning = self._beginning()
+        step = (StepRun(self.run.run_id, self.step), PutMessage(message))
+        await self.record(*beginning, *step, sync=bool(beginning))
         return message
 
     def feed(self, part: StreamPart) -> None:
@@ -123,7 +130,14 @@ class Turn:
         if self._closed or self._open is None:
             raise TurnClosed
         for growth in self._open.feed(part, self._clock.now_ms() // 1000):
-            self._publish(growth)
+            if isinstance(growth, MessageDelta):
+                self._outlet.publish_live(MessageDeltaEvent(growth))
+                self._growth.append(growth)
+                self._grown += len(growth.text)
+                if self._timer is None or self._grown >= self._pace.characters:
+                    self._flush_in_time()
+            else:
+                self._publish(growth)
 
     @property
     def open(self) -> Assembly | None:
@@ -145,6 +159,17 @@ class Turn:
         self._open = None
         self.insert_answer(message)
         return message
+
+    def leave(self, finish: Finish, *parting: Operation) -> None:
+        """The answer is complete, and it is the last: it is stored together with the run's end."""
+        if self._open is None:
+            raise TurnClosed
+        message = self._open.message(finish)
+        self._drop_growth()
+        self._open = None
+        self.insert_answer(message)
+        self._unstored[message.id] = message
+        self.parting = parting
 
     def insert_answer(self, message: Message) -> None:
         """An answer stands before the results of its tools, which were stored while it was still open."""
@@ -196,17 +221,16 @@ class Turn:
         """The growing message as it is now, with all that was streamed."""
         return None if self._open is None else self._open.message()
 
-    def _publish(self, growth: Growth) -> None:
-        if isinstance(growth, MessageDelta):
-            self._outlet.publish_live(MessageDeltaEvent(growth))
-            self._grown += len(growth.text)
-        else:
-            self._outlet.publish_live(MessagePartEvent(growth))
-            if _is_structural(growth) and self._may_put_whole():
-                message = self._take_whole()
-                self._recorder.put(PutMessage(message), sync=False, announce=partial(self._announce, message))
-                return
+    def _publish(self, growth: MessagePart) -> None:
+        self._outlet.publish_live(MessagePartEvent(growth))
+        if _is_structural(growth) and self._may_put_whole():
+            message = self._take_whole()
+            self._recorder.put(PutMessage(message), sync=False, announce=partial(self._announce, message))
+            return
         self._growth.append(growth)
+        self._flush_in_time()
+
+    def _flush_in_time(self) -> None:
         if self._grown >= self._pace.characters:
             self._flush()
         elif self._timer is None:

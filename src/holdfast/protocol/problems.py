@@ -57,5 +57,5 @@ def message_of(body: bytes) -> str | None:
     """The message of an error body, or None if it has none that can be read: then the status must do."""
     try:
         return msgspec.json.decode(body, type=Problem).message or None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None

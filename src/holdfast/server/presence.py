@@ -293,7 +293,7 @@ def _put(presence: Presence, name: WorkspaceId, here: Workspace) -> Step:
 def _linger(presence: Presence, effects: tuple[Effect, ...]) -> Step:
     """The one place where a linger begins and ends."""
     if not presence.leaves_when_idle or presence.leaving or not is_idle(presence):
-        return replace(presence, linger=None), effects
+        return (presence if presence.linger is None else replace(presence, linger=None)), effects
     if presence.linger is not None:
         return presence, effects
     generation = presence.generation + 1

@@ -10,7 +10,7 @@ import apsw
 
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Answer, RunRecord, Snapshot, WorkspaceRecord, Write
+from holdfast.domain.ledger import Answer, Briefing, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -148,6 +148,16 @@ class SqliteLedger:
 
     async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None:
         return await self._read(workspace, lambda rows: rows.runs.record(run))
+
+    async def briefing(self, workspace: WorkspaceId, run: RunId) -> Briefing | None:
+        def look(rows: Rows) -> Briefing | None:
+            record = rows.runs.record(run)
+            session = None if record is None else rows.sessions.get(record.run.session_id)
+            if record is None or session is None:
+                return None
+            return Briefing(record, session, tuple(rows.messages.of_session(session.id)))
+
+        return await self._read(workspace, look)
 
     async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
         return await self._read(workspace, lambda rows: rows.runs.every_open())

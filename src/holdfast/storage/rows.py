@@ -2,6 +2,7 @@
 
 import apsw
 
+from holdfast.domain.ids import RunId, SessionId
 from holdfast.storage.eventlog import EventLog
 from holdfast.storage.files import FileTable
 from holdfast.storage.messages import MessageTable
@@ -20,3 +21,6 @@ class Rows:
         self.messages = MessageTable(connection, workspace)
         self.files = FileTable(connection, workspace)
         self.log = EventLog(connection, workspace)
+
+    def admission(self, run_id: RunId, session_id: SessionId) -> tuple[bool, bool, int]:
+        return self.runs.admission(run_id, session_id)

@@ -16,6 +16,12 @@ _INPUT = "FROM inputs WHERE inputs.workspace = runs.workspace AND inputs.number 
 # A subquery costs a third of a join when there is nothing to join, as there mostly is not.
 _RUN = f"body, (SELECT prompt {_INPUT})"
 
+_ADMISSION = (
+    "SELECT EXISTS (SELECT 1 FROM runs WHERE workspace = ?1 AND run_id = ?2),"
+    " EXISTS (SELECT 1 FROM sessions WHERE workspace = ?1 AND id = ?3),"
+    " (SELECT count(*) FROM runs WHERE workspace = ?1 AND session = ?3 AND folded = 0 AND outcome IS NULL)"
+)
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Run)
 _attachment_encoder = msgspec.msgpack.Encoder()
@@ -43,13 +49,10 @@ class RunTable:
     def open_in(self, session_id: SessionId) -> list[Run]:
         return self._select("session = ? AND outcome IS NULL ORDER BY rank", session_id)
 
-    def count_ahead(self, session_id: SessionId) -> int:
-        for (count,) in self._connection.execute(
-            "SELECT count(*) FROM runs WHERE workspace = ? AND session = ? AND folded = 0 AND outcome IS NULL",
-            (self._workspace, session_id),
-        ):
-            return int(count)
-        return 0
+    def admission(self, run_id: RunId, session_id: SessionId) -> tuple[bool, bool, int]:
+        for taken, known, ahead in self._connection.execute(_ADMISSION, (self._workspace, run_id, session_id)):
+            return bool(taken), bool(known), int(ahead)
+        return False, False, 0
 
     def every_open(self) -> list[Run]:
         """Runs without an outcome, in the order in which they are to run."""

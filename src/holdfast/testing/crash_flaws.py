@@ -1,5 +1,6 @@
 """Stores with a planted mistake, to show that a crash trial notices it."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,10 @@ from holdfast.testing.crash_stage import Disk, Killer, Life
 from holdfast.testing.memory import MemoryLedger
 
 __all__ = ["FLAWS", "stores"]
+
+
+_LATE = 1_000
+"""So many rounds of the loop after the answer."""
 
 
 class _Hasty(MemoryLedger):
@@ -34,8 +39,13 @@ class _Hasty(MemoryLedger):
     ) -> Sequence[Answer]:
         answers = await super().commit(workspace, epoch, ticket, writes)
         record = self._records[workspace]
-        self._late.start(self._disk.commit(record.id, record.epoch, ticket, writes), name="late write")
+        self._late.start(self._write_late(record, ticket, writes), name="late write")
         return answers
+
+    async def _write_late(self, record: WorkspaceRecord, ticket: int, writes: Sequence[Write]) -> None:
+        for _ in range(_LATE):
+            await asyncio.sleep(0)
+        await self._disk.commit(record.id, record.epoch, ticket, writes)
 
     async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
         await self._late.drain()

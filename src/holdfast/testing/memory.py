@@ -12,7 +12,7 @@ import msgspec
 from holdfast.domain.errors import OwnerChanged, StorageUnknown
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Answer, Refusal, RunRecord, Snapshot, WorkspaceRecord, Write
+from holdfast.domain.ledger import Answer, Briefing, Refusal, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -149,6 +149,16 @@ class MemoryLedger:
 
     async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None:
         return await self._read(workspace, lambda tables: tables.runs.record(run))
+
+    async def briefing(self, workspace: WorkspaceId, run: RunId) -> Briefing | None:
+        def look(tables: MemoryTables) -> Briefing | None:
+            record = tables.runs.record(run)
+            session = None if record is None else tables.sessions.get(record.run.session_id)
+            if record is None or session is None:
+                return None
+            return Briefing(record, session, tuple(tables.messages.of_session(session.id)))
+
+        return await self._read(workspace, look)
 
     async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
         return await self._read(workspace, lambda tables: tables.runs.every_open())

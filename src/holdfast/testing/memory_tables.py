@@ -120,9 +120,6 @@ class MemoryRuns:
     def open_in(self, session_id: SessionId) -> list[Run]:
         return [run for run in self.every_open() if run.session_id == session_id]
 
-    def count_ahead(self, session_id: SessionId) -> int:
-        return sum(run.state != "folded" for run in self.open_in(session_id))
-
     def add(self, record: RunRecord) -> None:
         self._rows.set(record.run.run_id, _Ranked(record, record.run.number))
         self._open.set(record.run.run_id, record.run.run_id)
@@ -299,6 +296,10 @@ class MemoryTables:
         self.files = MemoryFiles(journal)
         self.sessions = MemorySessions(journal, self._next_ord, (self.runs, self.messages, self.files))
         self.log = MemoryLog(journal)
+
+    def admission(self, run_id: RunId, session_id: SessionId) -> tuple[bool, bool, int]:
+        ahead = sum(run.state != "folded" for run in self.runs.open_in(session_id))
+        return self.runs.get(run_id) is not None, self.sessions.get(session_id) is not None, ahead
 
     def _next_ord(self) -> int:
         self._last_ord += 1

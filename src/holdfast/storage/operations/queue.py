@@ -32,12 +32,15 @@ def perform(operation: Admit | RemoveRun | Reorder | Redeliver, context: Context
 
 def _admit(operation: Admit, context: Context) -> None:
     runs = context.tables.runs
-    if runs.get(operation.run.run_id) is not None:
+    is_taken, is_known, ahead = context.tables.admission(operation.run.run_id, operation.run.session_id)
+    if is_taken:
         raise Refused("run_exists")
-    if context.tables.sessions.get(operation.run.session_id) is None:
+    if not is_known:
         raise Refused("unknown_session")
+    if ahead and operation.run.delivery == "reject":
+        # Refused here, and not only by the lane, a prompt leaves nothing behind that a crash could bring back.
+        raise Refused("busy")
     others = runs.open_in(operation.run.session_id) if operation.run.delivery == "interrupt" else []
-    ahead = runs.count_ahead(operation.run.session_id)
     run = msgspec.structs.replace(
         operation.run,
         number=context.next_number,

@@ -24,9 +24,6 @@ class RunRows(Protocol):
     def open_in(self, session_id: SessionId) -> Sequence[Run]:
         """The session's runs without an outcome, by rank."""
 
-    def count_ahead(self, session_id: SessionId) -> int:
-        """How many runs of the session have no outcome and are not folded: those a new one waits for."""
-
     def add(self, record: RunRecord) -> None:
         """A new run; its rank is its number, so it comes after all that are there."""
 
@@ -81,6 +78,11 @@ class FileRows(Protocol):
 
 class Tables(Protocol):
     """The rows of one workspace."""
+
+    def admission(self, run_id: RunId, session_id: SessionId) -> tuple[bool, bool, int]:
+        """Whether there is such a run; whether there is such a session; and how many of the session's runs have
+        no outcome and are not folded: those a new one waits for. One look, for it is in every accept's way.
+        """
 
     @property
     def runs(self) -> RunRows: ...

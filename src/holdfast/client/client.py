@@ -1,0 +1,92 @@
+"""The client for programs that stay: async, typed, one method for each route.
+
+async with Client(address) as client:
+    workspace = await client.create_workspace(path)
+    snapshot = await client.snapshot(workspace.id)
+    accepted = await client.send_prompt(workspace.id, AgentMessage(session, "Say hello.", RunId("r1")))
+    async with client.events(workspace.id, since=snapshot.cursor) as events:
+        async for item in events:
+            ...
+"""
+
+import asyncio
+import os
+import random
+import uuid
+
+from holdfast.client.errors import ClientError, ServerProblem
+from holdfast.client.items import Backoff
+from holdfast.client.pool import OpenResponse
+from holdfast.client.sessions import SessionCalls
+from holdfast.client.stream import QUIET_SECONDS, EventStream
+from holdfast.client.wire import Address, build_request, fill
+from holdfast.client.workspaces import WorkspaceCalls
+from holdfast.domain.ids import WorkspaceId
+from holdfast.protocol.problems import message_of
+from holdfast.protocol.routes import PREFIX
+
+__all__ = ["Client", "new_client_id"]
+
+_STREAM_HEADERS = (("Accept", "text/event-stream"), ("Cache-Control", "no-cache"))
+_MOST_OF_A_REFUSAL = 64 * 1024
+
+
+def new_client_id() -> str:
+    """A client is known to the server by a UUID of its own."""
+    return str(uuid.UUID(bytes=os.urandom(16), version=4))
+
+
+class Client(WorkspaceCalls, SessionCalls):
+    """Keeps a few connections. Belongs to one event loop; close it there."""
+
+    def __init__(self, address: Address, *, client_id: str | None = None, seconds: float = 30.0) -> None:
+        super().__init__(address, client_id=client_id or new_client_id(), seconds=seconds)
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def events(
+        self,
+        workspace: WorkspaceId,
+        *,
+        since: int,
+        backoff: Backoff | None = None,
+        quiet_seconds: float = QUIET_SECONDS,
+    ) -> EventStream:
+        """All durable events after the number `since` (0: all that is held), each once, and live ones between."""
+
+        async def connect(after: int) -> OpenResponse:
+            return await self._open_events(workspace, after)
+
+        return EventStream(connect, since=since, backoff=backoff or Backoff(random.random), quiet_seconds=quiet_seconds)
+
+    async def close(self) -> None:
+        """Requests under way end with `ConnectionLost`; streams are closed by those who opened them."""
+        self._pool.close()
+        await asyncio.sleep(0)
+
+    async def _open_events(self, workspace: WorkspaceId, since: int) -> OpenResponse:
+        path = fill(PREFIX + "/workspaces/{id}/events", {"id": workspace})
+        query: list[tuple[str, str | int | None]] = [("client_id", self.client_id), ("since", since)]
+        message = build_request(self.address, "GET", path, query, headers=_STREAM_HEADERS)
+        response = await self._pool.open(message, seconds=self._seconds)
+        if response.head.status != 200:
+            raise ServerProblem(response.head.status, message_of(await _refusal(response, self._seconds)))
+        return response
+
+
+async def _refusal(response: OpenResponse, seconds: float | None) -> bytes:
+    """The body of an answer that is no stream. What is too long or too late is no message."""
+    body = b""
+    try:
+        async with asyncio.timeout(seconds):
+            while len(body) < _MOST_OF_A_REFUSAL and (piece := await response.read()) is not None:
+                body += piece
+    except (TimeoutError, ClientError):
+        return b""
+    finally:
+        response.close()
+    return body

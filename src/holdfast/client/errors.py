@@ -1,0 +1,62 @@
+"""What can go wrong between a client and its server. Part of the one tree of errors.
+
+HoldfastError
+└── ClientError
+    ├── Unreachable        nobody answers: nothing was asked
+    ├── ConnectionLost     it was asked, and no answer came: look what became of it
+    ├── TimedOut           the same, after the time the caller gave
+    ├── BrokenResponse     what came is not an answer
+    ├── UnsafePlace        somebody else could reach the place of the socket
+    ├── StartFailed        a server was started and did not get ready
+    └── ServerProblem      the server answers that it cannot or will not
+"""
+
+from holdfast.domain.errors import HoldfastError
+
+__all__ = [
+    "BrokenResponse",
+    "ClientError",
+    "ConnectionLost",
+    "ServerProblem",
+    "StartFailed",
+    "TimedOut",
+    "Unreachable",
+    "UnsafePlace",
+]
+
+
+class ClientError(HoldfastError):
+    """The client failed."""
+
+
+class Unreachable(ClientError):
+    """No Holdfast server answers: start one with `holdfast serve`, or look at the address."""
+
+
+class ConnectionLost(ClientError):
+    """The connection to the server broke before it answered; it may or may not have done what was asked."""
+
+
+class TimedOut(ClientError):
+    """The server did not answer in time; it may or may not have done what was asked."""
+
+
+class BrokenResponse(ClientError):
+    """The server's answer cannot be understood: is it a Holdfast server?"""
+
+
+class UnsafePlace(ClientError):
+    """The directory of the socket is not safe: it must be yours, with mode 0700."""
+
+
+class StartFailed(ClientError):
+    """The server could not be started."""
+
+
+class ServerProblem(ClientError):
+    """The server answered with an error. Its message is shown with the status; without one the status must do."""
+
+    def __init__(self, status: int, message: str | None = None) -> None:
+        super().__init__(f"{message} ({status})" if message else f"The server answered with status {status}.")
+        self.status = status
+        self.message = message or ""

@@ -1,0 +1,228 @@
+"""Finds the server of a data directory, or starts it. Blocking, and without an event loop: commands are short.
+
+Several clients may find that nobody answers at the same moment. A lock beside the socket lets one of them
+start the server; the others wait and find it.
+"""
+
+import fcntl
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePlace
+from holdfast.client.places import (
+    data_directory,
+    default_data_directory,
+    parse_host,
+    socket_directories,
+    socket_name,
+    socket_path,
+)
+from holdfast.client.thin import Thin
+from holdfast.client.wire import Address
+
+__all__ = ["Where", "find_or_start", "locate", "secure_directory", "serve_command"]
+
+_BETWEEN_TRIES = 0.005
+_LAST_LINES = 12
+_MOST_OF_LOG = 16 * 1024
+
+
+class Where(msgspec.Struct, frozen=True):
+    """Where a server is or will be. One that was named as a host is somebody's own: it is not started for them."""
+
+    address: Address
+    data_dir: str
+    can_be_started: bool
+    is_default: bool = True
+    """Whether the data directory is the default one, which a server finds by itself."""
+
+
+def locate(host: str | None = None, data_dir: str | None = None, environment: Mapping[str, str] | None = None) -> Where:
+    """Which server is meant, by command line and environment. Looks at nothing but the token's file."""
+    known = os.environ if environment is None else environment
+    home = known.get("HOME") or os.path.expanduser("~")
+    default = os.path.realpath(default_data_directory(known, home))
+    chosen = os.path.realpath(data_directory(data_dir, known, home))
+    named = host or known.get("HOLDFAST_HOST")
+    if named:
+        token = _token(chosen) if named.startswith("tcp:") else ""
+        return Where(parse_host(named, token), chosen, can_be_started=False, is_default=chosen == default)
+    path = socket_path(socket_name(chosen, default), socket_directories(known, os.getuid()))
+    return Where(Address(path=path), chosen, can_be_started=True, is_default=chosen == default)
+
+
+def find_or_start(where: Where, *, command: Sequence[str] | None = None, patience: float = 10.0) -> Thin:
+    """A client with an open connection to the server, which is started if need be and possible.
+
+    Raises `Unreachable` if nobody answers and it must not be started, `StartFailed` with the end of its log
+    if it does not get ready.
+    """
+    if where.can_be_started:
+        # Before anything is said to whoever listens there.
+        secure_directory(os.path.dirname(where.address.path))
+    thin = _connected(where.address)
+    if thin is not None:
+        return thin
+    if not where.can_be_started:
+        raise Unreachable(f"No Holdfast server answers at {where.address}.")
+    deadline = time.monotonic() + patience
+    with _starter(where.address, deadline) as thin:
+        if thin is not None:
+            return thin
+        return _start(where, command or serve_command(where), deadline)
+
+
+def serve_command(where: Where) -> list[str]:
+    """How a client starts a server. `-P` keeps Python from importing what lies in the current directory, which may
+    be anybody's.
+    """
+    command = [sys.executable, "-P", "-m", "holdfast", "serve", "--started-by-client"]
+    return command if where.is_default else [*command, "--data-dir", where.data_dir]
+
+
+def secure_directory(directory: str) -> None:
+    """Make it if it is missing; refuse one that others own or can enter: they could take the server's place."""
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        found = os.lstat(directory)
+    except OSError as error:
+        raise UnsafePlace(f"The directory {directory} cannot be made: {error.strerror}.") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise UnsafePlace(f"{directory} is not a directory of yours: remove it, or set XDG_RUNTIME_DIR.")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise UnsafePlace(f"{directory} is open to others: make it yours alone with chmod 700.")
+
+
+def _token(data_dir: str) -> str:
+    try:
+        with open(os.path.join(data_dir, "token"), encoding="ascii") as file:
+            return file.read(1024).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _connected(address: Address) -> Thin | None:
+    thin = Thin(address)
+    try:
+        thin.connect()
+    except Unreachable:
+        return None
+    return thin
+
+
+@contextmanager
+def _starter(address: Address, deadline: float) -> Iterator[Thin | None]:
+    """Hold the lock of who starts the server. Whoever finds the server meanwhile needs no lock and gets a client."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        lock = os.open(f"{address.path}.start", flags, 0o600)
+    except OSError as error:
+        raise UnsafePlace(f"The file {address.path}.start cannot be opened: {error.strerror}.") from None
+    try:
+        thin = None
+        while not _is_taken(lock):
+            _pause(deadline, "Another client is starting the server and does not get ready.")
+            thin = _connected(address)
+            if thin is not None:
+                break
+        yield thin or _connected(address)
+    finally:
+        os.close(lock)
+
+
+def _is_taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _start(where: Where, command: Sequence[str], deadline: float) -> Thin:
+    """Start the server and wait until it is healthy. One that does not get ready in time is left alone: it may yet."""
+    log = os.path.join(where.data_dir, "logs", "server.log")
+    try:
+        os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
+        begin = os.path.getsize(log) if os.path.exists(log) else 0
+        process = _spawn(command, log)
+    except OSError as error:
+        raise StartFailed(f"The server could not be started: {error.strerror or error}.") from None
+    while True:
+        thin = _healthy(where.address, deadline)
+        if thin is not None:
+            return thin
+        if _has_ended(process):
+            # It may have lost to a server that somebody started without our lock.
+            thin = _healthy(where.address, deadline)
+            if thin is not None:
+                return thin
+            raise StartFailed(f"The server stopped while it was starting.{_tail(log, begin)}")
+        _pause(deadline, f"The server did not get ready in time.{_tail(log, begin)}")
+
+
+def _spawn(command: Sequence[str], log: str) -> int:
+    """Detached: in a session of its own, with nothing of this process but the environment."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        command[0],
+        list(command),
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, flags, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=(),
+    )
+
+
+def _has_ended(process: int) -> bool:
+    try:
+        return os.waitpid(process, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        # Somebody else collects the children of this process. The deadline must do.
+        return False
+
+
+def _healthy(address: Address, deadline: float) -> Thin | None:
+    thin = _connected(address)
+    if thin is None:
+        return None
+    try:
+        status, _ = thin.request("GET", "/v1/health", timeout=max(0.001, deadline - time.monotonic()))
+    except ClientError:
+        # It went away again; the next try tells more.
+        status = 0
+    if 200 <= status < 300:
+        return thin
+    thin.close()
+    return None
+
+
+def _pause(deadline: float, complaint: str) -> None:
+    """A short wait between two tries. There is nothing to wait for that could be waited for."""
+    if time.monotonic() >= deadline:
+        raise StartFailed(complaint)
+    select.select([], [], [], _BETWEEN_TRIES)
+
+
+def _tail(log: str, begin: int) -> str:
+    """The last lines this start wrote, for a message."""
+    try:
+        with open(log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(begin if begin <= size else 0, size - _MOST_OF_LOG))
+            lines = file.read(_MOST_OF_LOG).decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        lines = []
+    if not lines:
+        return f" It said nothing; {log} has no more."
+    return " Its last lines:\n" + "\n".join(lines[-_LAST_LINES:])

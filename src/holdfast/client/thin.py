@@ -1,0 +1,253 @@
+"""A blocking client for commands that live for a moment: one socket, no event loop, little to import.
+
+The client for programs that stay is `holdfast.client.client`.
+"""
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.wire import IDEMPOTENT, Address, QueryItems, ResponseReader, build_request
+from holdfast.protocol.problems import message_of
+from holdfast.protocol.sse import SseEvent, SseReader
+
+__all__ = ["Thin", "ThinStream"]
+
+_AT_ONCE = 64 * 1024
+_STREAM_HEADERS = (("Accept", "text/event-stream"), ("Cache-Control", "no-cache"))
+
+
+class Thin:
+    """One kept connection for requests; each stream has its own. Not for several threads at once."""
+
+    def __init__(self, address: Address, *, timeout: float = 30.0) -> None:
+        self.address = address
+        self._timeout = timeout
+        self._kept: socket.socket | None = None
+
+    def __enter__(self) -> "Thin":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connect(self) -> None:
+        """Open the connection the next request will use. Raises `Unreachable` if nobody answers."""
+        if self._kept is None:
+            self._kept = self._open(self._timeout)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: QueryItems = (),
+        body: bytes | None = None,
+        *,
+        timeout: float | None = None,
+        can_repeat: bool = False,
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer, whatever the status.
+
+        A kept connection that the server closed is replaced once, if asking twice does no harm: by the
+        method, or because the caller says so with `can_repeat`.
+        """
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        message = build_request(self.address, method, path, query, body, (("Accept", "application/json"),))
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if _is_quiet(kept):
+                answer = self._exchange(kept, message, method, deadline)
+                if answer is not None:
+                    return answer
+                if method not in IDEMPOTENT and not can_repeat:
+                    raise ConnectionLost
+            else:
+                kept.close()
+        answer = self._exchange(self._open(_left(deadline)), message, method, deadline)
+        if answer is None:
+            raise ConnectionLost
+        return answer
+
+    def stream(self, path: str, query: QueryItems = ()) -> "ThinStream":
+        """Open a stream of events. Raises `ServerProblem` if the server does not want to."""
+        message = build_request(self.address, "GET", path, query, headers=_STREAM_HEADERS)
+        return ThinStream(self._open(self._timeout), message, self._timeout)
+
+    def close(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
+    def _open(self, timeout: float) -> socket.socket:
+        address = self.address
+        try:
+            if not address.path:
+                return socket.create_connection((address.host, address.port), timeout)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(timeout)
+                connection.connect(address.path)
+            except BaseException:
+                connection.close()
+                raise
+        except OSError as error:
+            raise Unreachable(f"No Holdfast server answers at {address}: {_reason(error)}.") from error
+        return connection
+
+    def _exchange(
+        self, connection: socket.socket, message: bytes, method: str, deadline: float
+    ) -> tuple[int, bytes] | None:
+        """The answer, or None if the connection ended before a byte of it came."""
+        reader = ResponseReader(method)
+        body: list[bytes] = []
+        is_kept = False
+        try:
+            _send(connection, message, deadline)
+            while not reader.is_done:
+                data = _receive(connection, deadline)
+                if data:
+                    body.append(reader.feed(data))
+                elif reader.has_begun:
+                    reader.end()
+                else:
+                    return None
+            is_kept = reader.can_be_kept
+        except TimeoutError:
+            raise TimedOut from None
+        except OSError:
+            if reader.has_begun:
+                raise ConnectionLost from None
+            return None
+        finally:
+            if is_kept:
+                self._kept = connection
+            else:
+                connection.close()
+        if reader.head is None:
+            raise BrokenResponse
+        return reader.head.status, b"".join(body)
+
+
+class ThinStream:
+    """The events of one stream, as they came. Iterating ends when the server ends the stream properly and raises
+    `ConnectionLost` when it breaks.
+    """
+
+    def __init__(self, connection: socket.socket, message: bytes, timeout: float) -> None:
+        self._connection = connection
+        self._response = ResponseReader()
+        self._events = SseReader()
+        self._ready: deque[SseEvent] = deque()
+        self.is_over = False
+        try:
+            self._begin(message, time.monotonic() + timeout)
+        except BaseException:
+            connection.close()
+            raise
+
+    def __enter__(self) -> "ThinStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[SseEvent]:
+        while self._ready or not self.is_over:
+            yield from self.take()
+
+    def take(self, timeout: float | None = None, *, wake: int | None = None) -> list[SseEvent]:
+        """What has come, at least one event; none when the time is over, the stream is, or `wake` can be read.
+
+        `wake` is a file descriptor, such as the one signals write to: a handler alone does not end a wait.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._ready and not self.is_over:
+            if not self._wait(deadline, wake):
+                return []
+            self._read()
+        events = list(self._ready)
+        self._ready.clear()
+        return events
+
+    def close(self) -> None:
+        self.is_over = True
+        self._connection.close()
+
+    def _begin(self, message: bytes, deadline: float) -> None:
+        """Send the request and wait for the head of the answer."""
+        refusal: list[bytes] = []
+        try:
+            _send(self._connection, message, deadline)
+            while (head := self._response.head) is None or (head.status != 200 and not self._response.is_done):
+                data = _receive(self._connection, deadline)
+                if not data:
+                    self._response.end()
+                body = self._response.feed(data)
+                if (head := self._response.head) is not None and head.status == 200:
+                    self._ready.extend(self._events.feed(body))
+                else:
+                    refusal.append(body)
+        except TimeoutError:
+            raise TimedOut from None
+        except (OSError, BrokenResponse, ConnectionLost):
+            if self._response.head is None:
+                raise ConnectionLost from None
+        if self._response.head is not None and self._response.head.status != 200:
+            raise ServerProblem(self._response.head.status, message_of(b"".join(refusal)))
+        self.is_over = self._response.is_done
+
+    def _wait(self, deadline: float | None, wake: int | None) -> bool:
+        """Whether the connection has something to say."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        if wake is not None:
+            poll.register(wake, select.POLLIN)
+        found = poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000)
+        return any(descriptor == self._connection.fileno() for descriptor, _ in found)
+
+    def _read(self) -> None:
+        try:
+            data = self._connection.recv(_AT_ONCE)
+            if not data:
+                self._response.end()
+            self._ready.extend(self._events.feed(self._response.feed(data)))
+        except (OSError, BrokenResponse, ConnectionLost):
+            self.close()
+            raise ConnectionLost("The stream of events broke off.") from None
+        if self._response.is_done:
+            self.close()
+
+
+def _is_quiet(connection: socket.socket) -> bool:
+    """Whether a kept connection is still good: one that has something to say has been closed."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimedOut
+    return left
+
+
+def _send(connection: socket.socket, message: bytes, deadline: float) -> None:
+    connection.settimeout(_left(deadline))
+    try:
+        connection.sendall(message)
+    except (BrokenPipeError, ConnectionResetError):
+        # A server that refuses a large request stops listening and still has something to say.
+        return
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
+    connection.settimeout(_left(deadline))
+    return connection.recv(_AT_ONCE)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error) or type(error).__name__).rstrip(".")

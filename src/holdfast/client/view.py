@@ -1,0 +1,282 @@
+"""What a screen shows: a fold of a snapshot and the events after it. Pure.
+
+Whoever starts from a snapshot and applies what comes after it sees the same as one who saw everything. A
+delta costs the same however long its message is: pieces are kept and joined when somebody looks.
+"""
+
+from collections import deque
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.client.items import Item, Other
+from holdfast.domain.events import (
+    AgentEvent,
+    AgentNotice,
+    Change,
+    Event,
+    FileEvent,
+    GapEvent,
+    HelloEvent,
+    MessageDelta,
+    MessageDeltaEvent,
+    MessageEvent,
+    MessagePart,
+    MessagePartEvent,
+    RunComplete,
+    RunCompleteEvent,
+    RunEvent,
+    SessionEvent,
+)
+from holdfast.domain.growth import grow
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.messages import Message
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
+
+__all__ = ["Ask", "View", "ViewSettings"]
+
+Ask: TypeAlias = dict[str, object]
+"""A permission or a batch of questions, as it came."""
+
+_FOLD_AFTER = 1024
+
+
+class ViewSettings(msgspec.Struct, frozen=True):
+    """`keeps_all`: messages of every session are kept; otherwise only of those that are watched."""
+
+    keeps_all: bool = True
+    ended_runs: int = 50
+    notices: int = 50
+
+
+class _Draft:
+    """A message with the growth that nobody has looked at yet."""
+
+    __slots__ = ("_growth", "_limit", "_message")
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._growth: list[MessageDelta | MessagePart] = []
+        self._limit = _FOLD_AFTER
+
+    def add(self, growth: MessageDelta | MessagePart) -> None:
+        self._growth.append(growth)
+        if len(self._growth) >= self._limit:
+            # Each fold copies the text; doubling keeps the cost of all folds together in proportion to it.
+            self._limit *= 2
+            self.look()
+
+    def look(self) -> Message:
+        if self._growth:
+            self._message = grow(self._message, self._growth)
+            self._growth.clear()
+        return self._message
+
+
+class View:
+    """The state of a workspace as far as events told it. `is_stale` after a gap: load a snapshot."""
+
+    def __init__(self, settings: ViewSettings | None = None) -> None:
+        self._settings = settings or ViewSettings()
+        self._drafts: dict[SessionId, dict[MessageId, _Draft]] = {}
+        self._watched: set[SessionId] = set()
+        self._ended: deque[RunId] = deque()
+        self._seen = 0
+        self._is_fed = False
+        self._is_ahead = False
+        self.cursor = 0
+        """The last number that is part of this view."""
+        self.is_stale = False
+        self.workspace: WorkspaceBody | None = None
+        self.sessions: dict[SessionId, Session] = {}
+        self.runs: dict[RunId, Run] = {}
+        """Those that have not ended, and the last that have, in the order of their acceptance."""
+        self.permissions: dict[str, Ask] = {}
+        self.questions: dict[str, Ask] = {}
+        self.presence: object = None
+        self.notices: deque[AgentNotice] = deque(maxlen=self._settings.notices)
+
+    def messages(self, session: SessionId) -> tuple[Message, ...]:
+        """The conversation of a session, with the text streamed so far."""
+        return tuple(draft.look() for draft in self._drafts.get(session, {}).values())
+
+    def message(self, session: SessionId, message: MessageId) -> Message | None:
+        draft = self._drafts.get(session, {}).get(message)
+        return None if draft is None else draft.look()
+
+    def runs_of(self, session: SessionId) -> tuple[Run, ...]:
+        return tuple(run for run in self.runs.values() if run.session_id == session)
+
+    def forget(self, session: SessionId) -> None:
+        """Nobody looks at the session any more: its messages go."""
+        self._watched.discard(session)
+        if not self._settings.keeps_all:
+            self._drafts.pop(session, None)
+
+    def load(self, snapshot: SnapshotBody, session: SessionId | None = None) -> None:
+        """Be what the snapshot says; `session` is the one whose messages it has, and is watched from now on.
+
+        A snapshot may be newer than the stream that feeds this view. The numbered events it has already are
+        passed over when they come, and so is the growth between them, which it has too. A view that was fed
+        nothing yet is taken to get its stream from the snapshot's cursor on.
+        """
+        self.cursor = snapshot.cursor
+        if not self._is_fed:
+            self._seen = snapshot.cursor
+        self._is_ahead = snapshot.cursor > self._seen
+        self.is_stale = False
+        self.workspace = snapshot.workspace
+        self.sessions = {item.id: item for item in snapshot.sessions}
+        self.runs = {run.run_id: run for run in sorted(snapshot.runs, key=lambda run: run.number)}
+        ended = [run for run in snapshot.runs if run.state == "ended"]
+        self._ended = deque(run.run_id for run in sorted(ended, key=lambda run: (run.ended_at, run.number)))
+        self.permissions = _by_id(snapshot.permissions)
+        self.questions = _by_id(snapshot.questions)
+        self._drafts.clear()
+        self._watched.clear()
+        if session is not None:
+            self._watched.add(session)
+            self._drafts[session] = {}
+        for message in snapshot.messages:
+            self._drafts.setdefault(message.session_id, {})[message.id] = _Draft(message)
+
+    def apply(self, item: Item) -> bool:
+        """Take one item of a stream. Whether it may have changed anything."""
+        self._is_fed = True
+        if item.number is not None:
+            self._seen = max(self._seen, item.number)
+            self._is_ahead = self._is_ahead and self._seen < self.cursor
+            if item.number <= self.cursor:
+                return False
+            self.cursor = item.number
+        match item.event:
+            case HelloEvent(payload=hello):
+                # What is live comes after all that is numbered up to the hello's cursor.
+                self._is_ahead = self._is_ahead and hello.cursor < self.cursor
+                return False
+            case GapEvent(payload=gap):
+                self._seen = self.cursor = gap.cursor
+                self._is_ahead = False
+                self.is_stale = True
+                return True
+            case event:
+                return self._take(event)
+
+    def _take(self, event: Event | Other) -> bool:
+        match event:
+            case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
+                return self._grow(growth)
+            case MessageEvent(payload=message):
+                self._put_message(message)
+            case SessionEvent(payload=session):
+                self._put_session(session)
+            case RunEvent(payload=run):
+                self._put_run(run)
+            case RunCompleteEvent(payload=complete):
+                self._end_run(complete.payload)
+            case AgentEvent(payload=notice):
+                self.notices.append(notice.payload)
+            case FileEvent():
+                return False
+            case Other():
+                return self._other(event)
+        return True
+
+    def _grow(self, growth: MessageDelta | MessagePart) -> bool:
+        draft = self._drafts.get(growth.session_id, {}).get(growth.message_id)
+        if draft is None or self._is_ahead:
+            return False
+        draft.add(growth)
+        return True
+
+    def _put_message(self, change: Change[Message]) -> None:
+        message = change.payload
+        if change.type == "deleted":
+            self._drafts.get(message.session_id, {}).pop(message.id, None)
+        elif self._settings.keeps_all or message.session_id in self._watched:
+            # A message that is known keeps its place.
+            self._drafts.setdefault(message.session_id, {})[message.id] = _Draft(message)
+
+    def _put_session(self, change: Change[Session]) -> None:
+        session = change.payload
+        if change.type != "deleted":
+            self.sessions[session.id] = session
+            return
+        self.sessions.pop(session.id, None)
+        self._drafts.pop(session.id, None)
+        for run in self.runs_of(session.id):
+            self._remove_run(run.run_id)
+        for asks in (self.permissions, self.questions):
+            for name in [name for name, ask in asks.items() if ask.get("session_id") == session.id]:
+                del asks[name]
+
+    def _put_run(self, change: Change[Run]) -> None:
+        run = change.payload
+        if change.type == "deleted":
+            self._remove_run(run.run_id)
+            return
+        before = self.runs.get(run.run_id)
+        if before is not None and not run.prompt:
+            # Only the first event of a run carries the prompt.
+            run = msgspec.structs.replace(run, prompt=before.prompt)
+        self.runs[run.run_id] = run
+
+    def _end_run(self, end: RunComplete) -> None:
+        before = self.runs.get(end.run_id)
+        if before is None:
+            return
+        self.runs[end.run_id] = msgspec.structs.replace(
+            before,
+            state="ended",
+            outcome=end.outcome,
+            error=end.error,
+            message_id=end.message_id,
+            folded_into=end.folded_into,
+        )
+        self._ended.append(end.run_id)
+        while len(self._ended) > self._settings.ended_runs:
+            self.runs.pop(self._ended.popleft(), None)
+
+    def _remove_run(self, run: RunId) -> None:
+        self.runs.pop(run, None)
+        if run in self._ended:
+            self._ended.remove(run)
+
+    def _other(self, other: Other) -> bool:
+        """Asks and presence come as plain objects."""
+        if other.type == "presence":
+            self.presence = other.payload
+            return True
+        change = other.payload
+        ask = change.get("payload") if isinstance(change, dict) else None
+        if not isinstance(ask, dict):
+            return False
+        match other.type:
+            case "permission_request":
+                self.permissions[str(ask.get("id"))] = ask
+            case "permission_notification":
+                if not (ask.get("granted") or ask.get("denied") or ask.get("withdrawn")):
+                    return False
+                self._resolve_permission(ask)
+            case "question_batch_request":
+                self.questions[str(ask.get("id"))] = ask
+            case "question_batch_notification":
+                self.questions.pop(str(ask.get("batch_id")), None)
+            case _:
+                return False
+        return True
+
+    def _resolve_permission(self, notice: Ask) -> None:
+        """By the ask's id if it is given, else by its tool call: stock notices know only that."""
+        if "id" in notice:
+            self.permissions.pop(str(notice["id"]), None)
+            return
+        call = notice.get("tool_call_id")
+        for name in [name for name, ask in self.permissions.items() if ask.get("tool_call_id") == call]:
+            del self.permissions[name]
+
+
+def _by_id(asks: tuple[dict[str, object], ...]) -> dict[str, Ask]:
+    return {str(ask.get("id")): ask for ask in asks}

@@ -1,0 +1,90 @@
+"""Prompts, cancels, the queue."""
+
+from holdfast.bus.bus import Subscription
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.events import RunCompleteEvent
+from holdfast.domain.ids import RunId
+from holdfast.domain.sessions import Session
+from holdfast.protocol.bodies import Accepted, AgentInfo, Cancelled, ModelChoice
+from holdfast.server.calls import Call
+from holdfast.server.configuration import facts_of
+from holdfast.server.sessions import dressed, known
+
+__all__ = [
+    "agent_info",
+    "agent_session",
+    "cancel_session",
+    "clear_queue",
+    "count_queued",
+    "init_agent",
+    "list_queued",
+    "send_prompt",
+    "summarize",
+    "update_agent",
+]
+
+
+async def agent_info(call: Call) -> AgentInfo:
+    """Asked again and again by screens: nothing here touches the disk."""
+    engine = call.desk.workspace.engine
+    info = (await engine.kit.models.large()).info
+    choice = ModelChoice(info.model, info.provider, info.max_output_tokens)
+    return AgentInfo(is_busy=engine.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
+
+
+async def init_agent(call: Call) -> None:
+    """Only looks whether a model can be used: nothing that runs is disturbed."""
+    await call.desk.workspace.engine.kit.models.large()
+
+
+async def update_agent(call: Call) -> None:
+    """Models and tools are looked up by each run; there is nothing to bring up to date."""
+    await call.desk.workspace.engine.kit.models.large()
+
+
+async def send_prompt(call: Call) -> Accepted:
+    run = await call.desk.workspace.inputs.submit(call.body.to_prompt())
+    return Accepted(run.run_id, run.session_id, run.delivery, run.position)
+
+
+async def agent_session(call: Call) -> Session:
+    return dressed(call.hub, call.desk, await known(call))
+
+
+async def cancel_session(call: Call) -> Cancelled:
+    return Cancelled(await call.desk.workspace.inputs.cancel(call.session, call.query.get("client_id", "")))
+
+
+async def clear_queue(call: Call) -> Cancelled:
+    return Cancelled(await call.desk.workspace.inputs.clear(call.session, call.query.get("client_id", "")))
+
+
+async def count_queued(call: Call) -> int:
+    return len(call.desk.workspace.engine.lane(call.session).queue)
+
+
+async def list_queued(call: Call) -> list[str]:
+    engine = call.desk.workspace.engine
+    waiting = [item.run for item in engine.lane(call.session).queue]
+    records = [await engine.kit.ledger.run(call.desk.id, run) for run in waiting]
+    return [record.run.prompt for record in records if record is not None]
+
+
+async def summarize(call: Call) -> None:
+    """Answers when the summary is there. The run belongs to the workspace: a caller that leaves does not end it."""
+    heard = call.desk.workspace.bus.subscribe(None)
+    try:
+        run = await call.desk.workspace.inputs.summarize(call.session)
+        error = await _end_of(run.run_id, heard)
+    finally:
+        heard.close()
+    if error:
+        raise ProviderError(error)
+
+
+async def _end_of(run: RunId, heard: Subscription) -> str:
+    while frames := await heard.take():
+        for frame in frames:
+            if isinstance(frame.event, RunCompleteEvent) and frame.event.payload.payload.run_id == run:
+                return frame.event.payload.payload.error
+    return "The server stopped before the summary was finished."

@@ -1,0 +1,145 @@
+"""The application: a request comes in, its route's handler is called, its answer goes out. Plain ASGI.
+
+Everything that is the same for all routes is here: finding the route, the size of a body, decoding, encoding,
+and the one way errors are told.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from holdfast.domain.errors import BadRequest
+from holdfast.protocol.problems import TooLarge, problem_of, status_of
+from holdfast.protocol.routes import ROUTES, Route
+from holdfast.server.calls import Call, Handler
+from holdfast.server.hub import Hub
+
+__all__ = ["Application", "Receive", "Scope", "Send", "Streamer"]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Streamer: TypeAlias = Callable[[Call, Receive, Send], Awaitable[None]]
+
+_MOST_BYTES = 32 * 1024 * 1024
+_JSON = (b"content-type", b"application/json")
+_TEXT = (b"content-type", b"text/plain; charset=utf-8")
+_ALWAYS = frozenset({"health", "version"})
+
+_encoder = msgspec.json.Encoder()
+_log = logging.getLogger("holdfast.server")
+
+
+class _Found(msgspec.Struct, frozen=True):
+    route: Route
+    params: Mapping[str, str]
+
+
+class Application:
+    def __init__(self, hub: Hub, handlers: Mapping[str, Handler], streamer: Streamer) -> None:
+        self._hub = hub
+        self._handlers = handlers
+        self._streamer = streamer
+        self._routes: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
+        for route in ROUTES:
+            segments = tuple(route.full_path.strip("/").split("/"))
+            self._routes.setdefault(len(segments), []).append((segments, route))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        segments = _segments(scope)
+        matches = self._matches(segments)
+        found = next((item for item in matches if item.route.method == scope["method"]), None)
+        if found is None:
+            status, text = (405, b"Method Not Allowed") if matches else (404, b"404 page not found")
+            await _respond(send, status, text + b"\n", _TEXT)
+            return
+        try:
+            await self._answer(found, scope, receive, send)
+        except Exception as error:
+            status = status_of(error)
+            if status == 500:
+                _log.exception("%s %s failed", scope["method"], found.route.path)
+            await _respond(send, status, _encoder.encode(problem_of(error)) + b"\n", _JSON)
+
+    def _matches(self, segments: tuple[str, ...]) -> list[_Found]:
+        found = []
+        for pattern, route in self._routes.get(len(segments), ()):
+            if all(part == given or part.startswith("{") for part, given in zip(pattern, segments, strict=True)):
+                params = {
+                    part[1:-1]: given for part, given in zip(pattern, segments, strict=True) if part.startswith("{")
+                }
+                found.append(_Found(route, params))
+        # A route that names its place beats one that takes anything there.
+        return sorted(found, key=lambda item: len(item.params))
+
+    async def _answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
+        route = found.route
+        if route.name not in _ALWAYS:
+            await self._hub.ready.wait()
+        call = Call(
+            hub=self._hub,
+            route=route,
+            params=found.params,
+            query=_query(scope, route),
+            body=_decoded(route, await _body(receive)),
+            over_socket=scope.get("client") is None,
+            open_desk=self._hub.desk(found.params["id"]) if 404 in route.errors and "id" in found.params else None,
+        )
+        if route.streams:
+            await self._streamer(call, receive, send)
+            return
+        answer = await self._handlers[route.name](call)
+        body = b"" if route.answer is None else _encoder.encode(answer) + b"\n"
+        await _respond(send, route.status, body, _JSON)
+
+
+def _segments(scope: Scope) -> tuple[str, ...]:
+    raw = scope.get("raw_path") or scope["path"].encode()
+    path = raw.split(b"?", 1)[0].decode("ascii", "replace")
+    return tuple(unquote(part) for part in path.strip("/").split("/"))
+
+
+def _query(scope: Scope, route: Route) -> dict[str, str]:
+    query = dict(parse_qsl(scope["query_string"].decode("ascii", "replace"), keep_blank_values=True))
+    for item in route.query:
+        if item.is_required and not query.get(item.name):
+            raise BadRequest(f"{item.name} is required")
+    return query
+
+
+async def _body(receive: Receive) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > _MOST_BYTES:
+            raise TooLarge
+        pieces.append(piece)
+        if not message.get("more_body"):
+            return b"".join(pieces)
+
+
+def _decoded(route: Route, body: bytes) -> Any:  # noqa: ANN401 - the type is the route's
+    if route.request is None:
+        return None
+    if not body.strip() and route.request_is_optional:
+        return route.request()
+    try:
+        return msgspec.json.decode(body, type=route.request)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadRequest("failed to decode request: the body is not the JSON this route takes") from None
+
+
+async def _respond(send: Send, status: int, body: bytes, kind: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
+    if body:
+        headers.append(kind)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

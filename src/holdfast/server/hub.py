@@ -1,0 +1,216 @@
+"""What the server holds: the open workspaces, who is there, and the timers between them.
+
+The decisions are `presence.py`'s; the hub carries them out. A desk is a workspace with what the client that
+opened it first chose for it.
+"""
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.app import App, Workspace
+from holdfast.config.store import ConfigStore
+from holdfast.domain.errors import BadRequest, Conflict, StorageUnavailable
+from holdfast.domain.ids import WorkspaceId
+from holdfast.protocol.bodies import WorkspaceBody
+from holdfast.protocol.problems import UnknownWorkspace
+from holdfast.server import presence as who
+from holdfast.server.presence import ClientId, Presence, PresenceEvent
+from holdfast.tasks import TaskOwner
+
+__all__ = ["ClientRetired", "Desk", "Graces", "Hub", "NotAttached", "ServerLeaving", "client_id_of"]
+
+
+_log = logging.getLogger("holdfast.server")
+
+
+class ClientRetired(Conflict):
+    """This client has left for good: start a new one."""
+
+
+class NotAttached(Conflict):
+    """The client has no open stream in this workspace."""
+
+
+class ServerLeaving(StorageUnavailable):
+    """The server is shutting down: start it again."""
+
+
+class Graces(msgspec.Struct, frozen=True):
+    """How long, in seconds, a claim lasts without a stream, and an idle server without a workspace."""
+
+    create: float = 30.0
+    detach: float = 10.0
+    linger: float = 60.0
+
+
+class Desk:
+    """An open workspace. The first client's flags count; later ones join."""
+
+    def __init__(self, workspace: Workspace, body: WorkspaceBody, data_dir: Path) -> None:
+        self.workspace = workspace
+        self.id: WorkspaceId = workspace.record.id
+        self.path = workspace.record.path
+        self.yolo = body.yolo
+        self.debug = body.debug
+        self.env = body.env
+        self.channels = body.channels
+        self.data_dir = data_dir / "workspaces" / self.id
+        self.config = ConfigStore(data_dir / "config.json", self.data_dir / "config.json")
+
+
+def client_id_of(text: str) -> ClientId:
+    """Client ids are UUIDs, in any of their spellings."""
+    try:
+        return ClientId(str(uuid.UUID(text)))
+    except ValueError:
+        raise BadRequest("invalid client_id: it must be a UUID") from None
+
+
+class Hub:
+    def __init__(
+        self,
+        app: App,
+        data_dir: Path,
+        *,
+        graces: Graces | None = None,
+        leaves_when_idle: bool = False,
+        on_leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.app = app
+        self.data_dir = data_dir
+        self.on_leave = on_leave
+        self.ready = asyncio.Event()
+        """Set when unfinished workspaces are open again: until then only health and version are answered."""
+        self._graces = graces or Graces()
+        self._desks: dict[WorkspaceId, Desk] = {}
+        self._closing: dict[str, asyncio.Task[None]] = {}
+        self._tasks = TaskOwner()
+        self._timers: dict[object, asyncio.TimerHandle] = {}
+        self.presence: Presence
+        self.presence, effects = who.start(leaves_when_idle=leaves_when_idle)
+        self._carry_out(effects)
+
+    @property
+    def desks(self) -> list[Desk]:
+        return list(self._desks.values())
+
+    def desk(self, workspace: str) -> Desk:
+        desk = self._desks.get(WorkspaceId(workspace))
+        if desk is None or desk.path in self._closing:
+            raise UnknownWorkspace
+        return desk
+
+    async def open_unfinished(self) -> None:
+        """Workspaces with runs that have no end go on by themselves, in the server's own environment."""
+        for path in await self.app.ledger.unfinished_workspaces():
+            try:
+                await self._open(WorkspaceBody(WorkspaceId(""), path))
+            except BadRequest:
+                _log.warning("%s has unfinished runs, but is not there any more", path)
+        self.ready.set()
+
+    async def create(self, body: WorkspaceBody) -> Desk:
+        client = client_id_of(body.client_id)
+        path = _directory(body)
+        self.tell(who.CreateBegan(client))
+        try:
+            while (closing := self._closing.get(path)) is not None:
+                await asyncio.shield(closing)
+            desk = await self._open(msgspec.structs.replace(body, path=path))
+            self.tell(who.Create(desk.id, client))
+            return desk
+        finally:
+            self.tell(who.CreateOver())
+
+    async def _open(self, body: WorkspaceBody) -> Desk:
+        workspace = await self.app.workspace(Path(body.path))
+        known = self._desks.get(workspace.record.id)
+        if known is not None and known.workspace is workspace:
+            return known
+        desk = self._desks[workspace.record.id] = Desk(workspace, body, self.data_dir)
+        workspace.engine.on_busy = lambda is_busy: self._worked(desk.id, is_busy=is_busy)
+        if workspace.engine.is_busy():
+            self.tell(who.WorkBegan(desk.id))
+        return desk
+
+    def _worked(self, workspace: WorkspaceId, *, is_busy: bool) -> None:
+        self.tell(who.WorkBegan(workspace) if is_busy else who.WorkEnded(workspace))
+
+    def tell(self, event: PresenceEvent) -> None:
+        """Let the machine decide, and carry it out. Raises what it refuses."""
+        self.presence, effects = who.transition(self.presence, event)
+        self._carry_out(effects)
+        for effect in effects:
+            if isinstance(effect, who.Refuse):
+                raise _REFUSALS[effect.reason]()
+
+    async def close(self) -> None:
+        """End every workspace, in order; the streams end with them."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self._tasks.drain()
+        await asyncio.gather(*(desk.workspace.close() for desk in self._desks.values()))
+        await self.app.close()
+
+    def _carry_out(self, effects: tuple[who.Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case who.Arm(workspace=workspace, client=client, generation=generation, grace=grace):
+                    seconds = self._graces.create if grace == "create" else self._graces.detach
+                    over = who.HoldOver(workspace, client, generation)
+                    self._after(seconds, (workspace, client), over)
+                case who.ArmLinger(generation=generation):
+                    self._after(self._graces.linger, "linger", who.LingerOver(generation))
+                case who.CloseWorkspace(workspace=workspace):
+                    desk = self._desks[workspace]
+                    self._closing[desk.path] = self._tasks.start(self._close(desk), name=f"close {desk.path}")
+                case who.CloseServer():
+                    self.on_leave()
+                case who.OpenWorkspace() | who.Refuse():
+                    pass
+
+    def _after(self, seconds: float, name: object, event: PresenceEvent) -> None:
+        if (earlier := self._timers.get(name)) is not None:
+            earlier.cancel()
+
+        def fire() -> None:
+            self._timers.pop(name, None)
+            self.tell(event)
+
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, fire)
+
+    async def _close(self, desk: Desk) -> None:
+        await self.app.close_workspace(desk.workspace)
+        del self._desks[desk.id]
+        del self._closing[desk.path]
+        self.tell(who.Closed(desk.id))
+
+
+_REFUSALS = {
+    "retired": ClientRetired,
+    "leaving": ServerLeaving,
+    "not open": UnknownWorkspace,
+    "not attached": NotAttached,
+}
+
+
+def _directory(body: WorkspaceBody) -> str:
+    """The directory meant: a relative one counts from where its user stood, which the environment tells."""
+    if not body.path:
+        raise BadRequest("path is required")
+    path = Path(body.path)
+    if not path.is_absolute():
+        there = dict(item.partition("=")[::2] for item in body.env).get("PWD", "")
+        if not there:
+            raise BadRequest("The path is relative and nobody said where it counts from: send an absolute one.")
+        path = Path(there) / path
+    real = Path(os.path.realpath(path))
+    if not real.is_dir():
+        raise BadRequest("The path is not a directory that exists.")
+    return str(real)

@@ -1,0 +1,97 @@
+"""Where the server listens. A socket is bound here, safely, and handed to the HTTP server.
+
+The directory is ours alone (0700), the socket too (0600); a lock beside it tells a live server from a stale
+socket, which is removed; a live one is never taken over.
+"""
+
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+
+from holdfast.domain.errors import HoldfastError
+
+__all__ = ["AddressTaken", "UnixListener", "UnsafeDirectory", "bind_tcp", "peer_uid"]
+
+_LONGEST = 104
+_BACKLOG = 2048
+
+
+class AddressTaken(HoldfastError):
+    """Another server listens there: use it, stop it, or choose another place."""
+
+
+class UnsafeDirectory(HoldfastError):
+    """The directory of the socket belongs to somebody else or is open to others."""
+
+
+class UnixListener:
+    """A bound unix socket. Closing it takes the file away, unless somebody else's stands there by now."""
+
+    def __init__(self, path: Path) -> None:
+        if len(os.fsencode(path)) > _LONGEST:
+            raise UnsafeDirectory(f"{path} is longer than {_LONGEST} bytes: choose a shorter place for the socket.")
+        self.path = path
+        _secure(path.parent)
+        self._lock = _locked(path)
+        path.unlink(missing_ok=True)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            self.socket.bind(str(path))
+        finally:
+            os.umask(before)
+        path.chmod(0o600)
+        self.socket.listen(_BACKLOG)
+        self._identity = path.stat().st_ino
+
+    def close(self) -> None:
+        self.socket.close()
+        try:
+            if self.path.stat().st_ino == self._identity:
+                self.path.unlink()
+        except FileNotFoundError:
+            pass
+        os.close(self._lock)
+
+
+def bind_tcp(host: str, port: int) -> socket.socket:
+    """A TCP socket; only loopback addresses make sense without a tunnel."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise AddressTaken(f"{host}:{port} cannot be used: {error.strerror}.") from error
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def peer_uid(connection: socket.socket) -> int | None:
+    """Who is at the other end of a unix socket, or None where the system does not say."""
+    if hasattr(socket, "SO_PEERCRED"):
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return int.from_bytes(data[4:8], "little")
+    return None
+
+
+def _secure(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise UnsafeDirectory(f"{directory} is not a directory of yours: remove it or choose another place.")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise UnsafeDirectory(f"{directory} is open to others: make it yours alone with chmod 700.")
+
+
+def _locked(path: Path) -> int:
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise AddressTaken(f"A Holdfast server listens at {path}: use it, stop it, or choose another place.") from None
+    return lock

@@ -1,0 +1,131 @@
+"""The stream of events, in both forms. A reader that stalls is cut and resumes by number; nobody waits for it."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from holdfast.bus.backlog import ReaderCut
+from holdfast.bus.bus import Subscription
+from holdfast.bus.frames import Frame, GapEvent, HelloEvent
+from holdfast.protocol.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
+from holdfast.server.asgi import Receive, Send
+from holdfast.server.calls import Call
+from holdfast.server.hub import client_id_of
+from holdfast.server.presence import Attach, Detach
+from holdfast.server.whole import WholeMessages
+from holdfast.tasks import TaskOwner
+
+__all__ = ["HEARTBEAT_SECONDS", "WRITE_SECONDS", "stream"]
+
+HEARTBEAT_SECONDS = 15.0
+WRITE_SECONDS = 30.0
+"""How long a write may take before its reader counts as stalled."""
+
+_log = logging.getLogger("holdfast.server")
+
+
+class _Writer:
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def write(self, data: bytes) -> None:
+        async with asyncio.timeout(WRITE_SECONDS):
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        cycle = getattr(self._send, "__self__", None)
+        if cycle is not None and getattr(cycle, "chunked_encoding", None) is False:
+            cycle.expected_content_length = 0
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def stream(call: Call, receive: Receive, send: Send) -> None:
+    """Until the reader leaves, stalls, or the workspace is closed."""
+    since = call.number("since", -1)
+    client = call.query.get("client_id")
+    name = client_id_of(client) if client else None
+    heard = call.desk.workspace.bus.subscribe(since if since >= 0 else None)
+    if name is not None:
+        call.hub.tell(Attach(call.desk.id, name))
+    watcher = TaskOwner()
+    watcher.start(_until_gone(receive, heard), name="reader")
+    try:
+        await _send_all(heard, send, is_resumable=since >= 0)
+    except (ReaderCut, TimeoutError):
+        _log.info("a reader was too slow and was cut; it can resume")
+    finally:
+        watcher.cancel_all()
+        heard.close()
+        if name is not None:
+            call.hub.tell(Detach(call.desk.id, name))
+
+
+async def _until_gone(receive: Receive, heard: Subscription) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    heard.close()
+
+
+async def _send_all(heard: Subscription, send: Send, *, is_resumable: bool) -> None:
+    if not is_resumable:
+        _end_with_the_connection(send)
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+    headers.append((b"connection", b"keep-alive" if is_resumable else b"close"))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    writer = _Writer(send)
+    # The headers go out at once, so that a quiet workspace does not keep its reader waiting.
+    await writer.write(b"\n" if not is_resumable else b": welcome\n\n")
+    if is_resumable:
+        await _resumable(heard, writer)
+    else:
+        await _whole(heard, writer)
+    await writer.end()
+
+
+async def _resumable(heard: Subscription, writer: _Writer) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(HEARTBEAT_SECONDS):
+                frames = await heard.take()
+        except TimeoutError:
+            await writer.write(HEARTBEAT)
+            continue
+        if not frames:
+            return
+        await writer.write(b"".join(frame(item.body, item.number) for item in frames))
+
+
+async def _whole(heard: Subscription, writer: _Writer) -> None:
+    """Stock clients know neither numbers nor greetings, and get messages whole."""
+    form = WholeMessages()
+    loop = asyncio.get_running_loop()
+    while True:
+        due = form.next_due
+        patience = HEARTBEAT_SECONDS if due is None else max(0.0, due - loop.time())
+        frames: Sequence[Frame] = ()
+        try:
+            async with asyncio.timeout(patience):
+                frames = await heard.take()
+            if not frames:
+                return
+        except TimeoutError:
+            if due is None:
+                await writer.write(QUIET_HEARTBEAT)
+        bodies = form.due(loop.time())
+        for item in frames:
+            if not isinstance(item.event, HelloEvent | GapEvent):
+                bodies += form.feed(item.event, item.body, loop.time())
+        if bodies:
+            await writer.write(b"".join(frame(body) for body in bodies))
+
+
+def _end_with_the_connection(send: Send) -> None:
+    """Let the end of the connection end the body.
+
+    A stock client takes a chunked body that breaks off for a fault it never recovers from; a plain end of the
+    connection it understands. uvicorn chunks by itself, unless its cycle is told that the length is known.
+    """
+    cycle = getattr(send, "__self__", None)
+    if cycle is not None and hasattr(cycle, "chunked_encoding"):
+        cycle.chunked_encoding = False
+        cycle.expected_content_length = 1 << 62

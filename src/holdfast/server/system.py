@@ -1,0 +1,51 @@
+"""The server itself: health, version, control, clients."""
+
+import os
+import platform
+from typing import Any
+
+from holdfast import __version__
+from holdfast.domain.errors import BadRequest, Conflict
+from holdfast.protocol.bodies import VersionInfo
+from holdfast.protocol.openapi import document
+from holdfast.server.calls import Call
+from holdfast.server.hub import client_id_of
+from holdfast.server.presence import Retire, Stop, is_idle
+
+__all__ = ["control", "health", "openapi", "retire_client", "server_config", "version"]
+
+PROTOCOL = 1
+
+
+async def health(_: Call) -> None:
+    """Answered also while unfinished work is being taken up."""
+
+
+async def version(_: Call) -> VersionInfo:
+    machine = f"{platform.system().lower()}/{platform.machine()}"
+    return VersionInfo(__version__, "", f"holdfast-{__version__}", "", machine, PROTOCOL, os.getpid())
+
+
+async def server_config(_: Call) -> dict[str, Any]:
+    return {}
+
+
+async def control(call: Call) -> None:
+    """A stock client that gets 200 for its shutdown deletes our socket: it never does."""
+    command, force = call.body.command, call.body.force
+    if command in ("shutdown", "shutdown_if_idle"):
+        raise Conflict("This server stays: it is Holdfast's, and stops with its own command.")
+    if command != "stop":
+        raise BadRequest("unknown command: the only one is stop")
+    is_working = any(desk.workspace.engine.is_busy() for desk in call.hub.desks)
+    if is_working and not force and not is_idle(call.hub.presence):
+        raise Conflict("The server is working. Wait for its runs, cancel them, or stop it with force.")
+    call.hub.tell(Stop())
+
+
+async def retire_client(call: Call) -> None:
+    call.hub.tell(Retire(client_id_of(call.params["client_id"])))
+
+
+async def openapi(_: Call) -> dict[str, Any]:
+    return document()

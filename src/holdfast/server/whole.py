@@ -1,0 +1,81 @@
+"""The stream as stock clients know it: whole messages instead of deltas. Pure; time is handed in.
+
+A growing message is sent whole soon after it began to grow, and then only when it has grown by a tenth, so that
+its bytes stay within a small multiple of its length. What changed its structure, and its end, come at once.
+"""
+
+from holdfast.domain.events import (
+    Change,
+    MessageDelta,
+    MessageDeltaEvent,
+    MessageEvent,
+    MessagePart,
+    MessagePartEvent,
+    RunEvent,
+    encode_event,
+)
+from holdfast.domain.growth import grow
+from holdfast.domain.ids import MessageId
+from holdfast.domain.messages import Message
+
+__all__ = ["FIRST_SECONDS", "WholeMessages"]
+
+FIRST_SECONDS = 0.033
+_SHARE = 10
+
+
+class _Growing:
+    """A message on its way, and how much of it was sent."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.growth: list[MessageDelta | MessagePart] = []
+        self.size = 0
+        self.sent_size = 0
+        self.due_at: float | None = None
+
+    def add(self, growth: MessageDelta | MessagePart, now: float) -> None:
+        self.growth.append(growth)
+        self.size += len(growth.text) if isinstance(growth, MessageDelta) else 64
+        if self.due_at is None and self.size >= self.sent_size + self.sent_size // _SHARE:
+            self.due_at = now + FIRST_SECONDS
+
+    def take(self) -> bytes:
+        self.message = grow(self.message, self.growth)
+        self.growth = []
+        self.sent_size = self.size
+        self.due_at = None
+        return encode_event(MessageEvent(Change("updated", self.message)))
+
+
+class WholeMessages:
+    """One reader's messages in the making. Feed it every event; send what it gives back."""
+
+    def __init__(self) -> None:
+        self._growing: dict[MessageId, _Growing] = {}
+
+    def feed(self, event: object, body: bytes, now: float) -> list[bytes]:
+        match event:
+            case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
+                if (growing := self._growing.get(growth.message_id)) is not None:
+                    growing.add(growth, now)
+                return []
+            case MessageEvent(payload=Change(type=kind, payload=message)):
+                self._growing.pop(message.id, None)
+                if kind != "deleted" and message.role == "assistant" and message.finish is None:
+                    self._growing[message.id] = _Growing(message)
+                return [body]
+            case RunEvent():
+                return []
+            case _:
+                return [body]
+
+    def due(self, now: float) -> list[bytes]:
+        """The messages whose time has come."""
+        ready = [item for item in self._growing.values() if item.due_at is not None and item.due_at <= now]
+        return [item.take() for item in ready]
+
+    @property
+    def next_due(self) -> float | None:
+        times = [item.due_at for item in self._growing.values() if item.due_at is not None]
+        return min(times, default=None)

@@ -1,0 +1,176 @@
+"""A small real server for tests: each connection is handled by a script, bytes are sent as they are written."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from holdfast.client.wire import Address
+from holdfast.domain.events import (
+    Change,
+    Gap,
+    GapEvent,
+    Hello,
+    HelloEvent,
+    SessionEvent,
+    Spoken,
+)
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.sessions import Session
+from holdfast.protocol.sse import frame
+
+__all__ = [
+    "Asked",
+    "Exchange",
+    "Handler",
+    "Playing",
+    "StreamServer",
+    "answer",
+    "chunk",
+    "frame_of",
+    "session_event",
+    "short_directory",
+    "stream_head",
+]
+
+
+@contextmanager
+def short_directory() -> Iterator[Path]:
+    """Sockets have short paths; the directories of pytest do not."""
+    with TemporaryDirectory(prefix="hf-", dir="/tmp") as name:
+        yield Path(name).resolve()
+
+
+def answer(body: bytes = b"", status: int = 200, headers: str = "") -> bytes:
+    return f"HTTP/1.1 {status} Word\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body
+
+
+def stream_head(status: int = 200) -> bytes:
+    return (f"HTTP/1.1 {status} Word\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n").encode()
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def session_event(name: str) -> SessionEvent:
+    session = Session(SessionId(name), SessionId(""), f"title of {name}", 0, 0, 0, MessageId(""), 0.0, 1, 1, False, 0)
+    return SessionEvent(Change("updated", session))
+
+
+def frame_of(event: Spoken, number: int | None = None) -> bytes:
+    return frame(msgspec.json.encode(event), number)
+
+
+class Asked:
+    """A request as it came."""
+
+    def __init__(self, head: str, body: bytes) -> None:
+        first, *lines = head.split("\r\n")
+        self.method, self.target, _ = first.split(" ")
+        self.headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        self.path, _, query = self.target.partition("?")
+        self.query = dict(item.split("=", 1) for item in query.split("&") if item)
+        self.body = body
+
+
+class Exchange:
+    """One connection, seen by its script."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.number = number
+        """How many connections came before this one."""
+
+    async def asked(self) -> Asked | None:
+        """The next request, or None when the client has left."""
+        try:
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        asked = Asked(head.removesuffix("\r\n\r\n"), b"")
+        asked.body = await self._reader.readexactly(int(asked.headers.get("content-length", "0")))
+        return asked
+
+    async def say(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def until_left(self) -> None:
+        while await self._reader.read(65536):
+            pass
+
+    def hang_up(self) -> None:
+        self._writer.close()
+
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+class Playing:
+    """`async with Playing(script) as address`: every connection is given to the script, then closed."""
+
+    def __init__(self, script: Handler) -> None:
+        self._script = script
+        self._directory = TemporaryDirectory(prefix="hf-", dir="/tmp")
+        self._connections = 0
+        self._writers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Address:
+        path = f"{self._directory.name}/s"
+        self._server = await asyncio.start_unix_server(self._serve, path)
+        return Address(path=path)
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+        await asyncio.sleep(0)
+        self._directory.cleanup()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        exchange = Exchange(reader, writer, self._connections)
+        self._connections += 1
+        self._writers.append(writer)
+        try:
+            await self._script(exchange)
+        except (ConnectionError, asyncio.CancelledError):
+            return
+        finally:
+            writer.close()
+
+
+class StreamServer:
+    """Holds a numbered log and serves the resumable form. Each connection is cut after so many bytes of its frames."""
+
+    def __init__(self, log: list[tuple[int, bytes]], cuts: Iterator[int | None]) -> None:
+        self.log = log
+        self.cuts = cuts
+        self.connections = 0
+        self.asked_since: list[int] = []
+
+    async def __call__(self, exchange: Exchange) -> None:
+        asked = await exchange.asked()
+        if asked is None:
+            return
+        self.connections += 1
+        since = int(asked.query["since"])
+        self.asked_since.append(since)
+        newest = self.log[-1][0] if self.log else 0
+        raw = frame_of(HelloEvent(Hello(newest, 1, 1)))
+        if since > newest:
+            raw += frame_of(GapEvent(Gap(newest, 1, 1)))
+        raw += b"".join(frame(body, number) for number, body in self.log if number > since)
+        cut = next(self.cuts, None)
+        await exchange.say(stream_head())
+        if cut is None:
+            await exchange.say(chunk(raw))
+            await exchange.until_left()
+        elif raw[:cut]:
+            await exchange.say(chunk(raw[:cut]))

@@ -1,0 +1,322 @@
+"""R6 at the client's end: whatever happens to connections, each numbered event is shown once and in order."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import chain, repeat
+from random import Random
+
+import pytest
+
+from client.play import (
+    Exchange,
+    Playing,
+    StreamServer,
+    answer,
+    chunk,
+    frame_of,
+    session_event,
+    stream_head,
+)
+from holdfast.client.client import Client
+from holdfast.client.errors import ServerProblem
+from holdfast.client.items import Backoff, Item, Other
+from holdfast.client.stream import EventStream
+from holdfast.domain.events import Gap, GapEvent, Hello, HelloEvent, encode_event
+from holdfast.domain.ids import WorkspaceId
+from holdfast.protocol.sse import HEARTBEAT, frame
+from holdfast.testing.gates import settle_down, start, until
+
+W = WorkspaceId("w")
+NUMBERS = [1, 2, 3, 10_004, 10_005]
+LOG = [(number, encode_event(session_event(f"s{number}ü"))) for number in NUMBERS]
+HELLO = frame_of(HelloEvent(Hello(10_005, 1, 1)))
+
+
+def at_once() -> Backoff:
+    return Backoff(lambda: 0.0, first=0.0)
+
+
+async def numbered(stream: EventStream, last: int) -> list[Item]:
+    """Items until the one with the last number, hellos left out."""
+    items: list[Item] = []
+    async for item in stream:
+        if not isinstance(item.event, HelloEvent):
+            items.append(item)
+        if item.number == last:
+            break
+    return items
+
+
+async def follow(cuts: Iterator[int | None], since: int = 0) -> tuple[list[Item], StreamServer]:
+    server = StreamServer(LOG, cuts)
+    async with (
+        Playing(server) as address,
+        Client(address) as client,
+        client.events(W, since=since, backoff=at_once()) as stream,
+    ):
+        return await numbered(stream, NUMBERS[-1]), server
+
+
+async def whole() -> list[Item]:
+    items, _ = await follow(iter(()))
+    assert [item.number for item in items] == NUMBERS
+    return items
+
+
+async def test_r6_cut_at_every_event_boundary() -> None:
+    """Each connection brings one more event, then breaks; what was read together is what one connection brings."""
+    expected = await whole()
+    items, server = await follow(iter([len(HELLO) + len(frame(body, number)) for number, body in LOG]))
+    assert items == expected
+    assert server.asked_since == [0, *NUMBERS[:-1]]
+
+
+async def test_r6_cut_at_every_byte() -> None:
+    expected = await whole()
+    raw = HELLO + b"".join(frame(body, number) for number, body in LOG)
+    for place in range(len(raw)):
+        items, _ = await follow(iter([place]))
+        assert items == expected, place
+
+
+@pytest.mark.parametrize("seed", range(15))
+async def test_r6_cut_at_random_bytes_again_and_again(seed: int) -> None:
+    chance = Random(seed)
+    expected = await whole()
+    items, _ = await follow(iter([chance.randint(0, 1200) for _ in range(20)]))
+    assert items == expected
+
+
+async def test_r6_only_what_follows_the_cursor() -> None:
+    items, _ = await follow(iter(()), since=3)
+    assert [item.number for item in items] == [10_004, 10_005]
+
+
+async def test_r6_a_server_that_repeats_itself_is_not_believed() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(stream_head())
+        for number in (2, 1, 3, 3, 4):
+            await exchange.say(chunk(frame_of(session_event("s"), number)))
+        await exchange.until_left()
+
+    async with (
+        Playing(script) as address,
+        Client(address) as client,
+        client.events(W, since=1, backoff=at_once()) as stream,
+    ):
+        assert [item.number for item in await numbered(stream, 4)] == [2, 3, 4]
+
+
+async def test_a_gap_is_shown_and_the_stream_goes_on_behind_it() -> None:
+    asked: list[str] = []
+
+    async def script(exchange: Exchange) -> None:
+        request = await exchange.asked()
+        assert request is not None
+        asked.append(request.query["since"])
+        raw = HELLO
+        if exchange.number == 0:
+            raw += frame_of(GapEvent(Gap(70, 60, 1)))
+        else:
+            raw += frame_of(session_event("s"), 71)
+        await exchange.say(stream_head() + chunk(raw))
+        if exchange.number:
+            await exchange.until_left()
+
+    async with (
+        Playing(script) as address,
+        Client(address) as client,
+        client.events(W, since=5, backoff=at_once()) as stream,
+    ):
+        items = await numbered(stream, 71)
+    assert isinstance(items[0].event, GapEvent)
+    assert asked == ["5", "70"]
+    assert stream.cursor == 71
+
+
+async def test_a_workspace_that_is_gone_ends_the_stream() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        if exchange.number == 0:
+            await exchange.say(stream_head() + chunk(HELLO + frame_of(session_event("s"), 6)) + b"0\r\n\r\n")
+        else:
+            await exchange.say(answer(b'{"message":"no such workspace"}', 404))
+
+    async with Playing(script) as address, Client(address) as client:
+        stream = client.events(W, since=0, backoff=at_once())
+        items = [item async for item in stream]
+        assert [item.number for item in items] == [None, 6]
+        assert (stream.is_gone, stream.cursor) == (True, 6)
+
+
+@pytest.mark.parametrize("status", [409, 500, 503])
+async def test_a_server_in_trouble_is_asked_again(status: int) -> None:
+    server = StreamServer(LOG, iter(()))
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.number < 3:
+            await exchange.asked()
+            await exchange.say(answer(b'{"message":"wait"}', status))
+        else:
+            await server(exchange)
+
+    async with (
+        Playing(script) as address,
+        Client(address) as client,
+        client.events(W, since=0, backoff=at_once()) as stream,
+    ):
+        assert [item.number for item in await numbered(stream, NUMBERS[-1])] == NUMBERS
+        assert stream.trouble is None
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+async def test_a_request_that_will_never_be_right_is_told(status: int) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(answer(b'{"message":"no"}', status))
+
+    async with (
+        Playing(script) as address,
+        Client(address) as client,
+        client.events(W, since=0, backoff=at_once()) as stream,
+    ):
+        with pytest.raises(ServerProblem, match="no"):
+            await anext(stream)
+
+
+async def test_a_quiet_connection_is_replaced() -> None:
+    server = StreamServer(LOG, iter(()))
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.number == 0:
+            await exchange.asked()
+            await exchange.say(stream_head() + chunk(HELLO))
+            await exchange.until_left()
+        else:
+            await server(exchange)
+
+    async with (
+        Playing(script) as address,
+        Client(address) as client,
+        client.events(W, since=0, backoff=at_once(), quiet_seconds=0.01) as stream,
+    ):
+        assert [item.number for item in await numbered(stream, NUMBERS[-1])] == NUMBERS
+
+
+async def test_heartbeats_are_heard_but_not_shown() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(stream_head() + chunk(b": welcome\n\n") + chunk(HELLO))
+        for _ in range(5):
+            await exchange.say(chunk(HEARTBEAT))
+        await exchange.say(chunk(frame_of(session_event("s"), 1)))
+        await exchange.until_left()
+
+    async with Playing(script) as address, Client(address) as client, client.events(W, since=0) as stream:
+        assert len(await numbered(stream, 1)) == 1
+
+
+async def test_unknown_events_do_not_stop_the_stream() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        raw = frame(b'{"type":"weather","payload":1}', 1) + frame(b"nonsense", 2) + frame_of(session_event("s"), 3)
+        await exchange.say(stream_head() + chunk(raw))
+        await exchange.until_left()
+
+    async with Playing(script) as address, Client(address) as client, client.events(W, since=0) as stream:
+        items = await numbered(stream, 3)
+    assert items[:2] == [Item(Other("weather", 1), 1), Item(Other(""), 2)]
+
+
+async def test_closing_ends_who_waits_for_an_event() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(stream_head() + chunk(HELLO))
+        await exchange.until_left()
+
+    async with Playing(script) as address, Client(address) as client:
+        stream = client.events(W, since=0)
+        await anext(stream)
+        waiting = start(collect(stream))
+        await settle_down()
+        await stream.close()
+        assert await waiting == []
+
+
+async def collect(stream: EventStream) -> list[Item]:
+    return [item async for item in stream]
+
+
+async def test_closing_ends_who_waits_for_a_connection() -> None:
+    reached = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        reached.set()
+        await exchange.until_left()
+
+    async with Playing(script) as address, Client(address) as client:
+        stream = client.events(W, since=0)
+        waiting = start(collect(stream))
+        await reached.wait()
+        await stream.close()
+        assert await waiting == []
+
+
+async def test_closing_ends_who_waits_to_try_again() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+
+    async with Playing(script) as address, Client(address) as client:
+        stream = client.events(W, since=0, backoff=Backoff(lambda: 1.0, first=1000.0, most=1000.0))
+        waiting = start(collect(stream))
+        await until(lambda: stream.trouble is not None)
+        await stream.close()
+        assert await waiting == []
+
+
+async def test_a_cancelled_step_loses_nothing() -> None:
+    """The reader gives up waiting again and again; each number still comes once."""
+    server = StreamServer(LOG, chain([300, 700], repeat(None)))
+    items: list[Item] = []
+    chance = Random(1)
+    async with (
+        Playing(server) as address,
+        Client(address) as client,
+        client.events(W, since=0, backoff=at_once()) as stream,
+    ):
+        while not items or items[-1].number != NUMBERS[-1]:
+            step = start(anext(stream))
+            for _ in range(chance.randint(0, 12)):
+                await asyncio.sleep(0)
+            step.cancel()
+            await asyncio.wait([step])
+            if not step.cancelled():
+                items.append(step.result())
+    assert [item.number for item in items if item.number is not None] == NUMBERS
+
+
+async def test_waits_grow_while_nobody_answers_and_start_anew_after_a_hello() -> None:
+    waits: list[float] = []
+
+    class Noted(Backoff):
+        def wait(self) -> float:
+            waits.append(super().wait())
+            return 0.0
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        if exchange.number == 3:
+            await exchange.say(stream_head() + chunk(HELLO))
+        elif exchange.number == 5:
+            await exchange.say(stream_head() + chunk(frame_of(session_event("s"), 1)))
+            await exchange.until_left()
+
+    async with (
+        Playing(script) as address,
+        Client(address) as client,
+        client.events(W, since=0, backoff=Noted(lambda: 1.0)) as stream,
+    ):
+        await numbered(stream, 1)
+    assert waits == [0.25, 0.5, 1.0, 0.25, 0.5]

@@ -1,0 +1,236 @@
+"""The fold behind every screen."""
+
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.play import session_event
+from client.worlds import World
+from holdfast.client.items import Item, Other
+from holdfast.client.view import View, ViewSettings
+from holdfast.domain import growth as growth_module
+from holdfast.domain.events import (
+    AgentEvent,
+    AgentNotice,
+    Change,
+    Gap,
+    GapEvent,
+    Hello,
+    HelloEvent,
+    MessageDelta,
+    MessageDeltaEvent,
+    MessageEvent,
+    RunComplete,
+    RunCompleteEvent,
+    RunEvent,
+)
+from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
+from holdfast.domain.messages import Message, Text, TextPart, text_of
+from holdfast.domain.runs import Run
+from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
+
+S1, S2 = SessionId("s1"), SessionId("s2")
+
+
+def shown(view: View) -> dict[str, Any]:
+    """All that a screen could show, in its order."""
+    return {
+        "cursor": view.cursor,
+        "sessions": view.sessions,
+        "messages": view.messages(S1),
+        "runs": list(view.runs.values()),
+        "permissions": view.permissions,
+    }
+
+
+def world_shown(world: World) -> dict[str, Any]:
+    return {
+        "cursor": world.number,
+        "sessions": world.sessions,
+        "messages": tuple(item for item in world.messages.values() if item.session_id == S1),
+        "runs": list(world.runs.values()),
+        "permissions": world.permissions,
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_snapshot_and_what_follows_is_the_same_as_everything(seed: int) -> None:
+    """R6: number, time and way of joining change nothing. Also for one who keeps only what is looked at."""
+    chance = Random(seed)
+    world = World(chance)
+    joined: list[tuple[View, int]] = [(View(), 0)]
+    for _ in range(chance.randint(1, 60)):
+        world.step()
+        if chance.randint(0, 5) == 0:
+            view = View(ViewSettings(keeps_all=chance.random() < 0.5))
+            view.load(world.snapshot(S1), S1)
+            joined.append((view, len(world.said)))
+    for view, start in joined:
+        for item in world.said[start:]:
+            view.apply(item)
+            if chance.randint(0, 9) == 0:
+                # Looking changes nothing.
+                view.messages(S1)
+        assert shown(view) == world_shown(world)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_snapshot_ahead_of_the_stream_is_not_undone_by_it(seed: int) -> None:
+    """A reader that has seen the stream up to one moment takes a snapshot of a later one, then reads on."""
+    chance = Random(seed)
+    world = World(chance)
+    for _ in range(chance.randint(1, 40)):
+        world.step()
+    here = chance.randint(0, len(world.said))
+    while world.said and world.said[-1].number is None:
+        # What grows after the last number is repeated by the stream itself, in whole parts.
+        world.step()
+    snapshot = world.snapshot(S1)
+    for _ in range(chance.randint(0, 20)):
+        world.step()
+    view = View()
+    view.apply(Item(HelloEvent(Hello(0, 1, 1))))
+    for item in world.said[:here]:
+        view.apply(item)
+    view.load(snapshot, S1)
+    for item in world.said[here:]:
+        view.apply(item)
+    assert shown(view) == world_shown(world)
+
+
+def message_of(text: str = "", name: str = "m", session: SessionId = S1) -> Message:
+    return Message((TextPart(Text(text)),), MessageId(name), "assistant", session, "", "", 1, 1)
+
+
+def delta(offset: int, text: str) -> Item:
+    return Item(MessageDeltaEvent(MessageDelta(S1, MessageId("m"), 0, offset, text)))
+
+
+def test_deltas_are_joined_when_somebody_looks(monkeypatch: Any) -> None:  # noqa: ANN401
+    """However many deltas come, the text is copied a few times only."""
+    copies: list[int] = []
+    extended = growth_module._extended
+
+    def count(part: Any, text: str) -> Any:  # noqa: ANN401
+        copies.append(len(text))
+        return extended(part, text)
+
+    monkeypatch.setattr(growth_module, "_extended", count)
+    view = View()
+    view.apply(Item(MessageEvent(Change("created", message_of())), 1))
+    for place in range(20_000):
+        view.apply(delta(place, "x"))
+    assert len(copies) < 10
+    (message,) = view.messages(S1)
+    assert text_of(message) == "x" * 20_000
+    assert sum(copies) == 20_000
+
+
+def test_growth_of_an_unknown_message_is_ignored() -> None:
+    view = View()
+    assert not view.apply(delta(0, "x"))
+    assert view.messages(S1) == ()
+
+
+def test_sessions_nobody_looks_at_keep_no_messages() -> None:
+    view = View(ViewSettings(keeps_all=False))
+    view.load(SnapshotBody(0, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (message_of("hi"),), ()), S1)
+    view.apply(Item(MessageEvent(Change("created", message_of("other", "m2", S2))), 1))
+    assert text_of(view.messages(S1)[0]) == "hi"
+    assert view.messages(S2) == ()
+    view.forget(S1)
+    view.apply(Item(MessageEvent(Change("created", message_of("late"))), 2))
+    assert view.messages(S1) == ()
+
+
+def run_of(name: str) -> Run:
+    return Run(RunId(name), S1, "accepted", "queue", 1, prompt="do it")
+
+
+def end_of(name: str) -> RunCompleteEvent:
+    return RunCompleteEvent(Change("updated", RunComplete(S1, MessageId("m"), RunId(name), "completed", "done")))
+
+
+def test_a_run_keeps_its_prompt_and_has_one_end() -> None:
+    view = View()
+    view.apply(Item(RunEvent(Change("created", run_of("r"))), 1))
+    view.apply(Item(RunEvent(Change("updated", Run(RunId("r"), S1, "active", "queue", 1, started_at=5))), 2))
+    view.apply(Item(end_of("r"), 3))
+    run = view.runs[RunId("r")]
+    assert (run.prompt, run.started_at, run.state, run.outcome, run.message_id) == (
+        "do it",
+        5,
+        "ended",
+        "completed",
+        "m",
+    )
+
+
+def test_only_the_last_ended_runs_are_kept() -> None:
+    view = View(ViewSettings(ended_runs=2))
+    for number, name in enumerate("abcd"):
+        view.apply(Item(RunEvent(Change("created", run_of(name))), 2 * number + 1))
+        if name != "b":
+            view.apply(Item(end_of(name), 2 * number + 2))
+    assert list(view.runs) == ["b", "c", "d"]
+
+
+def test_a_gap_makes_the_view_stale_until_a_snapshot() -> None:
+    view = View()
+    view.apply(Item(session_event("s1"), 5))
+    view.apply(Item(GapEvent(Gap(90, 80, 1))))
+    assert (view.is_stale, view.cursor) == (True, 90)
+    view.load(SnapshotBody(95, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (message_of("a"),), ()), S1)
+    assert not view.is_stale
+    # The stream is at 90 and the snapshot at 95: what grows between them is in the snapshot.
+    assert not view.apply(delta(1, "old"))
+    assert not view.apply(Item(session_event("s1"), 95))
+    assert view.apply(delta(1, "b"))
+    assert text_of(view.messages(S1)[0]) == "ab"
+
+
+def test_a_hello_that_is_as_new_as_the_snapshot_ends_the_waiting() -> None:
+    view = View()
+    view.apply(Item(session_event("s1"), 5))
+    view.load(SnapshotBody(9, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (message_of("a"),), ()), S1)
+    view.apply(Item(HelloEvent(Hello(8, 1, 1))))
+    assert not view.apply(delta(1, "b"))
+    view.apply(Item(HelloEvent(Hello(9, 1, 1))))
+    assert view.apply(delta(1, "b"))
+
+
+def test_notices_are_bounded() -> None:
+    view = View(ViewSettings(notices=3))
+    for number in range(9):
+        view.apply(Item(AgentEvent(Change("created", AgentNotice("error", str(number))))))
+    assert [notice.error for notice in view.notices] == ["6", "7", "8"]
+
+
+def asked(kind: str, payload: object) -> Item:
+    return Item(Other(kind, {"type": "created", "payload": payload}), None)
+
+
+def test_asks_come_and_go() -> None:
+    view = View()
+    view.apply(asked("permission_request", {"id": "p1", "tool_call_id": "c"}))
+    view.apply(asked("permission_request", {"id": "p2", "tool_call_id": "c2"}))
+    view.apply(asked("question_batch_request", {"id": "q"}))
+    view.apply(asked("permission_notification", {"tool_call_id": "c", "granted": False, "denied": False}))
+    assert (list(view.permissions), list(view.questions)) == (["p1", "p2"], ["q"])
+    view.apply(asked("permission_notification", {"tool_call_id": "c", "granted": False, "denied": True}))
+    view.apply(asked("permission_notification", {"tool_call_id": "?", "id": "p2", "withdrawn": True}))
+    view.apply(asked("question_batch_notification", {"batch_id": "q"}))
+    assert (view.permissions, view.questions) == ({}, {})
+
+
+def test_presence_and_unknown_events() -> None:
+    view = View()
+    assert view.apply(Item(Other("presence", {"clients": 2})))
+    assert view.presence == {"clients": 2}
+    assert not view.apply(Item(Other("weather", {"payload": {}}), 3))
+    assert not view.apply(Item(Other("permission_request", "nonsense"), 4))
+    assert view.cursor == 4
