@@ -86,13 +86,15 @@ class Exchange:
         self.number = number
         """How many connections came before this one."""
 
-    async def asked(self) -> Asked | None:
+    async def asked(self, *, reads_body: bool = True) -> Asked | None:
         """The next request, or None when the client has left."""
         try:
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
         asked = Asked(head.removesuffix("\r\n\r\n"), b"")
+        if not reads_body:
+            return asked
         asked.body = await self._reader.readexactly(int(asked.headers.get("content-length", "0")))
         return asked
 

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import pytest
 
@@ -14,10 +14,11 @@ from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem
 from holdfast.client.stream import EventStream
 from holdfast.client.wire import Address
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.protocol.bodies import AgentMessage, ConfigModel, ModelChoice, RunPatch
+from holdfast.protocol.bodies import Accepted, AgentMessage, ConfigModel, ModelChoice, RunPatch
 from holdfast.protocol.routes import ROUTES, Route
 from holdfast.testing.gates import start, until
 
+T = TypeVar("T")
 W, S = WorkspaceId("w"), SessionId("s")
 ACCEPTED = b'{"run_id":"r","session_id":"s","delivery":"queue","position":2}'
 ROUTES_BY_NAME = {route.name: route for route in ROUTES}
@@ -90,7 +91,7 @@ async def test_every_method_asks_its_route() -> None:
             assert has_body == (route.request is not None)
 
 
-async def with_answer(raw: bytes, call: Callable[[Client], Awaitable[Any]]) -> Any:  # noqa: ANN401
+async def with_answer(raw: bytes, call: Callable[[Client], Awaitable[T]]) -> T:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         await exchange.say(raw)
@@ -99,7 +100,7 @@ async def with_answer(raw: bytes, call: Callable[[Client], Awaitable[Any]]) -> A
         return await call(client)
 
 
-def send(client: Client) -> Awaitable[Any]:
+def send(client: Client) -> Awaitable[Accepted]:
     return client.send_prompt(W, AgentMessage(S, "hello", RunId("r")))
 
 
@@ -248,6 +249,16 @@ async def test_nobody_there() -> None:
 async def test_a_cut_answer_is_told(cut: int) -> None:
     with pytest.raises(ConnectionLost):
         await with_answer(answer(b'{"a":1}')[:cut], lambda client: client.server_config())
+
+
+async def test_a_large_request_that_is_refused_before_it_is_read() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked(reads_body=False)
+        await exchange.say(answer(b'{"message":"Too large."}', 413, "Connection: close\r\n"))
+
+    async with Playing(script) as address, Client(address) as client:
+        with pytest.raises(ServerProblem, match="Too large"):
+            await client.send_prompt(W, AgentMessage(S, "x" * 5_000_000))
 
 
 async def test_no_answer_in_time() -> None:

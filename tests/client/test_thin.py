@@ -129,6 +129,14 @@ async def test_a_closed_connection_is_noticed_before_a_post() -> None:
     assert await with_server(script, work) == b"1"
 
 
+async def test_a_large_request_that_is_refused_before_it_is_read() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked(reads_body=False)
+        await exchange.say(answer(b"no", 413, "Connection: close\r\n"))
+
+    assert await with_server(script, lambda thin: thin.request("POST", "/v1/x", (), b"x" * 5_000_000)) == (413, b"no")
+
+
 async def test_no_answer_in_time() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.until_left()

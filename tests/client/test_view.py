@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ from holdfast.domain.events import (
     RunEvent,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
-from holdfast.domain.messages import Message, Text, TextPart, text_of
+from holdfast.domain.messages import Message, Part, Text, TextPart, text_of
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 
@@ -110,12 +111,12 @@ def delta(offset: int, text: str) -> Item:
     return Item(MessageDeltaEvent(MessageDelta(S1, MessageId("m"), 0, offset, text)))
 
 
-def test_deltas_are_joined_when_somebody_looks(monkeypatch: Any) -> None:  # noqa: ANN401
+def test_deltas_are_joined_when_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many deltas come, the text is copied a few times only."""
     copies: list[int] = []
     extended = growth_module._extended
 
-    def count(part: Any, text: str) -> Any:  # noqa: ANN401
+    def count(part: Part, text: str) -> Part:
         copies.append(len(text))
         return extended(part, text)
 

@@ -81,7 +81,7 @@ def test_every_flaw_is_tried() -> None:
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     """Of a trial in which nothing is wrong: the run `a-1` had started when the server died, `a-2` waited."""
-    found, kills = evidence_of(Point("working", 90), tmp_path_factory.mktemp("crash"))
+    found, kills = evidence_of(Point("working", 78), tmp_path_factory.mktemp("crash"))
     assert kills == 1
     assert problems(found) == []
     return found

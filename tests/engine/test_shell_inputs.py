@@ -11,7 +11,7 @@ from holdfast.domain.errors import (
 )
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import Admit, FoldRun, RemoveRun, StartRun
+from holdfast.domain.ledger import Admit, EndRun, FoldRun, RemoveRun, StartRun
 from holdfast.domain.models import ModelRequest
 from holdfast.engine.lifecycle import Accept, Cancel, Refuse, Shutdown
 from holdfast.engine.settings import EngineSettings
@@ -281,3 +281,40 @@ def test_a_cancel_told_too_early_still_stops_what_it_was_stored_for() -> None:
         assert world.end_of("r1").outcome == "cancelled"
 
     in_virtual_time(main)
+
+
+async def test_an_interrupt_refused_while_closing_stops_nobody() -> None:
+    """What it had marked goes on at the next start, as if it had never come."""
+    ledger = GatedLedger()
+    model = GatedModel(ScriptedModel(echo))
+    model.before.shut()
+    world = await World.open(model, ledger=ledger)
+    await world.prompt("one", "r1")
+    await model.before.reached.wait()
+    await world.prompt("two", "r2")
+    ledger.hold(Admit)
+    asking = start(world.prompt("three", "r3", delivery="interrupt"))
+    await ledger.gate.reached.wait()
+    closing = start(world.close())
+    await settle_down()
+    ledger.gate.open()
+    with pytest.raises(WorkspaceClosing):
+        await asking
+    await closing
+    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    await again.workspace.engine.until_quiet(world.session)
+    assert (await again.run("r2")).outcome == "completed"
+
+
+async def test_cancel_of_a_run_that_has_just_finished_answers_its_end() -> None:
+    """Its end is decided but not stored yet: the answer waits for it, and tells the truth."""
+    ledger = GatedLedger()
+    world = await World.open(ScriptedModel(echo), ledger=ledger)
+    ledger.hold(EndRun)
+    await world.prompt("one", "r1")
+    await ledger.gate.reached.wait()
+    stopping = start(world.workspace.inputs.cancel_run(RunId("r1")))
+    await settle_down()
+    assert not stopping.done()
+    ledger.gate.open()
+    assert (await stopping).outcome == "completed"

@@ -64,12 +64,13 @@ class Admit(msgspec.Struct, frozen=True):
 
 
 class RemoveRun(msgspec.Struct, frozen=True):
-    """A stored run was refused after all; its row goes away and `run deleted` is said.
+    """A stored run was refused after all; its row goes away and `run deleted` is said. A run that has ended stays.
 
-    Unknown and ended runs are passed over: nothing is said of a run after its end.
+    `spared` are runs it had marked, as an interrupt does: the marks go away with it.
     """
 
     run_id: RunId
+    spared: tuple[RunId, ...] = ()
 
 
 class CancelSession(msgspec.Struct, frozen=True):

@@ -66,6 +66,15 @@ class _Life:
         self.deadline: asyncio.TimerHandle | None = None
 
 
+class _Ending:
+    """An end that was decided and is on its way to the store."""
+
+    def __init__(self, session: SessionId, end: End) -> None:
+        self.session = session
+        self.end = end
+        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
 class Engine:
     """Lanes, tasks and outboxes of one workspace. `inputs.py` holds what the outside may ask of it."""
 
@@ -84,7 +93,7 @@ class Engine:
         self._lanes: dict[SessionId, Lane] = {}
         self._lives: dict[RunId, _Life] = {}
         self._outboxes: dict[SessionId, deque[Effect]] = {}
-        self._ends: dict[RunId, tuple[SessionId, End]] = {}
+        self._ends: dict[RunId, _Ending] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._quiet: dict[SessionId, list[asyncio.Future[None]]] = {}
 
@@ -98,8 +107,15 @@ class Engine:
 
     def covered_by_cancel(self, session: SessionId) -> tuple[RunId, ...]:
         """All that a cancel stops now, and what an earlier one has stopped whose end is not stored yet."""
-        ending = (run for run, (at, end) in self._ends.items() if at == session and end.outcome == "cancelled")
+        here = (ending for ending in self._ends.values() if ending.session == session)
+        ending = (item.end.run for item in here if item.end.outcome == "cancelled")
         return (*ending, *members(self.lane(session)))
+
+    async def until_told(self, run: RunId) -> None:
+        """A run that has come to its end by itself, but whose end is not stored yet: wait for it."""
+        ending = self._ends.get(run)
+        if ending is not None and ending.end.outcome != "cancelled":
+            await asyncio.shield(ending.told)
 
     def open_parts(self) -> list[MessagePart]:
         """The parts that are growing now, whole: what a reader needs that missed their deltas."""
@@ -230,7 +246,7 @@ class Engine:
             # A run that fails before it waits for its folds fails for a reason of its own.
             waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
         elif isinstance(effect, End):
-            self._ends[effect.run] = (session, effect)
+            self._ends[effect.run] = _Ending(session, effect)
         if session in self._outboxes:
             self._outboxes[session].append(effect)
             return
@@ -299,7 +315,7 @@ class Engine:
             wait = min(2 * wait, self.kit.settings.retry_longest)
         for end in ends:
             self._lives.pop(end.run, None)
-            del self._ends[end.run]
+            self._ends.pop(end.run).told.set_result(None)
 
     async def _end_operations(self, ends: list[End]) -> list[Operation]:
         operations: list[Operation] = []

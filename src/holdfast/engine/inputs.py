@@ -23,6 +23,7 @@ from holdfast.domain.errors import (
     UnknownSession,
     WorkspaceClosing,
 )
+from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId, SessionId, is_valid_run_id
 from holdfast.domain.ledger import (
     Admit,
@@ -121,10 +122,13 @@ class Inputs:
             if (refusal := self._engine.tell(session, lifecycle.CancelRun(run_id))) is not None:
                 refused.append(refusal)
 
-        receipt = await self._stop(CancelRun(run_id, by), session, tell)
+        await self._stop(CancelRun(run_id, by), session, tell)
         if refused:
             raise _error_of(refused[0])
-        return receipt.runs[0]
+        # It may have finished a moment before: then this answers its end, once that is stored.
+        await self._engine.until_told(run_id)
+        after = await self._engine.kit.ledger.run(self._engine.record.id, run_id)
+        return record.run if after is None else after.run
 
     async def move(self, run_id: RunId, position: int) -> None:
         """Give a waiting run another place in the queue, counted from 0."""
@@ -220,7 +224,10 @@ class _Placing:
         run = self._run
         self._refusal = self._engine.tell(run.session_id, lifecycle.Accept(run.run_id, run.delivery))
         if self._refusal is not None:
-            self._removal = self._engine.recorder.put(RemoveRun(run.run_id))
+            said = (entry.event for entry in answer.entries)
+            marked = [event.payload.payload.run_id for event in said if isinstance(event, RunEvent)]
+            spared = tuple(other for other in marked if other != run.run_id)
+            self._removal = self._engine.recorder.put(RemoveRun(run.run_id, spared))
 
     async def settled(self) -> None:
         """Refused after all: its row is gone before the caller hears of it."""

@@ -5,11 +5,12 @@ from typing import assert_never
 
 import msgspec
 
+from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import CancelRun, CancelSession, ClearQueue
 from holdfast.domain.runs import Run
 from holdfast.storage.operations.context import Context, Refused
 
-__all__ = ["mark", "perform"]
+__all__ = ["mark", "perform", "unmark"]
 
 
 def perform(operation: CancelSession | CancelRun | ClearQueue, context: Context) -> None:
@@ -30,6 +31,17 @@ def mark(run: Run, by: str, context: Context) -> None:
     )
     context.put_run(marked)
     context.say_run("updated", marked)
+
+
+def unmark(run_id: RunId, context: Context) -> None:
+    """Take the mark back from a run that has not ended: whoever set it was refused."""
+    run = context.tables.runs.get(run_id)
+    if run is None or run.outcome is not None or not run.cancel_requested:
+        return
+    state = "active" if run.state == "cancelling" else run.state
+    spared = msgspec.structs.replace(run, cancel_requested=False, cancelled_by="", state=state)
+    context.put_run(spared)
+    context.say_run("updated", spared)
 
 
 def _covered(operation: CancelSession | CancelRun | ClearQueue, context: Context) -> Iterable[Run]:

@@ -8,7 +8,7 @@ from holdfast.domain.events import Change, RunEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, Redeliver, RemoveRun, Reorder, RunRecord
 from holdfast.domain.runs import Run
-from holdfast.storage.operations.cancels import mark
+from holdfast.storage.operations.cancels import mark, unmark
 from holdfast.storage.operations.context import Context, Refused
 
 __all__ = ["perform"]
@@ -18,8 +18,8 @@ def perform(operation: Admit | RemoveRun | Reorder | Redeliver, context: Context
     match operation:
         case Admit():
             _admit(operation, context)
-        case RemoveRun(run_id=run_id):
-            _remove(run_id, context)
+        case RemoveRun():
+            _remove(operation, context)
         case Reorder():
             _reorder(operation, context)
         case Redeliver(run_id=run_id, delivery=delivery):
@@ -55,13 +55,15 @@ def _admit(operation: Admit, context: Context) -> None:
         mark(other, run.client_id, context)
 
 
-def _remove(run_id: RunId, context: Context) -> None:
+def _remove(operation: RemoveRun, context: Context) -> None:
     """A run that has ended stays: nothing may be said of it after its end."""
-    run = context.tables.runs.get(run_id)
+    run = context.tables.runs.get(operation.run_id)
     if run is None or run.outcome is not None:
         return
-    context.tables.runs.delete(run_id)
+    context.tables.runs.delete(operation.run_id)
     context.say_run("deleted", run)
+    for other in operation.spared:
+        unmark(other, context)
 
 
 def _reorder(operation: Reorder, context: Context) -> None:
