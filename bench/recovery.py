@@ -12,7 +12,7 @@ import uvloop
 
 from bench.figures import Figure
 from bench.stage import HeldModels, directory
-from holdfast.app import Parts, SystemClock, new_id, open_workspace
+from holdfast.core import Parts, SystemClock, new_id, open_workspace
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun, Write
 from holdfast.domain.runs import Run

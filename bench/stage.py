@@ -10,7 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.app import Parts, Workspace, open_workspace
+from holdfast.core import Parts, Workspace, open_workspace
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Entry

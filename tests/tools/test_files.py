@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.helpers import PATIENT, results_of
-from holdfast.app import Parts, SystemClock, Workspace, open_workspace
+from holdfast.core import Parts, SystemClock, Workspace, open_workspace
 from holdfast.domain.events import FileEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import SessionId

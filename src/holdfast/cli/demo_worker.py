@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app import App, Workspace
 from holdfast.cli.demo_script import script
+from holdfast.core import App, Workspace
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.runs import Prompt

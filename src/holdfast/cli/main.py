@@ -10,6 +10,7 @@ from holdfast import __version__
 __all__ = ["main"]
 
 _COMMANDS = {
+    "serve": ("holdfast.cli.serve", "Run the server here, until Ctrl-C."),
     "demo": ("holdfast.cli.demo", "See it work: a prompt, a cancel, a kill -9 and a recovery. No key, no network."),
 }
 

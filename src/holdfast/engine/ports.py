@@ -1,4 +1,4 @@
-"""What the engine needs from the outside. `app.py` hands it over; `holdfast.testing` has twins of all of it."""
+"""What the engine needs from the outside. `core.py` hands it over; `holdfast.testing` has twins of all of it."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Protocol

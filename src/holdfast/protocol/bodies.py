@@ -1,6 +1,6 @@
 """The bodies of requests and answers that are not domain types themselves."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -61,10 +61,10 @@ class WorkspaceBody(msgspec.Struct, frozen=True, omit_defaults=True):
     data_dir: str = ""
     version: str = ""
     client_id: str = ""
-    config: dict[str, object] | None = None
+    config: dict[str, Any] | None = None
     env: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
-    skills: tuple[dict[str, object], ...] = ()
+    skills: tuple[dict[str, Any], ...] = ()
 
 
 class CurrentSession(msgspec.Struct, frozen=True):
@@ -171,7 +171,7 @@ class ConfigChange(msgspec.Struct, frozen=True):
 
     key: str
     scope: int = 0
-    value: object = None
+    value: Any = None
 
 
 class ConfigModel(msgspec.Struct, frozen=True):
@@ -197,6 +197,6 @@ class SnapshotBody(msgspec.Struct, frozen=True):
     sessions: tuple[Session, ...]
     messages: tuple[Message, ...]
     runs: tuple[Run, ...]
-    permissions: tuple[dict[str, object], ...] = ()
-    questions: tuple[dict[str, object], ...] = ()
-    jobs: tuple[dict[str, object], ...] = ()
+    permissions: tuple[dict[str, Any], ...] = ()
+    questions: tuple[dict[str, Any], ...] = ()
+    jobs: tuple[dict[str, Any], ...] = ()

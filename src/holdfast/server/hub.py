@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.app import App, Workspace
 from holdfast.config.store import ConfigStore
+from holdfast.core import App, Workspace
 from holdfast.domain.errors import BadRequest, Conflict, StorageUnavailable
 from holdfast.domain.ids import WorkspaceId
 from holdfast.protocol.bodies import WorkspaceBody

@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from holdfast.app import Parts, SystemClock, Workspace, open_workspace
+from holdfast.core import Parts, SystemClock, Workspace, open_workspace
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId

@@ -6,7 +6,7 @@ event the engine tells is kept on a tape.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.app import Parts, Workspace, open_workspace
+from holdfast.core import Parts, Workspace, open_workspace
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,

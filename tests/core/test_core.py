@@ -1,4 +1,4 @@
-"""The workspace on the real database: what `app.py` puts together."""
+"""The workspace on the real database: what `core.py` puts together."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import App
+from holdfast.core import App
 from holdfast.domain.errors import BadRequest, DatabaseDamaged, DataDirectoryBusy
 from holdfast.domain.ids import RunId
 from holdfast.domain.models import ModelRequest

@@ -6,7 +6,7 @@ import resource
 import sys
 from pathlib import Path
 
-from holdfast.app import Parts, open_workspace
+from holdfast.core import Parts, open_workspace
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.events import AgentEvent, RunCompleteEvent, decode_event
 from holdfast.domain.ids import RunId

@@ -1,0 +1,123 @@
+"""Where it is put together: the only file that knows every room."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.bus.bus import Bus
+from holdfast.domain.errors import BadRequest
+from holdfast.domain.events import MessagePart
+from holdfast.domain.ledger import WorkspaceRecord
+from holdfast.engine.engine import Engine, Outside
+from holdfast.engine.inputs import Inputs
+from holdfast.engine.kit import Kit
+from holdfast.engine.ports import Clock, Ledger, Models, NewId, Outlet, Tools
+from holdfast.engine.recovery import Plan, recover
+from holdfast.engine.sessions import Sessions
+from holdfast.engine.settings import EngineSettings
+from holdfast.storage.ledger import SqliteLedger
+from holdfast.tasks import TaskOwner
+from holdfast.tools.registry import BuiltinTools
+
+__all__ = ["App", "Parts", "SystemClock", "Workspace", "new_id", "open_workspace"]
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+def new_id() -> str:
+    return secrets.token_hex(16)
+
+
+class Workspace:
+    """A directory with its engine and its bus: all that a server, a demonstration or a test talks to."""
+
+    def __init__(self, engine: Engine, bus: Bus, recovered: Plan) -> None:
+        self.engine = engine
+        self.bus = bus
+        self.inputs = Inputs(engine)
+        self.sessions = Sessions(engine, self.inputs)
+        self.recovered = recovered
+
+    @property
+    def record(self) -> WorkspaceRecord:
+        return self.engine.record
+
+    async def close(self) -> None:
+        """End what is active, write everything down, end the streams, note that all is well."""
+        is_clean = await self.engine.close()
+        self.bus.close()
+        if is_clean:
+            await self.engine.kit.ledger.close_workspace(self.record.id, self.record.epoch)
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What a workspace is built from. Tests hand over twins of any of it."""
+
+    ledger: Ledger
+    models: Models
+    tools: Tools = msgspec.field(default_factory=BuiltinTools)
+    settings: EngineSettings = EngineSettings()
+    clock: Clock = msgspec.field(default_factory=SystemClock)
+    new_id: NewId = new_id
+    tap: Callable[[Outlet], Outlet] = lambda outlet: outlet
+    """What stands between the engine and its bus: nothing, or somebody who listens in."""
+
+
+async def open_workspace(path: str, parts: Parts) -> Workspace:
+    """Take the directory over, end or queue again what was left over, and be ready for prompts."""
+    record = await parts.ledger.open_workspace(path)
+    engines: list[Engine] = []
+
+    def open_parts() -> list[MessagePart]:
+        return engines[0].open_parts()
+
+    bus = Bus(record, parts.ledger, open_parts)
+    kit = Kit(record.id, path, parts.ledger, parts.models, parts.tools, parts.settings)
+    engine = Engine(record, kit, Outside(parts.tap(bus), parts.clock, parts.new_id))
+    engines.append(engine)
+    return Workspace(engine, bus, await recover(engine))
+
+
+class App:
+    """One data directory and the workspaces that are open in it."""
+
+    def __init__(self, data_dir: Path, models: Models, settings: EngineSettings | None = None) -> None:
+        self.ledger = SqliteLedger(data_dir)
+        self._parts = Parts(self.ledger, models, settings=settings or EngineSettings())
+        self._tasks = TaskOwner()
+        self._open: dict[str, asyncio.Task[Workspace]] = {}
+
+    async def workspace(self, directory: Path) -> Workspace:
+        """The workspace of a directory, keyed by its real path. Who asks while it is being opened gets the same."""
+        path = _real_directory(directory)
+        opening = self._open.get(path)
+        if opening is None or (opening.done() and opening.exception() is not None):
+            work = open_workspace(path, self._parts)
+            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=asyncio.Task.exception)
+        return await asyncio.shield(opening)
+
+    async def close_workspace(self, workspace: Workspace) -> None:
+        """Close one; the directory can be opened again afterwards."""
+        await workspace.close()
+        self._open.pop(workspace.record.path, None)
+
+    async def close(self) -> None:
+        for opening in tuple(self._open.values()):
+            if opening.done() and opening.exception() is None:
+                await opening.result().close()
+        self._open.clear()
+        await self.ledger.close()
+
+
+def _real_directory(directory: Path) -> str:
+    path = directory.resolve()
+    if not path.is_dir():
+        raise BadRequest(f"{directory} is not a directory: name one that exists.")
+    return str(path)
