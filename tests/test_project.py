@@ -27,6 +27,12 @@ PURE = (
     "engine/repetition.py",
     "bus/backlog.py",
     "storage/operations/*.py",
+    "server/presence.py",
+    "server/whole.py",
+    "protocol/*.py",
+    "client/wire.py",
+    "client/items.py",
+    "client/view.py",
 )
 IMPURE_IMPORTS = {"asyncio", "time", "random", "uuid", "os", "logging", "datetime"}
 
