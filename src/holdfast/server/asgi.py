@@ -106,6 +106,11 @@ def _segments(scope: Scope) -> tuple[str, ...]:
 
 def _query(scope: Scope, route: Route) -> dict[str, str]:
     query = dict(parse_qsl(scope["query_string"].decode("ascii", "replace"), keep_blank_values=True))
+    if route.streams and "since" not in query:
+        # How a browser's own reader of such streams says what it saw last.
+        for name, value in scope["headers"]:
+            if name == b"last-event-id":
+                query["since"] = value.decode("ascii", "replace")
     for item in route.query:
         if item.is_required and not query.get(item.name):
             raise BadRequest(f"{item.name} is required")

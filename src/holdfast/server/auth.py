@@ -6,6 +6,7 @@ The unix socket is guarded by the file system and the peer's uid; nothing is ask
 import hmac
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,19 +15,39 @@ from holdfast.server.asgi import Scope, Send
 __all__ = ["Guard", "read_or_make_token"]
 
 _TOKEN_BYTES = 32
+_TOKEN_LENGTH = 43
+"""What 32 bytes are in characters."""
 
 
 def read_or_make_token(data_dir: Path) -> str:
-    """256 bits in a file only its owner can read, made when TCP is first asked for."""
+    """256 bits in a file only its owner can read, made when TCP is first asked for.
+
+    A file that others can read, or that holds no whole token, is replaced: it protects nobody.
+    """
     path = data_dir / "token"
-    try:
-        return path.read_text("ascii").strip()
-    except FileNotFoundError:
+    token = _read(path)
+    if token is None:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        draft = path.with_suffix(".new")
+        draft.unlink(missing_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(token + "\n")
-        return token
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    return token
+
+
+def _read(path: Path) -> str | None:
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            return None
+        token = path.read_text("ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return token if len(token) >= _TOKEN_LENGTH else None
 
 
 class Guard:
@@ -39,14 +60,15 @@ class Guard:
     def refusal(self, scope: Scope) -> tuple[int, bytes] | None:
         """The status and the sentence for a request that may not come in."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        if headers.get(b"host", b"").lower() not in self._hosts:
+        hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
             return 403, b"This host name is not served here."
         if b"origin" in headers:
             return 403, b"Web pages may not talk to this server."
         if scope["method"] not in ("GET", "HEAD") and not _is_json(headers):
             return 415, b"Send application/json."
-        given = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-        if not hmac.compare_digest(given, self._token):
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if not hmac.compare_digest(given.strip(), self._token) or scheme.lower() != b"bearer":
             return 401, b"Send the token of this server as a bearer token."
         return None
 

@@ -14,23 +14,55 @@ from holdfast.server.asgi import Application, Receive, Scope, Send
 from holdfast.server.auth import Guard
 from holdfast.server.hub import Hub
 from holdfast.server.listen import peer_uid
+from holdfast.server.presence import Stop
 
-__all__ = ["run_server"]
+__all__ = ["LAST_WORDS_SECONDS", "run_server"]
+
+LAST_WORDS_SECONDS = 0.5
+"""How long, after the work has ended, a reader may take for what it was sent."""
+
+_LARGEST_HEAD = 64 * 1024
 
 _log = logging.getLogger("holdfast.server")
 
 
 class _Protocol(HttpToolsProtocol):
-    """A connection. Over the unix socket only our own user is let in."""
+    """A connection. Over the unix socket only our own user is let in.
+
+    Whether a request came over the unix socket is told by the family of its own socket, never by who its peer is
+    said to be: the peer of a connection that was reset has no name any more.
+    """
+
+    _head_size = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = transport.get_extra_info("socket")
-        if connection is not None and connection.family == socket.AF_UNIX:
-            uid = peer_uid(connection)
-            if uid is not None and uid != os.getuid():
-                transport.close()
-                return
+        is_local = connection is not None and connection.family == socket.AF_UNIX
         super().connection_made(transport)  # type: ignore[arg-type]
+        if not is_local:
+            self.client = self.client or ("", 0)
+            return
+        self.client = None
+        uid = peer_uid(connection)
+        if uid is not None and uid != os.getuid():
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        self._head_size = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > _LARGEST_HEAD:
+            self.transport.abort()
 
 
 class _Server(uvicorn.Server):
@@ -42,7 +74,14 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._hub.close()
+        asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self._hang_up)
         await super().shutdown(sockets)
+
+    def _hang_up(self) -> None:
+        """Whoever still does not read what it was sent is not waited for."""
+        for connection in tuple(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
 
 
 class _Front:
@@ -62,7 +101,12 @@ class _Front:
 
 
 async def run_server(
-    hub: Hub, application: Application, sockets: Sequence[socket.socket], guard: Guard | None = None
+    hub: Hub,
+    application: Application,
+    sockets: Sequence[socket.socket],
+    guard: Guard | None = None,
+    *,
+    handles_signals: bool = True,
 ) -> None:
     """Serve until a signal or the hub says stop. A second signal stops at once."""
     config = uvicorn.Config(
@@ -72,6 +116,7 @@ async def run_server(
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=5,
@@ -83,9 +128,9 @@ async def run_server(
         server.should_exit = True
 
     hub.on_leave = leave
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _signalled, server)
+    if handles_signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, _signalled, hub, server)
     opening = asyncio.gather(hub.open_unfinished())
     try:
         await server._serve(list(sockets))
@@ -93,8 +138,9 @@ async def run_server(
         opening.cancel()
 
 
-def _signalled(server: uvicorn.Server) -> None:
+def _signalled(hub: Hub, server: uvicorn.Server) -> None:
     if server.should_exit:
         _log.warning("stopping at once; what was running is interrupted at the next start")
         os._exit(1)
+    hub.tell(Stop())
     server.should_exit = True

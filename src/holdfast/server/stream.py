@@ -3,14 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from holdfast.bus.backlog import ReaderCut
 from holdfast.bus.bus import Subscription
 from holdfast.bus.frames import Frame, GapEvent, HelloEvent
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.messages import Message
 from holdfast.protocol.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
 from holdfast.server.asgi import Receive, Send
 from holdfast.server.calls import Call
-from holdfast.server.hub import client_id_of
+from holdfast.server.hub import Desk, client_id_of
 from holdfast.server.presence import Attach, Detach
 from holdfast.server.whole import WholeMessages
 from holdfast.tasks import TaskOwner
@@ -50,9 +53,10 @@ async def stream(call: Call, receive: Receive, send: Send) -> None:
     watcher = TaskOwner()
     watcher.start(_until_gone(receive, heard), name="reader")
     try:
-        await _send_all(heard, send, is_resumable=since >= 0)
-    except (ReaderCut, TimeoutError):
-        _log.info("a reader was too slow and was cut; it can resume")
+        form = None if since >= 0 else WholeMessages(partial(_growing, call.desk))
+        await _send_all(heard, send, form)
+    except TimeoutError:
+        _log.info("a reader stopped reading and was cut; it can resume")
     finally:
         watcher.cancel_all()
         heard.close()
@@ -66,19 +70,25 @@ async def _until_gone(receive: Receive, heard: Subscription) -> None:
     heard.close()
 
 
-async def _send_all(heard: Subscription, send: Send, *, is_resumable: bool) -> None:
-    if not is_resumable:
+def _growing(desk: Desk, session: SessionId, message: MessageId) -> Message | None:
+    """A message that grows right now, for a reader that came in the middle of it."""
+    return next((item for item in desk.workspace.engine.open_messages(session) if item.id == message), None)
+
+
+async def _send_all(heard: Subscription, send: Send, form: WholeMessages | None) -> None:
+    """Numbered and resumable, or in the form that was given."""
+    if form is not None:
         _end_with_the_connection(send)
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-    headers.append((b"connection", b"keep-alive" if is_resumable else b"close"))
+    headers.append((b"connection", b"keep-alive" if form is None else b"close"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     writer = _Writer(send)
     # The headers go out at once, so that a quiet workspace does not keep its reader waiting.
-    await writer.write(b"\n" if not is_resumable else b": welcome\n\n")
-    if is_resumable:
-        await _resumable(heard, writer)
-    else:
-        await _whole(heard, writer)
+    await writer.write(HEARTBEAT if form is None else QUIET_HEARTBEAT)
+    try:
+        await (_resumable(heard, writer) if form is None else _whole(heard, writer, form))
+    except ReaderCut:
+        _log.info("a reader fell too far behind and was cut; it can resume")
     await writer.end()
 
 
@@ -95,9 +105,8 @@ async def _resumable(heard: Subscription, writer: _Writer) -> None:
         await writer.write(b"".join(frame(item.body, item.number) for item in frames))
 
 
-async def _whole(heard: Subscription, writer: _Writer) -> None:
+async def _whole(heard: Subscription, writer: _Writer, form: WholeMessages) -> None:
     """Stock clients know neither numbers nor greetings, and get messages whole."""
-    form = WholeMessages()
     loop = asyncio.get_running_loop()
     while True:
         due = form.next_due

@@ -4,6 +4,8 @@ A growing message is sent whole soon after it began to grow, and then only when 
 its bytes stay within a small multiple of its length. What changed its structure, and its end, come at once.
 """
 
+from collections.abc import Callable
+
 from holdfast.domain.events import (
     Change,
     MessageDelta,
@@ -15,7 +17,7 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.growth import grow
-from holdfast.domain.ids import MessageId
+from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message
 
 __all__ = ["FIRST_SECONDS", "WholeMessages"]
@@ -49,16 +51,25 @@ class _Growing:
 
 
 class WholeMessages:
-    """One reader's messages in the making. Feed it every event; send what it gives back."""
+    """One reader's messages in the making. Feed it every event; send what it gives back.
 
-    def __init__(self) -> None:
+    `look_up` tells of a message that was already growing when the reader came.
+    """
+
+    def __init__(
+        self, look_up: Callable[[SessionId, MessageId], Message | None] = lambda _session, _message: None
+    ) -> None:
         self._growing: dict[MessageId, _Growing] = {}
+        self._look_up = look_up
 
     def feed(self, event: object, body: bytes, now: float) -> list[bytes]:
         match event:
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
                 if (growing := self._growing.get(growth.message_id)) is not None:
                     growing.add(growth, now)
+                elif (found := self._look_up(growth.session_id, growth.message_id)) is not None:
+                    late = self._growing[found.id] = _Growing(found)
+                    late.due_at = now + FIRST_SECONDS
                 return []
             case MessageEvent(payload=Change(type=kind, payload=message)):
                 self._growing.pop(message.id, None)

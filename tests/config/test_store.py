@@ -1,0 +1,48 @@
+"""Settings that clients change."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from holdfast.config.store import ConfigStore, merged
+from holdfast.domain.errors import BadRequest
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ConfigStore:
+    return ConfigStore(tmp_path / "config.json", tmp_path / "workspaces" / "w" / "config.json")
+
+
+def test_the_workspace_stands_above_the_user(store: ConfigStore) -> None:
+    store.set(0, "options.tui.compact_mode", value=True)
+    store.set(0, "options.debug", value=True)
+    store.set(1, "options.tui.compact_mode", value=False)
+    assert store.read() == {"options": {"tui": {"compact_mode": False}, "debug": True}}
+    store.remove(1, "options.tui.compact_mode")
+    assert store.read()["options"]["tui"] == {"compact_mode": True}
+    store.remove(1, "nothing.there.at.all")
+
+
+def test_what_is_written_is_its_owners_alone(store: ConfigStore, tmp_path: Path) -> None:
+    store.set(0, "providers.x.api_key", "secret")
+    assert stat.S_IMODE((tmp_path / "config.json").stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [tmp_path / "config.json"], "no draft is left"
+
+
+@pytest.mark.parametrize(("scope", "key"), [(2, "a"), (-1, "a"), (0, ""), (0, "a..b"), (0, ".a"), (0, "x" * 600)])
+def test_what_makes_no_sense_changes_nothing(store: ConfigStore, scope: int, key: str) -> None:
+    with pytest.raises(BadRequest):
+        store.set(scope, key, 1)
+    assert store.read() == {}
+
+
+def test_a_file_that_is_no_object_is_left_alone(store: ConfigStore, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[1, 2")
+    with pytest.raises(BadRequest, match="mend it"):
+        store.set(0, "a", 1)
+    assert (tmp_path / "config.json").read_text() == "[1, 2"
+
+
+def test_objects_merge_and_everything_else_replaces() -> None:
+    assert merged({"a": {"b": 1, "c": [1]}, "d": 1}, {"a": {"c": [2]}, "d": {}}) == {"a": {"b": 1, "c": [2]}, "d": {}}

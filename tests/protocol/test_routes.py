@@ -1,0 +1,66 @@
+"""The table of routes: complete, without doubles, and served whole."""
+
+import re
+
+from holdfast.domain.errors import (
+    DatabaseDamaged,
+    EmptyPrompt,
+    HoldfastError,
+    RunIdTaken,
+    StorageUnavailable,
+    UnknownRun,
+    UnknownSession,
+    WorkspaceClosing,
+)
+from holdfast.protocol.openapi import document
+from holdfast.protocol.problems import TooLarge, UnknownWorkspace, message_of, problem_of, status_of
+from holdfast.protocol.routes import ROUTES
+from holdfast.server.handlers import HANDLERS
+
+
+def test_names_and_places_are_unique() -> None:
+    assert len({route.name for route in ROUTES}) == len(ROUTES)
+    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
+
+
+def test_every_route_has_its_handler() -> None:
+    assert set(HANDLERS) == {route.name for route in ROUTES if not route.streams}
+
+
+def test_the_document_speaks_of_every_route() -> None:
+    paths = document()["paths"]
+    for route in ROUTES:
+        operation = paths[route.full_path][route.method.lower()]
+        assert operation["operationId"] == route.name
+        assert str(route.status) in operation["responses"]
+        names = {item["name"] for item in operation["parameters"] if item["in"] == "path"}
+        assert names == set(re.findall(r"\{(\w+)\}", route.path))
+
+
+def test_each_error_has_the_status_that_was_promised() -> None:
+    expected: list[tuple[HoldfastError, int]] = [
+        (EmptyPrompt(), 400),
+        (UnknownSession(), 400),
+        (UnknownWorkspace(), 404),
+        (UnknownRun(), 404),
+        (RunIdTaken(), 409),
+        (WorkspaceClosing(), 409),
+        (TooLarge(), 413),
+        (StorageUnavailable(), 503),
+        (DatabaseDamaged(), 503),
+    ]
+    for error, status in expected:
+        assert status_of(error) == status
+        assert problem_of(error).message == str(error)
+
+
+def test_a_fault_of_our_own_tells_nothing_of_itself() -> None:
+    assert status_of(ValueError("secret")) == 500
+    assert "secret" not in problem_of(ValueError("secret")).message
+
+
+def test_an_error_body_that_cannot_be_read_has_no_message() -> None:
+    """C-28: then the status alone is shown, and nothing is echoed."""
+    for body in (b"", b"<html>", b"{}", b'{"message":""}', b'{"message":5}', b"\xff"):
+        assert message_of(body) is None
+    assert message_of(b'{"message":"no","more":1}') == "no"
