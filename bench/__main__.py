@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from bench import accept, bus, memory, recovery, turns
+from bench import accept, bus, memory, recovery, turns, wire
 from bench.figures import Figure, table
 
 __all__ = ["main"]
@@ -16,6 +16,7 @@ _ALL: dict[str, Callable[[], list[Figure]]] = {
     "bus": bus.measure,
     "recovery": recovery.measure,
     "memory": memory.measure,
+    "wire": wire.measure,
 }
 
 

@@ -103,8 +103,9 @@ class Turn:
         self._unstored[message.id] = message
 
     async def start(self) -> None:
-        """The run begins: a fact on disk before the model hears of it."""
-        await self.record(*self._beginning(), sync=True)
+        """The run begins: a fact on disk before the model hears of it. It begins once."""
+        if beginning := self._beginning():
+            await self.record(*beginning, sync=True)
 
     def _beginning(self) -> list[Operation]:
         """What has to be stored before anything else of this run."""

@@ -91,7 +91,7 @@ _WORKSPACES = (
         query=(_CLIENT,),
         errors=(400, 404, 409),
     ),
-    _get("events", _W + "/events", "The stream of events.", query=_SEEN, errors=(400, 404), streams=True),
+    _get("events", _W + "/events", "The stream of events.", query=_SEEN, errors=(400, 404, 409), streams=True),
     _get(
         "snapshot",
         _W + "/snapshot",

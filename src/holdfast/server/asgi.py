@@ -15,7 +15,7 @@ from holdfast.domain.errors import BadRequest
 from holdfast.protocol.problems import TooLarge, problem_of, status_of
 from holdfast.protocol.routes import ROUTES, Route
 from holdfast.server.calls import Call, Handler
-from holdfast.server.hub import Hub
+from holdfast.server.hub import Hub, ServerLeaving
 
 __all__ = ["Application", "Receive", "Scope", "Send", "Streamer"]
 
@@ -31,6 +31,10 @@ _ALWAYS = frozenset({"health", "version"})
 
 _encoder = msgspec.json.Encoder()
 _log = logging.getLogger("holdfast.server")
+
+
+class _ClientGone(Exception):
+    """The connection ended before the request was whole: nothing is done, nobody can be told."""
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -60,7 +64,11 @@ class Application:
             return
         try:
             await self._answer(found, scope, receive, send)
-        except Exception as error:
+        except _ClientGone:
+            return
+        except Exception as raised:
+            # What breaks while the server leaves breaks because it leaves.
+            error = ServerLeaving() if self._hub.is_closed and status_of(raised) == 500 else raised
             status = status_of(error)
             if status == 500:
                 _log.exception("%s %s failed", scope["method"], found.route.path)
@@ -81,6 +89,8 @@ class Application:
         route = found.route
         if route.name not in _ALWAYS:
             await self._hub.ready.wait()
+            if self._hub.is_closed:
+                raise ServerLeaving
         call = Call(
             hub=self._hub,
             route=route,
@@ -122,6 +132,8 @@ async def _body(receive: Receive) -> bytes:
     size = 0
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _ClientGone
         piece = message.get("body", b"")
         size += len(piece)
         if size > _MOST_BYTES:
@@ -138,7 +150,7 @@ def _decoded(route: Route, body: bytes) -> Any:  # noqa: ANN401 - the type is th
         return route.request()
     try:
         return msgspec.json.decode(body, type=route.request)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadRequest("failed to decode request: the body is not the JSON this route takes") from None
 
 

@@ -1,5 +1,6 @@
 """The configuration in force, and its changes over the wire."""
 
+import re
 from typing import Any
 
 from holdfast.config.store import merged
@@ -31,6 +32,11 @@ _INIT_PROMPT = (
 )
 
 
+_OBJECTS = frozenset({"models", "providers", "options"})
+_INSIDE = {"options": frozenset({"tui"})}
+_SECRET = re.compile(r"(?i)(^|_|-)(api_?key|token|secret|password|authorization)$")
+
+
 async def config_of(desk: Desk) -> dict[str, Any]:
     """What screens read. `providers`, `options` and `options.tui` are always there: stock clients insist."""
     models = desk.workspace.engine.kit.models
@@ -46,7 +52,20 @@ async def config_of(desk: Desk) -> dict[str, Any]:
             "disable_metrics": True,
         },
     }
-    return merged(base, _without_secrets(desk.config.read()))
+    return merged(base, _fitting(_without_secrets(desk.config.read())))
+
+
+def _fitting(config: dict[str, Any]) -> dict[str, Any]:
+    """Without what is not an object where every reader expects one."""
+    fitting = {name: value for name, value in config.items() if name not in _OBJECTS or isinstance(value, dict)}
+    for name in _OBJECTS & fitting.keys():
+        inside = fitting[name]
+        fitting[name] = {
+            key: value
+            for key, value in inside.items()
+            if key not in _INSIDE.get(name, inside) or isinstance(value, dict)
+        }
+    return fitting
 
 
 def facts_of(info: ModelInfo) -> ModelFacts:
@@ -132,13 +151,10 @@ def _provider(info: ModelInfo) -> dict[str, Any]:
     return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": [model]}
 
 
-def _without_secrets(config: dict[str, Any]) -> dict[str, Any]:
-    """Keys go out as `set`, over every transport."""
-    providers = config.get("providers")
-    if not isinstance(providers, dict):
-        return config
-    hidden = {
-        name: {**entry, "api_key": "set"} if isinstance(entry, dict) and "api_key" in entry else entry
-        for name, entry in providers.items()
-    }
-    return {**config, "providers": hidden}
+def _without_secrets(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Keys and tokens go out as `set`, over every transport, wherever they stand."""
+    if isinstance(value, list):
+        return [_without_secrets(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: "set" if _SECRET.search(name) and item else _without_secrets(item) for name, item in value.items()}

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.config.store import ConfigStore
 from holdfast.core import App, Workspace
-from holdfast.domain.errors import BadRequest, Conflict, StorageUnavailable
+from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
 from holdfast.domain.ids import WorkspaceId
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.problems import UnknownWorkspace
@@ -87,6 +87,8 @@ class Hub:
         self.on_leave = on_leave
         self.ready = asyncio.Event()
         """Set when unfinished workspaces are open again: until then only health and version are answered."""
+        self.is_closed = False
+        """Set when the server ends: from then on nothing is opened, and nothing is answered but that."""
         self._graces = graces or Graces()
         self._desks: dict[WorkspaceId, Desk] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
@@ -110,9 +112,14 @@ class Hub:
         """Workspaces with runs that have no end go on by themselves, in the server's own environment."""
         for path in await self.app.ledger.unfinished_workspaces():
             try:
-                await self._open(WorkspaceBody(WorkspaceId(""), path))
+                desk = await self._open(WorkspaceBody(WorkspaceId(""), path))
+                if desk.id not in self.presence.workspaces:
+                    # Nothing was left to do, and nobody is there.
+                    self.tell(who.Opened(desk.id, working=False))
             except BadRequest:
                 _log.warning("%s has unfinished runs, but is not there any more", path)
+            except HoldfastError as error:
+                _log.error("the unfinished runs of %s cannot be taken up: %s", path, error)
         self.ready.set()
 
     async def create(self, body: WorkspaceBody) -> Desk:
@@ -152,6 +159,8 @@ class Hub:
 
     async def close(self) -> None:
         """End every workspace, in order; the streams end with them."""
+        self.is_closed = True
+        self.ready.set()
         for timer in self._timers.values():
             timer.cancel()
         await self._tasks.drain()
@@ -167,6 +176,8 @@ class Hub:
                     self._after(seconds, (workspace, client), over)
                 case who.ArmLinger(generation=generation):
                     self._after(self._graces.linger, "linger", who.LingerOver(generation))
+                case who.CloseWorkspace() if self.is_closed:
+                    pass
                 case who.CloseWorkspace(workspace=workspace):
                     desk = self._desks[workspace]
                     self._closing[desk.path] = self._tasks.start(self._close(desk), name=f"close {desk.path}")
@@ -176,6 +187,8 @@ class Hub:
                     pass
 
     def _after(self, seconds: float, name: object, event: PresenceEvent) -> None:
+        if self.is_closed:
+            return
         if (earlier := self._timers.get(name)) is not None:
             earlier.cancel()
 
@@ -207,10 +220,14 @@ def _directory(body: WorkspaceBody) -> str:
     path = Path(body.path)
     if not path.is_absolute():
         there = dict(item.partition("=")[::2] for item in body.env).get("PWD", "")
-        if not there:
+        if not Path(there).is_absolute():
             raise BadRequest("The path is relative and nobody said where it counts from: send an absolute one.")
         path = Path(there) / path
-    real = Path(os.path.realpath(path))
-    if not real.is_dir():
+    try:
+        real = Path(os.path.realpath(path))
+        is_there = real.is_dir()
+    except (OSError, ValueError):
+        is_there = False
+    if not is_there:
         raise BadRequest("The path is not a directory that exists.")
     return str(real)

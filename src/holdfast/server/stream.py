@@ -18,28 +18,31 @@ from holdfast.server.presence import Attach, Detach
 from holdfast.server.whole import WholeMessages
 from holdfast.tasks import TaskOwner
 
-__all__ = ["HEARTBEAT_SECONDS", "WRITE_SECONDS", "stream"]
+__all__ = ["HEARTBEAT_SECONDS", "WHOLE_WRITE_SECONDS", "WRITE_SECONDS", "stream"]
 
 HEARTBEAT_SECONDS = 15.0
 WRITE_SECONDS = 30.0
-"""How long a write may take before its reader counts as stalled."""
+WHOLE_WRITE_SECONDS = 60.0
+"""How long a write may take before its reader counts as stalled; longer for one that cannot resume."""
 
 _log = logging.getLogger("holdfast.server")
 
 
 class _Writer:
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, seconds: float) -> None:
         self._send = send
+        self._seconds = seconds
 
     async def write(self, data: bytes) -> None:
-        async with asyncio.timeout(WRITE_SECONDS):
+        async with asyncio.timeout(self._seconds):
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         cycle = getattr(self._send, "__self__", None)
         if cycle is not None and getattr(cycle, "chunked_encoding", None) is False:
             cycle.expected_content_length = 0
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        async with asyncio.timeout(self._seconds):
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def stream(call: Call, receive: Receive, send: Send) -> None:
@@ -48,8 +51,12 @@ async def stream(call: Call, receive: Receive, send: Send) -> None:
     client = call.query.get("client_id")
     name = client_id_of(client) if client else None
     heard = call.desk.workspace.bus.subscribe(since if since >= 0 else None)
-    if name is not None:
-        call.hub.tell(Attach(call.desk.id, name))
+    try:
+        if name is not None:
+            call.hub.tell(Attach(call.desk.id, name))
+    except BaseException:
+        heard.close()
+        raise
     watcher = TaskOwner()
     watcher.start(_until_gone(receive, heard), name="reader")
     try:
@@ -57,6 +64,7 @@ async def stream(call: Call, receive: Receive, send: Send) -> None:
         await _send_all(heard, send, form)
     except TimeoutError:
         _log.info("a reader stopped reading and was cut; it can resume")
+        _hang_up(send)
     finally:
         watcher.cancel_all()
         heard.close()
@@ -82,7 +90,7 @@ async def _send_all(heard: Subscription, send: Send, form: WholeMessages | None)
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     headers.append((b"connection", b"keep-alive" if form is None else b"close"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    writer = _Writer(send)
+    writer = _Writer(send, WRITE_SECONDS if form is None else WHOLE_WRITE_SECONDS)
     # The headers go out at once, so that a quiet workspace does not keep its reader waiting.
     await writer.write(HEARTBEAT if form is None else QUIET_HEARTBEAT)
     try:
@@ -126,6 +134,14 @@ async def _whole(heard: Subscription, writer: _Writer, form: WholeMessages) -> N
                 bodies += form.feed(item.event, item.body, loop.time())
         if bodies:
             await writer.write(b"".join(frame(body) for body in bodies))
+
+
+def _hang_up(send: Send) -> None:
+    """A reader that does not read cannot be told anything: what waits to be sent to it is dropped."""
+    cycle = getattr(send, "__self__", None)
+    if cycle is not None and hasattr(cycle, "transport"):
+        cycle.transport.abort()
+        cycle.disconnected = True
 
 
 def _end_with_the_connection(send: Send) -> None:
