@@ -5,6 +5,7 @@ from holdfast.domain.ledger import Briefing, RunRecord
 from holdfast.domain.models import ModelRequest
 from holdfast.providers.scripted import Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel
+from holdfast.testing.harness import World
 from holdfast.testing.memory import MemoryLedger
 
 
@@ -39,3 +40,12 @@ def slow_reads() -> tuple[MemoryLedger, Gate]:
             return await super().run(workspace, run)
 
     return Slow(), gate
+
+
+async def busy_world(ledger: MemoryLedger | None = None) -> tuple[World, GatedModel]:
+    """A world in which run r1 has asked its model and waits for the answer."""
+    model = gated()
+    world = await World.open(model, ledger=ledger)
+    await world.prompt("one", "r1")
+    await held(model)
+    return world, model

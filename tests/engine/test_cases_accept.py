@@ -112,7 +112,7 @@ async def test_c06_c27_the_last_writes_survive_the_shutdown() -> None:
 
 
 async def test_c07_c08_c40_one_cancel_stops_the_active_run_and_the_follow_up() -> None:
-    """C-07, C-08: the active run and the accepted follow-up both end cancelled; the follow-up never starts."""
+    """C-07, C-08, and C-40 at this level: both end cancelled; the follow-up never starts."""
     model = gated()
     world = await World.open(model)
     await world.prompt("first", "r1")
@@ -143,7 +143,7 @@ async def test_c09_a_cancelled_follow_up_is_not_folded() -> None:
 
 
 async def test_c10_c13_c37_no_cancel_is_left_behind() -> None:
-    """C-10, C-13: neither a finished turn nor an idle cancel spoils the next prompt."""
+    """C-10, C-13, and C-37 at this level: neither a finished turn nor an idle cancel spoils the next prompt."""
     world = await World.open(ScriptedModel(echo))
     await world.cancel()
     await world.prompt("one", "r1")

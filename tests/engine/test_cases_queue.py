@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.held import gated, held
+from engine.held import busy_world, held
 from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel, GatedTool
 from holdfast.testing.harness import World
@@ -49,10 +49,7 @@ async def test_c16_what_a_step_boundary_does_with_those_who_wait() -> None:
 @pytest.mark.parametrize("run_id", ["r2", ""])
 async def test_c17_a_waiting_prompt_that_is_cancelled_ends_once(run_id: str) -> None:
     """C-17: with a run id or without, exactly one end, cancelled."""
-    model = gated()
-    world = await World.open(model)
-    await world.prompt("one", "r1")
-    await held(model)
+    world, model = await busy_world()
     waiting = await world.prompt("two", run_id)
     answer = await world.workspace.inputs.cancel_run(waiting.run_id)
     assert answer.cancel_requested
@@ -66,10 +63,7 @@ async def test_c17_a_waiting_prompt_that_is_cancelled_ends_once(run_id: str) -> 
 
 async def test_c18_clearing_the_queue_ends_what_it_clears() -> None:
     """C-18: every cleared prompt ends cancelled, once; the head goes on."""
-    model = gated()
-    world = await World.open(model)
-    await world.prompt("one", "r1")
-    await held(model)
+    world, model = await busy_world()
     await world.prompt("two", "r2")
     steering = await world.prompt("three")
     assert await world.workspace.inputs.clear(world.session) == ("r2", steering.run_id)

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from engine.held import echo, gated, held
+from engine.held import busy_world, echo, gated, held
 from holdfast.domain.errors import (
     EmptyPrompt,
     InvalidRunId,
@@ -57,10 +57,7 @@ async def test_c23_one_end_per_run_whatever_happens() -> None:
 
 async def test_c24_a_cancel_is_no_error() -> None:
     """C-24: no error event, no error text."""
-    model = gated()
-    world = await World.open(model)
-    await world.prompt("one", "r1")
-    await held(model)
+    world, _ = await busy_world()
     await world.cancel()
     await world.quiet()
     assert [notice.type for notice in world.notices()] == ["agent_finished"]
@@ -103,10 +100,7 @@ async def test_c25_a_text_file_may_stand_for_a_prompt() -> None:
 async def test_c26_shutdown_waits_for_what_was_accepted() -> None:
     """C-26: a prompt accepted a moment ago is parked by a shutdown, and runs at the next start."""
     ledger = MemoryLedger()
-    model = gated()
-    world = await World.open(model, ledger=ledger)
-    await world.prompt("one", "r1")
-    await held(model)
+    world, _ = await busy_world(ledger)
     await world.prompt("two", "r2")
     await world.close()
     assert world.end_of("r1").outcome == "interrupted"

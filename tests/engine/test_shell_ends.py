@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 import pytest
 
+from engine.held import busy_world
 from holdfast.domain.errors import (
     StorageUnavailable,
     WorkspaceClosing,
@@ -165,11 +166,7 @@ def test_an_end_that_cannot_be_stored_is_tried_until_it_is() -> None:
 async def test_a_graceful_stop_loses_nothing() -> None:
     """What waits, and what was accepted a moment ago, is parked and goes on at the next start, in order."""
     ledger = MemoryLedger()
-    model = GatedModel(ScriptedModel(echo))
-    model.before.shut()
-    world = await World.open(model, ledger=ledger)
-    await world.prompt("one", "r1")
-    await model.before.reached.wait()
+    world, _ = await busy_world(ledger)
     for name in ("r2", "r3"):
         await world.prompt(name, name)
     other = await world.workspace.sessions.create()
@@ -187,11 +184,7 @@ async def test_a_graceful_stop_loses_nothing() -> None:
 
 
 async def test_a_session_that_is_deleted_while_busy_is_cancelled_first() -> None:
-    model = GatedModel(ScriptedModel(echo))
-    model.before.shut()
-    world = await World.open(model)
-    await world.prompt("one", "r1")
-    await model.before.reached.wait()
+    world, _ = await busy_world()
     await world.workspace.sessions.delete(world.session)
     assert world.end_of("r1").outcome == "cancelled"
     last = world.tape.events[-1][1]

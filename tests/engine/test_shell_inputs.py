@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from engine.held import busy_world
 from holdfast.domain.errors import (
     SessionBusy,
     StorageUnavailable,
@@ -66,11 +67,7 @@ async def test_a_prompt_is_answered_and_placed_only_when_it_is_stored() -> None:
 
 async def test_what_would_be_refused_is_refused_before_anything_is_written() -> None:
     ledger = GatedLedger()
-    model = GatedModel(ScriptedModel(echo))
-    model.before.shut()
-    world = await World.open(model, ledger=ledger)
-    await world.prompt("one", "r1")
-    await model.before.reached.wait()
+    world, model = await busy_world(ledger)
     written = len(ledger.seen)
     with pytest.raises(SessionBusy):
         await world.prompt("two", "r2", delivery="reject")
@@ -136,11 +133,7 @@ async def test_a_caller_that_goes_away_changes_nothing() -> None:
 async def test_a_cancel_is_answered_only_when_it_is_stored() -> None:
     """R3: and a server that dies right after the answer does not run what the cancel covered."""
     ledger = GatedLedger()
-    model = GatedModel(ScriptedModel(echo))
-    model.before.shut()
-    world = await World.open(model, ledger=ledger)
-    await world.prompt("one", "r1")
-    await model.before.reached.wait()
+    world, model = await busy_world(ledger)
     await world.prompt("two", "r2")
     ledger.hold()
     stopping = start(world.cancel())
@@ -286,11 +279,7 @@ def test_a_cancel_told_too_early_still_stops_what_it_was_stored_for() -> None:
 async def test_an_interrupt_refused_while_closing_stops_nobody() -> None:
     """What it had marked goes on at the next start, as if it had never come."""
     ledger = GatedLedger()
-    model = GatedModel(ScriptedModel(echo))
-    model.before.shut()
-    world = await World.open(model, ledger=ledger)
-    await world.prompt("one", "r1")
-    await model.before.reached.wait()
+    world, _ = await busy_world(ledger)
     await world.prompt("two", "r2")
     ledger.hold(Admit)
     asking = start(world.prompt("three", "r3", delivery="interrupt"))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.held import busy_world
 from holdfast.domain.errors import (
     NotWaiting,
     RunFolded,
@@ -22,11 +23,7 @@ def echo(request: ModelRequest) -> Step:
 
 
 async def test_interrupt_cancels_what_is_there_and_then_runs() -> None:
-    model = GatedModel(ScriptedModel(echo))
-    model.before.shut()
-    world = await World.open(model)
-    await world.prompt("one", "r1")
-    await model.before.reached.wait()
+    world, model = await busy_world()
     await world.prompt("two", "r2")
     await world.prompt("three", "r3", delivery="interrupt")
     # What it cancels is on disk with it: a crash right now takes up neither of them again.
