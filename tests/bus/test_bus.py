@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from bus.ears import Ear
 from holdfast.bus.backlog import SlowReaderPolicy
 from holdfast.bus.bus import Bus, Subscription
-from holdfast.bus.frames import Frame, Gap, GapEvent, Hello, HelloEvent
+from holdfast.bus.frames import Gap, GapEvent, Hello, HelloEvent
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.events import (
     Change,
@@ -17,7 +18,6 @@ from holdfast.domain.events import (
     MessageDeltaEvent,
     MessageEvent,
     MessagePart,
-    MessagePartEvent,
     RunComplete,
     RunCompleteEvent,
     encode_event,
@@ -99,36 +99,6 @@ class Stage:
         at_stop(stop)
         if not gate.done():
             gate.set_result(None)
-
-
-class Ear:
-    """Reads a subscription to its end and folds the text."""
-
-    def __init__(self) -> None:
-        self.events: list[object] = []
-        self.numbers: list[int] = []
-        self.text = ""
-        self.size = 0
-
-    async def listen(self, subscription: Subscription, limit: int = 512) -> "Ear":
-        while heard := await subscription.take(limit):
-            self.hear(heard)
-        return self
-
-    def hear(self, heard: list[Frame]) -> None:
-        for frame in heard:
-            self.events.append(frame.event)
-            self.size += len(frame.body)
-            if frame.number is not None:
-                self.numbers.append(frame.number)
-            match frame.event:
-                case MessageDeltaEvent(payload=delta):
-                    assert delta.offset <= len(self.text), "a hole"
-                    self.text += delta.text[len(self.text) - delta.offset :]
-                case MessagePartEvent(payload=MessagePart(content=TextPart(data=data))):
-                    self.text = data.text
-                case _:
-                    pass
 
 
 def ended(run: str) -> RunCompleteEvent:

@@ -7,10 +7,10 @@ from types import FrameType
 
 import pytest
 
+from bus.ears import Ear
 from holdfast.bus import frames as frames_module
 from holdfast.bus.backlog import ReaderCut, SlowReaderPolicy
-from holdfast.bus.bus import Bus, Subscription
-from holdfast.bus.frames import Frame
+from holdfast.bus.bus import Bus
 from holdfast.domain.events import (
     Change,
     Event,
@@ -64,36 +64,6 @@ class Stage:
         entry = Entry(len(self.rows) + 1, event, encode_event(event))
         self.rows.append((entry.number, entry.body))
         self.bus.publish([entry])
-
-
-class Ear:
-    """Reads a subscription to its end and folds the text."""
-
-    def __init__(self) -> None:
-        self.events: list[object] = []
-        self.numbers: list[int] = []
-        self.text = ""
-        self.size = 0
-
-    async def listen(self, subscription: Subscription, limit: int = 512) -> "Ear":
-        while heard := await subscription.take(limit):
-            self.hear(heard)
-        return self
-
-    def hear(self, heard: list[Frame]) -> None:
-        for frame in heard:
-            self.events.append(frame.event)
-            self.size += len(frame.body)
-            if frame.number is not None:
-                self.numbers.append(frame.number)
-            match frame.event:
-                case MessageDeltaEvent(payload=delta):
-                    assert delta.offset <= len(self.text), "a hole"
-                    self.text += delta.text[len(self.text) - delta.offset :]
-                case MessagePartEvent(payload=MessagePart(content=TextPart(data=data))):
-                    self.text = data.text
-                case _:
-                    pass
 
 
 async def settle(stage: Stage, readers: int) -> None:
