@@ -15,7 +15,7 @@ from holdfast.server.presence import (
 )
 # isort: on
 # fmt: on
-from server.presence_walk import CLIENTS, ROOMS, SEEN, Past, refusal_of, walk
+from server.presence_walk import CLIENTS, NOTHING, ROOMS, SEEN, Past, refusal_of, walk
 
 # The rules
 
