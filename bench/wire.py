@@ -133,21 +133,26 @@ async def _measure(server: Served) -> list[Figure]:
     bare.close()
     accepts, firsts, whole = zip(*turns, strict=True)
     commit, one = median(commits) * 1e3, "one bare synced commit"
-    start = server.start_seconds * 1e3
+    start, floor, alone = server.start_seconds * 1e3, _interpreter() * 1e3, "an interpreter alone"
     return [
         Figure("POST a prompt, answered", median(accepts) * 1e3, "ms", commit, one, Goal(1.5)),
         Figure("POST to first token event", median(firsts) * 1e3, "ms", commit, one, Goal(10)),
         Figure("turn of 200 tokens, end to end", median(whole) * 1e3, "ms", commit, one),
         Figure("cancel to end, seen by a client", median(cancels) * 1e3, "ms", commit, one, Goal(2.5)),
-        Figure("spawn to first answer", start, "ms", _interpreter() * 1e3, "an interpreter alone", Goal(180)),
+        Figure("spawn to first answer", start, "ms", floor, alone, Goal(180)),
+        Figure("the thin path's import", _interpreter("import holdfast.client.thin") * 1e3, "ms", floor, alone),
         Figure("resident, idle", idle, "MB", None, "", Goal(40)),
     ]
 
 
-def _interpreter() -> float:
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return time.perf_counter() - began
+def _interpreter(script: str = "pass") -> float:
+    """The best of some starts: what the machine can do when it is not busy with others."""
+    best = 10.0
+    for _ in range(5):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", script], check=True)
+        best = min(best, time.perf_counter() - began)
+    return best
 
 
 def measure() -> list[Figure]:
