@@ -14,6 +14,7 @@ from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
     Change,
+    ConfigChangedEvent,
     Event,
     FileEvent,
     GapEvent,
@@ -178,7 +179,7 @@ class View:
                 self._end_run(complete.payload)
             case AgentEvent(payload=notice):
                 self.notices.append(notice.payload)
-            case FileEvent():
+            case FileEvent() | ConfigChangedEvent():
                 return False
             case Other():
                 return self._other(event)

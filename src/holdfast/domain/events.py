@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import msgspec
 
 from holdfast.domain.files import FileVersion
-from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message, Part
 from holdfast.domain.runs import Outcome, Run
 from holdfast.domain.sessions import Session
@@ -20,6 +20,8 @@ __all__ = [
     "AgentNotice",
     "Change",
     "ChangeKind",
+    "ConfigChanged",
+    "ConfigChangedEvent",
     "DurableEvent",
     "Event",
     "FileEvent",
@@ -117,6 +119,16 @@ class AgentEvent(msgspec.Struct, frozen=True, tag="agent_event"):
     payload: Change[AgentNotice]
 
 
+class ConfigChanged(msgspec.Struct, frozen=True):
+    workspace_id: WorkspaceId
+
+
+class ConfigChangedEvent(msgspec.Struct, frozen=True, tag="config_changed"):
+    """Live. Somebody changed a setting: read the workspace again."""
+
+    payload: Change[ConfigChanged]
+
+
 class MessageDelta(msgspec.Struct, frozen=True):
     """Text to append to a part. `offset` counts the code points that stand before it."""
 
@@ -179,7 +191,7 @@ class GapEvent(msgspec.Struct, frozen=True, tag="gap"):
 
 
 DurableEvent: TypeAlias = MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent
-LiveEvent: TypeAlias = AgentEvent | MessageDeltaEvent | MessagePartEvent
+LiveEvent: TypeAlias = AgentEvent | ConfigChangedEvent | MessageDeltaEvent | MessagePartEvent
 Event: TypeAlias = DurableEvent | LiveEvent
 Spoken: TypeAlias = Event | HelloEvent | GapEvent
 

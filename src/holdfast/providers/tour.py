@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from holdfast.domain.messages import text_of
+from holdfast.domain.messages import TextPart
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.usage import Usage
 from holdfast.providers.scripted import Act, Call, Fail, Say, ScriptedModel, Step, Think
@@ -32,7 +32,7 @@ class TourModel:
         return _INFO
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
-        prompt = next((text_of(item) for item in reversed(request.messages) if item.role == "user"), "")
+        prompt = _last_prompt(request)
         numbers = {name: int(value) for name, value in _NUMBER.findall(prompt)}
         pause = min(numbers.get("pause", 0), 10_000) / 1000
         model = ScriptedModel([_step(request, prompt, numbers.get("words", 0))], info=_INFO)
@@ -41,6 +41,18 @@ class TourModel:
                 yield part
                 if pause:
                     await asyncio.sleep(pause)
+
+
+def _last_prompt(request: ModelRequest) -> str:
+    """Prompts that got no answer come joined with the next one, a part each: the last counts."""
+    texts = [
+        part.data.text
+        for item in request.messages
+        if item.role == "user"
+        for part in item.parts
+        if isinstance(part, TextPart)
+    ]
+    return texts[-1] if texts else ""
 
 
 def _step(request: ModelRequest, prompt: str, words: int) -> Step:

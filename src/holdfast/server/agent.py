@@ -43,6 +43,8 @@ async def update_agent(call: Call) -> None:
 
 
 async def send_prompt(call: Call) -> Accepted:
+    """Refused at once, and nothing stored, if there is no model that could answer."""
+    await call.desk.workspace.engine.kit.models.large()
     run = await call.desk.workspace.inputs.submit(call.body.to_prompt())
     return Accepted(run.run_id, run.session_id, run.delivery, run.position)
 

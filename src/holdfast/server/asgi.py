@@ -111,7 +111,7 @@ class Application:
 def _segments(scope: Scope) -> tuple[str, ...]:
     raw = scope.get("raw_path") or scope["path"].encode()
     path = raw.split(b"?", 1)[0].decode("ascii", "replace")
-    return tuple(unquote(part) for part in path.strip("/").split("/"))
+    return tuple(unquote(part) for part in path.removeprefix("/").split("/"))
 
 
 def _query(scope: Scope, route: Route) -> dict[str, str]:
@@ -149,7 +149,8 @@ def _decoded(route: Route, body: bytes) -> Any:  # noqa: ANN401 - the type is th
     if not body.strip() and route.request_is_optional:
         return route.request()
     try:
-        return msgspec.json.decode(body, type=route.request)
+        # What a type does not name is passed over without a look: a body is text as a whole or not at all.
+        return msgspec.json.decode(str(body, "utf-8"), type=route.request)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadRequest("failed to decode request: the body is not the JSON this route takes") from None
 

@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 from holdfast.config.store import merged
-from holdfast.domain.errors import BadRequest
+from holdfast.domain.errors import BadRequest, ProviderError
+from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent
 from holdfast.domain.models import ModelInfo
 from holdfast.protocol.bodies import InitPrompt, ModelChoice, ModelFacts, NeedsInit
 from holdfast.server.calls import Call
@@ -40,10 +41,14 @@ _SECRET = re.compile(r"(?i)(^|_|-)(api_?key|token|secret|password|authorization)
 async def config_of(desk: Desk) -> dict[str, Any]:
     """What screens read. `providers`, `options` and `options.tui` are always there: stock clients insist."""
     models = desk.workspace.engine.kit.models
-    large, small = (await models.large()).info, (await models.small()).info
+    try:
+        infos = {"large": (await models.large()).info, "small": (await models.small()).info}
+    except ProviderError:
+        # Without a usable model a workspace can still be opened, looked at, and set up.
+        infos = {}
     base = {
-        "models": {"large": _choice(large), "small": _choice(small)},
-        "providers": {info.provider: _provider(info) for info in (small, large)},
+        "models": {size: _choice(info) for size, info in infos.items()},
+        "providers": {info.provider: _provider(info) for info in reversed(infos.values())},
         "options": {
             "context_paths": ["AGENTS.md"],
             "tui": {},
@@ -85,30 +90,31 @@ def facts_of(info: ModelInfo) -> ModelFacts:
 
 
 async def config_set(call: Call) -> None:
-    call.desk.config.set(call.body.scope, call.body.key, call.body.value)
+    _set(call.desk, call.body.scope, call.body.key, call.body.value)
 
 
 async def config_remove(call: Call) -> None:
     call.desk.config.remove(call.body.scope, call.body.key)
+    _tell(call.desk)
 
 
 async def config_model(call: Call) -> None:
     choice = {"model": call.body.model.model, "provider": call.body.model.provider}
-    call.desk.config.set(call.body.scope, f"models.{call.body.model_type}", choice)
+    _set(call.desk, call.body.scope, f"models.{call.body.model_type}", choice)
 
 
 async def config_compact(call: Call) -> None:
     enabled = call.body.get("enabled")
     if not isinstance(enabled, bool):
         raise BadRequest("enabled must be true or false")
-    call.desk.config.set(_scope(call), "options.tui.compact_mode", enabled)
+    _set(call.desk, _scope(call), "options.tui.compact_mode", enabled)
 
 
 async def config_provider_key(call: Call) -> None:
     provider, key = call.body.get("provider_id"), call.body.get("api_key")
     if not isinstance(provider, str) or not provider or "." in provider or not isinstance(key, str):
         raise BadRequest("provider_id and api_key are required, as text")
-    call.desk.config.set(_scope(call), f"providers.{provider}.api_key", key)
+    _set(call.desk, _scope(call), f"providers.{provider}.api_key", key)
 
 
 async def config_refresh_oauth(call: Call) -> None:
@@ -134,6 +140,17 @@ async def init_project(_: Call) -> None:
 
 async def init_prompt(_: Call) -> InitPrompt:
     return InitPrompt(_INIT_PROMPT)
+
+
+def _set(desk: Desk, scope: int, key: str, value: object) -> None:
+    desk.config.set(scope, key, value)
+    _tell(desk)
+
+
+def _tell(desk: Desk) -> None:
+    """Other screens read the workspace again."""
+    changed = ConfigChangedEvent(Change("updated", ConfigChanged(desk.id)))
+    desk.workspace.engine.outside.outlet.publish_live(changed)
 
 
 def _scope(call: Call) -> int:

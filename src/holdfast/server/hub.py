@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -110,7 +110,17 @@ class Hub:
 
     async def open_unfinished(self) -> None:
         """Workspaces with runs that have no end go on by themselves, in the server's own environment."""
-        for path in await self.app.ledger.unfinished_workspaces():
+        try:
+            await self._open_all(await self.app.ledger.unfinished_workspaces())
+        except HoldfastError as error:
+            _log.error("unfinished runs cannot be taken up: %s", error)
+        finally:
+            self.ready.set()
+
+    async def _open_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            if self.is_closed:
+                return
             try:
                 desk = await self._open(WorkspaceBody(WorkspaceId(""), path))
                 if desk.id not in self.presence.workspaces:
@@ -120,7 +130,6 @@ class Hub:
                 _log.warning("%s has unfinished runs, but is not there any more", path)
             except HoldfastError as error:
                 _log.error("the unfinished runs of %s cannot be taken up: %s", path, error)
-        self.ready.set()
 
     async def create(self, body: WorkspaceBody) -> Desk:
         client = client_id_of(body.client_id)

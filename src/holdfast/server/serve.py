@@ -128,6 +128,8 @@ async def run_server(
         server.should_exit = True
 
     hub.on_leave = leave
+    if hub.presence.leaving:
+        leave()
     if handles_signals:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, _signalled, hub, server)

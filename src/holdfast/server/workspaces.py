@@ -56,7 +56,7 @@ async def get_config(call: Call) -> dict[str, Any]:
 
 async def list_providers(call: Call) -> list[dict[str, Any]]:
     config = await config_of(call.desk)
-    return list(config["providers"].values())
+    return [entry for entry in config["providers"].values() if isinstance(entry, dict)]
 
 
 async def snapshot(call: Call) -> SnapshotBody:

@@ -1,0 +1,126 @@
+"""Real servers for stock clients: one in this process with a model that waits for a word, one as a process."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+from holdfast.app import ServerOptions, serve
+from holdfast.domain.messages import text_of
+from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
+from holdfast.providers.scripted import Act, Call, Fail, Say, ScriptedModel, Step
+from holdfast.testing.gates import start, until
+from stock.wire import PATIENCE, Pool
+
+__all__ = ["HeldModel", "Process", "running"]
+
+
+class HeldModel:
+    """Answers `echo: ` and the prompt, word by word. While it is held, `go_on` lets single words through."""
+
+    def __init__(self) -> None:
+        self._model = ScriptedModel(_answer)
+        self._words = asyncio.Semaphore(0)
+        self.is_held = False
+        self.held = asyncio.Event()
+        """Set when an answer waits for its next word."""
+        self.at_once = 0
+        self.most_at_once = 0
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._model.info
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            async with aclosing(self._model.stream(request)) as parts:
+                async for part in parts:
+                    if self.is_held:
+                        if self._words.locked():
+                            self.held.set()
+                        await self._words.acquire()
+                    yield part
+        finally:
+            self.at_once -= 1
+
+    async def go_on(self, words: int) -> None:
+        """Let so many words out, and wait until the next one is waited for."""
+        self.held.clear()
+        for _ in range(words):
+            self._words.release()
+        async with asyncio.timeout(PATIENCE):
+            await self.held.wait()
+
+    def let_go(self) -> None:
+        self.is_held = False
+        self._words.release()
+
+    async def large(self) -> "HeldModel":
+        return self
+
+    async def small(self) -> ScriptedModel:
+        return ScriptedModel(lambda _: Step((Say("A talk with a stranger"),)))
+
+
+def _answer(request: ModelRequest) -> Step:
+    prompt = next(text_of(item) for item in reversed(request.messages) if item.role == "user")
+    acts: list[Act] = [Say("echo: " + " ".join(prompt.split()))]
+    if "break down" in prompt:
+        acts.append(Fail("The model broke down."))
+    if "look around" in prompt and request.messages[-1].role == "user":
+        acts.append(Call("ls", '{"path":"."}'))
+    return Step(tuple(acts))
+
+
+@asynccontextmanager
+async def running(place: Path, model: HeldModel) -> AsyncIterator[Path]:
+    """A server in this process; gives its socket."""
+    socket = place / "s" / "h.sock"
+    server = start(serve(ServerOptions(place / "data", socket), model))
+    await until(socket.exists)
+    try:
+        yield socket
+    finally:
+        pool = Pool(socket)
+        await pool.ask("POST", "/v1/control", {"command": "stop", "force": True})
+        await pool.close()
+        async with asyncio.timeout(PATIENCE):
+            await server
+
+
+class Process:
+    """`holdfast serve` as a process of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self.socket = place / "s" / "h.sock"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Gives back when it listens."""
+        places = {"HOME": str(self._place), "XDG_RUNTIME_DIR": str(self._place / "s")}
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "holdfast", "serve"),
+            *("--data-dir", str(self._place / "data"), "--host", f"unix://{self.socket}"),
+            env={**os.environ, **places},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert self._process.stderr is not None
+        async with asyncio.timeout(PATIENCE):
+            async for line in self._process.stderr:
+                if b"listening at" in line:
+                    return
+        raise AssertionError("the server did not start")
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(number)
+        async with asyncio.timeout(PATIENCE):
+            await process.communicate()

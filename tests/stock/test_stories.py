@@ -1,0 +1,188 @@
+"""The six stories, played by a client that is as strict as a stock one, against the real server on a real socket."""
+
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.gates import start
+from stock.client import StockClient
+from stock.run import Printed, StockRun
+from stock.servers import HeldModel, Process
+from stock.story import Story
+from stock.tui import StockTui
+
+FINISHED = "agent_event created agent_finished"
+
+
+def check(story: str, **clients: StockClient) -> None:
+    for name, client in clients.items():
+        Story(story).check(name, client.log, client.screen.labels)
+
+
+async def test_run_simple(socket: Path, project: Path) -> None:
+    run = StockRun(socket, project)
+    assert await run.run("good morning") == Printed(0, "echo: good morning\n")
+    check("run-simple", A=run)
+
+
+async def test_run_continue_model_stdin(socket: Path, project: Path) -> None:
+    first, second, third = (StockRun(socket, project) for _ in range(3))
+    assert await first.run("one") == Printed(0, "echo: one\n")
+    answer = await second.run("two", stdin="from a pipe\n", is_continued=True)
+    assert answer == Printed(0, "echo: from a pipe two\n")
+    assert second.log[-2].body["prompt"] == "from a pipe\n\n\ntwo"
+    assert second.session_id == first.session_id
+    assert await third.run("three", model=("demo", "scripted")) == Printed(0, "echo: three\n")
+    assert third.session_id != first.session_id
+    check("run-continue-model-stdin", A=first, B=second, C=third)
+
+
+async def test_tui_prompt_queue_cancel(socket: Path, project: Path, model: HeldModel) -> None:
+    tui = StockTui(socket, project)
+    await tui.start()
+    await tui.send("hello")
+    await tui.see(FINISHED)
+    assert not tui.is_busy()
+    assert tui.screen.text("assistant") == ["echo: hello"]
+    await _queue(tui, model)
+    await _clear_and_cancel(tui, model)
+    assert tui.screen.text("user") == ["hello", "count slowly", "and then this", "a long story"]
+    sessions = await tui.call("GET", "/sessions", into="sessions")
+    assert [session["title"] for session in sessions] == ["A talk with a stranger"]
+    await tui.leave()
+    check("tui-prompt-queue-cancel", A=tui)
+
+
+async def _queue(tui: StockTui, model: HeldModel) -> None:
+    """A second prompt waits for the first, and is answered after it."""
+    model.is_held = True
+    await tui.send("count slowly")
+    assert tui.is_busy()
+    await tui.see("message created assistant")
+    await model.go_on(1)
+    await tui.send("and then this")
+    assert tui.is_busy()
+    assert tui.queue == ["and then this"]
+    model.let_go()
+    await tui.see(FINISHED, times=2)
+    assert not tui.is_busy()
+    assert tui.queue == []
+    assert tui.screen.text("assistant")[1:] == ["echo: count slowly", "echo: and then this"]
+
+
+async def _clear_and_cancel(tui: StockTui, model: HeldModel) -> None:
+    """What waits is dropped and leaves no message; what streams stops, and keeps what it has said."""
+    model.is_held = True
+    await tui.send("a long story")
+    await tui.see("message created assistant")
+    await model.go_on(3)
+    await tui.send("never asked")
+    await tui.clear_queue()
+    assert tui.queue == []
+    assert tui.is_busy()
+    await tui.cancel()
+    await tui.see("message updated assistant canceled")
+    await tui.see(FINISHED)
+    assert not tui.is_busy()
+    assert tui.screen.text("assistant")[-1] == "echo: a long"
+
+
+async def test_two_runs_one_session(socket: Path, project: Path, model: HeldModel) -> None:
+    first = StockRun(socket, project)
+    await first.run("begin")
+    a, b = StockRun(socket, project), StockRun(socket, project)
+    model.is_held = True
+    one = start(a.run("one", is_continued=True))
+    await model.go_on(1)
+    two = start(b.run("two", is_continued=True))
+    await b.accepted.wait()
+    model.let_go()
+    assert await one == Printed(0, "echo: one\n")
+    assert await two == Printed(0, "echo: two\n")
+    assert model.most_at_once == 1
+    check("two-runs-one-session", first=first, A=a, B=b)
+
+
+async def test_two_clients(socket: Path, project: Path, model: HeldModel) -> None:
+    a, b = StockTui(socket, project), StockTui(socket, project)
+    await a.start()
+    model.is_held = True
+    await a.send("a long story of a ship")
+    await a.see("message created assistant")
+    await model.go_on(3)
+
+    await b.start(is_continued=True)
+    assert b.is_busy()
+    assert b.screen.text("assistant") == ["echo: a long"]
+    assert b.workspace == a.workspace
+    await model.go_on(2)
+    while b.screen.text("assistant") != ["echo: a long story of"]:
+        await b.see("message updated assistant")
+    await b.cancel()
+    for tui in (a, b):
+        await tui.see(FINISHED)
+        assert not tui.is_busy()
+        assert tui.screen.ends() == ["canceled"]
+
+    model.is_held = False
+    await b.send("your turn")
+    for tui in (b, a):
+        await tui.see(FINISHED)
+        assert tui.screen.text("user")[-1] == "your turn"
+        assert tui.screen.text("assistant")[-1] == "echo: your turn"
+    seen = await a.call("GET", f"/sessions/{a.session_id}", into="session")
+    assert seen["attached_clients"] == 2
+    del a.log[-1]
+    await b.leave()
+    await a.leave()
+    check("two-clients", A=a, B=b)
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[Process]:
+    process = Process(tmp_path)
+    await process.start()
+    yield process
+    await process.end()
+
+
+async def test_server_restart(process: Process, project: Path) -> None:
+    tui = StockTui(process.socket, project)
+    await tui.start()
+    await tui.send("words=3")
+    await tui.see(FINISHED)
+    stopping = start(process.end())
+    await tui.see_the_end()
+    await stopping
+    await process.start()
+    before = tui.workspace
+    await tui.reconnect()
+    assert tui.workspace == before
+    assert tui.screen.text("assistant") == ["word1 word2 word3"]
+    await tui.send("words=2")
+    await tui.see(FINISHED)
+    assert tui.screen.text("assistant")[-1] == "word1 word2"
+    await tui.leave()
+    check("server-restart", A=tui)
+
+
+async def test_a_killed_server_is_seen_and_survived(process: Process, project: Path) -> None:
+    """Who waits for its run is let go; the run that was active is told as failed; the session goes on."""
+    tui, run = StockTui(process.socket, project), StockRun(process.socket, project)
+    await tui.start()
+    await tui.send("words=500 pause=20")
+    await tui.see("message updated assistant")
+    waiting = start(run.run("words=500 pause=20"))
+    await run.accepted.wait()
+    await process.end(signal.SIGKILL)
+    await tui.see_the_end()
+    assert await waiting == Printed(0, "\n")
+    await process.start()
+    await tui.reconnect()
+    assert tui.screen.ends()[0] == "error"
+    await tui.send("now words=2")
+    await tui.see(FINISHED)
+    assert tui.screen.text("assistant")[-1] == "word1 word2"
+    await tui.leave()

@@ -1,0 +1,230 @@
+"""The bytes and the traps: what stock clients send, what they cannot take, and that the strict client would notice."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stock.client import Unsuccessful
+from stock.decode import decode, decode_event
+from stock.run import Printed, StockRun
+from stock.screen import Screen
+from stock.servers import HeldModel
+from stock.tui import StockTui
+from stock.wire import Confused, Pool
+
+FINISHED = "agent_event created agent_finished"
+MESSAGE = {
+    "parts": [{"type": "text", "data": {"text": "hm"}}], "id": "m", "role": "assistant", "session_id": "s",
+    "model": "", "provider": "", "created_at": 1, "updated_at": 1,
+}  # fmt: skip
+
+
+async def test_a_proxy_makes_targets_absolute(socket: Path, project: Path) -> None:
+    assert await StockRun(socket, project, has_proxy=True).run("around a corner") == Printed(
+        0, "echo: around a corner\n"
+    )
+
+
+async def test_the_stream_has_data_lines_and_blank_ones(socket: Path, project: Path) -> None:
+    run = StockRun(socket, project)
+    await run.run("frames")
+    assert run.stream is not None
+    raw = bytes(run.stream.raw)
+    assert re.fullmatch(rb"\n*(data: \{[^\n]*\}\n\n)+\n*", raw + b"\n"), raw
+    events = [json.loads(line.removeprefix(b"data: ")) for line in raw.split(b"\n") if line]
+    assert all(set(event) == {"type", "payload"} for event in events)
+    assert all(set(event["payload"]) == {"type", "payload"} for event in events)
+    ends = [event["payload"]["payload"] for event in events if event["type"] == "run_complete"]
+    assert [set(end) for end in ends] == [{"session_id", "run_id", "message_id", "text", "outcome"}]
+    question = events[0]["payload"]["payload"]
+    assert question["parts"][-1] == {"type": "finish", "data": {"reason": "stop", "time": 0}}
+    assert "is_summary_message" not in question
+
+
+async def test_headers_come_before_any_event(socket: Path, project: Path) -> None:
+    """`start` subscribes in a workspace where nothing happens, and goes on when it has the headers."""
+    tui = StockTui(socket, project)
+    await tui.start()
+    assert tui.stream is not None
+    assert tui.screen.labels == []
+    await tui.leave()
+
+
+async def test_a_tool_is_called_before_it_answers(socket: Path, project: Path) -> None:
+    tui = StockTui(socket, project)
+    await tui.start()
+    await tui.send("look around")
+    await tui.see(FINISHED)
+    assert not tui.is_busy()
+    assert tui.screen.ends() == ["tool_use", "end_turn"]
+    assert "message created tool" in tui.screen.labels
+    await tui.leave()
+
+
+async def test_a_failed_run_fails_its_process_and_frees_every_screen(socket: Path, project: Path) -> None:
+    tui, run = StockTui(socket, project), StockRun(socket, project)
+    await tui.start()
+    assert await run.run("break down") == Printed(1, "\n")
+    await tui.see(FINISHED)
+    assert not tui.is_busy()
+    assert tui.screen.ends() == ["error"]
+    assert "agent_event created error" in tui.screen.labels
+    await tui.leave()
+
+
+async def test_no_session_is_never_no_workspace(socket: Path, project: Path) -> None:
+    """404 on a route below a workspace makes a stock client create the workspace again."""
+    tui = StockTui(socket, project)
+    await tui.start()
+    calls: list[tuple[str, str, object]] = [
+        ("POST", "/agent", {"session_id": "nobody", "prompt": "hello"}),
+        ("POST", "/agent", {"session_id": "", "prompt": "hello"}),
+        ("POST", "/agent", {"session_id": "nobody", "prompt": ""}),
+        ("GET", "/sessions/nobody", None),
+        ("GET", "/agent/sessions/nobody", None),
+        ("DELETE", "/sessions/nobody", None),
+        ("POST", "/agent/sessions/nobody/summarize", None),
+    ]
+    for method, path, body in calls:
+        with pytest.raises(Unsuccessful) as refused:
+            await tui.call(method, path, body)
+        assert refused.value.status == 400, path
+    await tui.call("POST", "/agent/sessions/nobody/cancel")
+    await tui.call("POST", "/agent/sessions/nobody/prompts/clear")
+    assert await tui.call("GET", "/sessions/nobody/messages", into="messages") == []
+    await tui.leave()
+
+
+async def test_a_retired_client_does_not_come_back(socket: Path, project: Path) -> None:
+    run = StockRun(socket, project)
+    await run.run("once")
+    with pytest.raises(Unsuccessful) as refused:
+        await run.create()
+    assert refused.value.status == 409
+    await run.leave()
+
+
+async def test_the_last_to_leave_sees_its_stream_end(socket: Path, project: Path) -> None:
+    """A process that is told to end retires while its stream is still open."""
+    tui = StockTui(socket, project)
+    await tui.start()
+    await tui.ask("DELETE", f"/v1/clients/{tui.id}")
+    await tui.see_the_end()
+    run = StockRun(socket, project)
+    assert await run.run("next") == Printed(0, "echo: next\n")
+
+
+async def test_who_did_not_subscribe_looks_at_nothing(socket: Path, project: Path) -> None:
+    run = StockRun(socket, project)
+    await run.prepare()
+    with pytest.raises(Unsuccessful) as refused:
+        await run.call("POST", f"/current-session?client_id={run.id}", {"session_id": ""})
+    assert refused.value.status == 409
+    await run.leave()
+
+
+async def test_paths_nobody_serves_are_told_in_plain_text(socket: Path) -> None:
+    pool = Pool(socket)
+    for method, path, status, text in (
+        ("GET", "/v1/nowhere", 404, b"404 page not found\n"),
+        ("PUT", "/v1/health", 405, b"Method Not Allowed\n"),
+    ):
+        answer = await pool.ask(method, path)
+        assert (answer.status, answer.body) == (status, text)
+        assert answer.headers["content-type"].startswith("text/plain")
+    await pool.close()
+
+
+async def test_no_setting_takes_away_what_clients_look_into(socket: Path, project: Path) -> None:
+    tui = StockTui(socket, project)
+    await tui.start()
+    for key in ("options.tui", "options", "providers", "models"):
+        await tui.call("POST", "/config/set", {"scope": 1, "key": key, "value": None})
+        tui.adopt(await tui.ask("GET", f"/v1/workspaces/{tui.workspace['id']}", into="workspace"))
+        await tui.call("POST", "/config/remove", {"scope": 1, "key": key})
+    await tui.leave()
+
+
+async def test_a_relative_path_counts_from_where_its_user_stands(socket: Path, project: Path) -> None:
+    body = {"id": "", "path": project.name, "client_id": "0" * 32, "env": [f"PWD={project.parent}"]}
+    pool = Pool(socket)
+    answer = decode("workspace", (await pool.ask("POST", "/v1/workspaces", body)).json())
+    assert answer["path"] == str(project)
+    await pool.close()
+
+
+async def test_a_client_that_loses_its_stream_finds_everything_again(
+    socket: Path, project: Path, model: HeldModel
+) -> None:
+    tui = StockTui(socket, project)
+    await tui.start()
+    model.is_held = True
+    await tui.send("half of it and the rest")
+    await tui.see("message created assistant")
+    await model.go_on(3)
+    assert tui.stream is not None
+    await tui.stream.close()
+    await tui.reconnect()
+    assert tui.screen.text("assistant") == ["echo: half of"]
+    assert tui.is_busy()
+    model.let_go()
+    await tui.see(FINISHED)
+    assert not tui.is_busy()
+    assert tui.screen.text("assistant") == ["echo: half of it and the rest"]
+    await tui.leave()
+
+
+def event(kind: str, change: str, payload: object) -> dict[str, object]:
+    return {"type": kind, "payload": {"type": change, "payload": payload}}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        event("message", "created", None),
+        event("agent_event", "created", None),
+        event("agent_event", "created", {"type": "error", "message": None}),
+        event("message", "created", {key: value for key, value in MESSAGE.items() if key != "parts"}),
+        event("message", "created", {**MESSAGE, "created_at": 1.0}),
+        event("message", "created", {**MESSAGE, "parts": [{"type": "hologram", "data": {}}]}),
+        event("message", "created", {**MESSAGE, "parts": [{"type": "tool_call", "data": {"input": {}}}]}),
+        event("mcp_event", "updated", {"type": "state_changed", "name": "x", "state": "sleeping"}),
+        event("hello", "created", {}),
+    ],
+)
+def test_the_strict_client_does_not_take(bad: dict[str, object]) -> None:
+    with pytest.raises(Confused):
+        decode_event(bad)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [event("message", "updated", MESSAGE)],
+        [event("message", "created", MESSAGE), event("message", "created", MESSAGE)],
+        [event("message", "created", {**MESSAGE, "parts": [{"type": "tool_result", "data": {"tool_call_id": "c"}}]})],
+        [
+            event("message", "created", {**MESSAGE, "parts": [{"type": "tool_call", "data": {"id": "c"}}]}),
+            event("message", "updated", MESSAGE),
+        ],
+        [event("run_complete", "updated", {"session_id": "s", "message_id": "m"})],
+    ],
+)
+def test_the_strict_screen_does_not_show(events: list[dict[str, Any]]) -> None:
+    screen = Screen()
+    for item in events[:-1]:
+        screen.see(item)
+    with pytest.raises(Confused):
+        screen.see(events[-1])
+
+
+def test_null_is_no_list_item_and_true_is_no_number() -> None:
+    with pytest.raises(Confused):
+        decode("messages", [None])
+    with pytest.raises(Confused):
+        decode("session", {"message_count": True})
+    with pytest.raises(Confused):
+        decode("mcps", {"x": {"state": 2}})
