@@ -7,10 +7,18 @@ import click
 
 from holdfast import __version__
 
-__all__ = ["main"]
+__all__ = ["holdfast", "main"]
 
 _COMMANDS = {
+    "run": ("holdfast.cli.run", "Send a prompt and print the answer."),
+    "runs": ("holdfast.cli.runs", "List runs, wait for one, cancel one."),
+    "sessions": ("holdfast.cli.sessions", "List, read, rename, delete and export sessions."),
+    "attach": ("holdfast.cli.attach", "Follow a session as plain text."),
     "serve": ("holdfast.cli.serve", "Run the server here, until Ctrl-C."),
+    "server": ("holdfast.cli.server", "See whether the server runs; stop it."),
+    "logs": ("holdfast.cli.logs", "Show the server's log."),
+    "dirs": ("holdfast.cli.dirs", "Say where things are kept."),
+    "completion": ("holdfast.cli.completion", "Print the script that completes commands in your shell."),
     "demo": ("holdfast.cli.demo", "See it work: a prompt, a cancel, a kill -9 and a recovery. No key, no network."),
 }
 
@@ -35,7 +43,7 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
-def _holdfast() -> None:
+def holdfast() -> None:
     """A coding agent that holds on when you let go.
 
     Prompts belong to the workspace, not to the terminal: they are on disk when they are accepted, they end
@@ -47,4 +55,4 @@ def main() -> None:
     """Run the command line; a user's mistake is a sentence, never a traceback."""
     if sys.platform == "win32":
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
-    _holdfast()
+    holdfast(prog_name="holdfast")

@@ -120,6 +120,8 @@ class AgentEvent(msgspec.Struct, frozen=True, tag="agent_event"):
 
 
 class ConfigChanged(msgspec.Struct, frozen=True):
+    """Where a setting was changed; not which, for a screen reads all of them."""
+
     workspace_id: WorkspaceId
 
 

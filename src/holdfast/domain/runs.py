@@ -1,6 +1,5 @@
 """Prompts and the runs they become."""
 
-import hashlib
 from typing import Literal
 
 import msgspec
@@ -16,7 +15,6 @@ __all__ = [
     "Prompt",
     "Run",
     "RunState",
-    "body_hash",
 ]
 
 Delivery = Literal["steer", "queue", "reject", "interrupt"]
@@ -93,14 +91,3 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: Outcome | None = None
     error: str = ""
     message_id: MessageId = MessageId("")
-
-
-def body_hash(prompt: Prompt) -> bytes:
-    """Two requests with one run id are the same request if this is equal."""
-    digest = hashlib.sha256()
-    for field in (prompt.session_id, prompt.prompt, prompt.effective_delivery, prompt.kind):
-        digest.update(len(field.encode()).to_bytes(8, "big") + field.encode())
-    for item in prompt.attachments:
-        for value in (item.file_path.encode(), item.mime_type.encode(), item.content):
-            digest.update(len(value).to_bytes(8, "big") + value)
-    return digest.digest()

@@ -39,7 +39,8 @@ from holdfast.domain.ledger import (
     Reorder,
 )
 from holdfast.domain.messages import encodable
-from holdfast.domain.runs import AttachmentNote, Prompt, Run, body_hash
+from holdfast.domain.runs import AttachmentNote, Prompt, Run
+from holdfast.domain.sameness import body_hash
 from holdfast.engine import lifecycle
 from holdfast.engine.engine import Engine
 from holdfast.engine.lifecycle import LaneEvent, Refuse, transition

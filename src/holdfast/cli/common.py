@@ -1,0 +1,105 @@
+"""What the commands share: options, and how an error becomes a sentence."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+__all__ = [
+    "REFUSED",
+    "DefaultGroup",
+    "Failure",
+    "age",
+    "clipped",
+    "sentences",
+    "server_options",
+    "table",
+    "where_options",
+]
+
+REFUSED = 4
+"""The exit code when no server answers, or it refuses."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Failure(click.ClickException):
+    """A sentence on stderr."""
+
+    exit_code = REFUSED
+
+    def show(self, file: Any = None) -> None:  # noqa: ANN401
+        click.echo(f"holdfast: {self.format_message()}", file=file or sys.stderr)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Errors of ours become one sentence, never a traceback."""
+    from holdfast.domain.errors import HoldfastError
+
+    try:
+        yield
+    except HoldfastError as error:
+        raise Failure(str(error)) from error
+    except UnicodeEncodeError:
+        raise Failure("A path or name is not valid UTF-8, and cannot be sent.") from None
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def server_options(function: F) -> F:
+    """Which server is meant."""
+    host = click.option("--host", metavar="URL", help="Another server: unix:///path or tcp://host:port.")
+    data = click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
+    return data(host(function))
+
+
+def where_options(function: F) -> F:
+    """Which server and which directory are meant."""
+    cwd = click.option(
+        "--cwd",
+        metavar="DIR",
+        type=click.Path(exists=True, file_okay=False),
+        callback=lambda _context, _parameter, value: os.path.realpath(value or os.getcwd()),
+        help="The workspace's directory; the current one.",
+    )
+    return cwd(server_options(function))
+
+
+class DefaultGroup(click.Group):
+    """A group that lists when it is called without a command."""
+
+    default = "list"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+def clipped(text: str, width: int) -> str:
+    """One line of at most so many characters."""
+    line = "".join(character if character.isprintable() else " " for character in " ".join(text[:1000].split()))
+    return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+
+
+def age(seconds: float) -> str:
+    """How long ago, in as few characters as make sense."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def table(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns as wide as they must be; what is last gets the rest of 80 columns."""
+    widths = [max(len(row[index]) for row in [names, *rows]) for index in range(len(names) - 1)]
+    room = max(10, 80 - sum(widths) - 2 * len(widths))
+    lines = []
+    for row in [names, *rows]:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, clipped(row[-1], room)]).rstrip())
+    return "\n".join(lines)

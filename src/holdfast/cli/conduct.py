@@ -1,0 +1,274 @@
+"""Sends a prompt and waits for its end, whatever happens to the stream, the server or the terminal meanwhile.
+
+The stream is open before the prompt is sent. A stream that breaks is resumed by number; a server that dies is
+started again once, and the run itself is asked how it ended. What cannot be known is told, never guessed: there
+is no way from here to exit code 0 without the answer (C-46).
+"""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from holdfast.cli.link import FROM_NOW, Link
+from holdfast.cli.signals import DETACHED, Signals
+from holdfast.cli.speak import Speaker, complain
+from holdfast.cli.watch import Watch
+from holdfast.client.errors import ClientError, ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.items import Follower, Item, Other, decode_item
+from holdfast.client.thin import ThinStream
+from holdfast.domain.events import (
+    AgentEvent,
+    Change,
+    FileEvent,
+    MessageDeltaEvent,
+    MessageEvent,
+    MessagePartEvent,
+    RunComplete,
+    RunCompleteEvent,
+    RunEvent,
+    SessionEvent,
+    encode_event,
+)
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.messages import Message, text_of
+from holdfast.domain.runs import Run
+from holdfast.protocol.bodies import AgentMessage
+
+__all__ = ["Conduct", "Gone", "complete_of", "post", "session_of"]
+
+_TICK = 0.12
+_QUIET = 20.0
+"""After so many seconds without an event the run itself is asked."""
+
+_ENDING = 10.0
+"""How long the end of a run may take after an error, a cancel or a timeout."""
+
+_LOST = (ConnectionLost, TimedOut, Unreachable)
+
+
+class Gone(ClientError):
+    """The server is gone and the end of the run is not known."""
+
+
+def post(link: Link, message: AgentMessage, signals: Signals) -> bool:
+    """Send the prompt. Whether it had to be sent twice: with its run id that does no harm."""
+    signals.is_running = True
+    try:
+        link.send("POST", link.path("agent"), body=message, can_repeat=True)
+    except _LOST:
+        link.enter(signals.wait)
+        link.send("POST", link.path("agent"), body=message, can_repeat=True)
+        return True
+    return False
+
+
+def complete_of(link: Link, run: Run) -> RunComplete:
+    """The end of a run that has ended, as the stream would have told it."""
+    text = ""
+    if run.message_id:
+        messages = link.ask(tuple[Message, ...], "GET", link.path("sessions", run.session_id, "messages"))
+        text = next((text_of(message) for message in messages if message.id == run.message_id), "")
+    return RunComplete(
+        run.session_id,
+        run.message_id,
+        run.run_id,
+        run.outcome or "interrupted",
+        text=text,
+        error=run.error,
+        cancelled=run.outcome == "cancelled",
+        folded_into=run.folded_into,
+    )
+
+
+class Conduct:
+    """`cancels`: a signal or the time stops the run too; otherwise they end only the waiting."""
+
+    def __init__(self, link: Link, signals: Signals, speaker: Speaker, watch: Watch, *, cancels: bool = True) -> None:
+        self._link = link
+        self._signals = signals
+        self._speaker = speaker
+        self._cancels = cancels
+        self._follower = Follower(FROM_NOW)
+        self.watch = watch
+        self.is_overdue = False
+        self._stopped_by: Literal["", "signal", "timeout"] = ""
+        self._patience: float | None = None
+        self._heard_at = time.monotonic()
+        self._is_reported = False
+
+    def run(self, deadline: float | None, begin: Callable[[], bool]) -> RunComplete:
+        """From the open stream to the one end. `begin` answers whether the run may have been there before."""
+        stream = self._begin()
+        try:
+            self._link.deadline = deadline
+            self.watch.is_doubtful = begin() or self.watch.is_doubtful
+            self._link.deadline = None
+            return self._follow(stream, deadline)
+        finally:
+            self._speaker.clear()
+
+    def _begin(self) -> ThinStream:
+        """An open stream, and where it stands: what comes after the prompt is sent cannot be missed."""
+        stream = self._link.stream(FROM_NOW)
+        began = time.monotonic()
+        while self._follower.since == FROM_NOW:
+            for raw in stream.take(_ENDING):
+                self._follower.accept(decode_item(raw))
+            if stream.is_over or time.monotonic() - began > _ENDING:
+                raise ConnectionLost("The server does not say where its events stand: try again.")
+        return stream
+
+    def _follow(self, stream: ThinStream, deadline: float | None) -> RunComplete:
+        while self.watch.end is None:
+            try:
+                self._heed(deadline)
+                if self.watch.is_doubtful:
+                    self._look()
+                    continue
+                self._hear(stream, deadline)
+            except _LOST:
+                stream.close()
+                stream = self._resume()
+        stream.close()
+        if not self._is_reported:
+            self._speaker.line(encode_event(RunCompleteEvent(Change("updated", self.watch.end))))
+        return self.watch.end
+
+    def _hear(self, stream: ThinStream, deadline: float | None) -> None:
+        events = stream.take(self._pause(deadline), wake=self._signals.wake)
+        self._signals.drain()
+        for raw in events:
+            self._heard_at = time.monotonic()
+            item = decode_item(raw)
+            if self._follower.accept(item):
+                self._report(item, raw.data)
+                self.watch.take(item)
+        if self.watch.is_refused:
+            raise ServerProblem(503, "The prompt was refused after all: it could not be stored")
+        if not events and stream.is_over:
+            raise ConnectionLost
+        if time.monotonic() - self._heard_at > _QUIET:
+            self._heard_at = time.monotonic()
+            self.watch.is_doubtful = True
+        self._speaker.draw()
+
+    def _report(self, item: Item, raw: bytes) -> None:
+        """For programs: the events of the session, up to the end of the run."""
+        if self.watch.end is not None or session_of(item) != self.watch.session:
+            return
+        event = item.event
+        self._is_reported = isinstance(event, RunCompleteEvent) and event.payload.payload.run_id == self.watch.run
+        self._speaker.line(raw)
+
+    def _pause(self, deadline: float | None) -> float:
+        now = time.monotonic()
+        moments = [now + (_TICK if self._speaker.draws else _QUIET), self._patience]
+        if not self._stopped_by:
+            moments.append(deadline)
+        return max(0.0, min(moment for moment in moments if moment is not None) - now)
+
+    def _heed(self, deadline: float | None) -> None:
+        """Signals and times."""
+        if self._signals.is_hung_up:
+            raise SystemExit(DETACHED)
+        if not self._stopped_by and self._signals.stops:
+            self._stopped_by = "signal"
+            self._cancel()
+        elif not self._stopped_by and deadline is not None and time.monotonic() >= deadline:
+            if not self._cancels:
+                complain(f"holdfast: run {self.watch.run} has not ended yet.")
+                raise SystemExit(124)
+            self._stopped_by = "timeout"
+            self.is_overdue = True
+            self._cancel()
+        if self._patience is not None and time.monotonic() >= self._patience:
+            self._give_up()
+
+    def _cancel(self) -> None:
+        """Ask for the end of this run, and go on waiting for it (C-48)."""
+        self._speaker.doing("stopping")
+        self._patience = self._patience or time.monotonic() + _ENDING
+        self._link.patience = _ENDING / 2
+        path = self._link.path("runs", self.watch.run, "cancel")
+        try:
+            self._link.send("POST", path, query=(("client_id", self._link.client_id),), can_repeat=True)
+        except ServerProblem as problem:
+            # It has ended, or it is part of another run: the run itself tells.
+            self._speaker.clear()
+            complain(str(problem))
+            self.watch.is_doubtful = True
+        except _LOST:
+            # Asked again as soon as there is somebody to ask.
+            self._stopped_by = ""
+            raise
+
+    def _give_up(self) -> None:
+        watch = self.watch
+        if watch.error and not self._stopped_by:
+            watch.end = RunComplete(watch.session, MessageId(""), watch.run, "failed", error=watch.error)
+            return
+        raise Gone(f"The run was asked to stop and has not ended yet: see `holdfast runs show {watch.run}`.")
+
+    def _look(self) -> None:
+        """Ask the run itself."""
+        self.watch.is_doubtful = False
+        run = self._link.ask(Run, "GET", self._link.path("runs", self.watch.run))
+        if run.outcome is not None:
+            self.watch.end = complete_of(self._link, run)
+            return
+        if self._speaker.mode == "stream":
+            path = self._link.path("sessions", self.watch.session, "messages")
+            self.watch.catch_up(self._link.ask(tuple[Message, ...], "GET", path))
+        if self.watch.error and self._patience is None:
+            self._patience = time.monotonic() + _ENDING / 2
+
+    def _resume(self) -> ThinStream:
+        """After a break: the server again, the run's word first, then the rest of the stream."""
+        self._speaker.doing("looking for the server")
+        self._speaker.draw()
+        try:
+            for _ in range(3):
+                self._link.enter(self._signals.wait)
+                try:
+                    self._look()
+                    return self._link.stream(self._follower.since)
+                except _LOST:
+                    self._signals.wait(_TICK)
+        except ClientError as error:
+            raise Gone(
+                f"{str(error).rstrip('.')}. The prompt is on disk; when a server runs again, "
+                f"`holdfast runs wait {self.watch.run}` tells how it ended."
+            ) from None
+        raise Gone(f"The server keeps breaking off: try `holdfast runs wait {self.watch.run}` later.")
+
+
+def session_of(item: Item) -> SessionId | None:
+    """Which session an event is about."""
+    match item.event:
+        case MessageEvent(payload=message):
+            return message.payload.session_id
+        case SessionEvent(payload=session):
+            return session.payload.id
+        case FileEvent(payload=file):
+            return file.payload.session_id
+        case RunEvent(payload=run):
+            return run.payload.session_id
+        case RunCompleteEvent(payload=end):
+            return end.payload.session_id
+        case AgentEvent(payload=notice):
+            return notice.payload.session_id or None
+        case MessageDeltaEvent(payload=delta):
+            return delta.session_id
+        case MessagePartEvent(payload=part):
+            return part.session_id
+        case Other(payload=dict() as payload):
+            return _named_session(payload)
+        case _:
+            return None
+
+
+def _named_session(payload: dict[object, object]) -> SessionId | None:
+    for known in (payload, payload.get("payload")):
+        if isinstance(known, dict) and isinstance(known.get("session_id"), str):
+            return SessionId(known["session_id"])
+    return None

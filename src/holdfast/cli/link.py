@@ -1,0 +1,182 @@
+"""A command's way to the server: found or started, joined to the workspace of a directory, asked without a loop."""
+
+import math
+import os
+import select
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.client.errors import (
+    BrokenResponse,
+    ClientError,
+    ConnectionLost,
+    ServerProblem,
+    TimedOut,
+    Unreachable,
+)
+from holdfast.client.items import Backoff
+from holdfast.client.locate import Where, find_or_start, secure_directory
+from holdfast.client.thin import Thin, ThinStream
+from holdfast.client.wire import QueryItems, quote
+from holdfast.domain.errors import BadRequest
+from holdfast.protocol.problems import message_of
+
+__all__ = ["FROM_NOW", "Link", "new_id", "path_of", "wait_quietly"]
+
+T = TypeVar("T")
+
+FROM_NOW = 1 << 52
+"""A number no log has given yet: the stream answers with a gap that tells where it stands, and goes on from there."""
+
+_ANSWER = 30.0
+_PATIENCE = 5.0
+
+
+class _Joined(msgspec.Struct, frozen=True):
+    id: str
+    yolo: bool = False
+
+
+def new_id() -> str:
+    """32 hexadecimal digits: a run id, and a UUID in one of its spellings."""
+    return os.urandom(16).hex()
+
+
+def wait_quietly(seconds: float) -> None:
+    """A pause between two tries."""
+    select.select([], [], [], seconds)
+
+
+class Link:
+    """`workspace` is empty until a directory was joined. A server that dies is started again once."""
+
+    def __init__(self, where: Where, directory: str = "", *, yolo: bool = False) -> None:
+        self.where = where
+        self.client_id = new_id()
+        self.workspace = ""
+        self.directory = directory
+        self.patience = _ANSWER
+        """How long an answer may take, in seconds."""
+        self.deadline: float | None = None
+        """When no answer is waited for any more."""
+        self._yolo = yolo
+        self._thin: Thin | None = None
+        self._starts = 1 if where.can_be_started else 0
+
+    def connect(self, *, can_start: bool = True) -> None:
+        """Find the server, or start it. Raises `Unreachable` if it must not be started."""
+        self.close()
+        if self.where.can_be_started:
+            secure_directory(os.path.dirname(self.where.address.path))
+        try:
+            self._thin = find_or_start(msgspec.structs.replace(self.where, can_be_started=False))
+        except Unreachable:
+            if not can_start or self._starts <= 0:
+                raise
+            self._starts -= 1
+            self._thin = find_or_start(self.where)
+
+    def enter(self, pause: Callable[[float], None] = wait_quietly) -> None:
+        """Be connected, and in the workspace of the directory if there is one. A server that is leaving is waited for,
+        then followed by a new one.
+        """
+        is_first = self._thin is None
+        backoff = Backoff(lambda: 1.0, first=0.02, most=0.5)
+        deadline = min(time.monotonic() + _PATIENCE, self.deadline or math.inf)
+        while True:
+            try:
+                self.connect()
+                if self.directory:
+                    self._join()
+                break
+            except (ConnectionLost, TimedOut, Unreachable, ServerProblem) as error:
+                if not self._may_pass(error, is_first=is_first) or time.monotonic() > deadline:
+                    raise
+                pause(backoff.wait())
+        if is_first and self.where.can_be_started:
+            self._starts = 1
+
+    def _may_pass(self, error: ClientError, *, is_first: bool) -> bool:
+        if isinstance(error, ServerProblem):
+            return error.status == 503
+        return not (isinstance(error, Unreachable) and is_first)
+
+    def _join(self) -> None:
+        asked: dict[str, object] = {"id": "", "path": self.directory, "client_id": self.client_id}
+        if self._yolo:
+            asked["yolo"] = True
+        if self.where.address.path:
+            asked["env"] = _environment(os.environ)
+        joined = self.ask(_Joined, "POST", "/v1/workspaces", body=asked, can_repeat=True)
+        self.workspace = joined.id
+        if self._yolo and not joined.yolo:
+            self.send("POST", self.path("permissions", "skip"), body={"skip": True}, can_repeat=True)
+
+    def path(self, *names: str) -> str:
+        """The path of something in the workspace."""
+        return path_of(self.workspace, *names)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: QueryItems = (),
+        can_repeat: bool = False,
+        seconds: float | None = None,
+    ) -> bytes:
+        """The body of the answer. Every status from 200 to 299 is a yes (C-28)."""
+        if self._thin is None:
+            raise Unreachable
+        raw = None if body is None else msgspec.json.encode(body)
+        seconds = self.patience if seconds is None else seconds
+        if self.deadline is not None:
+            seconds = max(0.001, min(seconds, self.deadline - time.monotonic()))
+        status, answer = self._thin.request(method, path, query, raw, timeout=seconds, can_repeat=can_repeat)
+        if not 200 <= status < 300:
+            raise ServerProblem(status, message_of(answer))
+        return answer
+
+    def ask(
+        self,
+        answer: type[T],
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: QueryItems = (),
+        can_repeat: bool = False,
+    ) -> T:
+        raw = self.send(method, path, body=body, query=query, can_repeat=can_repeat)
+        try:
+            return msgspec.json.decode(raw, type=answer)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise BrokenResponse from None
+
+    def stream(self, since: int) -> ThinStream:
+        """The events of the workspace after a number."""
+        if self._thin is None:
+            raise Unreachable
+        return self._thin.stream(self.path("events"), (("client_id", self.client_id), ("since", since)))
+
+    def close(self) -> None:
+        thin, self._thin = self._thin, None
+        if thin is not None:
+            thin.close()
+
+
+def path_of(workspace: str, *names: str) -> str:
+    segments = (workspace, *names)
+    if any(name in {"", ".", ".."} for name in segments):
+        raise BadRequest("That is not an id: look at the list for one.")
+    return "/v1/workspaces/" + "/".join(quote(name) for name in segments)
+
+
+def _environment(known: Mapping[str, str]) -> list[str]:
+    """What can be said as text."""
+    pairs = (f"{name}={value}" for name, value in known.items())
+    return [pair for pair in pairs if pair.isascii() or pair == pair.encode("utf-8", "replace").decode()]

@@ -1,0 +1,153 @@
+"""`holdfast runs`: what was asked, how it ended, and the answers of those who did not wait."""
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
+from holdfast.cli.link import Link, path_of
+from holdfast.cli.speak import complain, conclude
+from holdfast.client.locate import locate
+from holdfast.domain.runs import Run
+
+__all__ = ["command"]
+
+
+@click.group("runs", cls=DefaultGroup)
+def command() -> None:
+    """List runs, wait for one, cancel one.
+
+    \b
+      holdfast runs                       the last runs of this directory
+      holdfast runs list --session ID     those of one session
+      holdfast runs wait ID > answer.md   its answer, now or when it is there
+      holdfast runs cancel ID
+    """
+
+
+@command.command("list")
+@click.option("--session", metavar="ID", help="Only those of one session.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@where_options
+def list_runs(*, session: str | None, limit: int, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+    """The runs of this directory, newest first."""
+    with sentences():
+        link = _link(where)
+        link.enter()
+        query = (("session_id", session), ("limit", limit))
+        if as_json:
+            click.echo(link.send("GET", link.path("runs"), query=query).strip())
+            return
+        runs = link.ask(tuple[Run, ...], "GET", link.path("runs"), query=query)
+        if not runs:
+            complain('There are no runs here yet: begin with holdfast run "…".')
+            return
+        now = time.time()
+        rows = [(run.run_id, run.outcome or run.state, age(now - run.accepted_at / 1000), run.prompt) for run in runs]
+        click.echo(table(("RUN", "STATE", "AGE", "PROMPT"), rows))
+
+
+@command.command()
+@click.argument("run_id", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@where_options
+def show(*, run_id: str, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+    """What is known of a run, and its text so far."""
+    from holdfast.cli.conduct import complete_of
+
+    with sentences():
+        link = _link(where)
+        run = _find(link, run_id)
+        if as_json:
+            click.echo(link.send("GET", link.path("runs", run_id)).strip())
+            return
+        click.echo(f"run      {run.run_id}\nsession  {run.session_id}\nstate    {run.outcome or run.state}")
+        if run.error:
+            click.echo(f"error    {run.error}")
+        click.echo(f"\n> {run.prompt}")
+        if run.message_id:
+            click.echo(f"\n{complete_of(link, run).text}")
+
+
+@command.command()
+@click.argument("run_id", metavar="ID")
+@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="Then exit with 124; the run goes on.")
+@click.option("--stream", "streams", is_flag=True, help="Text as it comes.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@where_options
+def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **where: Any) -> None:  # noqa: ANN401
+    """Wait for a run and print its answer, from any directory. Exit codes are those of `holdfast run`.
+
+    Ctrl-C ends the waiting, not the run.
+    """
+    from holdfast.cli.conduct import Conduct
+    from holdfast.cli.detached import forget
+    from holdfast.cli.signals import Signals
+    from holdfast.cli.speak import Speaker
+    from holdfast.cli.watch import Watch
+
+    deadline = None if timeout is None else time.monotonic() + timeout
+    signals = Signals()
+    signals.install()
+    speaker = Speaker("stream" if streams else "final", is_quiet=quiet)
+    with sentences():
+        link = _link(where)
+        run = _find(link, run_id)
+        watch = Watch(run.run_id, run.session_id, speaker)
+        end = Conduct(link, signals, speaker, watch, cancels=False).run(deadline, lambda: True)
+        code = conclude(end, watch.said(end.message_id), speaker, is_overdue=False)
+        forget(link.where.data_dir, run_id)
+    sys.exit(code)
+
+
+@command.command()
+@click.argument("run_id", metavar="ID")
+@where_options
+def cancel(*, run_id: str, **where: Any) -> None:  # noqa: ANN401
+    """Stop one run; others of its session go on."""
+    with sentences():
+        link = _link(where)
+        _find(link, run_id)
+        path = link.path("runs", run_id, "cancel")
+        run = link.ask(Run, "POST", path, query=(("client_id", link.client_id),), can_repeat=True)
+        click.echo(run.outcome or run.state)
+
+
+def _link(where: dict[str, Any]) -> Link:
+    return Link(locate(where["host"], where["data_dir"]), where["cwd"])
+
+
+def _find(link: Link, run_id: str) -> Run:
+    """In the workspaces that are open, in the one noted when it was left, in that of this directory."""
+    from holdfast.cli.detached import directory_of
+    from holdfast.protocol.bodies import WorkspaceBody
+
+    path_of("runs", run_id)
+    here, link.directory = link.directory, ""
+    link.enter()
+    for item in link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces"):
+        if _in(link, item.id, run_id) is not None:
+            here = item.path
+            break
+    else:
+        here = directory_of(link.where.data_dir, run_id) or here
+    link.directory = here
+    link.enter()
+    run = _in(link, link.workspace, run_id)
+    if run is None:
+        raise Failure(f"There is no run {run_id} in {here}: go to its directory, or name it with --cwd.")
+    return run
+
+
+def _in(link: Link, workspace: str, run_id: str) -> Run | None:
+    from holdfast.client.errors import ServerProblem
+
+    try:
+        return link.ask(Run, "GET", path_of(workspace, "runs", run_id))
+    except ServerProblem as problem:
+        if problem.status != 404:
+            raise
+    return None

@@ -1,0 +1,107 @@
+"""`holdfast server`: whether it runs, and its end."""
+
+import os
+import select
+import time
+from typing import Any
+
+import click
+
+from holdfast.cli.common import DefaultGroup, Failure, sentences, server_options
+from holdfast.cli.link import Link, wait_quietly
+from holdfast.client.errors import ConnectionLost, Unreachable
+from holdfast.client.locate import locate
+from holdfast.protocol.bodies import Control, VersionInfo, WorkspaceBody
+
+__all__ = ["command"]
+
+_PATIENCE = 15.0
+
+
+class _Group(DefaultGroup):
+    default = "status"
+
+
+@click.group("server", cls=_Group)
+def command() -> None:
+    """See whether the server runs; stop it.
+
+    \b
+      holdfast server                 whether it runs
+      holdfast server stop            if it is not working
+      holdfast server stop --force    in any case: what runs is interrupted, what waits goes on at the next start
+    """
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@server_options
+def status(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+    """Whether the server runs. Does not start one; exits with 4 if there is none."""
+    import msgspec
+
+    with sentences():
+        link = Link(locate(where["host"], where["data_dir"]))
+        link.connect(can_start=False)
+        version = link.ask(VersionInfo, "GET", "/v1/version")
+        workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
+    paths = [item.path for item in workspaces]
+    address = str(link.where.address)
+    if as_json:
+        known = {"pid": version.pid, "version": version.version, "protocol": version.protocol, "address": address}
+        click.echo(msgspec.json.encode({**known, "data_dir": link.where.data_dir, "workspaces": paths}))
+        return
+    click.echo(f"running     process {version.pid}, version {version.version}")
+    click.echo(f"address     {address}")
+    click.echo(f"data        {link.where.data_dir}")
+    for path in paths:
+        click.echo(f"workspace   {path}")
+
+
+@command.command()
+@click.option("--force", is_flag=True, help="Also while it works.")
+@server_options
+def stop(*, force: bool, **where: Any) -> None:  # noqa: ANN401
+    """Stop the server, and wait until it has gone."""
+    with sentences():
+        link = Link(locate(where["host"], where["data_dir"]))
+        try:
+            link.connect(can_start=False)
+        except Unreachable:
+            click.echo("No server runs.")
+            return
+        process = link.ask(VersionInfo, "GET", "/v1/version").pid
+        ended = _watch(process) if link.where.address.path else None
+        link.send("POST", "/v1/control", body=Control("stop", force), can_repeat=True)
+        if not (_has_gone(link) and _has_ended(ended)):
+            raise Failure("The server was asked to stop and is still there: look at holdfast logs.")
+    click.echo("Stopped.")
+
+
+def _watch(process: int) -> int | None:
+    """A descriptor that becomes readable when the process ends, where there is such a thing."""
+    try:
+        return os.pidfd_open(process)
+    except (AttributeError, OSError):
+        return None
+
+
+def _has_gone(link: Link) -> bool:
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            link.connect(can_start=False)
+            link.send("GET", "/v1/health", seconds=1.0)
+        except (Unreachable, ConnectionLost):
+            return True
+        wait_quietly(0.02)
+    return False
+
+
+def _has_ended(descriptor: int | None) -> bool:
+    if descriptor is None:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], _PATIENCE)[0])
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,137 @@
+"""`holdfast sessions`: the conversations of a directory."""
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
+from holdfast.cli.link import Link
+from holdfast.cli.setting import latest_session
+from holdfast.cli.speak import complain
+from holdfast.cli.transcript import as_markdown, as_text
+from holdfast.client.locate import locate
+from holdfast.domain.messages import Message
+from holdfast.domain.sessions import Session
+from holdfast.protocol.bodies import NewSession
+
+__all__ = ["command"]
+
+
+@click.group("sessions", cls=DefaultGroup)
+def command() -> None:
+    """List, read, rename, delete and export sessions.
+
+    \b
+      holdfast sessions                        those of this directory
+      holdfast sessions last                   read the one used last
+      holdfast sessions export ID > talk.md
+      holdfast run --session ID "Go on"
+    """
+
+
+def _entered(where: dict[str, Any]) -> Link:
+    link = Link(locate(where["host"], where["data_dir"]), where["cwd"])
+    link.enter()
+    return link
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@where_options
+def list_sessions(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+    """The sessions of this directory, latest first."""
+    with sentences():
+        link = _entered(where)
+        if as_json:
+            click.echo(link.send("GET", link.path("sessions")).strip())
+            return
+        sessions = link.ask(tuple[Session, ...], "GET", link.path("sessions"))
+        if not sessions:
+            complain('There are no sessions here yet: begin one with holdfast run "…".')
+            return
+        now = time.time()
+        rows = [(item.id, age(now - item.updated_at), str(item.message_count), item.title) for item in sessions]
+        click.echo(table(("SESSION", "AGE", "MESSAGES", "TITLE"), rows))
+
+
+@command.command()
+@click.argument("session", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="The messages as JSON.")
+@where_options
+def show(*, session: str, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+    """Read a session."""
+    with sentences():
+        _show(_entered(where), session, as_json=as_json)
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="The messages as JSON.")
+@where_options
+def last(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+    """Read the session used last."""
+    with sentences():
+        link = _entered(where)
+        latest = latest_session(link)
+        if latest is None:
+            raise Failure('There are no sessions here yet: begin one with holdfast run "…".')
+        _show(link, latest.id, as_json=as_json)
+
+
+def _show(link: Link, session: str, *, as_json: bool) -> None:
+    found = link.ask(Session, "GET", link.path("sessions", session))
+    raw = link.send("GET", link.path("sessions", session, "messages"))
+    if as_json:
+        click.echo(raw.strip())
+        return
+    import msgspec
+
+    click.echo(f"{found.title} ({found.id})\n")
+    click.echo(as_text(msgspec.json.decode(raw, type=tuple[Message, ...])))
+
+
+@command.command()
+@click.argument("session", metavar="ID")
+@click.argument("title", nargs=-1, required=True)
+@where_options
+def rename(*, session: str, title: tuple[str, ...], **where: Any) -> None:  # noqa: ANN401
+    """Give a session another title."""
+    with sentences():
+        link = _entered(where)
+        link.send("PUT", link.path("sessions", session), body=NewSession(" ".join(title)))
+
+
+@command.command()
+@click.argument("session", metavar="ID")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@where_options
+def delete(*, session: str, yes: bool, **where: Any) -> None:  # noqa: ANN401
+    """Remove a session and all that belongs to it."""
+    with sentences():
+        link = _entered(where)
+        found = link.ask(Session, "GET", link.path("sessions", session))
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("Say --yes to delete a session without being asked.")
+            click.confirm(f"Delete “{found.title}” with {found.message_count} messages?", abort=True, err=True)
+        link.send("DELETE", link.path("sessions", session))
+
+
+@command.command()
+@click.argument("session", metavar="ID")
+@click.option("--format", "form", type=click.Choice(["markdown", "json"]), default="markdown", show_default=True)
+@click.option("-o", "--output", type=click.File("wb", atomic=True), default="-", help="A file instead of stdout.")
+@where_options
+def export(*, session: str, form: str, output: Any, **where: Any) -> None:  # noqa: ANN401
+    """Write a whole session to stdout or a file."""
+    import msgspec
+
+    with sentences():
+        link = _entered(where)
+        found = link.ask(Session, "GET", link.path("sessions", session))
+        messages = link.ask(tuple[Message, ...], "GET", link.path("sessions", session, "messages"))
+    if form == "json":
+        output.write(msgspec.json.encode({"session": found, "messages": messages}) + b"\n")
+    else:
+        output.write(as_markdown(found, messages).encode("utf-8", "replace"))

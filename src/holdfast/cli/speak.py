@@ -1,0 +1,163 @@
+"""What a run says to its user: the answer on stdout and nothing else there, a line of progress on stderr."""
+
+import errno
+import os
+import select
+import sys
+import time
+from typing import Literal
+
+from holdfast.domain.events import RunComplete
+from holdfast.domain.ids import MessageId
+
+__all__ = ["BROKEN_PIPE", "Mode", "Speaker", "complain", "conclude"]
+
+Mode = Literal["final", "stream", "json"]
+
+BROKEN_PIPE = 141
+"""What a shell says of a program that wrote to a reader that had gone."""
+
+_CLEAR = "\r\x1b[K"
+_TURNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+def complain(text: str) -> None:
+    """One sentence on stderr. Nobody may be listening there."""
+    try:
+        sys.stderr.write(text.rstrip() + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+class Speaker:
+    """`mode` says what goes to stdout: the final text once, pieces as they come, or events."""
+
+    def __init__(self, mode: Mode, *, is_quiet: bool = False, is_verbose: bool = False) -> None:
+        self.mode = mode
+        self._is_verbose = is_verbose
+        self._draws = not is_quiet and not is_verbose and _is_terminal(2)
+        self._shares_terminal = self._draws and _is_terminal(1)
+        self._began = time.monotonic()
+        self._what = "working"
+        self._turn = 0
+        self._is_drawn = False
+        self._message = MessageId("")
+        self._is_inside_line = False
+
+    @property
+    def draws(self) -> bool:
+        return self._draws
+
+    def text(self, message: MessageId, piece: str) -> None:
+        if self.mode != "stream":
+            return
+        if message != self._message and self._is_inside_line:
+            piece = "\n" + piece
+        self._message = message
+        self.write(piece)
+
+    def doing(self, what: str) -> None:
+        if what == self._what:
+            return
+        self._what = what
+        if self._is_verbose:
+            complain(f"{time.monotonic() - self._began:7.1f} s  {what}")
+
+    def finish(self, message: MessageId, text: str, said: int) -> None:
+        """The final text, or what is missing of it (C-30)."""
+        if self.mode == "json":
+            return
+        missing = text[said:] if self.mode == "stream" else text
+        if self.mode == "stream" and not said and missing:
+            self.text(message, missing)
+        elif missing:
+            self.write(missing)
+        self.end_line(always=True)
+
+    def end_line(self, *, always: bool = False) -> None:
+        """A streamed text that breaks off still ends its line."""
+        if self._is_inside_line or (always and self.mode == "final"):
+            self.write("\n")
+
+    def line(self, raw: bytes) -> None:
+        """An event, as it came."""
+        if self.mode == "json":
+            self._put(raw + b"\n")
+
+    def write(self, text: str) -> None:
+        self._is_inside_line = not text.endswith("\n")
+        self._put(text.encode("utf-8", "replace"))
+
+    def _put(self, data: bytes) -> None:
+        self.clear()
+        try:
+            _write(data)
+        except BrokenPipeError:
+            raise SystemExit(BROKEN_PIPE) from None
+        except OSError as error:
+            complain(f"holdfast: the answer could not be written: {error.strerror}.")
+            raise SystemExit(1) from None
+
+    def draw(self) -> None:
+        """The line of progress, once more. It keeps away from an answer that is on the same terminal."""
+        if not self._draws or (self._shares_terminal and self._is_inside_line):
+            return
+        self._turn = (self._turn + 1) % len(_TURNS)
+        seconds = int(time.monotonic() - self._began)
+        self._is_drawn = True
+        self._to_stderr(f"{_CLEAR}{_TURNS[self._turn]} {self._what[:60]} · {seconds} s")
+
+    def clear(self) -> None:
+        if self._is_drawn:
+            self._is_drawn = False
+            self._to_stderr(_CLEAR)
+
+    def _to_stderr(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            # The terminal has gone; the run has not.
+            self._draws = False
+
+
+def _write(data: bytes) -> None:
+    """Without a buffer: nothing is left to write when this process must leave at once."""
+    if sys.stdout is None:
+        # Closed before this process began: the number may belong to something else by now.
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(1, rest) :]
+        except BlockingIOError:
+            select.select([], [1], [])
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
+def conclude(end: RunComplete, said: int, speaker: Speaker, *, is_overdue: bool) -> int:
+    """The exit code. Text for stdout only if it is the answer; for everything else a sentence."""
+    if end.outcome == "completed":
+        speaker.finish(end.message_id, end.text, said)
+        return 0
+    speaker.end_line()
+    match end.outcome:
+        case "failed":
+            complain(f"holdfast: the run failed: {end.error or 'no reason was given'}")
+            return 1
+        case "interrupted":
+            complain(
+                "holdfast: the run was interrupted: the server stopped while it worked. What it said so far is kept: "
+                f"holdfast sessions show {end.session_id}; go on with: holdfast run --session {end.session_id} …"
+            )
+            return 3
+        case "cancelled":
+            complain("holdfast: timed out, and cancelled." if is_overdue else "holdfast: cancelled.")
+            return 124 if is_overdue else 130

@@ -1,0 +1,228 @@
+"""The commands around `run`: what they print, and what they say when something is wrong."""
+
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from cli.house import PATIENCE, House
+from holdfast.cli.main import holdfast
+
+
+@pytest.fixture(scope="module")
+def place(home: House) -> str:
+    """A directory with two sessions: one with a tool and an answer, one that failed."""
+    made = home.home / "talked"
+    made.mkdir()
+    home.say("run", "--cwd", str(made), "--run-id", "told", "words=3 tool=ls")
+    home.call("run", "--cwd", str(made), "--run-id", "broke", "please fail")
+    return str(made)
+
+
+def _session(home: House, run_id: str) -> str:
+    return home.run_of(run_id).session_id
+
+
+def test_runs_are_listed(home: House, place: str) -> None:
+    lines = home.say("runs", "--cwd", place).splitlines()
+    assert lines[0].split() == ["RUN", "STATE", "AGE", "PROMPT"]
+    assert [line.split()[:2] for line in lines[1:]] == [["broke", "failed"], ["told", "completed"]]
+    assert max(map(len, lines)) <= 80
+    runs = msgspec.json.decode(home.say("runs", "list", "--cwd", place, "--json", "--limit", "1"))
+    assert [run["run_id"] for run in runs] == ["broke"]
+    one = home.say("runs", "list", "--cwd", place, "--session", _session(home, "told"), "--json")
+    assert [run["run_id"] for run in msgspec.json.decode(one)] == ["told"]
+
+
+def test_a_run_is_shown_from_anywhere(home: House, place: str) -> None:
+    shown = home.call("runs", "show", "told", cwd=Path(place)).stdout
+    assert "completed" in shown
+    assert shown.endswith("\n> words=3 tool=ls\n\nword1 word2 word3\n")
+
+
+def test_waiting_tells_how_it_ended(home: House, place: str) -> None:
+    done = home.call("runs", "wait", "broke", "--cwd", place)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "asked to fail" in done.stderr
+
+
+def test_waiting_can_end_before_the_run(home: House) -> None:
+    """And the run goes on, until somebody cancels it."""
+    run_id = home.say("run", "--detach", "words=2000 pause=20")
+    done = home.call("runs", "wait", "--timeout", "0.1", run_id)
+    assert (done.returncode, done.stdout) == (124, "")
+    waiting = home.start("runs", "wait", "--stream", run_id)
+    assert waiting.stdout is not None
+    waiting.stdout.read(1)
+    waiting.send_signal(signal.SIGINT)
+    assert waiting.wait(PATIENCE) == 130
+    assert home.run_of(run_id).outcome is None
+    assert home.say("runs", "cancel", run_id) in ("cancelling", "cancelled")
+    done = home.call("runs", "wait", run_id)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "holdfast: cancelled.\n")
+
+
+@pytest.mark.parametrize(("verb", "name"), [("show", "nobody"), ("wait", ".."), ("cancel", "a/b")])
+def test_a_run_that_is_not_there(home: House, verb: str, name: str) -> None:
+    done = home.call("runs", verb, name)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith("holdfast: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_sessions_are_listed(home: House, place: str) -> None:
+    lines = home.say("sessions", "--cwd", place).splitlines()
+    assert lines[0].split() == ["SESSION", "AGE", "MESSAGES", "TITLE"]
+    assert {line.split()[0] for line in lines[1:]} == {_session(home, "told"), _session(home, "broke")}
+    assert max(map(len, lines)) <= 80
+    assert len(msgspec.json.decode(home.say("sessions", "list", "--json", "--cwd", place))) == 2
+
+
+def test_a_session_is_read(home: House, place: str) -> None:
+    said = home.say("sessions", "show", _session(home, "told"), "--cwd", place)
+    assert said.endswith("\n\n> words=3 tool=ls\n\n[tool ls]\n\nword1 word2 word3")
+    assert "please fail" in home.say("sessions", "last", "--cwd", place)
+    messages = msgspec.json.decode(home.say("sessions", "last", "--json", "--cwd", place))
+    assert [message["role"] for message in messages] == ["user", "assistant"]
+
+
+def test_a_session_is_exported(home: House, place: str) -> None:
+    session = _session(home, "told")
+    assert "## You\n\nwords=3 tool=ls" in home.say("sessions", "export", session, "--cwd", place)
+    file = home.home / "talk.json"
+    home.say("sessions", "export", session, "--cwd", place, "--format", "json", "-o", str(file))
+    exported = msgspec.json.decode(file.read_bytes())
+    assert exported["session"]["id"] == session
+    assert len(exported["messages"]) == 4
+
+
+def test_a_session_is_renamed_and_deleted(home: House) -> None:
+    run_id = home.say("run", "--detach", "words=1")
+    home.say("runs", "wait", run_id)
+    session = _session(home, run_id)
+    home.say("sessions", "rename", session, "A", "better", "title")
+    assert home.say("sessions", "show", session).startswith("A better title (")
+    done = home.call("sessions", "delete", session)
+    assert done.returncode == 2
+    assert "--yes" in done.stderr
+    home.say("sessions", "delete", "--yes", session)
+    for verb in ("show", "delete", "export"):
+        done = home.call("sessions", verb, session)
+        assert (done.returncode, done.stdout) == (4, "")
+        assert "no such session" in done.stderr
+
+
+def test_where_nothing_was_said_yet(home: House) -> None:
+    empty = home.home / "empty"
+    empty.mkdir()
+    for what in ("runs", "sessions"):
+        done = home.call(what, cwd=empty)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "holdfast run" in done.stderr
+    assert home.call("sessions", "last", cwd=empty).returncode == 4
+    assert home.call("attach", cwd=empty).returncode == 4
+
+
+def test_a_session_is_followed(home: House) -> None:
+    """What was said, then what is being said, each once."""
+    run_id = home.say("run", "--detach", "words=3")
+    home.say("runs", "wait", run_id)
+    session = _session(home, run_id)
+    process = home.start("attach", session)
+    assert process.stdout is not None
+    seen = process.stdout.read(1)
+    home.say("run", "--session", session, "words=4 tool=ls pause=2")
+    wanted = b"\n> words=3\n\nword1 word2 word3\n\n> words=4 tool=ls pause=2\n\n[tool ls]\nword1 word2 word3 word4\n"
+    while len(seen) < len(wanted) and (piece := process.stdout.read(1)):
+        seen += piece
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(PATIENCE), seen) == (130, wanted)
+
+
+def test_following_survives_the_server(alone: House) -> None:
+    """C-46: it is started again, and what comes then is shown too."""
+    server = alone.serve()
+    run_id = alone.say("run", "--detach", "words=3")
+    alone.say("runs", "wait", run_id)
+    session = _session(alone, run_id)
+    process = alone.start("attach", session)
+    assert process.stdout is not None
+    before, after = b"\n> words=3\n\nword1 word2 word3\n", b"\n> words=2 x\n\nword1 word2\n"
+    seen = b""
+    while len(seen) < len(before):
+        seen += process.stdout.read(1)
+    server.kill()
+    server.wait(PATIENCE)
+    alone.say("run", "--session", session, "words=2 x")
+    while len(seen) < len(before + after):
+        seen += process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(PATIENCE), seen) == (130, before + after)
+
+
+def test_the_server_tells_of_itself(home: House, place: str) -> None:
+    status = msgspec.json.decode(home.say("server", "status", "--json"))
+    assert status["pid"] == home.server_process()
+    assert status["data_dir"] == os.path.realpath(home.home / "d")
+    assert f"process {status['pid']}" in home.say("server")
+
+
+def test_without_a_server(alone: House) -> None:
+    """Looking starts nothing."""
+    assert alone.call("server").returncode == 4
+    assert alone.say("server", "stop") == "No server runs."
+    assert alone.call("logs").returncode == 4
+    places = msgspec.json.decode(alone.say("dirs", "--json"))
+    assert places["data"] == os.path.realpath(alone.home / "d")
+    assert places["server"].startswith("unix://")
+    assert "database" in alone.say("dirs")
+    assert alone.server_process() is None
+    assert not (alone.home / "d").exists()
+
+
+def test_logs_are_followed(alone: House) -> None:
+    """Also when the file is turned over."""
+    log = alone.home / "d" / "logs" / "server.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\nthree\n", "utf-8")
+    assert alone.say("logs", "-n", "2") == "two\nthree"
+    process = alone.start("logs", "--follow", "-n", "1")
+    assert process.stdout is not None
+    assert process.stdout.read(6) == b"three\n"
+    with log.open("a", encoding="utf-8") as file:
+        file.write("four\n")
+    assert process.stdout.read(5) == b"four\n"
+    log.rename(log.with_suffix(".1"))
+    log.write_text("five\n", "utf-8")
+    assert process.stdout.read(5) == b"five\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 130
+
+
+def test_a_reader_that_leaves_is_no_error(home: House, place: str) -> None:
+    process = home.start("sessions", "export", _session(home, "told"), "--cwd", place)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete(shell: str) -> None:
+    assert "_HOLDFAST_COMPLETE" in CliRunner().invoke(holdfast, ["completion", shell]).stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["run", "runs", "sessions", "attach", "serve", "server", "logs", "dirs", "completion", "demo"]
+)
+def test_help_teaches(name: str) -> None:
+    runner = CliRunner()
+    assert name in runner.invoke(holdfast, ["--help"]).stdout
+    said = runner.invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
+    assert "Usage: holdfast" in said
+    if name not in ("completion", "demo"):
+        assert f"\n    holdfast {name}" in said

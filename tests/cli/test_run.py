@@ -1,0 +1,261 @@
+"""`holdfast run` as scripts see it: real processes, a real server, the built-in scripted model."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from cli.house import PATIENCE, House, Process
+from holdfast.cli.main import holdfast
+
+ANSWER = "word1 word2 word3 word4 word5"
+LONG = "words=2000 pause=20"
+
+
+def _first(process: Process) -> bytes:
+    """Wait until it has said something."""
+    assert process.stdout is not None
+    return process.stdout.read(1)
+
+
+def _ended(process: Process) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out.decode(), err.decode()
+
+
+def test_the_answer_is_all_there_is_on_stdout(home: House) -> None:
+    """C-30: exactly the final text, once, and a newline; stderr is silent where nobody looks."""
+    done = home.call("run", "words=5", "think", "tool=ls")
+    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER + "\n", "")
+
+
+def test_a_stream_is_the_same_text(home: House) -> None:
+    """C-30, whether or not the deltas were shown."""
+    done = home.call("run", "--stream", "words=5 think pause=1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER + "\n", "")
+
+
+def test_a_server_is_started_if_there_is_none(alone: House) -> None:
+    assert alone.say("run", "words=5") == ANSWER
+    assert alone.server_process() is not None
+    assert alone.say("run", "words=5") == ANSWER
+    assert "listening" in alone.say("logs")
+    assert "Stopped" in alone.say("server", "stop")
+    assert alone.server_process() is None
+
+
+def test_stdin_stands_before_the_arguments(home: House) -> None:
+    run_id = home.say("run", "--detach", "and", "the rest", stdin="first\nlines\n")
+    assert home.run_of(run_id).prompt == "first\nlines\n\nand the rest"
+    alone = home.say("run", "--detach", stdin="only this")
+    assert home.run_of(alone).prompt == "only this"
+
+
+def test_json_is_one_event_a_line(home: House) -> None:
+    said = home.say("run", "--json", "--run-id", "as-json", "words=5")
+    events = [msgspec.json.decode(line) for line in said.splitlines()]
+    assert {event["type"] for event in events} >= {"run", "message", "message_part", "run_complete"}
+    end = events[-1]["payload"]["payload"]
+    assert (end["run_id"], end["outcome"], end["text"]) == ("as-json", "completed", ANSWER)
+    assert sum(event["type"] == "run_complete" for event in events) == 1
+
+
+def test_a_failure_is_1(home: House) -> None:
+    done = home.call("run", "please fail")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "asked to fail" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--timeout", "0", "x"),
+        ("--timeout", "soon", "x"),
+        ("--session", "a", "--continue", "x"),
+        ("--attach", "not-there", "x"),
+        ("--delivery", "later", "x"),
+        ("--run-id", "not/an/id", "x"),
+        ("--cwd", "not-there", "x"),
+        ("--session", "", "x"),
+        ("--no-such-option",),
+    ],
+)
+def test_wrong_usage_is_2(arguments: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(holdfast, ["run", *arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "Error: " in done.stderr
+
+
+def test_wrong_usage_of_a_process_is_2(home: House) -> None:
+    done = home.call("run", "--timeout", "soon", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: holdfast run" in done.stderr
+
+
+def test_a_refusal_is_4(home: House) -> None:
+    """C-28: the message of the error body, with the status."""
+    done = home.call("run", "--session", "nowhere", "x")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "no such session" in done.stderr
+    assert "(400)" in done.stderr
+    done = home.call("run", "--host", f"unix://{home.home}/none.sock", "x")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "No Holdfast server answers" in done.stderr
+
+
+def test_a_session_goes_on(home: House) -> None:
+    place = home.home / "goes-on"
+    place.mkdir()
+    for more in ([], ["--continue"], ["--continue"]):
+        assert home.say("run", "--cwd", str(place), *more, "words=5") == ANSWER
+    sessions = msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place)))
+    assert [session["message_count"] for session in sessions] == [6]
+    assert home.say("run", "--cwd", str(place), "--session", sessions[0]["id"], "words=5") == ANSWER
+
+
+def test_a_run_id_asks_once(home: House) -> None:
+    place = str(home.work)
+    for _ in range(2):
+        assert home.say("run", "--cwd", place, "--session", _session(home), "--run-id", "once", "words=5") == ANSWER
+    done = home.call("run", "--session", _session(home), "--run-id", "once", "something else")
+    assert done.returncode == 4
+    assert "(409)" in done.stderr
+
+
+def _session(home: House) -> str:
+    """One session for those who share it."""
+    marker = home.home / "session"
+    if not marker.exists():
+        run_id = home.say("run", "--detach", "words=1")
+        marker.write_text(home.run_of(run_id).session_id, "utf-8")
+    return marker.read_text("utf-8")
+
+
+def test_files_go_along(home: House) -> None:
+    (home.work / "note.txt").write_text("something to read", "utf-8")
+    run_id = home.say("run", "--detach", "--attach", "note.txt", "words=1")
+    (note,) = home.run_of(run_id).attachments
+    assert (note.file_name, note.mime_type, note.size) == ("note.txt", "text/plain", 17)
+
+
+def test_models_are_chosen_for_the_workspace(home: House) -> None:
+    assert home.say("run", "--model", "tour", "--small-model", "demo/tour", "words=5") == ANSWER
+    done = home.call("run", "--model", "nobody-knows", "words=5")
+    assert done.returncode == 4
+    assert "demo/tour" in done.stderr
+
+
+def test_ctrl_c_cancels_the_run(home: House) -> None:
+    """C-48: the run ends, cancelled, and what it had said ends its line."""
+    process = home.start("run", "--stream", "--run-id", "stopped", LONG)
+    _first(process)
+    process.send_signal(signal.SIGINT)
+    code, out, err = _ended(process)
+    assert (code, err) == (130, "holdfast: cancelled.\n")
+    assert out.endswith("\n")
+    assert home.run_of("stopped").outcome == "cancelled"
+
+
+def test_a_hang_up_detaches(home: House) -> None:
+    """C-48: closing the stream does not cancel; the answer is fetched later, from anywhere."""
+    process = home.start("run", "--stream", "--run-id", "left", "words=60 pause=10")
+    _first(process)
+    process.send_signal(signal.SIGHUP)
+    assert _ended(process)[0] == 129
+    done = home.call("runs", "wait", "left", cwd=Path("/"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("word59 word60\n")
+
+
+def test_a_detached_run_is_fetched_later(home: House) -> None:
+    run_id = home.say("run", "--detach", "words=5 pause=5")
+    for _ in range(2):
+        assert home.say("runs", "wait", run_id) == ANSWER
+
+
+def test_time_is_up(home: House) -> None:
+    done = home.call("run", "--timeout", "0.3", "--run-id", "late", LONG)
+    assert (done.returncode, done.stdout, done.stderr) == (124, "", "holdfast: timed out, and cancelled.\n")
+    assert home.run_of("late").outcome == "cancelled"
+
+
+def test_two_runs_at_once_in_one_session(home: House) -> None:
+    """C-29, C-30: each ends with its own answer, though another run of the session fails beside them."""
+    session = home.run_of(home.say("run", "--detach", "words=1")).session_id
+    # A turn that failed leaves no answer between its prompt and the next: the model may see "failure words=3".
+    asked = {"words=5 pause=5": (0, ANSWER + "\n"), "fail": (1, ""), "ure words=3": (0, "word1 word2 word3\n")}
+    started = [(home.start("run", "--session", session, prompt), wanted) for prompt, wanted in asked.items()]
+    for process, wanted in started:
+        assert _ended(process)[:2] == wanted
+
+
+def test_a_reader_that_stalls_learns_the_end(home: House) -> None:
+    """C-46: stopped while the run goes on to its end, it still prints the whole answer."""
+    process = home.start("run", "--stream", "--run-id", "stalled", "words=50 pause=5")
+    first = _first(process)
+    process.send_signal(signal.SIGSTOP)
+    answer = home.say("runs", "wait", "stalled")
+    process.send_signal(signal.SIGCONT)
+    code, out, err = _ended(process)
+    assert (code, first.decode() + out, err) == (0, answer + "\n", "")
+
+
+def test_a_reader_that_leaves_is_no_error(home: House) -> None:
+    process = home.start("run", "--stream", LONG)
+    _first(process)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(PATIENCE) == 141
+
+
+def test_a_terminal_gets_the_text_as_it_comes_and_a_clean_line(home: House) -> None:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "run", "words=5 pause=40 think"],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        cwd=home.work,
+        env=home.environment,
+    )
+    os.close(follower)
+    shown = b""
+    try:
+        while piece := os.read(leader, 4096):
+            shown += piece
+    except OSError:
+        pass
+    finally:
+        os.close(leader)
+    assert process.wait(PATIENCE) == 0
+    assert shown.endswith((b"\r\x1b[K" + ANSWER.encode() + b"\r\n", ANSWER.encode() + b"\r\n"))
+    assert " · 0 s".encode() in shown
+
+
+def test_little_is_loaded_on_the_way(home: House) -> None:
+    """What a run needs, and nothing of the server's: that is most of the time of a short command."""
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "sys.argv[0] = 'holdfast'\n"
+        "from holdfast.cli.main import main\n"
+        "main()\n"
+    )
+    process = home.start("run", "words=5", code=code)
+    status, out, err = _ended(process)
+    loaded = set(err.split())
+    assert (status, out) == (0, ANSWER + "\n")
+    heavy = {"asyncio", "apsw", "uvicorn", "uvloop", "rich", "ssl", "email", "http", "json", "subprocess", "logging"}
+    rooms = {f"holdfast.{room}" for room in ("engine", "server", "storage", "bus", "core", "tools", "providers", "app")}
+    assert not loaded & (heavy | rooms)
+    assert len(loaded) < 190

@@ -1,0 +1,195 @@
+"""`holdfast run` when things break: the server dies, hangs, or the stream does (C-46)."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cli.house import PATIENCE, House
+
+
+def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: House) -> None:
+    """C-46: kill -9 in the middle of a stream; never 0 without the answer."""
+    server = alone.serve()
+    process = alone.start("run", "--stream", "--run-id", "cut", "words=2000 pause=20")
+    assert process.stdout is not None
+    process.stdout.read(1)
+    server.kill()
+    server.wait(PATIENCE)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    assert b"interrupted: the server stopped" in err
+    assert out.endswith(b"\n")
+    assert alone.server_process() not in (None, server.pid)
+    assert alone.run_of("cut").outcome == "interrupted"
+    assert alone.say("run", "words=2") == "word1 word2"
+
+
+def test_a_prompt_that_waits_goes_on_after_a_crash(alone: House) -> None:
+    """C-46: it was stored, so it is answered, by the server that comes after."""
+    server = alone.serve()
+    first = alone.start("run", "--stream", "--run-id", "first", "words=2000 pause=20")
+    assert first.stdout is not None
+    first.stdout.read(1)
+    session = alone.run_of("first").session_id
+    second = alone.start("run", "--verbose", "--session", session, ", words=3 pause=0")
+    assert second.stderr is not None
+    assert any(b"waiting for its turn" in line for line in second.stderr)
+    server.kill()
+    server.wait(PATIENCE)
+    assert second.communicate(timeout=PATIENCE)[0] == b"word1 word2 word3\n"
+    assert second.returncode == 0
+    first.communicate(timeout=PATIENCE)
+    assert first.returncode == 3
+
+
+def test_a_server_that_is_stopped_interrupts(alone: House) -> None:
+    alone.serve()
+    process = alone.start("run", "--stream", "words=2000 pause=20")
+    assert process.stdout is not None
+    process.stdout.read(1)
+    refused = alone.call("server", "stop")
+    assert refused.returncode == 4
+    assert "working" in refused.stderr
+    assert alone.say("server", "stop", "--force") == "Stopped."
+    _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, b"interrupted" in err) == (3, True)
+
+
+def test_a_second_signal_leaves_at_once(alone: House) -> None:
+    """C-48: also while the server does not answer."""
+    server = alone.serve()
+    process = alone.start("run", "--verbose", "--stream", "words=2000 pause=20")
+    assert process.stdout is not None
+    process.stdout.read(1)
+    server.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert any(b"stopping" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 130
+    server.send_signal(signal.SIGCONT)
+
+
+def test_time_is_up_also_before_the_prompt_is_accepted(alone: House) -> None:
+    """C-46: a server that hangs keeps nobody."""
+    server = alone.serve()
+    server.send_signal(signal.SIGSTOP)
+    done = alone.call("run", "--timeout", "0.3", "words=3")
+    server.send_signal(signal.SIGCONT)
+    assert (done.returncode, done.stdout) == (124, "")
+    assert "did not answer in time" in done.stderr
+
+
+def test_an_answer_that_cannot_be_written_is_no_success(alone: House) -> None:
+    """C-46: never 0 without the answer."""
+    alone.serve()
+    command = f"exec {sys.executable} -m holdfast run words=3 "
+    for target, complaint in ((">/dev/full", "No space left"), (">&-", "Bad file descriptor")):
+        done = subprocess.run(
+            ["/bin/sh", "-c", command + target],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=alone.work,
+            env=alone.environment,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert (done.returncode, complaint in done.stderr.decode()) == (1, True)
+
+
+def test_a_broken_stream_is_resumed_by_number(alone: House) -> None:
+    """C-46: each connection breaks after a few hundred bytes of events; nothing is missed, nothing said twice."""
+    alone.serve()
+    place = str(alone.home / "p.sock")
+    with _breaking(place, alone.where.address.path) as breaks:
+        done = alone.call("run", "--host", f"unix://{place}", "--stream", "words=30 pause=4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == " ".join(f"word{number}" for number in range(1, 31)) + "\n"
+    assert len(breaks) > 1
+
+
+@contextmanager
+def _breaking(place: str, server: str) -> Iterator[list[int]]:
+    """A way to the server on which streams break; the list grows with each break."""
+    breaks: list[int] = []
+    threads: list[threading.Thread] = []
+    sockets: list[socket.socket] = []
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(place)
+    listener.listen()
+
+    def accept() -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            far = socket.socket(socket.AF_UNIX)
+            sockets.extend((near, far))
+            far.connect(server)
+            limit = 2000 + 1500 * len(breaks)
+            for arguments in ((near, far, None, breaks), (far, near, limit, breaks)):
+                thread = threading.Thread(target=_pump, args=arguments)
+                thread.start()
+                threads.append(thread)
+
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    try:
+        yield breaks
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        acceptor.join(PATIENCE)
+        for thread in threads:
+            thread.join(PATIENCE)
+        for end in sockets:
+            end.close()
+        os.unlink(place)
+
+
+def _pump(source: socket.socket, target: socket.socket, limit: int | None, breaks: list[int]) -> None:
+    """Carry bytes; an answer that is a stream is cut at its limit, in the middle of whatever is being said."""
+    is_stream = False
+    carried = 0
+    try:
+        while data := source.recv(512):
+            is_stream = is_stream or b"text/event-stream" in data[:400].lower()
+            carried += len(data)
+            if limit is not None and is_stream and carried > limit:
+                breaks.append(carried)
+                target.sendall(data[: len(data) // 2])
+                break
+            target.sendall(data)
+    except OSError:
+        pass
+    for end in (source, target):
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue
+
+
+@pytest.mark.parametrize("body", [b"<html>secret</html>", b"", b'{"message": 7, "x": "secret"}'])
+def test_an_answer_that_makes_no_sense_is_not_echoed(alone: House, body: bytes) -> None:
+    """C-28: a malformed or empty body falls back to the status alone."""
+    place = str(alone.home / "f.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(place)
+        listener.listen()
+        process = alone.start("run", "--host", f"unix://{place}", "words=3")
+        listener.settimeout(PATIENCE)
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 418 Odd\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (4, b"")
+    assert err == b"holdfast: The server answered with status 418.\n"

@@ -1,0 +1,164 @@
+"""What a run's events mean to the one who waits: C-29 and C-30, without a process."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from holdfast.cli.watch import Watch
+from holdfast.client.items import Item
+from holdfast.domain.events import (
+    AgentEvent,
+    AgentNotice,
+    Change,
+    Event,
+    Gap,
+    GapEvent,
+    MessageDelta,
+    MessageDeltaEvent,
+    MessageEvent,
+    MessagePart,
+    MessagePartEvent,
+    RunComplete,
+    RunCompleteEvent,
+    RunEvent,
+)
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.messages import Message, Part, Reasoning, ReasoningPart, Text, TextPart, ToolCall, ToolCallPart
+from holdfast.domain.runs import Run, RunState
+
+MINE, OTHER = RunId("mine"), RunId("other")
+HERE, THERE = SessionId("here"), SessionId("there")
+ANSWER = MessageId("answer")
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.said = ""
+        self.did: list[str] = []
+
+    def text(self, message: MessageId, piece: str) -> None:
+        assert message == ANSWER
+        self.said += piece
+
+    def doing(self, what: str) -> None:
+        self.did.append(what)
+
+
+def _watched(*events: Event) -> tuple[Watch, Heard]:
+    heard = Heard()
+    watch = Watch(MINE, HERE, heard)
+    for event in events:
+        watch.take(Item(event))
+    return watch, heard
+
+
+def _message(*parts: Part, run: RunId = MINE, created: bool = True) -> Event:
+    message = Message(parts, ANSWER, "assistant", HERE, "tour", "demo", 0, 0, run_id=run)
+    return MessageEvent(Change("created" if created else "updated", message))
+
+
+def _delta(offset: int, text: str, part: int = 0) -> Event:
+    return MessageDeltaEvent(MessageDelta(HERE, ANSWER, part, offset, text))
+
+
+def _part(content: Part, part: int = 0) -> Event:
+    return MessagePartEvent(MessagePart(HERE, ANSWER, part, content))
+
+
+def _text(text: str) -> TextPart:
+    return TextPart(Text(text))
+
+
+@pytest.mark.parametrize(
+    ("run", "session", "is_ours"),
+    [
+        (OTHER, THERE, False),
+        (OTHER, HERE, False),
+        (MINE, HERE, True),
+        (MINE, SessionId(""), True),
+        (RunId(""), HERE, True),
+        (RunId(""), THERE, False),
+        (RunId(""), SessionId(""), False),
+    ],
+)
+def test_whose_error_it_is(run: RunId, session: SessionId, *, is_ours: bool) -> None:
+    """C-29: the run id decides; without one the session; an empty or foreign one is ignored."""
+    notice = AgentNotice("error", error="it broke", run_id=run, session_id=session)
+    watch, _ = _watched(AgentEvent(Change("created", notice)))
+    assert (watch.error, watch.is_doubtful) == (("it broke", True) if is_ours else ("", False))
+    assert watch.end is None
+
+
+def test_that_a_turn_is_over_is_no_error() -> None:
+    notice = AgentNotice("agent_finished", run_id=MINE, session_id=HERE)
+    watch, _ = _watched(AgentEvent(Change("created", notice)))
+    assert (watch.error, watch.is_doubtful) == ("", False)
+
+
+def test_only_its_own_end_counts() -> None:
+    """C-30: another run of the same session ends first."""
+    foreign = RunComplete(HERE, ANSWER, OTHER, "completed", text="theirs")
+    own = RunComplete(HERE, ANSWER, MINE, "completed", text="ours")
+    watch, _ = _watched(RunCompleteEvent(Change("updated", foreign)))
+    assert watch.end is None
+    watch.take(Item(RunCompleteEvent(Change("updated", own))))
+    assert watch.end == own
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [_message(), _part(_text("")), _delta(0, "one "), _delta(4, "two")],
+        [_message(), _part(_text("one ")), _delta(4, "two"), _message(_text("one two"), created=False)],
+        [_message(_text("one two"), created=False)],
+        [_message(), _part(_text("one ")), _part(_text("one t")), _delta(5, "wo")],
+        [_message(), _part(_text("one ")), _delta(2, "e two"), _delta(2, "e two")],
+        [_message(), _part(_text("one ")), _delta(6, "o"), _part(_text("one two"))],
+        [_message(), _part(ReasoningPart(Reasoning("hm", ""))), _delta(2, "m"), _part(_text("one two"), 1)],
+        [_delta(0, "lost"), _message(), _delta(0, "lost too"), _part(_text("one two"))],
+    ],
+)
+def test_text_is_said_once_however_it_comes(events: Iterable[Event]) -> None:
+    """C-30: deltas, whole parts, whole messages, twice or with holes."""
+    watch, heard = _watched(*events)
+    assert heard.said == "one two"
+    assert watch.said(ANSWER) == 7
+
+
+def test_text_of_other_runs_is_not_said() -> None:
+    _, heard = _watched(_message(run=OTHER), _part(_text("theirs")), _delta(6, " too"))
+    assert heard.said == ""
+
+
+def test_what_it_does_is_told() -> None:
+    call = ToolCallPart(ToolCall(ToolCallId("c"), "ls", "{}"))
+    thought = ReasoningPart(Reasoning("hm", ""))
+    _, heard = _watched(_message(), _part(thought), _part(call, 1), _message(thought, call, created=False))
+    assert heard.did == ["thinking", "tool ls"]
+
+
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [
+        ("waiting", "waiting for its turn"),
+        ("active", "working"),
+        ("cancelling", "stopping"),
+        ("folded", "part of run other"),
+    ],
+)
+def test_the_state_of_a_run_is_told(state: RunState, what: str) -> None:
+    run = Run(MINE, HERE, state, "queue", 0, folded_into=OTHER)
+    watch, heard = _watched(RunEvent(Change("updated", run)))
+    assert (heard.did, watch.is_refused) == ([what], False)
+
+
+def test_a_run_that_is_taken_back_was_refused() -> None:
+    run = Run(MINE, HERE, "waiting", "queue", 0)
+    watch, _ = _watched(RunEvent(Change("deleted", run)))
+    assert watch.is_refused
+
+
+def test_a_gap_is_reason_to_ask() -> None:
+    watch = Watch(MINE, HERE, Heard())
+    watch.take(Item(GapEvent(Gap(7, 3, 1))))
+    assert watch.is_doubtful
