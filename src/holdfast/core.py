@@ -105,8 +105,10 @@ class App:
 
     async def close_workspace(self, workspace: Workspace) -> None:
         """Close one; the directory can be opened again afterwards."""
-        await workspace.close()
-        self._open.pop(workspace.record.path, None)
+        try:
+            await workspace.close()
+        finally:
+            self._open.pop(workspace.record.path, None)
 
     async def close(self) -> None:
         for opening in tuple(self._open.values()):

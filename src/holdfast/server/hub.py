@@ -173,7 +173,11 @@ class Hub:
         for timer in self._timers.values():
             timer.cancel()
         await self._tasks.drain()
-        await asyncio.gather(*(desk.workspace.close() for desk in self._desks.values()))
+        closing = (desk.workspace.close() for desk in self._desks.values())
+        for failure in await asyncio.gather(*closing, return_exceptions=True):
+            # One that cannot be closed in order is recovered at the next start; the others are closed all the same.
+            if failure is not None:
+                _log.error("a workspace could not be closed: %s", failure)
         await self.app.close()
 
     def _carry_out(self, effects: tuple[who.Effect, ...]) -> None:

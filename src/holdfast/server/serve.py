@@ -38,13 +38,10 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = transport.get_extra_info("socket")
         is_local = connection is not None and connection.family == socket.AF_UNIX
+        is_welcome = not is_local or _is_our_own(connection)
         super().connection_made(transport)  # type: ignore[arg-type]
-        if not is_local:
-            self.client = self.client or ("", 0)
-            return
-        self.client = None
-        uid = peer_uid(connection)
-        if uid is not None and uid != os.getuid():
+        self.client = None if is_local else self.client or ("", 0)
+        if not is_welcome:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
@@ -63,6 +60,14 @@ class _Protocol(HttpToolsProtocol):
         self._head_size += size
         if self._head_size > _LARGEST_HEAD:
             self.transport.abort()
+
+
+def _is_our_own(connection: socket.socket) -> bool:
+    try:
+        uid = peer_uid(connection)
+    except OSError:
+        return False
+    return uid is None or uid == os.getuid()
 
 
 class _Server(uvicorn.Server):

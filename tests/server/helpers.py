@@ -1,0 +1,382 @@
+"""The real server on a real socket, in the test's own loop or as a process of its own, and short words for both."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.client.client import Client
+from holdfast.client.items import Item
+from holdfast.client.locate import locate
+from holdfast.client.wire import Address, Head, ResponseReader
+from holdfast.core import App
+from holdfast.domain.events import RunComplete, RunCompleteEvent
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.domain.messages import text_of
+from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
+from holdfast.engine.ports import Model, Models
+from holdfast.engine.settings import EngineSettings
+from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.protocol.sse import SseEvent, SseReader
+from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.server.asgi import Application
+from holdfast.server.auth import Guard, read_or_make_token
+from holdfast.server.handlers import HANDLERS
+from holdfast.server.hub import Graces, Hub
+from holdfast.server.listen import UnixListener, bind_tcp
+from holdfast.server.presence import Stop
+from holdfast.server.serve import run_server
+from holdfast.server.stream import stream
+from holdfast.testing.gates import start
+from holdfast.testing.harness import FixedModels
+
+__all__ = [
+    "QUICK",
+    "SERVE",
+    "Answer",
+    "EchoModel",
+    "FeedModel",
+    "Place",
+    "Process",
+    "RawStream",
+    "Server",
+    "collect",
+    "end_of",
+    "exchange",
+    "inside",
+    "open_raw",
+    "place",
+    "process",
+    "prompt",
+    "read_until",
+    "serving",
+]
+
+QUICK = EngineSettings(titles=False, grace=0.3, closing=0.5, cancel_write=10.0)
+"""A busy disk must not turn a cancel into a 503 here: what that does is tested with the engine."""
+SERVE = (sys.executable, "-P", "-m", "holdfast", "serve")
+_PATIENCE = 20.0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    head: Head
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        return self.head.status
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401 - whatever came
+        return json.loads(self.body)
+
+
+class EchoModel:
+    """Answers every prompt with `echo: ` and the prompt, word by word."""
+
+    def __init__(self) -> None:
+        self.model = ScriptedModel(lambda request: Step((Say(f"echo: {text_of(request.messages[-1])}"),)))
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.model.info
+
+    @property
+    def requests(self) -> list[ModelRequest]:
+        return self.model.requests
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        async for part in self.model.stream(request):
+            yield part
+
+
+class FeedModel(EchoModel):
+    """Says what the test puts into `words`, one delta each; None ends the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: asyncio.Queue[str | None] = asyncio.Queue()
+        self.asked = asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        self.asked.set()
+        while (word := await self.words.get()) is not None:
+            yield TextDelta(word)
+        async for part in ScriptedModel([Step(())]).stream(request):
+            yield part
+
+
+class Place:
+    """A short directory with room for a socket, data, and projects."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.socket = root / "run" / "s"
+        self.data = root / "data"
+
+    def project(self, name: str = "project") -> str:
+        path = self.root / name
+        path.mkdir(exist_ok=True)
+        return str(path)
+
+    @property
+    def address(self) -> Address:
+        return Address(path=str(self.socket))
+
+
+@asynccontextmanager
+async def place() -> AsyncIterator[Place]:
+    root = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+    try:
+        yield Place(root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+class Server:
+    """A running server, seen from outside through clients and from inside through its hub."""
+
+    def __init__(self, place: Place, hub: Hub, stack: AsyncExitStack) -> None:
+        self.place = place
+        self.hub = hub
+        self.address = place.address
+        self.tcp: Address = Address()
+        self.over: asyncio.Task[None] | None = None
+        self._stack = stack
+
+    async def client(self, address: Address | None = None) -> Client:
+        return await self._stack.enter_async_context(Client(address or self.address, seconds=_PATIENCE))
+
+    async def stop(self) -> None:
+        if self.over is not None and not self.over.done():
+            self.hub.tell(Stop())
+        if self.over is not None:
+            await self.over
+
+    async def opened(self, project: str = "project") -> tuple[Client, WorkspaceId]:
+        """A client, and a workspace it has opened."""
+        client = await self.client()
+        return client, (await client.create_workspace(self.place.project(project))).id
+
+
+@asynccontextmanager
+async def serving(
+    place: Place,
+    models: Model | FixedModels | None = None,
+    *,
+    graces: Graces | None = None,
+    leaves_when_idle: bool = False,
+    with_tcp: bool = False,
+    settings: EngineSettings = QUICK,
+) -> AsyncIterator[Server]:
+    """The real server in this loop. It is stopped at the end, if it has not stopped itself."""
+    chosen: Models = models if isinstance(models, FixedModels) else FixedModels(models or EchoModel())
+    async with AsyncExitStack() as stack:
+        listener = UnixListener(place.socket)
+        stack.callback(listener.close)
+        hub = Hub(
+            App(place.data, chosen, settings),
+            place.data,
+            graces=graces or Graces(),
+            leaves_when_idle=leaves_when_idle,
+        )
+        server = Server(place, hub, stack)
+        sockets, guard = [listener.socket], None
+        if with_tcp:
+            tcp = bind_tcp("127.0.0.1", 0)
+            stack.callback(tcp.close)
+            sockets.append(tcp)
+            port = tcp.getsockname()[1]
+            token = read_or_make_token(place.data)
+            guard = Guard(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
+            server.tcp = Address(host="127.0.0.1", port=port, token=token)
+        application = Application(hub, HANDLERS, stream)
+        server.over = start(run_server(hub, application, sockets, guard, handles_signals=False))
+        stack.push_async_callback(server.stop)
+        yield server
+
+
+class Process:
+    """`holdfast serve` as a process of its own, with the built-in scripted model."""
+
+    def __init__(self, place: Place, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.place = place
+        self.process = process
+        self.log = log
+
+    async def wait(self) -> int:
+        async with asyncio.timeout(_PATIENCE):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def process(place: Place, *options: str) -> AsyncIterator[Process]:
+    """Ready when this gives it: it answers on its socket."""
+    log = place.root / "log"
+    place.socket.parent.mkdir(mode=0o700, exist_ok=True)
+    command = [*SERVE, "--data-dir", str(place.data)]
+    command += options or ("--host", f"unix://{place.socket}")
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(place.root), "HOLDFAST_HOST": ""}
+    with log.open("ab") as file:
+        running = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=file, env=environment)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            found = locate(None, str(place.data), environment).address if options else place.address
+            await _answers(found, running)
+        yield Process(place, running, log)
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.wait()
+
+
+async def _answers(address: Address, running: asyncio.subprocess.Process) -> None:
+    while running.returncode is None:
+        try:
+            answer = await exchange(address, b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
+        except OSError:
+            await asyncio.sleep(_moment())
+            continue
+        if answer.status == 200:
+            return
+    raise AssertionError("the server has ended")
+
+
+def _moment() -> float:
+    """Between two looks at a process that tells nobody when it is ready."""
+    return 0.01
+
+
+async def open_raw(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if address.path:
+        return await asyncio.open_unix_connection(address.path)
+    return await asyncio.open_connection(address.host, address.port)
+
+
+async def exchange(address: Address, request: bytes) -> Answer:
+    """Send these very bytes, and read one answer."""
+    reader, writer = await open_raw(address)
+    try:
+        writer.write(request)
+        response = ResponseReader("HEAD" if request.startswith(b"HEAD ") else "GET")
+        body = b""
+        async with asyncio.timeout(_PATIENCE):
+            while not response.is_done:
+                data = await reader.read(65536)
+                body += response.feed(data) if data else b""
+                if not data:
+                    response.end()
+        assert response.head is not None
+        return Answer(response.head, body)
+    finally:
+        writer.transport.abort()
+
+
+def inside(path: str, method: str = "GET", body: bytes | None = None, headers: Sequence[str] = ()) -> bytes:
+    """A request as bytes, with nothing in it that was not asked for."""
+    lines = [f"{method} {path} HTTP/1.1", *headers]
+    if not any(line.lower().startswith("host:") for line in headers):
+        lines.insert(1, "Host: holdfast.localhost")
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+
+class RawStream:
+    """A stream of events as bytes. `raw` is the body so far, `wire` everything."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.response = ResponseReader()
+        self.sse = SseReader()
+        self.raw = b""
+        self.wire = b""
+        self.events: list[SseEvent] = []
+        self.is_over = False
+
+    @classmethod
+    async def open(cls, address: Address, path: str, headers: Sequence[str] = ()) -> "RawStream":
+        reader, writer = await open_raw(address)
+        stream = cls(reader, writer)
+        writer.write(inside(path, headers=headers))
+        while stream.response.head is None:
+            await stream.more()
+        return stream
+
+    async def more(self) -> None:
+        async with asyncio.timeout(_PATIENCE):
+            data = await self.reader.read(65536)
+        self.wire += data
+        if data:
+            body = self.response.feed(data)
+            self.raw += body
+            self.events += self.sse.feed(body)
+        else:
+            self.response.end()
+        self.is_over = self.response.is_done or not data
+
+    async def until(self, condition: Callable[[SseEvent], object]) -> SseEvent:
+        seen = 0
+        while True:
+            for event in self.events[seen:]:
+                if condition(event):
+                    return event
+            seen = len(self.events)
+            assert not self.is_over, "the stream is over"
+            await self.more()
+
+    async def rest(self) -> bytes:
+        """Read to its proper end, which `ResponseReader` checks."""
+        while not self.is_over:
+            await self.more()
+        return self.raw
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+async def read_until(items: AsyncIterator[Item], condition: Callable[[Item], object]) -> list[Item]:
+    """What comes, up to and including the first item for which the condition holds."""
+    seen: list[Item] = []
+    async with asyncio.timeout(_PATIENCE):
+        async for item in items:
+            seen.append(item)
+            if condition(item):
+                return seen
+    raise AssertionError("the stream ended before it came")
+
+
+def end_of(run: RunId | str) -> Callable[[Item], bool]:
+    def is_end(item: Item) -> bool:
+        return isinstance(item.event, RunCompleteEvent) and item.event.payload.payload.run_id == run
+
+    return is_end
+
+
+async def collect(client: Client, workspace: WorkspaceId, runs: Sequence[str], since: int = 0) -> list[RunComplete]:
+    """The ends of these runs, in the order in which they are told; each exactly once."""
+    ends: list[RunComplete] = []
+    missing = set(runs)
+    async with client.events(workspace, since=since) as events:
+
+        def note(item: Item) -> bool:
+            if isinstance(item.event, RunCompleteEvent):
+                ends.append(item.event.payload.payload)
+                missing.discard(item.event.payload.payload.run_id)
+            return not missing
+
+        await read_until(events, note)
+    return ends
+
+
+async def prompt(client: Client, workspace: WorkspaceId, session: SessionId, text: str, run: str = "") -> Accepted:
+    return await client.send_prompt(workspace, AgentMessage(session, text, RunId(run)))

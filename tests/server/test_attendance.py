@@ -1,0 +1,194 @@
+"""Presence over the wire: coming, going, coming back, and the server that leaves when nobody is left."""
+
+import asyncio
+import os
+
+import pytest
+
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.server.hub import Graces
+from holdfast.server.presence import Stop
+from holdfast.testing.gates import GatedModel, until
+from server.helpers import RawStream, Server, collect, end_of, place, prompt, read_until, serving
+
+_SHORT = Graces(create=0.02, detach=0.02, linger=0.02)
+_MOST = 5_000_000
+
+
+def streams(server: Server) -> int:
+    claims = [claim for here in server.hub.presence.workspaces.values() for claim in here.claims.values()]
+    return sum(claim.streams for claim in claims)
+
+
+async def test_a_workspace_closes_when_nobody_comes_and_keeps_its_id_and_numbers() -> None:
+    async with place() as where, serving(where, graces=_SHORT) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        cursor = (await client.snapshot(workspace)).cursor
+        await until(lambda: not server.hub.desks, most=_MOST)
+        with pytest.raises(ServerProblem) as caught:
+            await client.get_workspace(workspace)
+        assert caught.value.status == 404
+        again = await client.create_workspace(where.project())
+        assert again.id == workspace
+        raw = await RawStream.open(
+            server.address, f"/v1/workspaces/{workspace}/events?since={cursor}&client_id={client.client_id}"
+        )
+        await prompt(client, workspace, session, "go", "r1")
+        first = await raw.until(lambda item: item.number is not None)
+        assert first.number == cursor + 1
+        raw.close()
+
+
+async def test_a_stream_keeps_a_workspace_open_and_its_end_lets_it_go() -> None:
+    async with place() as where, serving(where, graces=_SHORT) as server:
+        client, workspace = await server.opened()
+        path = f"/v1/workspaces/{workspace}/events?since=0&client_id={client.client_id}"
+        raw = await RawStream.open(server.address, path)
+        other = await RawStream.open(server.address, path)
+        session = (await client.create_session(workspace, "s")).id
+        await client.set_current_session(workspace, session)
+        assert (await client.get_session(workspace, session)).attached_clients == 1
+        raw.close()
+        await until(lambda: streams(server) == 1, most=_MOST)
+        assert (await client.get_session(workspace, session)).attached_clients == 1
+        await client.set_current_session(workspace, SessionId(""))
+        assert (await client.get_session(workspace, session)).attached_clients == 0
+        other.close()
+        await until(lambda: not server.hub.desks, most=_MOST)
+
+
+async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
+    """C-39: runs outlive everybody's leaving."""
+    model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
+    model.before.shut()
+    async with place() as where, serving(where, model, graces=Graces(create=1000)) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        await prompt(client, workspace, session, "go", "r1")
+        await client.leave_workspace(workspace)
+        await client.leave_workspace(workspace)
+        assert (await client.get_run(workspace, RunId("r1"))).state in ("accepted", "active")
+        model.before.open()
+        await until(lambda: not server.hub.desks, most=_MOST)
+        assert (await client.create_workspace(where.project())).id == workspace
+        assert (await client.get_run(workspace, RunId("r1"))).outcome == "completed"
+        await client.leave_workspace(workspace)
+        await until(lambda: not server.hub.desks, most=_MOST)
+
+
+async def test_a_retired_client_is_refused_for_good() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        stays, _ = await server.opened()
+        await client.retire_client()
+        await client.retire_client()
+        for _ in range(2):
+            with pytest.raises(ServerProblem) as caught:
+                await client.create_workspace(where.project())
+            assert caught.value.status == 409
+        with pytest.raises(ServerProblem) as caught:
+            await client.set_current_session(workspace, SessionId("s"))
+        assert caught.value.status == 409
+        await stays.get_workspace(workspace)
+
+
+async def test_two_creates_at_the_same_moment_share_the_workspace_and_the_first_one_s_flags() -> None:
+    async with place() as where, serving(where) as server:
+        clients = [await server.client() for _ in range(10)]
+        found = await asyncio.gather(
+            *(
+                client.create_workspace(where.project(), yolo=number == 0, env=(f"N={number}",))
+                for number, client in enumerate(clients)
+            )
+        )
+        assert len({item.id for item in found}) == 1
+        assert len({(item.yolo, item.env) for item in found}) == 1
+        assert len(server.hub.desks) == 1
+        os.symlink(where.project(), where.root / "link")
+        assert (await clients[0].create_workspace(str(where.root / "link"))).id == found[0].id
+
+
+async def test_a_relative_path_counts_from_where_its_user_stood() -> None:
+    async with place() as where, serving(where) as server:
+        client = await server.client()
+        where.project("sub")
+        found = await client.create_workspace("sub", env=("A=1", f"PWD={where.root}"))
+        assert found.path == where.project("sub")
+        with pytest.raises(ServerProblem) as caught:
+            await client.create_workspace("sub", env=("A=1",))
+        assert caught.value.status == 400
+
+
+async def test_a_create_while_the_workspace_closes_waits_and_opens_it_again() -> None:
+    """The same id, the numbers go on, and nobody is left with a closed one."""
+    async with place() as where, serving(where, graces=Graces(create=1000)) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        for number in range(10):
+            other = await server.client()
+            _, opened = await asyncio.gather(client.leave_workspace(workspace), other.create_workspace(where.project()))
+            assert opened.id == workspace
+            await prompt(other, workspace, session, "go", f"r{number}")
+            async with other.events(workspace, since=0) as events:
+                await read_until(events, end_of(f"r{number}"))
+            client = other
+        await collect(client, workspace, [f"r{number}" for number in range(10)])
+
+
+async def test_a_server_that_a_client_started_leaves_when_nobody_is_left() -> None:
+    async with place() as where, serving(where, graces=_SHORT, leaves_when_idle=True) as server:
+        assert server.over is not None
+        await asyncio.wait_for(asyncio.shield(server.over), 10)
+        assert server.hub.presence.leaving
+
+
+async def test_a_run_keeps_a_server_that_a_client_started() -> None:
+    model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
+    model.before.shut()
+    graces = Graces(create=0.05, detach=0.01, linger=0.3)
+    async with place() as where, serving(where, model, graces=graces, leaves_when_idle=True) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        await prompt(client, workspace, session, "go", "r1")
+        await client.retire_client()
+        await until(lambda: not server.hub.presence.workspaces[workspace].claims, most=_MOST)
+        assert server.over is not None
+        assert not server.over.done()
+        model.before.open()
+        await asyncio.wait_for(asyncio.shield(server.over), 10)
+
+
+async def test_a_leaving_server_takes_nobody_in() -> None:
+    """503, so that clients start a new one."""
+    async with place() as where, serving(where) as server:
+        client, _ = await server.opened()
+        leave, server.hub.on_leave = server.hub.on_leave, lambda: None
+        server.hub.tell(Stop())
+        with pytest.raises(ServerProblem) as caught:
+            await client.create_workspace(where.project())
+        assert caught.value.status == 503
+        leave()
+
+
+async def test_stop_is_ours_and_shutdown_is_nobody_s() -> None:
+    """A stock client's shutdown is always refused; ours waits for no one only when forced."""
+    model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
+    model.before.shut()
+    async with place() as where, serving(where, model) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        await prompt(client, workspace, session, "go", "r1")
+        for command, status in (("shutdown", 409), ("shutdown_if_idle", 409), ("stop", 409), ("other", 400)):
+            with pytest.raises(ServerProblem) as caught:
+                await client.control(command)
+            assert caught.value.status == status
+        await client.control("stop", force=True)
+        assert server.over is not None
+        await asyncio.wait_for(asyncio.shield(server.over), 10)
+    async with place() as where, serving(where) as server:
+        await (await server.client()).control("stop")
+        assert server.over is not None
+        await asyncio.wait_for(asyncio.shield(server.over), 10)

@@ -1,0 +1,263 @@
+"""Bad input: a clear error, never a 5xx, nothing stored, nothing echoed."""
+
+import asyncio
+import contextlib
+import json
+from urllib.parse import quote
+
+import pytest
+
+from holdfast.protocol.routes import ROUTES, Route
+from server.helpers import Answer, Server, exchange, inside, open_raw, place, serving
+
+_CANARY = "c4n4ry-7f3a"
+_CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
+
+
+def filled(route: Route, workspace: str, name: str = "nothing") -> str:
+    path = route.full_path.replace("{id}", workspace).replace("{client_id}", _CLIENT)
+    for part in ("{sid}", "{run_id}"):
+        path = path.replace(part, quote(name, safe=""))
+    query = [f"{item.name}={_CLIENT if item.name == 'client_id' else '1'}" for item in route.query if item.is_required]
+    return path + ("?" + "&".join(query) if query else "")
+
+
+def check(answer: Answer, statuses: set[int]) -> None:
+    """A 4xx in the one shape errors have, without the input."""
+    assert answer.status in statuses, (answer.status, answer.body[:200])
+    assert _CANARY.encode() not in answer.body
+    if answer.head.headers.get("content-type", "").startswith("application/json"):
+        assert list(answer.json) == ["message"]
+        assert answer.json["message"]
+
+
+async def stored(server: Server, workspace: str) -> list[object]:
+    """What a mistake must not change."""
+    paths = (f"/v1/workspaces/{workspace}", f"/v1/workspaces/{workspace}/snapshot", "/v1/workspaces")
+    return [(await exchange(server.address, inside(path))).json for path in paths]
+
+
+_NAMES = ("session_id", "prompt", "run_id", "path", "title", "key", "skip", "command", "model", "scope", "position")
+
+_BODIES: dict[str, bytes] = {
+    "empty": b"",
+    "blank": b" \n",
+    "cut": b'{"session_id":"c4n4ry-7f3a","prompt":"c4n4',
+    "no json": b"c4n4ry-7f3a",
+    "a list": b'["c4n4ry-7f3a"]',
+    "a number": b"12",
+    "null": b"null",
+    "a string": b'"c4n4ry-7f3a"',
+    "not utf-8": b'{"prompt":"\xff\xfe","path":"\xff","key":"\xff","c4n4ry-7f3a":"\xc3\x28"}',
+    "half a character": b'{"prompt":"\\ud800","path":"\\ud800","title":"\\ud800","key":"\\ud800","command":"\\ud800"}',
+    "two values": b'{"prompt":"c4n4ry-7f3a"}{"prompt":"c4n4ry-7f3a"}',
+    "wrong types": json.dumps({name: {"c4n4ry-7f3a": [1]} for name in _NAMES}).encode(),
+    "numbers for text": json.dumps(dict.fromkeys(_NAMES, 7)).encode(),
+    "nested": b'{"session_id":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    "nested anything": b'{"key":"a","value":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}",
+}
+
+_TAKES_ANY_OBJECT = {
+    "grant", "answer_question", "start_lsps", "mcp_refresh_tools", "mcp_refresh_prompts", "mcp_refresh_resources",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _BODIES)
+async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
+    body = _BODIES[kind]
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        before = await stored(server, workspace)
+        for route in ROUTES:
+            if route.request is None:
+                continue
+            answer = await exchange(server.address, inside(filled(route, workspace), route.method, body))
+            if answer.status < 300:
+                # Some bodies are fine by accident: an object without what a route needs, where it needs nothing.
+                assert route.name in _TAKES_ANY_OBJECT | {"init_agent"}, (route.name, kind)
+            else:
+                check(answer, {400, 404, 409})
+        assert await stored(server, workspace) == before
+
+
+async def test_a_body_that_is_too_large() -> None:
+    """33 MiB: 413, read or not, told by its length or in chunks; the server goes on."""
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        path = f"/v1/workspaces/{workspace}/agent"
+        body = b'{"session_id":"%s","prompt":"%s"}' % (session.encode(), b"x" * (33 * 1024 * 1024))
+        check(await exchange(server.address, inside(path, "POST", body)), {413})
+        chunked = inside(path, "POST", headers=["Transfer-Encoding: chunked"])
+        chunked += b"".join(b"100000\r\n" + b"x" * 0x100000 + b"\r\n" for _ in range(33)) + b"0\r\n\r\n"
+        check(await exchange(server.address, chunked), {413})
+        assert await client.list_runs(workspace) == ()
+        under = b'{"session_id":"%s","prompt":" %s"}' % (session.encode(), b" " * (1024 * 1024))
+        check(await exchange(server.address, inside(path, "POST", under)), {400})
+
+
+async def test_wrong_methods_and_unknown_paths() -> None:
+    """405 and 404, in plain text as stock clients know them."""
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        methods: dict[str, set[str]] = {}
+        for route in ROUTES:
+            methods.setdefault(route.full_path, set()).add(route.method)
+        for route in ROUTES:
+            for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - methods[route.full_path]:
+                answer = await exchange(server.address, inside(filled(route, workspace), method))
+                assert answer.status == 405, (method, route.path)
+        for path in (
+            "/",
+            "/v1",
+            "/v2/health",
+            "/v1/health/x",
+            f"/v1/{_CANARY}",
+            "/v1/workspaces//",
+            "/v1/../etc/passwd",
+        ):
+            answer = await exchange(server.address, inside(path))
+            check(answer, {404})
+        head = await exchange(server.address, inside("/v1/health", "HEAD"))
+        assert head.status in (200, 405)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["%2e%2e", "%00", "a%2Fb", "%ff%fe", "%F0%9F%92%A9", "a" * 5000, "%27%3B--", "-1", "%25", "$$child", _CANARY, "%"],
+)
+async def test_ids_of_all_kinds(name: str) -> None:
+    """As a workspace 404; as a session or a run a 4xx, or the empty answer of one that has nothing."""
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        before = await stored(server, workspace)
+        for route in ROUTES:
+            if "{id}" not in route.path:
+                continue
+            path = filled(route, "@", "x").replace("@", name)
+            body = b"{}" if route.request is not None else None
+            if not route.streams and 404 in route.errors and route.request is None:
+                check(await exchange(server.address, inside(path, route.method, body)), {404})
+            if "{sid}" in route.path or "{run_id}" in route.path:
+                path = filled(route, workspace, "@").replace("%40", name)
+                answer = await exchange(server.address, inside(path, route.method, body))
+                if answer.status != 200:
+                    check(answer, {400, 404, 409})
+        assert await stored(server, workspace) == before
+
+
+@pytest.mark.parametrize("value", ["-1", "x", "", "1.5", "1e3", "%31%00", "9" * 19, "9" * 400, "٣", "+1", " 1"])
+async def test_numbers_that_are_none(value: str) -> None:
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        base = f"/v1/workspaces/{workspace}"
+        given = quote(value, safe="%")
+        for path in (f"/runs?limit={given}", f"/runs?before={given}", f"/events?since={given}"):
+            check(await exchange(server.address, inside(base + path)), {400})
+        is_header = value.strip() == value and value.isascii() and "%" not in value
+        header = [f"Last-Event-ID: {value}" if is_header else "Last-Event-ID: x"]
+        check(await exchange(server.address, inside(base + "/events", headers=header)), {400})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "relative",
+        "\0",
+        "/nowhere/c4n4ry-7f3a",
+        "/etc/passwd",
+        "/" + "x" * 300,
+        "/" + "x/" * 5000,
+        "~",
+        "/proc/1/cwd",
+        "\ud800",
+    ],
+)
+async def test_directories_that_are_none(path: str) -> None:
+    async with place() as where, serving(where) as server:
+        for env in ([], ["PWD=relative"], ["PWD"], ["=", "PWD=/nowhere/c4n4ry-7f3a"]):
+            body = json.dumps({"id": "", "path": path, "client_id": _CLIENT, "env": env}).encode()
+            check(await exchange(server.address, inside("/v1/workspaces", "POST", body)), {400})
+        assert server.hub.desks == []
+
+
+@pytest.mark.parametrize("client", ["", "x", "0" * 31, _CANARY, "{}", "\0"])
+async def test_client_ids_that_are_none(client: str) -> None:
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        body = json.dumps({"id": "", "path": where.project("other"), "client_id": client}).encode()
+        check(await exchange(server.address, inside("/v1/workspaces", "POST", body)), {400})
+        given = quote(client, safe="")
+        base = f"/v1/workspaces/{workspace}"
+        check(await exchange(server.address, inside(f"{base}?client_id={given}", "DELETE")), {400})
+        check(await exchange(server.address, inside(f"{base}/current-session?client_id={given}", "POST", b"{}")), {400})
+        if client:
+            check(await exchange(server.address, inside(f"{base}/events?client_id={given}")), {400})
+            check(await exchange(server.address, inside(f"/v1/clients/{given}", "DELETE")), {400})
+        assert len(server.hub.desks) == 1
+
+
+async def test_configuration_of_any_shape_breaks_no_answer() -> None:
+    """Whatever is set, the answers keep the shape clients insist on."""
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        values: list[object] = [
+            5,
+            None,
+            "x",
+            [],
+            {},
+            [{"api_key": _CANARY}],
+            {"a": 1, "b": {"api_key": _CANARY}},
+            10**30,
+        ]
+        for key in ("providers", "options", "options.tui", "models", "models.large", "providers.demo", "a.b.c"):
+            for value in values:
+                body = json.dumps({"key": key, "value": value, "scope": 1}).encode()
+                answer = await exchange(server.address, inside(f"/v1/workspaces/{workspace}/config/set", "POST", body))
+                assert answer.status in (200, 400)
+                for path in ("", "/config", "/providers", "/snapshot"):
+                    shown = await exchange(server.address, inside(f"/v1/workspaces/{workspace}{path}"))
+                    assert shown.status == 200, (key, value, path)
+                    assert _CANARY.encode() not in shown.body
+                config = await client.get_config(workspace)
+                assert isinstance(config["providers"], dict)
+                assert isinstance(config["options"]["tui"], dict)
+            await client.config_remove(workspace, key, scope=1)
+        for key in ("", ".", "a..b", "a.", "x" * 600):
+            check(
+                await exchange(
+                    server.address,
+                    inside(f"/v1/workspaces/{workspace}/config/set", "POST", json.dumps({"key": key}).encode()),
+                ),
+                {400},
+            )
+
+
+async def test_what_is_not_even_http() -> None:
+    """Noise gets a 400 or an end; huge heads are cut off; the server goes on."""
+    async with place() as where, serving(where) as server:
+        for noise in (
+            b"\0" * 100,
+            b"HELO\r\n\r\n",
+            b"GET\r\n\r\n",
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\n",
+        ):
+            reader, writer = await open_raw(server.address)
+            writer.write(noise)
+            writer.write_eof()
+            async with asyncio.timeout(10):
+                answer = await reader.read()
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+            writer.close()
+        for huge in (b"GET /" + b"x" * 200_000, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 40_000):
+            reader, writer = await open_raw(server.address)
+            writer.write(huge)
+            async with asyncio.timeout(10):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            writer.transport.abort()
+        absolute = b"GET http://api.crush.localhost/v1/health HTTP/1.1\r\nHost: api.crush.localhost\r\n\r\n"
+        assert (await exchange(server.address, absolute)).status == 200

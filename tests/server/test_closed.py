@@ -1,0 +1,284 @@
+"""R12: nobody comes in who should not. The socket's place, the token, and what browsers can be made to send."""
+
+import logging
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+import pytest
+
+from holdfast.server import auth, listen, serve
+from holdfast.server.asgi import Scope
+from holdfast.server.auth import read_or_make_token
+from holdfast.server.listen import AddressTaken, UnixListener, UnsafeDirectory
+from holdfast.testing.gates import until
+from server.helpers import Server, exchange, inside, open_raw, place, prompt, serving
+
+_SECRET = "s3cr3t-c4n4ry-91"
+_CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
+
+
+async def test_the_socket_and_its_directory_are_ours_alone() -> None:
+    async with place() as where, serving(where):
+        assert stat.S_IMODE(where.socket.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE(where.socket.stat().st_mode) == 0o600
+    assert not where.socket.exists()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o777, 0o1777])
+def test_an_open_directory_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(mode)
+    with pytest.raises(UnsafeDirectory):
+        UnixListener(tmp_path / "run" / "s")
+    assert not (tmp_path / "run" / "s").exists()
+
+
+def test_a_directory_of_somebody_else_or_a_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(UnsafeDirectory):
+        UnixListener(tmp_path / "link" / "s")
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    with pytest.raises(UnsafeDirectory):
+        UnixListener(tmp_path / "real" / "s")
+
+
+def test_a_live_server_is_never_taken_over_and_a_stale_socket_is_removed(tmp_path: Path) -> None:
+    """R8."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    path = tmp_path / "run" / "s"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    first = UnixListener(path)
+    inode = path.stat().st_ino
+    with pytest.raises(AddressTaken):
+        UnixListener(path)
+    assert path.stat().st_ino == inode
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(str(path))
+    first.close()
+    assert not path.exists()
+    UnixListener(path).close()
+
+
+def test_a_socket_that_somebody_put_in_our_place_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    path = tmp_path / "run" / "s"
+    first = UnixListener(path)
+    path.unlink()
+    path.write_text("other")
+    first.close()
+    assert path.read_text() == "other"
+
+
+def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsafeDirectory):
+        UnixListener(tmp_path / ("x" * 120))
+
+
+async def test_another_user_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer's uid is asked of the system, at every connection."""
+    async with place() as where, serving(where) as server:
+        reader, writer = await open_raw(server.address)
+        connection: socket.socket = writer.get_extra_info("socket")
+        assert listen.peer_uid(connection) == os.getuid()
+        writer.close()
+        monkeypatch.setattr(serve, "peer_uid", lambda _: os.getuid() + 1)
+        reader, writer = await open_raw(server.address)
+        writer.write(inside("/v1/health"))
+        try:
+            answer = await reader.read()
+        except ConnectionError:
+            answer = b""
+        assert answer == b""
+        writer.close()
+        monkeypatch.undo()
+        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+
+
+def test_the_token_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
+    token = read_or_make_token(tmp_path)
+    assert len(token) >= 43
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    assert read_or_make_token(tmp_path) == token
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+@pytest.mark.parametrize("content", ["", "\n", "short", "ü"])
+def test_a_file_without_a_whole_token_opens_nothing(tmp_path: Path, content: str) -> None:
+    """A crash may leave an empty file: no token must not mean that none is needed."""
+    (tmp_path / "token").write_text(content)
+    (tmp_path / "token").chmod(0o600)
+    token = read_or_make_token(tmp_path)
+    assert len(token) >= 43
+    assert (tmp_path / "token").read_text().strip() == token
+
+
+def test_a_token_that_others_could_read_is_replaced(tmp_path: Path) -> None:
+    first = read_or_make_token(tmp_path)
+    (tmp_path / "token").chmod(0o644)
+    assert read_or_make_token(tmp_path) != first
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+def test_tokens_are_compared_in_constant_time() -> None:
+    assert "compare_digest" in auth.Guard.refusal.__code__.co_names
+
+
+def attempts(server: Server, workspace: str, session: str) -> dict[str, bytes]:
+    """Requests that a web page, or somebody without the token, could send."""
+    port, token = server.tcp.port, server.tcp.token
+    host, bearer = f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {token}"
+    base = f"/v1/workspaces/{workspace}"
+    agent, json_type = f"{base}/agent", "Content-Type: application/json"
+    body = b'{"session_id":"%s","prompt":"evil","run_id":"evil"}' % session.encode()
+    create = b'{"id":"","path":"/","client_id":"%s"}' % _CLIENT.encode()
+
+    def post(*headers: str, path: str = agent, method: str = "POST", content: bytes | None = body) -> bytes:
+        return inside(path, method, content, headers)
+
+    found = {
+        "no token": post(host, json_type),
+        "empty bearer": post(host, json_type, "Authorization: Bearer "),
+        "empty header": post(host, json_type, "Authorization:"),
+        "wrong token": post(host, json_type, "Authorization: Bearer " + "x" * 43),
+        "token and more": post(host, json_type, bearer + "x"),
+        "token cut": post(host, json_type, bearer[:-1]),
+        "token alone": post(host, json_type, f"Authorization: {token}"),
+        "basic": post(host, json_type, f"Authorization: Basic {token}"),
+        "token in the query": post(host, json_type, path=f"{agent}?token={token}"),
+        "access_token in the query": post(host, json_type, path=f"{agent}?access_token={token}"),
+        "authorization in the query": post(host, json_type, path=f"{agent}?authorization=Bearer%20{token}"),
+        "token in a cookie": post(host, json_type, f"Cookie: token={token}; Authorization=Bearer {token}"),
+        "token in another header": post(host, json_type, f"X-Authorization: Bearer {token}"),
+        "proxy authorization": post(host, json_type, f"Proxy-Authorization: Bearer {token}"),
+        "forwarded for": post(host, json_type, "X-Forwarded-For: 127.0.0.1", "X-Real-IP: 127.0.0.1"),
+        "forwarded for nobody": post(host, json_type, "X-Forwarded-For: ", "Forwarded: for=unix:"),
+        "no host": b"POST %s HTTP/1.1\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s"
+        % (agent.encode(), json_type.encode(), bearer.encode(), len(body), body),
+        "http/1.0 without a host": b"POST %s HTTP/1.0\r\n%s\r\n%s\r\nContent-Length: %d\r\n\r\n%s"
+        % (agent.encode(), json_type.encode(), bearer.encode(), len(body), body),
+        "two hosts": post("Host: evil.example", host, json_type, bearer),
+        "form": post(host, "Content-Type: application/x-www-form-urlencoded", bearer, content=b"prompt=evil"),
+        "form with json": post(host, "Content-Type: application/x-www-form-urlencoded", bearer),
+        "multipart": post(host, "Content-Type: multipart/form-data; boundary=x", bearer),
+        "simple post": post(host, "Content-Type: text/plain", bearer),
+        "simple post with charset": post(host, "Content-Type: text/plain;application/json", bearer),
+        "no content type": post(host, bearer),
+        "lookalike type": post(host, "Content-Type: application/json-patch+json", bearer),
+        "method override": inside(f"{agent}?_method=POST", "GET", None, [host, "X-HTTP-Method-Override: POST"]),
+        "override to delete": post(host, "X-HTTP-Method: DELETE", path=f"{base}/sessions/{session}"),
+        "preflight": inside(agent, "OPTIONS", None, [host, "Origin: https://evil.example"]),
+        "cancel by get": inside(f"{base}/agent/sessions/{session}/cancel", "GET", None, [host, bearer]),
+        "create without token": post(host, json_type, path="/v1/workspaces", content=create),
+        "stop without token": post(host, json_type, path="/v1/control", content=b'{"command":"stop","force":true}'),
+        "delete without token": inside(f"{base}/sessions/{session}", "DELETE", None, [host]),
+        "retire without token": inside(f"/v1/clients/{_CLIENT}", "DELETE", None, [host]),
+        "config without token": post(host, json_type, path=f"{base}/config/set", content=b'{"key":"a","value":1}'),
+        "upgrade": inside(f"{base}/events", "GET", None, [host, "Connection: Upgrade", "Upgrade: websocket"]),
+        "events without token": inside(f"{base}/events?since=0", "GET", None, [host, "Accept: text/event-stream"]),
+        "health without token": inside("/v1/health", "GET", None, [host]),
+    }
+    for name in (
+        "evil.example", f"evil.example:{port}", "127.0.0.1", "localhost", "", f"127.0.0.1.evil.example:{port}",
+        f"localhost.evil.example:{port}", f"127.0.0.1:{port}.evil.example", f"127.0.0.2:{port}", f"0.0.0.0:{port}",
+        f"user@127.0.0.1:{port}", f"127.0.0.1:{port},evil.example", "holdfast.localhost", "api.crush.localhost",
+        f"127.0.0.1:{port + 1}",
+    ):  # fmt: skip
+        found[f"host {name}"] = post(f"Host: {name}", json_type, bearer)
+    for origin in (
+        "null",
+        "https://evil.example",
+        f"http://127.0.0.1:{port}",
+        f"http://localhost:{port}",
+        "file://",
+        "",
+    ):
+        found[f"origin {origin}"] = post(host, json_type, bearer, f"Origin: {origin}")
+    return found
+
+
+async def test_requests_of_browsers_and_strangers_have_no_effect() -> None:
+    """R12: refused before anything is looked at."""
+    async with place() as where, serving(where, with_tcp=True) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        before = await client.snapshot(workspace)
+        tried = attempts(server, workspace, session)
+        assert len(tried) >= 55
+        for name, request in tried.items():
+            answer = await exchange(server.tcp, request)
+            assert 400 <= answer.status < 500, name
+            assert "access-control-allow-origin" not in answer.head.headers, name
+            assert server.tcp.token.encode() not in answer.body, name
+            assert workspace.encode() not in answer.body, name
+        assert await client.snapshot(workspace) == before
+        assert len(server.hub.desks) == 1
+        assert server.over is not None
+        assert not server.over.done()
+
+
+async def test_a_connection_that_is_reset_before_it_is_looked_at_is_no_local_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R12: its peer has no name any more, and must not be taken for somebody at the unix socket."""
+    refused: list[object] = []
+    look = auth.Guard.refusal
+
+    def noted(guard: auth.Guard, scope: Scope) -> tuple[int, bytes] | None:
+        refused.append(look(guard, scope))
+        return look(guard, scope)
+
+    monkeypatch.setattr(auth.Guard, "refusal", noted)
+    async with place() as where, serving(where, with_tcp=True) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        body = b'{"session_id":"%s","prompt":"evil"}' % session.encode()
+        request = inside(f"/v1/workspaces/{workspace}/agent", "POST", body)
+        for _ in range(20):
+            with socket.create_connection((server.tcp.host, server.tcp.port)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(request)
+        await until(lambda: len(refused) == 20)
+        await client.health()
+        assert await client.list_runs(workspace) == ()
+        assert None not in refused
+
+
+async def test_with_the_token_all_is_well_over_tcp() -> None:
+    async with place() as where, serving(where, with_tcp=True) as server:
+        client = await server.client(server.tcp)
+        workspace = (await client.create_workspace(where.project())).id
+        session = (await client.create_session(workspace, "s")).id
+        assert (await prompt(client, workspace, session, "x", "r1")).run_id == "r1"
+        assert (await client.cancel_session(workspace, session)).cancelled in ((), ("r1",))
+
+
+async def test_secrets_never_leave(caplog: pytest.LogCaptureFixture) -> None:
+    """A client's environment is not told over TCP; keys and the token are told to nobody, nor to the log."""
+    caplog.set_level(logging.DEBUG)
+    async with place() as where, serving(where, with_tcp=True) as server:
+        client = await server.client()
+        env = (f"KEY={_SECRET}-env",)
+        workspace = (await client.create_workspace(where.project(), env=env)).id
+        key = f"{_SECRET}-key"
+        await client.config_provider_key(workspace, {"provider_id": "demo", "api_key": key, "scope": 1})
+        await client.config_set(workspace, "providers.other", {"api_key": key, "oauth": {"access_token": key}})
+        await client.config_set(workspace, "mcp.x.headers", {"Authorization": key})
+        base = f"/v1/workspaces/{workspace}"
+        paths = ["/v1/workspaces", "/v1/config", "/v1/version", base]
+        paths += [base + path for path in ("/config", "/providers", "/snapshot", "/agent", "/mcp/states", "/runs")]
+        headers = [f"Host: 127.0.0.1:{server.tcp.port}", f"Authorization: Bearer {server.tcp.token}"]
+        for path in paths:
+            for address, given in ((server.tcp, headers), (server.address, [])):
+                answer = await exchange(address, inside(path, headers=given))
+                assert answer.status == 200, path
+                assert key.encode() not in answer.body, path
+                assert address.path or _SECRET.encode() not in answer.body, path
+                assert server.tcp.token.encode() not in answer.body, path
+        assert (await client.get_workspace(workspace)).env == env
+    assert _SECRET not in caplog.text
+    assert server.tcp.token not in caplog.text

@@ -1,0 +1,185 @@
+"""Many at once: prompts, readers, stalled readers; the form of the stream stock clients know; the end of it all."""
+
+import asyncio
+import json
+import resource
+
+import pytest
+
+from holdfast.domain.ids import RunId
+from holdfast.server import stream as stream_module
+from holdfast.testing.gates import until
+from server.helpers import FeedModel, RawStream, collect, end_of, inside, open_raw, place, prompt, read_until, serving
+
+_LONG = ("x" * 8000 + " ") * 10
+
+
+async def ends_of(raw: RawStream, most: int) -> int:
+    """Read, keep nothing, and count the ends, until there are so many."""
+    ends = 0
+    while ends < most and (data := await raw.reader.read(262_144)):
+        ends += sum(b'"type":"run_complete"' in item.data for item in raw.sse.feed(raw.response.feed(data)))
+    return ends
+
+
+async def test_c51_a_hundred_sessions_and_one_crowded_one_right_after_the_start() -> None:
+    """C-51: all accepted, all end, in two workspaces, and the server lives."""
+    async with place() as where, serving(where) as server:
+        one, first = await server.opened("one")
+        two, second = await server.opened("two")
+        homes = [(one, first), (two, second)]
+        sessions = await asyncio.gather(
+            *(homes[number % 2][0].create_session(homes[number % 2][1], f"s{number}") for number in range(100))
+        )
+        crowded = (await one.create_session(first, "crowded")).id
+        posts = [
+            prompt(*homes[number % 2], session.id, f"prompt {number}", f"r{number}")
+            for number, session in enumerate(sessions)
+        ]
+        posts += [prompt(one, first, crowded, f"crowd {number}", f"c{number}") for number in range(20)]
+        accepted = await asyncio.gather(*posts)
+        assert len({item.run_id for item in accepted}) == 120
+        mine = [f"r{number}" for number in range(0, 100, 2)] + [f"c{number}" for number in range(20)]
+        ends = await collect(one, first, mine)
+        ends += await collect(two, second, [f"r{number}" for number in range(1, 100, 2)])
+        assert len(ends) == 120
+        assert {end.outcome for end in ends} == {"completed"}
+        assert {end.text for end in ends if end.run_id == "r7"} == {"echo: prompt 7"}
+        await one.health()
+
+
+async def test_c52_prompts_of_one_client_run_in_the_order_of_their_202() -> None:
+    """C-52."""
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        runs = [f"r{number}" for number in range(60)]
+        for run in runs:
+            await prompt(client, workspace, session, run, run)
+        ends = await collect(client, workspace, runs)
+        assert [end.run_id for end in ends] == runs
+
+
+@pytest.mark.parametrize("form", ["?since=0", ""])
+async def test_c59_the_last_update_comes_before_the_end_and_has_its_text(form: str) -> None:
+    """C-59: in both forms of the stream, for each of many runs."""
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        raw = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events{form}")
+        sessions = [(await client.create_session(workspace, f"s{number}")).id for number in range(5)]
+        for number in range(50):
+            await prompt(client, workspace, sessions[number % 5], f"prompt number {number}", f"r{number}")
+        last: dict[str, str] = {}
+        ended: set[str] = set()
+        seen = 0
+        while len(ended) < 50:
+            await raw.more()
+            for event in raw.events[seen:]:
+                told = json.loads(event.data)
+                inner = told["payload"].get("payload", {})
+                if told["type"] == "message" and inner["role"] == "assistant":
+                    assert inner["run_id"] not in ended
+                    last[inner["run_id"]] = "".join(
+                        part["data"]["text"] for part in inner["parts"] if part["type"] == "text"
+                    )
+                if told["type"] == "run_complete":
+                    assert last[inner["run_id"]] == inner["text"] == f"echo: prompt number {inner['run_id'][1:]}"
+                    ended.add(inner["run_id"])
+            seen = len(raw.events)
+        raw.close()
+
+
+async def test_c50_the_form_of_stock_clients_is_whole_messages_and_not_too_many() -> None:
+    """C-50: `data:` lines and blank lines, no numbers, no chunks, and O(n log n) bytes of an answer."""
+    model = FeedModel()
+    async with place() as where, serving(where, model) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        raw = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events")
+        async with client.events(workspace, since=0) as events:
+            await prompt(client, workspace, session, "go", "r1")
+            size = 0
+            for number in range(600):
+                model.words.put_nowait(f"word{number:06} ")
+                size += 11
+                if number % 20 == 0:
+                    await read_until(events, lambda item, last=f"word{number:06}": last in repr(item))  # type: ignore[misc]
+            model.words.put_nowait(None)
+            await read_until(events, end_of("r1"))
+        await raw.until(lambda item: b'"run_complete"' in item.data)
+        assert raw.response.head is not None
+        headers = raw.response.head.headers
+        assert headers["content-type"] == "text/event-stream"
+        assert headers["connection"] == "close"
+        assert "transfer-encoding" not in headers
+        assert "content-length" not in headers
+        lines = set(raw.raw.split(b"\n")) - {b""}
+        assert all(line.startswith(b'data: {"type":') for line in lines)
+        kinds = {json.loads(item.data)["type"] for item in raw.events}
+        assert kinds <= {"message", "session", "agent_event", "run_complete", "file"}
+        texts = [
+            "".join(part["data"]["text"] for part in inner["parts"] if part["type"] == "text")
+            for item in raw.events
+            if (told := json.loads(item.data))["type"] == "message"
+            and (inner := told["payload"]["payload"])["role"] == "assistant"
+        ]
+        assert texts == sorted(texts, key=len)
+        assert len(texts[-1]) == size
+        assert sum(map(len, texts)) < 20 * size
+        raw.close()
+
+
+async def test_fifty_open_streams_end_properly_and_at_once() -> None:
+    """On shutdown every stream gets its proper end within a second; stalled ones are not waited for."""
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        path = f"/v1/workspaces/{workspace}/events"
+        raws = [await RawStream.open(server.address, path + ("?since=0" if number % 2 else "")) for number in range(50)]
+        stalled = []
+        for _ in range(5):
+            _, writer = await open_raw(server.address)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(inside(path + "?since=0"))
+            stalled.append(writer)
+        await prompt(client, workspace, session, _LONG * 2, "r1")
+        await asyncio.gather(*(raw.until(lambda item: b'"type":"run_complete"' in item.data) for raw in raws))
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(server.stop(), *(raw.rest() for raw in raws))
+        took = asyncio.get_running_loop().time() - began
+        assert took < 1.0
+        for raw in raws:
+            assert raw.is_over
+            raw.close()
+        for writer in stalled:
+            writer.transport.abort()
+
+
+async def test_stalled_readers_are_cut_and_the_others_are_not_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6, R11: 200 read, 20 do not; all who read get every end; memory stays within bounds; the stalled are gone."""
+    monkeypatch.setattr(stream_module, "WRITE_SECONDS", 2.0)
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        path = f"/v1/workspaces/{workspace}/events?since=0"
+        stalled = []
+        for _ in range(20):
+            _, writer = await open_raw(server.address)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(inside(path))
+            stalled.append(writer)
+        raws = [await RawStream.open(server.address, path) for _ in range(200)]
+        bus = server.hub.desk(workspace).workspace.bus
+        await until(lambda: bus._readers == 220, most=1_000_000)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for number in range(3):
+            await prompt(client, workspace, session, _LONG, f"r{number}")
+        async with asyncio.timeout(30):
+            assert await asyncio.gather(*(ends_of(raw, 3) for raw in raws)) == [3] * 200
+        await until(lambda: bus._readers == 200, most=50_000_000)
+        assert (await client.get_run(workspace, RunId("r2"))).outcome == "completed"
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 250 * 1024
+        for raw in raws:
+            raw.close()
+        for writer in stalled:
+            writer.transport.abort()

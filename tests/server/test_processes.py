@@ -1,0 +1,142 @@
+"""`holdfast serve` as a process: signals, kills, and what the next start makes of it."""
+
+import asyncio
+import signal
+import socket
+import stat
+
+import pytest
+
+from holdfast.client.client import Client
+from holdfast.client.errors import ServerProblem
+from holdfast.client.items import Item
+from holdfast.client.wire import Address
+from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
+from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.domain.messages import text_of
+from holdfast.testing.gates import until
+from server.helpers import SERVE, Place, RawStream, collect, end_of, place, process, prompt, read_until, serving
+
+
+def is_growth(item: Item) -> bool:
+    return isinstance(item.event, MessageDeltaEvent | MessagePartEvent)
+
+
+async def test_c55_sigterm_ends_runs_and_streams_properly() -> None:
+    """C-55: exit 0 within 5 s, the run `interrupted`, both kinds of streams ended as they should be."""
+    async with place() as where:
+        async with process(where) as server, Client(where.address) as client:
+            workspace = (await client.create_workspace(where.project())).id
+            session = (await client.create_session(workspace, "s")).id
+            path = f"/v1/workspaces/{workspace}/events"
+            numbered = await RawStream.open(where.address, path + "?since=0")
+            whole = await RawStream.open(where.address, path)
+            async with client.events(workspace, since=0) as events:
+                await prompt(client, workspace, session, "words=5000 pause=20", "r1")
+                await prompt(client, workspace, session, "words=3", "r2")
+                await read_until(events, is_growth)
+            began = asyncio.get_running_loop().time()
+            server.process.send_signal(signal.SIGTERM)
+            assert b'"outcome":"interrupted"' in await numbered.rest()
+            assert b'"outcome":"interrupted"' in await whole.rest()
+            assert numbered.wire.endswith(b"0\r\n\r\n")
+            assert await server.wait() == 0
+            assert asyncio.get_running_loop().time() - began < 5
+            assert not where.socket.exists()
+            numbered.close()
+            whole.close()
+        async with process(where), Client(where.address) as client:
+            assert (await client.create_workspace(where.project())).id == workspace
+            ends = {end.run_id: end.outcome for end in await collect(client, workspace, ["r1", "r2"])}
+            assert ends == {"r1": "interrupted", "r2": "completed"}
+
+
+async def killed_in_a_stream(where: Place) -> tuple[WorkspaceId, str]:
+    """The workspace, and the text that a reader had got when the server was killed."""
+    async with process(where) as server, Client(where.address) as client:
+        workspace = (await client.create_workspace(where.project())).id
+        session = (await client.create_session(workspace, "s")).id
+        seen: list[str] = []
+
+        def enough(item: Item) -> bool:
+            if isinstance(item.event, MessageDeltaEvent):
+                seen.append(item.event.payload.text)
+            return len(seen) >= 60
+
+        async with client.events(workspace, since=0) as events:
+            await prompt(client, workspace, session, "words=5000 pause=10", "r1")
+            await prompt(client, workspace, session, "words=3", "r2")
+            await read_until(events, enough)
+            server.process.kill()
+            assert await server.wait() == -signal.SIGKILL
+        return workspace, "".join(seen)
+
+
+async def test_c55_sigkill_in_the_middle_of_a_stream() -> None:
+    """C-55: the next start ends the run as `interrupted`, keeps its flushed text, and goes on with what waits."""
+    async with place() as where:
+        workspace, _ = await killed_in_a_stream(where)
+        async with process(where), Client(where.address) as client:
+            assert (await client.create_workspace(where.project())).id == workspace
+            async with client.events(workspace, since=0) as events:
+                items = await read_until(events, end_of("r2"))
+            ends = {end.run_id: end for end in await collect(client, workspace, ["r1", "r2"])}
+            assert (ends[RunId("r1")].outcome, ends[RunId("r2")].outcome) == ("interrupted", "completed")
+            numbers = [item.number for item in items if item.number is not None]
+            assert numbers == sorted(set(numbers))
+            run = await client.get_run(workspace, RunId("r1"))
+            messages = await client.list_messages(workspace, run.session_id)
+            kept = text_of(next(item for item in messages if item.role == "assistant" and item.run_id == "r1"))
+            assert kept.startswith("word1 word2 word3")
+            assert len(kept.split()) >= 20
+            told = [
+                text_of(item.event.payload.payload)
+                for item in items
+                if isinstance(item.event, MessageEvent) and item.event.payload.payload.run_id == "r1"
+            ]
+            assert told[-1] == kept
+
+
+async def test_a_waiting_run_goes_on_without_any_client() -> None:
+    """C-55, R1: nobody needs to come back for it."""
+    async with place() as where:
+        workspace, _ = await killed_in_a_stream(where)
+        async with serving(where) as server:
+            await until(lambda: server.hub.ready.is_set() and not server.hub.desks, most=5_000_000)
+            client, _ = await server.opened()
+            run = await client.get_run(workspace, RunId("r2"))
+            assert (run.outcome, run.prompt) == ("completed", "words=3")
+
+
+async def test_a_second_server_is_refused_and_the_first_is_not_disturbed() -> None:
+    """R8: by its socket, and by its data directory."""
+    async with place() as where, process(where), Client(where.address) as client:
+        for options in ([], ["--host", f"unix://{where.root}/run/other"]):
+            command = ["--data-dir", str(where.data), *(options or ["--host", f"unix://{where.socket}"])]
+            second = await asyncio.create_subprocess_exec(
+                *SERVE, *command, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+            )
+            _, said = await asyncio.wait_for(second.communicate(), 20)
+            assert second.returncode == 1
+            assert b"Traceback" not in said
+            assert b"Holdfast server" in said
+        await client.health()
+
+
+async def test_tcp_says_where_the_token_is_and_never_what() -> None:
+    """R12."""
+    async with place() as where:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        async with process(where, "--host", f"tcp://127.0.0.1:{port}") as server:
+            token = (where.data / "token").read_text().strip()
+            assert stat.S_IMODE((where.data / "token").stat().st_mode) == 0o600
+            with pytest.raises(ServerProblem) as caught:
+                await Client(Address(host="127.0.0.1", port=port, token="x" * 43)).version()
+            assert caught.value.status == 401
+            async with Client(Address(host="127.0.0.1", port=port, token=token)) as client:
+                assert (await client.version()).pid == server.process.pid
+            log = server.log.read_text()
+            assert str(where.data / "token") in log
+            assert token not in log

@@ -1,0 +1,103 @@
+"""Cancels that race with prompts, over HTTP, from two clients: none is lost, none hits what came after it."""
+
+import asyncio
+import random
+
+import pytest
+
+from holdfast.client.client import Client
+from holdfast.client.items import Item
+from holdfast.domain.events import RunCompleteEvent
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.testing.gates import start
+from server.helpers import place, prompt, read_until, serving
+
+_PAIRS = 125
+_LANES = 5
+
+
+def slow_model(chance: random.Random) -> ScriptedModel:
+    """Answers within a few milliseconds, so that a cancel may come before, during and after."""
+    return ScriptedModel(lambda _: Step((Say("a b c d"),)), pause=lambda: chance.random() * 0.003)
+
+
+async def at(seconds: float) -> None:
+    """Goes on when the loop's clock has moved on by so much."""
+    loop = asyncio.get_running_loop()
+    due: asyncio.Future[None] = loop.create_future()
+    loop.call_later(seconds, due.set_result, None)
+    await due
+
+
+class Lane:
+    """One session in which prompts are sent and cancelled, and what each cancel claimed to cover."""
+
+    def __init__(self, prompter: Client, canceller: Client, workspace: WorkspaceId, session: SessionId) -> None:
+        self.prompter = prompter
+        self.canceller = canceller
+        self.workspace = workspace
+        self.session = session
+        self.cancelled: set[RunId] = set()
+        self.runs: list[RunId] = []
+
+    async def pair(self, run: RunId, offset: float, *, is_concurrent: bool) -> None:
+        """A prompt, a cancel so much later, and a prompt after the cancel's answer, which nothing may touch."""
+        self.runs.append(run)
+        sending = start(prompt(self.prompter, self.workspace, self.session, "go", run))
+        if not is_concurrent:
+            await sending
+        await at(offset)
+        answer = await self.canceller.cancel_session(self.workspace, self.session)
+        self.cancelled.update(answer.cancelled)
+        await sending
+        after = RunId(f"{run}-after")
+        self.runs.append(after)
+        await prompt(self.prompter, self.workspace, self.session, "on", after)
+
+
+async def ends_of(client: Client, workspace: WorkspaceId, expected: int) -> dict[str, list[str]]:
+    """Every end that is told, by run, once as many runs as there are have one."""
+    ends: dict[str, list[str]] = {}
+
+    def note(item: Item) -> bool:
+        if isinstance(item.event, RunCompleteEvent):
+            told = item.event.payload.payload
+            ends.setdefault(told.run_id, []).append(told.outcome)
+        return len(ends) == expected
+
+    async with client.events(workspace, since=0) as events:
+        await read_until(events, note)
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_cancels_race_with_prompts(seed: int) -> None:
+    """R2, R3, C-36: 125 pairs for each seed, a thousand in all."""
+    chance = random.Random(seed)
+    model = slow_model(chance)
+    async with place() as where, serving(where, model) as server:
+        first, workspace = await server.opened()
+        second, _ = await server.opened()
+        lanes = []
+        for number in range(_LANES):
+            session = (await first.create_session(workspace, f"s{number}")).id
+            clients = (first, second) if number % 2 else (second, first)
+            lanes.append(Lane(*clients, workspace, session))
+
+        async def play(lane: Lane, number: int) -> None:
+            for turn in range(_PAIRS // _LANES):
+                offset = chance.choice([0.0, chance.random() * 0.005, chance.random() * 0.02])
+                await lane.pair(RunId(f"{number}-{turn}"), offset, is_concurrent=chance.random() < 0.4)
+
+        await asyncio.gather(*(play(lane, number) for number, lane in enumerate(lanes)))
+        ends = await ends_of(first, workspace, 2 * _PAIRS)
+        for lane in lanes:
+            for run in lane.runs:
+                assert len(ends[run]) == 1, run
+                stored = await first.get_run(workspace, run)
+                assert (stored.state, stored.outcome) == ("ended", ends[run][0])
+                # A run is cancelled if and only if a cancel said so.
+                assert (ends[run] == ["cancelled"]) == (run in lane.cancelled), run
+                assert ends[run][0] in ("cancelled", "completed")
+        assert model.open_streams == 0

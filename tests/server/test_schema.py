@@ -1,0 +1,94 @@
+"""The OpenAPI document against the server: what is not documented is not answered, and nothing is a 5xx."""
+
+import asyncio
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from holdfast.protocol.openapi import document
+from holdfast.protocol.routes import ROUTES
+from server.helpers import place, serving
+
+_LEFT_OUT = ("events", "control", "summarize")
+"""An answer without an end, one that may stop the server, and one that waits for a run."""
+
+_CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+_schema = schemathesis.openapi.from_dict(json.loads(json.dumps(document()))).exclude(operation_id=list(_LEFT_OUT))
+
+
+class Target:
+    """Where the server is, and what is there to be asked about."""
+
+    def __init__(self, url: str, token: str, known: dict[str, str]) -> None:
+        self.url = url
+        self.headers = {"Authorization": f"Bearer {token}"}
+        self.known = known
+        self.asked = 0
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    ready: queue.Queue[Target | BaseException] = queue.Queue()
+    over = threading.Event()
+
+    async def live() -> None:
+        async with place() as where, serving(where, with_tcp=True) as server:
+            client, workspace = await server.opened()
+            session = await client.create_session(workspace, "s")
+            known = {"id": workspace, "sid": session.id, "run_id": "r1", "client_id": client.client_id[::-1]}
+            ready.put(Target(f"http://127.0.0.1:{server.tcp.port}", server.tcp.token, known))
+            await asyncio.to_thread(over.wait)
+
+    def run() -> None:
+        try:
+            asyncio.run(live())
+        except BaseException as error:
+            ready.put(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    found = ready.get(timeout=20)
+    assert isinstance(found, Target)
+    yield found
+    over.set()
+    thread.join(20)
+
+
+@_schema.parametrize()
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_every_answer_is_documented(target: Target, case: Any) -> None:  # noqa: ANN401 - of schemathesis
+    target.asked += 1
+    if target.asked % 4:
+        # Most requests are about what is there: others end at the first check.
+        for name in target.known.keys() & (case.path_parameters or {}).keys():
+            case.path_parameters[name] = target.known[name]
+    response = case.call(base_url=target.url, headers=target.headers)
+    case.validate_response(response, checks=_CHECKS)
+
+
+def test_the_document_has_every_route() -> None:
+    paths = document()["paths"]
+    assert {(path, method.upper()) for path, item in paths.items() for method in item} == {
+        (route.full_path, route.method) for route in ROUTES
+    }
+    assert document()["openapi"].startswith("3.1")
