@@ -194,3 +194,32 @@ async def test_c50_bytes_per_reader_grow_with_the_answer(every: int) -> None:
         assert ear.text == stage.text
         sizes.append(ear.size)
     assert sizes[1] <= 10.5 * sizes[0]
+
+
+async def test_what_grows_while_nobody_listens_is_not_lost() -> None:
+    """R6: the text is whole for whoever comes next, and the deltas after it fit."""
+    stage = Stage()
+    stage.begin()
+    stage.grow("seen ")
+    first = stage.bus.subscribe(0)
+    while stage.text not in str([frame.event for frame in await first.take()]):
+        pass
+    first.close()
+    stage.grow("unseen ")
+    second, ear = stage.bus.subscribe(0), Ear()
+    while "unseen" not in ear.text:
+        ear.hear(await second.take())
+    stage.grow("seen again")
+    ear.hear(await second.take())
+    assert ear.text == "seen unseen seen again"
+
+
+async def test_a_subscription_that_is_dropped_counts_no_more() -> None:
+    """R11: closed, or only forgotten, it costs nothing afterwards."""
+    stage = Stage()
+    kept = stage.bus.subscribe(0)
+    stage.bus.subscribe(0)
+    kept.close()
+    kept.close()
+    stage.grow()
+    assert len(stage.bus._backlog) == 0

@@ -78,11 +78,10 @@ class Bus:
 
     def publish_live(self, event: LiveEvent) -> None:
         """To those who are there. Who comes later gets the open parts whole, so for nobody nothing is kept."""
-        if not self._readers or self._is_closed:
-            return
-        self._backlog.append_live(event)
         self._whole = None
-        self._wake()
+        if self._readers and not self._is_closed:
+            self._backlog.append_live(event)
+            self._wake()
 
     def subscribe(self, since: int | None, *, merge: bool = True) -> "Subscription":
         """Everything after the number `since`; 0 is all that is held, None only what comes from now on."""
