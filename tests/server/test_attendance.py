@@ -13,7 +13,8 @@ from holdfast.server.presence import Stop
 from holdfast.testing.gates import GatedModel, until
 from server.helpers import RawStream, Server, collect, end_of, place, prompt, read_until, serving
 
-_SHORT = Graces(create=0.02, detach=0.02, linger=0.02)
+_SHORT = Graces(create=60.0, detach=0.02, linger=0.02)
+"""Whoever has come has time to do something; whoever has gone is soon forgotten."""
 _MOST = 5_000_000
 
 
@@ -22,11 +23,19 @@ def streams(server: Server) -> int:
     return sum(claim.streams for claim in claims)
 
 
-async def test_a_workspace_closes_when_nobody_comes_and_keeps_its_id_and_numbers() -> None:
+async def test_a_workspace_closes_when_nobody_comes() -> None:
+    """Created and never attached to: the hold of the create is all it has."""
+    async with place() as where, serving(where, graces=Graces(create=0.02)) as server:
+        await server.opened()
+        await until(lambda: not server.hub.desks, most=_MOST)
+
+
+async def test_a_workspace_that_was_closed_keeps_its_id_and_numbers() -> None:
     async with place() as where, serving(where, graces=_SHORT) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id
         cursor = (await client.snapshot(workspace)).cursor
+        await client.leave_workspace(workspace)
         await until(lambda: not server.hub.desks, most=_MOST)
         with pytest.raises(ServerProblem) as caught:
             await client.get_workspace(workspace)
@@ -148,7 +157,7 @@ async def test_a_server_that_a_client_started_leaves_when_nobody_is_left() -> No
 async def test_a_run_keeps_a_server_that_a_client_started() -> None:
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
     model.before.shut()
-    graces = Graces(create=0.05, detach=0.01, linger=0.3)
+    graces = Graces(create=60.0, detach=0.01, linger=0.3)
     async with place() as where, serving(where, model, graces=graces, leaves_when_idle=True) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id

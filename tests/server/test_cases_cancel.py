@@ -245,7 +245,7 @@ async def test_c39_a_run_survives_everybody_leaving() -> None:
     """C-39: it keeps its workspace open; who comes back sees it finish."""
     model = gated(after=1)
     model.midway.shut()
-    graces = Graces(create=0.01, detach=0.01)
+    graces = Graces(detach=0.01)
     async with place() as where, serving(where, model, graces=graces) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id
