@@ -1,7 +1,5 @@
 """`holdfast attach`: a session as plain text, from its beginning and on, until Ctrl-C."""
 
-from typing import Any
-
 import click
 
 from holdfast.cli.common import Failure, sentences, where_options
@@ -63,7 +61,7 @@ class _Screen(Speaker):
 @click.command("attach")
 @click.argument("session", metavar="SESSION", required=False)
 @where_options
-def command(*, session: str | None, **where: Any) -> None:  # noqa: ANN401
+def command(*, session: str | None, **where: str | None) -> None:
     """Follow a session as plain text, until Ctrl-C: what was said, then what is being said.
 
     Without a session it is the one used last. A broken connection is taken up where it broke. Leaving changes
@@ -74,7 +72,7 @@ def command(*, session: str | None, **where: Any) -> None:  # noqa: ANN401
       holdfast attach 3f6c…
     """
     with sentences():
-        link = Link(locate(where["host"], where["data_dir"]), where["cwd"])
+        link = Link(locate(where["host"], where["data_dir"]), where["cwd"] or ".")
         link.enter()
         chosen = SessionId(session or "")
         if not chosen:

@@ -32,7 +32,7 @@ def command() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
-def list_runs(*, session: str | None, limit: int, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | None) -> None:
     """The runs of this directory, newest first."""
     with sentences():
         link = _link(where)
@@ -54,7 +54,7 @@ def list_runs(*, session: str | None, limit: int, as_json: bool, **where: Any) -
 @click.argument("run_id", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
-def show(*, run_id: str, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
     """What is known of a run, and its text so far."""
     from holdfast.cli.conduct import complete_of
 
@@ -78,7 +78,7 @@ def show(*, run_id: str, as_json: bool, **where: Any) -> None:  # noqa: ANN401
 @click.option("--stream", "streams", is_flag=True, help="Text as it comes.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @where_options
-def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **where: Any) -> None:  # noqa: ANN401
+def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **where: str | None) -> None:
     """Wait for a run and print its answer, from any directory. Exit codes are those of `holdfast run`.
 
     Ctrl-C ends the waiting, not the run.
@@ -106,7 +106,7 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
 @command.command()
 @click.argument("run_id", metavar="ID")
 @where_options
-def cancel(*, run_id: str, **where: Any) -> None:  # noqa: ANN401
+def cancel(*, run_id: str, **where: str | None) -> None:
     """Stop one run; others of its session go on."""
     with sentences():
         link = _link(where)

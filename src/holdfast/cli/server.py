@@ -3,7 +3,6 @@
 import os
 import select
 import time
-from typing import Any
 
 import click
 
@@ -36,7 +35,7 @@ def command() -> None:
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
-def status(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+def status(*, as_json: bool, **where: str | None) -> None:
     """Whether the server runs. Does not start one; exits with 4 if there is none."""
     import msgspec
 
@@ -61,7 +60,7 @@ def status(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
 @command.command()
 @click.option("--force", is_flag=True, help="Also while it works.")
 @server_options
-def stop(*, force: bool, **where: Any) -> None:  # noqa: ANN401
+def stop(*, force: bool, **where: str | None) -> None:
     """Stop the server, and wait until it has gone."""
     with sentences():
         link = Link(locate(where["host"], where["data_dir"]))

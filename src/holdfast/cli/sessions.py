@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -40,7 +40,7 @@ def _entered(where: dict[str, Any]) -> Link:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
-def list_sessions(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+def list_sessions(*, as_json: bool, **where: str | None) -> None:
     """The sessions of this directory, latest first."""
     with sentences():
         link = _entered(where)
@@ -60,7 +60,7 @@ def list_sessions(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
 @click.argument("session", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="The messages as JSON.")
 @where_options
-def show(*, session: str, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+def show(*, session: str, as_json: bool, **where: str | None) -> None:
     """Read a session."""
     with sentences():
         _show(_entered(where), session, as_json=as_json)
@@ -69,7 +69,7 @@ def show(*, session: str, as_json: bool, **where: Any) -> None:  # noqa: ANN401
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="The messages as JSON.")
 @where_options
-def last(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
+def last(*, as_json: bool, **where: str | None) -> None:
     """Read the session used last."""
     with sentences():
         link = _entered(where)
@@ -95,7 +95,7 @@ def _show(link: Link, session: str, *, as_json: bool) -> None:
 @click.argument("session", metavar="ID")
 @click.argument("title", nargs=-1, required=True)
 @where_options
-def rename(*, session: str, title: tuple[str, ...], **where: Any) -> None:  # noqa: ANN401
+def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None:
     """Give a session another title."""
     with sentences():
         link = _entered(where)
@@ -106,7 +106,7 @@ def rename(*, session: str, title: tuple[str, ...], **where: Any) -> None:  # no
 @click.argument("session", metavar="ID")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @where_options
-def delete(*, session: str, yes: bool, **where: Any) -> None:  # noqa: ANN401
+def delete(*, session: str, yes: bool, **where: str | None) -> None:
     """Remove a session and all that belongs to it."""
     with sentences():
         link = _entered(where)
@@ -123,7 +123,7 @@ def delete(*, session: str, yes: bool, **where: Any) -> None:  # noqa: ANN401
 @click.option("--format", "form", type=click.Choice(["markdown", "json"]), default="markdown", show_default=True)
 @click.option("-o", "--output", type=click.File("wb", atomic=True), default="-", help="A file instead of stdout.")
 @where_options
-def export(*, session: str, form: str, output: Any, **where: Any) -> None:  # noqa: ANN401
+def export(*, session: str, form: str, output: BinaryIO, **where: str | None) -> None:
     """Write a whole session to stdout or a file."""
     import msgspec
 
