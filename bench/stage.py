@@ -60,6 +60,9 @@ class HeldModels:
     async def small(self) -> "HeldModels":
         return self
 
+    async def renewed(self, _: object) -> None:
+        return None
+
     async def stream(self, _request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
         for part in self._parts:
             yield part

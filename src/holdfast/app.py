@@ -38,6 +38,9 @@ class BuiltinModels:
     async def small(self) -> ScriptedModel:
         return self._small
 
+    async def renewed(self, _: object) -> None:
+        return None
+
 
 class ServerOptions(msgspec.Struct, frozen=True):
     """`socket` is where it listens; with `tcp` it also does at that host and port, for who has the token."""

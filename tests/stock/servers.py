@@ -66,6 +66,9 @@ class HeldModel:
     async def small(self) -> ScriptedModel:
         return ScriptedModel(lambda _: Step((Say("A talk with a stranger"),)))
 
+    async def renewed(self, _: object) -> None:
+        return None
+
 
 def _answer(request: ModelRequest) -> Step:
     prompt = next(text_of(item) for item in reversed(request.messages) if item.role == "user")

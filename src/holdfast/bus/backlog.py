@@ -1,8 +1,9 @@
 """The newest frames of a workspace, held once for all readers, and where each reader stands. Pure.
 
-Two rings share one bound. `growth` holds deltas and whole parts, which a reader can do without, because
-the whole part makes up for them. `kept` holds all the rest. Growth is dropped first, but for a reserve of
-the newest: without it a reader that keeps up would lose its text to numbered frames it took long ago.
+Two rings share one bound. `growth` holds deltas, whole parts and the output of tools at work, which a reader
+can do without, because the whole part or the result makes up for them. `kept` holds all the rest. Growth is
+dropped first, but for a reserve of the newest: without it a reader that keeps up would lose its text to
+numbered frames it took long ago.
 
 A reader counts what it took of either ring, so that it finds its place at once however long the backlog is.
 
@@ -19,7 +20,7 @@ import msgspec
 
 from holdfast.bus.frames import Frame
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent
+from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import Entry
 
@@ -112,7 +113,7 @@ class Backlog:
         frame = Frame(self._index + 1, event=event)
         if type(event) is MessageDeltaEvent:
             self._append(self.growth, frame, _ENVELOPE + _weight(event.payload.text))
-        elif isinstance(event, MessagePartEvent):
+        elif isinstance(event, MessagePartEvent | ToolOutputEvent):
             self._append(self.growth, frame, len(frame.body))
         else:
             self._append(self.kept, frame, len(frame.body))

@@ -28,9 +28,11 @@ from holdfast.domain.events import (
     RunCompleteEvent,
     RunEvent,
     SessionEvent,
+    ToolOutput,
+    ToolOutputEvent,
 )
 from holdfast.domain.growth import grow
-from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -50,6 +52,7 @@ class ViewSettings(msgspec.Struct, frozen=True):
     keeps_all: bool = True
     ended_runs: int = 50
     notices: int = 50
+    output: int = 16_384
 
 
 class _Draft:
@@ -96,6 +99,8 @@ class View:
         """Those that have not ended, and the last that have, in the order of their acceptance."""
         self.permissions: dict[str, Ask] = {}
         self.questions: dict[str, Ask] = {}
+        self.outputs: dict[ToolCallId, str] = {}
+        """The newest of what each tool that still works has printed; gone when its result is there."""
         self.presence: object = None
         self.notices: deque[AgentNotice] = deque(maxlen=self._settings.notices)
 
@@ -136,6 +141,7 @@ class View:
         self.permissions = _by_id(snapshot.permissions)
         self.questions = _by_id(snapshot.questions)
         self._drafts.clear()
+        self.outputs.clear()
         self._watched.clear()
         if session is not None:
             self._watched.add(session)
@@ -179,6 +185,8 @@ class View:
                 self._end_run(complete.payload)
             case AgentEvent(payload=notice):
                 self.notices.append(notice.payload)
+            case ToolOutputEvent(payload=output):
+                return self._hear(output)
             case FileEvent() | ConfigChangedEvent():
                 return False
             case Other():
@@ -192,8 +200,17 @@ class View:
         draft.add(growth)
         return True
 
+    def _hear(self, output: ToolOutput) -> bool:
+        if output.session_id not in self._drafts:
+            return False
+        said = self.outputs.get(output.tool_call_id, "") + output.text
+        self.outputs[output.tool_call_id] = said[-self._settings.output :]
+        return True
+
     def _put_message(self, change: Change[Message]) -> None:
         message = change.payload
+        for result in message.tool_results:
+            self.outputs.pop(result.tool_call_id, None)
         if change.type == "deleted":
             self._drafts.get(message.session_id, {}).pop(message.id, None)
         elif self._settings.keeps_all or message.session_id in self._watched:

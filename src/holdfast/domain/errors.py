@@ -22,7 +22,10 @@ HoldfastError
 │   └── DatabaseTooNew
 ├── ProviderError              the model's side failed
 └── ToolError                  a tool could not do it: a result for the model, never the end of a turn
+    └── PermissionDenied       somebody, or a rule, said no
 """
+
+from typing import Literal, TypeAlias
 
 from holdfast.domain.ids import RunId
 
@@ -38,6 +41,7 @@ __all__ = [
     "NotFound",
     "NotWaiting",
     "OwnerChanged",
+    "PermissionDenied",
     "ProviderError",
     "RunFolded",
     "RunIdTaken",
@@ -46,10 +50,24 @@ __all__ = [
     "StorageUnavailable",
     "StorageUnknown",
     "ToolError",
+    "Trouble",
     "UnknownRun",
     "UnknownSession",
     "WorkspaceClosing",
 ]
+
+Trouble: TypeAlias = Literal[
+    "busy",  # asked to come back later: 408, 409, 429, 5xx
+    "connection",  # could not be reached, or the connection broke
+    "cut",  # the answer ended before it was complete
+    "stalled",  # nothing came for too long
+    "credentials",  # the key or token was not accepted: 401
+    "quota",  # the account may not use more
+    "overflow",  # the conversation is longer than the model takes
+    "refused",  # the request as it is will never be answered: unknown model, bad parameter, forbidden
+    "other",
+]
+"""What kind of failure a provider's is; what is tried next depends on nothing else."""
 
 
 class HoldfastError(Exception):
@@ -142,10 +160,28 @@ class DatabaseTooNew(StorageError):
 class ProviderError(HoldfastError):
     """The provider failed."""
 
-    def __init__(self, message: str | None = None, *, title: str = "Provider Error") -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        title: str = "Provider Error",
+        trouble: Trouble = "other",
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.title = title
+        self.trouble: Trouble = trouble
+        self.retry_after = retry_after
+        """How many seconds the provider asks to wait before the next attempt, if it said so."""
 
 
 class ToolError(HoldfastError):
     """The tool failed."""
+
+
+class PermissionDenied(ToolError):
+    """User denied permission"""
+
+    def __init__(self, message: str | None = None, *, stops_turn: bool = True) -> None:
+        super().__init__(message)
+        self.stops_turn = stops_turn

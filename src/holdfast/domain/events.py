@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import msgspec
 
 from holdfast.domain.files import FileVersion
-from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.messages import Message, Part
 from holdfast.domain.runs import Outcome, Run
 from holdfast.domain.sessions import Session
@@ -40,6 +40,8 @@ __all__ = [
     "RunEvent",
     "SessionEvent",
     "Spoken",
+    "ToolOutput",
+    "ToolOutputEvent",
     "decode_event",
     "decode_spoken",
     "encode_event",
@@ -104,9 +106,11 @@ class RunCompleteEvent(msgspec.Struct, frozen=True, tag="run_complete"):
 
 
 class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`agent_finished`: a turn is over, look again. `error`: a run failed, or the storage does."""
+    """`agent_finished`: a turn is over, look again. `error`: a run failed, or the storage does.
+    `re_authenticate`: a provider refuses the key; `error` says which and what to do.
+    """
 
-    type: Literal["agent_finished", "error"]
+    type: Literal["agent_finished", "error", "re_authenticate"]
     error: str = ""
     run_id: RunId = RunId("")
     session_id: SessionId = SessionId("")
@@ -162,6 +166,22 @@ class MessagePartEvent(msgspec.Struct, frozen=True, tag="message_part"):
     payload: MessagePart
 
 
+class ToolOutput(msgspec.Struct, frozen=True):
+    """What a tool that still works has printed since the last of these. `offset` counts the code points before it."""
+
+    session_id: SessionId
+    message_id: MessageId
+    tool_call_id: ToolCallId
+    offset: int
+    text: str
+
+
+class ToolOutputEvent(msgspec.Struct, frozen=True, tag="tool_output"):
+    """Live. Only between a call's start and its result, which is what counts in the end."""
+
+    payload: ToolOutput
+
+
 class Hello(msgspec.Struct, frozen=True):
     """Where the log stands. `cursor` is the newest number; what follows it comes live."""
 
@@ -193,7 +213,7 @@ class GapEvent(msgspec.Struct, frozen=True, tag="gap"):
 
 
 DurableEvent: TypeAlias = MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent
-LiveEvent: TypeAlias = AgentEvent | ConfigChangedEvent | MessageDeltaEvent | MessagePartEvent
+LiveEvent: TypeAlias = AgentEvent | ConfigChangedEvent | MessageDeltaEvent | MessagePartEvent | ToolOutputEvent
 Event: TypeAlias = DurableEvent | LiveEvent
 Spoken: TypeAlias = Event | HelloEvent | GapEvent
 

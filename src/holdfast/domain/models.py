@@ -37,6 +37,15 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     max_output_tokens: int = 0
     price: Price = Price()
     supports_images: bool = False
+    name: str = ""
+    """What people call it; the model's id if nobody said."""
+    can_reason: bool = False
+    reasoning_levels: tuple[str, ...] = ()
+    default_reasoning_effort: str = ""
+    takes_media_in_results: bool = False
+    """Whether a tool's result may hold an image; elsewhere it is moved to a message after it."""
+    is_scripted: bool = False
+    """Not a model at all: it plays a script, so that everything can be tried without a key."""
 
 
 class ToolSpec(msgspec.Struct, frozen=True):

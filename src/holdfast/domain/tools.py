@@ -1,6 +1,7 @@
 """What a tool is: what it may know and do, and what it answers."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import msgspec
 
@@ -9,7 +10,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.models import ToolSpec
 
-__all__ = ["Tool", "ToolContext", "ToolOutcome"]
+__all__ = ["Permit", "Tool", "ToolContext", "ToolOutcome"]
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
@@ -21,6 +22,21 @@ class ToolOutcome(msgspec.Struct, frozen=True):
     data: str = ""
     mime_type: str = ""
     stops_turn: bool = False
+
+
+class Permit(msgspec.Struct, frozen=True):
+    """What a tool is about to do, as a person or a rule is asked about it.
+
+    `action` is a verb (`execute`, `write`, `read`, `list`, `fetch`, `download`), `path` where it takes effect,
+    `params` what a dialog shows. `command` is the shell line, if one is to be run: rules judge it by its parts.
+    """
+
+    tool: str
+    action: str
+    path: str
+    description: str
+    params: dict[str, Any]
+    command: str = ""
 
 
 class ToolContext(Protocol):
@@ -46,6 +62,20 @@ class ToolContext(Protocol):
     async def record(self, *operations: Operation) -> Receipt: ...
 
     async def read_mark(self, path: str) -> ReadMark | None: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the client that opened the workspace had set."""
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model that will read the result can look at pictures."""
+
+    async def permit(self, permit: Permit) -> None:
+        """Return when it may be done, at once or after somebody was asked. Raises `PermissionDenied`."""
+
+    def say(self, text: str) -> None:
+        """Output of a tool that still works, for those who watch. The model sees only the outcome."""
 
 
 class Tool(Protocol):

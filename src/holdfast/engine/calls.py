@@ -5,17 +5,18 @@ for those before it and runs alone. A tool's failure is a result for the model, 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
 
-from holdfast.domain.errors import StorageError, ToolError
+from holdfast.domain.errors import PermissionDenied, StorageError, ToolError
+from holdfast.domain.events import ToolOutput, ToolOutputEvent
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.messages import Message, ToolCall, ToolResult, encodable
-from holdfast.domain.tools import Tool, ToolOutcome
+from holdfast.domain.tools import Permit, Tool, ToolOutcome
 from holdfast.engine.kit import Kit
 from holdfast.engine.turn import Turn, TurnClosed
 
@@ -29,14 +30,17 @@ _MALFORMED = "Not run: the arguments were not a JSON object. Send the call again
 class _Context:
     """A tool's view of the run it works for."""
 
-    def __init__(self, turn: Turn, kit: Kit, message_id: MessageId, call_id: ToolCallId) -> None:
+    def __init__(self, turn: Turn, kit: Kit, message: Message, call: ToolCall) -> None:
         self._turn = turn
         self._kit = kit
         self.workspace_path = kit.path
         self.session_id: SessionId = turn.run.session_id
         self.run_id: RunId = turn.run.run_id
-        self.message_id = message_id
-        self.tool_call_id = call_id
+        self.message_id: MessageId = message.id
+        self.tool_call_id: ToolCallId = call.id
+        self.environment: Mapping[str, str] = kit.environment
+        self.takes_images = turn.takes_images
+        self._said = 0
 
     def now_ms(self) -> int:
         return self._turn.now_ms()
@@ -46,6 +50,14 @@ class _Context:
 
     async def read_mark(self, path: str) -> ReadMark | None:
         return await self._kit.ledger.read_mark(self._kit.workspace, self.session_id, path)
+
+    async def permit(self, permit: Permit) -> None:
+        await self._kit.permissions.permit(self, permit)
+
+    def say(self, text: str) -> None:
+        offset, self._said = self._said, self._said + len(text)
+        output = ToolOutput(self.session_id, self.message_id, self.tool_call_id, offset, encodable(text))
+        self._turn.say(ToolOutputEvent(output))
 
 
 class _Step:
@@ -85,9 +97,11 @@ class _Step:
             known = ", ".join(sorted(self.tools)) or "none"
             return ToolOutcome(f"There is no tool called {call.name}. There is: {known}.", is_error=True)
         arguments = msgspec.json.decode(call.input, type=dict[str, object])
-        context = _Context(self.turn, self.kit, self.message.id, call.id)
+        context = _Context(self.turn, self.kit, self.message, call)
         try:
             return await tool.run(context, arguments)
+        except PermissionDenied as error:
+            return ToolOutcome(str(error), is_error=True, stops_turn=error.stops_turn)
         except ToolError as error:
             return ToolOutcome(str(error), is_error=True)
         except (StorageError, TurnClosed):

@@ -1,21 +1,30 @@
 """What a run works with: everything of the outside that the step loop uses."""
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
 import msgspec
 
 from holdfast.domain.ids import WorkspaceId
-from holdfast.engine.ports import Ledger, Models, Tools
+from holdfast.domain.tools import Permit, ToolContext
+from holdfast.engine.ports import Ledger, Models, Permissions, Tools
 from holdfast.engine.settings import EngineSettings
 
-__all__ = ["Kit", "text"]
+__all__ = ["Kit", "NothingAsked", "text"]
 
 
 @cache
 def text(name: str) -> str:
     """One of the texts written for models that stand beside this code."""
     return resources.files("holdfast.engine").joinpath("texts", name).read_text("utf-8")
+
+
+class NothingAsked:
+    """Lets every tool act: for workspaces in which somebody else is on guard, such as a test."""
+
+    async def permit(self, context: ToolContext, permit: Permit) -> None:
+        return
 
 
 class Kit(msgspec.Struct, frozen=True):
@@ -25,6 +34,8 @@ class Kit(msgspec.Struct, frozen=True):
     models: Models
     tools: Tools
     settings: EngineSettings
+    permissions: Permissions = NothingAsked()
+    environment: Mapping[str, str] = {}
 
     def system_prompt(self) -> str:
         return text("system.md").replace("{directory}", self.path)

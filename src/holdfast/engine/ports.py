@@ -19,7 +19,7 @@ from holdfast.domain.messages import Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.domain.tools import Tool
+from holdfast.domain.tools import Permit, Tool, ToolContext
 
 __all__ = [
     "Clock",
@@ -28,6 +28,7 @@ __all__ = [
     "Models",
     "NewId",
     "Outlet",
+    "Permissions",
     "Tools",
 ]
 
@@ -142,6 +143,16 @@ class Models(Protocol):
     async def large(self) -> Model: ...
 
     async def small(self) -> Model: ...
+
+    async def renewed(self, model: Model) -> Model | None:
+        """The same model with new credentials, after its own were refused. None if there are no others."""
+
+
+class Permissions(Protocol):
+    """Who lets tools act: rules, and people where no rule decides."""
+
+    async def permit(self, context: ToolContext, permit: Permit) -> None:
+        """Return when it may be done. Raises `PermissionDenied`."""
 
 
 class Tools(Protocol):

@@ -16,6 +16,7 @@ from holdfast.domain.events import (
     MessageDeltaEvent,
     MessagePart,
     MessagePartEvent,
+    ToolOutputEvent,
 )
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import (
@@ -65,6 +66,7 @@ class Turn:
         self.step = 0
         self.started_ms = clock.now_ms()
         self.cost = 0.0
+        self.takes_images = False
         self._recorder = recorder
         self._outlet = outlet
         self._clock = clock
@@ -116,6 +118,7 @@ class Turn:
     async def begin_step(self, info: ModelInfo, *, is_summary: bool = False) -> Message:
         """A provider request begins: an empty answer that will grow."""
         message = self.author.assistant(info, is_summary=is_summary)
+        self.takes_images = info.supports_images
         self.step += 1
         taken = frozenset(call.id for old in self.messages for call in old.tool_calls)
         # Known here before it is stored, so that whoever settles this turn cannot miss it.
@@ -139,6 +142,11 @@ class Turn:
                     self._flush_in_time()
             else:
                 self._publish(growth)
+
+    def say(self, event: ToolOutputEvent) -> None:
+        """What a tool prints while it works. Nobody keeps it: the result tells what counts."""
+        if not self._closed:
+            self._outlet.publish_live(event)
 
     @property
     def open(self) -> Assembly | None:

@@ -145,6 +145,9 @@ class ScriptedModels:
     async def small(self) -> ScriptedModel:
         return self._small
 
+    async def renewed(self, _: object) -> None:
+        return None
+
 
 def _call(act: Call, id: ToolCallId) -> Iterator[StreamPart]:
     id = act.id or id

@@ -74,6 +74,9 @@ class FixedModels:
     async def small(self) -> Model:
         return _model_or_raise(self._small)
 
+    async def renewed(self, _: object) -> None:
+        return None
+
 
 def _model_or_raise(model: Model | Exception) -> Model:
     if isinstance(model, Exception):

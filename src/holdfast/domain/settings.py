@@ -1,0 +1,205 @@
+"""What a user may set: the one shape of the configuration, whichever file it came from.
+
+The names are those of the files (`models.large.provider`). Strings such as keys and addresses stand here as
+they were written; who uses one expands it. Keys nobody knows are kept out of here and reported by `config check`.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = [
+    "Attribution",
+    "HookSettings",
+    "LspSettings",
+    "McpSettings",
+    "ModelSettings",
+    "Models",
+    "Options",
+    "PermissionSettings",
+    "ProviderSettings",
+    "RecentModels",
+    "Selection",
+    "Settings",
+    "ToolSettings",
+]
+
+
+class Selection(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which model is used for what, and how it is asked. Unset means: as the provider does."""
+
+    model: str = ""
+    provider: str = ""
+    reasoning_effort: str = ""
+    think: bool = False
+    max_tokens: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    provider_options: dict[str, Any] = {}
+
+
+class Models(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The two that a workspace uses."""
+
+    large: Selection = Selection()
+    small: Selection = Selection()
+
+
+class RecentModels(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was used before, newest first: a picker offers them again."""
+
+    large: tuple[Selection, ...] = ()
+    small: tuple[Selection, ...] = ()
+
+
+class ModelSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A model of a provider, as a user describes it. Unset facts come from the catalogue or the server."""
+
+    id: str
+    name: str = ""
+    cost_per_1m_in: float | None = None
+    cost_per_1m_out: float | None = None
+    cost_per_1m_in_cached: float | None = None
+    cost_per_1m_out_cached: float | None = None
+    context_window: int | None = None
+    default_max_tokens: int | None = None
+    can_reason: bool | None = None
+    reasoning_levels: tuple[str, ...] | None = None
+    default_reasoning_effort: str = ""
+    supports_attachments: bool | None = None
+    options: dict[str, Any] = {}
+
+
+class ProviderSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One provider. `type` says which wire it speaks; left out, it is the catalogue's, else `openai-compat`."""
+
+    id: str = ""
+    name: str = ""
+    type: str = ""
+    base_url: str = ""
+    api_key: str = ""
+    oauth: dict[str, Any] = {}
+    disable: bool = False
+    system_prompt_prefix: str = ""
+    extra_headers: dict[str, str] = {}
+    extra_body: dict[str, Any] = {}
+    provider_options: dict[str, Any] = {}
+    aws_auth_refresh: str = ""
+    flat_rate: bool = False
+    discover_models: bool = True
+    models: tuple[ModelSettings, ...] = ()
+
+
+class McpSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A server of tools, prompts and resources, and how it is reached."""
+
+    type: Literal["stdio", "sse", "http"] = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    url: str = ""
+    headers: dict[str, str] = {}
+    disabled: bool = False
+    disabled_tools: tuple[str, ...] = ()
+    enabled_tools: tuple[str, ...] = ()
+    timeout: int = 10
+    oauth: bool | None = None
+    oauth_client_id: str = ""
+    oauth_client_secret: str = ""
+    oauth_callback_port: int = 0
+
+
+class LspSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A language server and the files it is for."""
+
+    disabled: bool = False
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    filetypes: tuple[str, ...] = ()
+    root_markers: tuple[str, ...] = ()
+    init_options: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    timeout: int = 30
+
+
+class Attribution(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is written below a commit message."""
+
+    trailer_style: Literal["none", "co-authored-by", "assisted-by"] = "assisted-by"
+    generated_with: bool = True
+
+
+class Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that belongs to no other table."""
+
+    context_paths: tuple[str, ...] = ()
+    global_context_paths: tuple[str, ...] = ()
+    skills_paths: tuple[str, ...] = ()
+    tui: dict[str, Any] = {}
+    debug: bool = False
+    debug_lsp: bool = False
+    disable_auto_summarize: bool = False
+    data_directory: str = ""
+    disabled_tools: tuple[str, ...] = ()
+    disabled_skills: tuple[str, ...] = ()
+    disable_default_providers: bool = False
+    attribution: Attribution = Attribution()
+    initialize_as: str = "AGENTS.md"
+    auto_lsp: bool = True
+    progress: bool = True
+    notifications: Literal["auto", "native", "osc", "bell", "disabled"] = "auto"
+    sandbox: Literal["", "workspace"] = ""
+    ask_timeout: int = 86_400
+    """How many seconds an ask waits while nobody is attached; then it is denied."""
+    job_linger: int = 28_800
+    """How many seconds background jobs may keep a workspace open that nobody looks at."""
+    max_steps: int = 500
+    max_minutes: float = 480.0
+    max_cost: float = 0.0
+
+
+class PermissionSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`allowed_tools`: `tool` or `tool:action`. The three lists hold rules such as `bash(git status *)`,
+    `write(src/**)`, `fetch`; the strictest that fits wins.
+    """
+
+    allowed_tools: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+class ToolSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Limits of the tools. Times are nanoseconds, as the wire has them."""
+
+    ls: dict[str, int] = {}
+    grep: dict[str, int] = {}
+    glob: dict[str, int] = {}
+
+
+class HookSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A command that is run when something happens; `matcher` says for which tools."""
+
+    command: str
+    name: str = ""
+    matcher: str = ""
+    timeout: int = 0
+
+
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything. An empty one is a valid one."""
+
+    models: Models = Models()
+    recent_models: RecentModels = RecentModels()
+    providers: dict[str, ProviderSettings] = {}
+    mcp: dict[str, McpSettings] = {}
+    lsp: dict[str, LspSettings] = {}
+    options: Options = Options()
+    permissions: PermissionSettings = PermissionSettings()
+    tools: ToolSettings = ToolSettings()
+    hooks: dict[str, tuple[HookSettings, ...]] = {}
+    env: dict[str, str] = {}

@@ -1,0 +1,1 @@
+"""What a tool may do unasked: rules, and what a shell line would do."""

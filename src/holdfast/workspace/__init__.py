@@ -1,0 +1,1 @@
+"""The directory at hand: its files, its processes, its search, its history."""
