@@ -34,13 +34,24 @@ def test_the_schedules_meet_what_they_are_meant_to_meet() -> None:
         met["cancelled"] += len(life.witness.cancelled)
         met["tools"] += life.witness.tools
         met["requests"] += len(life.model.requests)
+        met["asked again"] += len(life.model.requests) - len({id(request) for request in life.model.requests})
         for run in life.runs:
             met[str(run.outcome)] += 1
             met["folded"] += bool(run.folded_into)
 
     for seed in range(150):
         run_seeded(live, seed)
-    for kind in ("refused", "cancelled", "tools", "requests", "completed", "failed", "interrupted", "folded"):
+    for kind in (
+        "refused",
+        "cancelled",
+        "tools",
+        "requests",
+        "completed",
+        "failed",
+        "interrupted",
+        "folded",
+        "asked again",
+    ):
         assert met[kind] >= 8, f"{kind}: {met[kind]}"
 
 

@@ -13,6 +13,7 @@ from holdfast.domain.messages import FinishReason, text_of
 from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart, TextDelta
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.ports import Model
+from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
@@ -81,7 +82,8 @@ async def test_a_request_carries_all_that_a_model_needs() -> None:
 
 
 async def test_a_stream_that_ends_without_a_word_is_a_failure() -> None:
-    world = await play(ScriptedModel([Step((Think("hm"), Say("I was about"), Fail(hangs_up=True)))]))
+    once = msgspec.structs.replace(PATIENT, retries=RetryPolicy(most=0))
+    world = await play(ScriptedModel([Step((Think("hm"), Say("I was about"), Fail(hangs_up=True)))]), settings=once)
     end = world.end_of("r1")
     assert (end.outcome, end.text, end.cancelled) == ("failed", "I was about", False)
     assert end.error

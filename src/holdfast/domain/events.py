@@ -107,10 +107,11 @@ class RunCompleteEvent(msgspec.Struct, frozen=True, tag="run_complete"):
 
 class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
     """`agent_finished`: a turn is over, look again. `error`: a run failed, or the storage does.
-    `re_authenticate`: a provider refuses the key; `error` says which and what to do.
+    `re_authenticate`: a provider refuses the key; `error` says which and what to do. `retrying`: a provider
+    failed and is asked again; `error` says why and when. Stock clients do not get that one.
     """
 
-    type: Literal["agent_finished", "error", "re_authenticate"]
+    type: Literal["agent_finished", "error", "re_authenticate", "retrying"]
     error: str = ""
     run_id: RunId = RunId("")
     session_id: SessionId = SessionId("")

@@ -117,6 +117,14 @@ class Assembly:
         self.size = 0
         """Code points of text, reasoning and arguments so far: what an update of the whole message costs."""
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._slots
+
+    def anew(self) -> "Assembly":
+        """The same message with nothing said."""
+        return Assembly(self._base, self._taken)
+
     def feed(self, part: StreamPart, now: int) -> tuple[Growth, ...]:
         match part:
             case TextDelta(text=text):

@@ -8,10 +8,10 @@ from holdfast.domain.messages import Finish, Message, text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.sessions import Session, SessionPatch
 from holdfast.domain.usage import cost_of, estimate_tokens
-from holdfast.engine.history import conversation, size_of
-from holdfast.engine.kit import Kit, text
-from holdfast.engine.ports import Model
-from holdfast.engine.streaming import stream_into
+from holdfast.engine.asking import Asking
+from holdfast.engine.assembly import Assembly
+from holdfast.engine.history import conversation, shortened, size_of
+from holdfast.engine.kit import text
 from holdfast.engine.turn import Turn
 
 __all__ = ["continuation_note", "is_nearly_full", "summarize"]
@@ -19,6 +19,7 @@ __all__ = ["continuation_note", "is_nearly_full", "summarize"]
 _LARGE_WINDOW = 200_000
 _RESERVE = 20_000
 _RESERVED_SHARE = 0.2
+_MOST_CUTS = 12
 
 _ASK = "Write the summary of this conversation now, as your instructions say."
 
@@ -39,14 +40,12 @@ def continuation_note(prompt: str) -> str:
     )
 
 
-async def summarize(turn: Turn, kit: Kit, model: Model, session: Session, history: Sequence[Message]) -> Message:
+async def summarize(turn: Turn, asking: Asking, session: Session, history: Sequence[Message]) -> Message:
     """Stream a summary of `history` into the session and make the conversation begin there."""
+    model = asking.model
     sent = conversation(history, model.info, summary=session.summary_message_id or None)
-    ask = turn.author.user("\n\n".join((_ASK, *_todo_lines(session))))
-    messages = conversation((*sent, ask), model.info)
     await turn.begin_step(model.info, is_summary=True)
-    request = ModelRequest(session.id, text("summary.md"), messages)
-    assembly = await stream_into(turn, model, request)
+    assembly = await _ask_for_summary(turn, asking, session, sent)
     summary = assembly.message()
     if not text_of(summary).strip():
         raise ProviderError("The model wrote an empty summary.", title="Summary failed")
@@ -65,6 +64,22 @@ async def summarize(turn: Turn, kit: Kit, model: Model, session: Session, histor
         add_cost=cost,
     )
     return await turn.finish_step(Finish("end_turn", now), PatchSession(patch))
+
+
+async def _ask_for_summary(turn: Turn, asking: Asking, session: Session, sent: Sequence[Message]) -> Assembly:
+    """A conversation that became too long may be too long for its summary too: then less and less of it is sent."""
+    ask = turn.author.user("\n\n".join((_ASK, *_todo_lines(session))))
+    for _ in range(_MOST_CUTS):
+        messages = conversation((*sent, ask), asking.model.info)
+        try:
+            return await asking.answer(ModelRequest(session.id, text("summary.md"), messages))
+        except ProviderError as error:
+            shorter = shortened(sent)
+            if error.trouble != "overflow" or shorter == sent:
+                raise
+            await turn.withdraw()
+            sent = shorter
+    raise ProviderError("The conversation is too long even for its summary.", title="Summary failed")
 
 
 def _todo_lines(session: Session) -> list[str]:

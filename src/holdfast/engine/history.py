@@ -24,7 +24,10 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.models import ModelInfo
 
-__all__ = ["conversation", "has_user_text", "size_of"]
+__all__ = ["conversation", "has_user_text", "shortened", "size_of"]
+
+_LONG_RESULT = 2_000
+_FEW = 3
 
 _LOST_RESULT = "No result: this call was interrupted. It may have had effects."
 _IMAGES_LEFT_OUT = "[An image was attached, but this model cannot see images.]"
@@ -51,6 +54,27 @@ def has_user_text(messages: Iterable[Message]) -> bool:
 def size_of(messages: Iterable[Message]) -> int:
     """Characters a model reads: the base of an estimate where a provider reports no usage."""
     return sum(_size(part) for message in messages for part in message.parts)
+
+
+def shortened(messages: Sequence[Message]) -> Sequence[Message]:
+    """About half of a conversation: long results are cut first, then the older messages go, but for the first.
+
+    The same conversation if there is nothing left to take away.
+    """
+    cut = [msgspec.structs.replace(message, parts=tuple(map(_cut, message.parts))) for message in messages]
+    if size_of(cut) <= size_of(messages) // 2 or len(messages) <= _FEW:
+        return cut if cut != list(messages) else messages
+    return [cut[0], *cut[len(cut) // 2 :]]
+
+
+def _cut(part: Part) -> Part:
+    match part:
+        case ToolResultPart(data=result) if len(result.content) > _LONG_RESULT:
+            half = _LONG_RESULT // 2
+            kept = f"{result.content[:half]}\n[…]\n{result.content[-half:]}"
+            return ToolResultPart(msgspec.structs.replace(result, content=kept, data="", mime_type=""))
+        case _:
+            return part
 
 
 def _size(part: Part) -> int:

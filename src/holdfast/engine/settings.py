@@ -2,6 +2,7 @@
 
 import msgspec
 
+from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.turn import Pace
 
 __all__ = ["EngineSettings", "Limits"]
@@ -27,6 +28,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     retry_first: float = 0.05
     retry_longest: float = 1.0
     """How often an end is tried again while the storage fails."""
+    retries: RetryPolicy = RetryPolicy()
+    """How often a provider that failed is asked again."""
     parallel_tools: int = 5
     auto_summarize: bool = True
     titles: bool = True

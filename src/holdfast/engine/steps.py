@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from holdfast.domain.errors import HoldfastError
+from holdfast.domain.errors import HoldfastError, ProviderError
 from holdfast.domain.ledger import Briefing, PatchSession
 from holdfast.domain.messages import Finish, FinishReason, Message
-from holdfast.domain.models import ModelRequest, StepFinish
+from holdfast.domain.models import ModelInfo, ModelRequest, StepFinish
 from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.tools import Tool
 from holdfast.domain.usage import Usage, cost_of, estimate_tokens
+from holdfast.engine.asking import Asking
 from holdfast.engine.assembly import Assembly
 from holdfast.engine.calls import NOT_RUN, answer_without_running, run_calls
 from holdfast.engine.compaction import continuation_note, is_nearly_full, summarize
@@ -23,7 +24,6 @@ from holdfast.engine.history import conversation, size_of
 from holdfast.engine.kit import Kit
 from holdfast.engine.ports import Model
 from holdfast.engine.repetition import is_repeating, signature
-from holdfast.engine.streaming import stream_into
 from holdfast.engine.turn import Turn
 
 __all__ = ["LimitReached", "drive", "drive_summary"]
@@ -35,6 +35,12 @@ _REASONS: dict[StepFinish, FinishReason] = {
     "content_filter": "content_filter",
     "other": "unknown",
 }
+
+
+_TOO_LONG = (
+    "The conversation is longer than the model takes: {} "
+    "Shorten the prompt, start a new session, or choose a model with a larger context."
+)
 
 
 class LimitReached(HoldfastError):
@@ -57,7 +63,8 @@ async def drive(turn: Turn, kit: Kit, briefing: Briefing, boundary: Callable[[],
 async def drive_summary(turn: Turn, kit: Kit, briefing: Briefing) -> None:
     """The turn of a summary asked for by hand. An empty conversation needs none."""
     if briefing.messages:
-        await summarize(turn, kit, await kit.models.large(), briefing.session, briefing.messages)
+        asking = Asking(turn, kit, await kit.models.large())
+        await summarize(turn, asking, briefing.session, briefing.messages)
 
 
 class _Loop:
@@ -66,11 +73,16 @@ class _Loop:
     def __init__(self, turn: Turn, kit: Kit, model: Model, briefing: Briefing) -> None:
         self._turn = turn
         self._kit = kit
-        self._model = model
+        self._asking = Asking(turn, kit, model)
         self._session = briefing.session
         self._earlier = briefing.messages
         self._note = ""
         self._signatures: list[bytes | None] = []
+        self._made_room = False
+
+    @property
+    def _info(self) -> ModelInfo:
+        return self._asking.model.info
 
     @property
     def _history(self) -> list[Message]:
@@ -80,8 +92,12 @@ class _Loop:
         """One provider request and its tools. True if the model is to be asked again."""
         tools = await self._kit.tools.current()
         request = self._request(tools)
-        await self._turn.begin_step(self._model.info)
-        assembly = await stream_into(self._turn, self._model, request)
+        await self._turn.begin_step(self._info)
+        try:
+            assembly = await self._asking.answer(request)
+        except ProviderError as error:
+            await self._make_room(error)
+            return True
         before = len(self._turn.messages)
         goes_on, reason = await self._act(assembly, tools)
         results = self._turn.messages[before:]
@@ -99,7 +115,7 @@ class _Loop:
         return goes_on
 
     def _request(self, tools: Sequence[Tool]) -> ModelRequest:
-        info = self._model.info
+        info = self._info
         summary = self._session.summary_message_id or None
         messages = conversation(self._history, info, summary=summary, note=self._note)
         specs = tuple(tool.spec for tool in tools)
@@ -122,7 +138,7 @@ class _Loop:
     def _patch(self, assembly: Assembly, usage: Usage) -> SessionPatch:
         """Token counts are replaced: they tell the size of the context now. Cost adds up; an estimate costs nothing."""
         is_reported = assembly.usage.is_reported
-        cost = cost_of(usage, self._model.info.price) if is_reported else 0.0
+        cost = cost_of(usage, self._info.price) if is_reported else 0.0
         self._turn.cost += cost
         return SessionPatch(
             self._session.id,
@@ -135,10 +151,21 @@ class _Loop:
 
     def _is_nearly_full(self, usage: Usage) -> bool:
         used = usage.input_tokens + usage.cache_read_tokens + usage.output_tokens
-        return self._kit.settings.auto_summarize and is_nearly_full(self._model.info.context_window, used)
+        return self._kit.settings.auto_summarize and is_nearly_full(self._info.context_window, used)
+
+    async def _make_room(self, error: ProviderError) -> None:
+        """The provider says the conversation is too long: summarise it, once. Raises any other error again."""
+        if error.trouble != "overflow":
+            raise error
+        has_answers = any(message.role == "assistant" for message in self._history)
+        if self._made_room or not has_answers or not self._kit.settings.auto_summarize:
+            raise ProviderError(_TOO_LONG.format(error), title="Context overflow", trouble="overflow")
+        self._made_room = True
+        await self._turn.discard()
+        await self._compact()
 
     async def _compact(self) -> None:
-        summary = await summarize(self._turn, self._kit, self._model, self._session, self._history)
+        summary = await summarize(self._turn, self._asking, self._session, self._history)
         self._session = msgspec.structs.replace(self._session, summary_message_id=summary.id)
         self._note = continuation_note(self._turn.run.prompt)
 

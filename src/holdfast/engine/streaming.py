@@ -28,5 +28,7 @@ async def stream_into(turn: Turn, model: Model, request: ModelRequest) -> Assemb
                 # A provider that always has something ready must not keep everybody else waiting.
                 await asyncio.sleep(0)
     if assembly.finish is None:
-        raise ProviderError("The provider's answer ended before it was complete.", title="Answer cut off")
+        raise ProviderError(
+            "The provider's answer ended before it was complete.", title="Answer cut off", trouble="cut"
+        )
     return assembly

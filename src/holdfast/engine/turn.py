@@ -12,6 +12,9 @@ import msgspec
 
 from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.domain.events import (
+    AgentEvent,
+    AgentNotice,
+    Change,
     MessageDelta,
     MessageDeltaEvent,
     MessagePart,
@@ -21,6 +24,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import (
     Answer,
+    DeleteMessage,
     GrowMessage,
     Operation,
     PutMessage,
@@ -142,6 +146,28 @@ class Turn:
                     self._flush_in_time()
             else:
                 self._publish(growth)
+
+    async def withdraw(self) -> None:
+        """Take back what the open answer has said so far: it is asked for again."""
+        if self._closed or self._open is None:
+            raise TurnClosed
+        said_nothing = self._open.is_empty
+        self._open = self._open.anew()
+        if not said_nothing:
+            self._drop_growth()
+            await self.record(PutMessage(self._open.message()))
+
+    async def discard(self) -> None:
+        """Remove the open answer: something else has to be said before it."""
+        if self._open is None:
+            raise TurnClosed
+        await self.record(DeleteMessage(self._open.id))
+        self.drop_open()
+
+    def tell(self, notice: AgentNotice) -> None:
+        """What those who watch should know and nobody needs to keep."""
+        if not self._closed:
+            self._outlet.publish_live(AgentEvent(Change("created", notice)))
 
     def say(self, event: ToolOutputEvent) -> None:
         """What a tool prints while it works. Nobody keeps it: the result tells what counts."""

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.domain.errors import ProviderError
+from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.models import (
     FinishedPart,
@@ -55,6 +55,8 @@ class Fail(msgspec.Struct, frozen=True):
 
     message: str = "The scripted model was told to fail."
     hangs_up: bool = False
+    trouble: Trouble = "other"
+    retry_after: float | None = None
 
 
 Act: TypeAlias = Say | Think | Call | Fail
@@ -124,8 +126,8 @@ class ScriptedModel:
                     yield from _call(act, ToolCallId(f"call_{len(self.requests)}_{number}"))
                 case Fail(hangs_up=True):
                     return
-                case Fail(message=message):
-                    raise ProviderError(message, title="Scripted failure")
+                case Fail(message=message, trouble=trouble, retry_after=wait):
+                    raise ProviderError(message, title="Scripted failure", trouble=trouble, retry_after=wait)
         if step.usage.is_reported:
             yield UsagePart(step.usage)
         calls = any(isinstance(act, Call) for act in step.acts)

@@ -64,8 +64,11 @@ class FixedTools:
 class FixedModels:
     """The same models for every run. An error given in place of one is raised when it is asked for."""
 
-    def __init__(self, large: Model | Exception, small: Model | Exception | None = None) -> None:
+    def __init__(
+        self, large: Model | Exception, small: Model | Exception | None = None, *, renewed: Model | None = None
+    ) -> None:
         self._large = large
+        self._renewed = renewed
         self._small = small or ScriptedModel(lambda _: Step((Say("A title"),)))
 
     async def large(self) -> Model:
@@ -74,8 +77,8 @@ class FixedModels:
     async def small(self) -> Model:
         return _model_or_raise(self._small)
 
-    async def renewed(self, _: object) -> None:
-        return None
+    async def renewed(self, _: object) -> Model | None:
+        return self._renewed
 
 
 def _model_or_raise(model: Model | Exception) -> Model:

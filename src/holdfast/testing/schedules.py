@@ -7,12 +7,13 @@ fails, models and tools that break. Everything follows from the seed, so a failu
 import asyncio
 import random
 
-from holdfast.domain.errors import HoldfastError, StorageError, StorageUnavailable, StorageUnknown, ToolError
+from holdfast.domain.errors import HoldfastError, StorageError, StorageUnavailable, StorageUnknown, ToolError, Trouble
 from holdfast.domain.ids import RunId
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery, Prompt, Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
+from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool
@@ -23,7 +24,10 @@ from holdfast.testing.memory import MemoryLedger
 
 __all__ = ["Life", "try_schedule"]
 
-_SETTINGS = EngineSettings(grace=0.5, margin=0.1, titles=False, retry_longest=0.1, closing=30.0)
+_SETTINGS = EngineSettings(
+    grace=0.5, margin=0.1, titles=False, retry_longest=0.1, closing=30.0, retries=RetryPolicy(most=2, first=0.1)
+)
+_TROUBLES: tuple[Trouble, ...] = ("busy", "credentials", "overflow", "other", "other")
 _DELIVERIES: tuple[Delivery | None, ...] = (None, None, "steer", "queue", "reject", "interrupt")
 
 
@@ -155,7 +159,8 @@ class Life:
             acts.append(Say("some words to say"))
         acts += [self._call() for _ in range(self._dice.choice((0, 0, 1, 2, 3)))]
         if self._dice.random() < 0.15:
-            acts.append(Fail(hangs_up=self._dice.random() < 0.5))
+            trouble = self._dice.choice(_TROUBLES)
+            acts.append(Fail(hangs_up=self._dice.random() < 0.4, trouble=trouble))
         used = Usage(self._dice.choice((0, 50, 390)), 5)
         return Step(tuple(acts), used)
 

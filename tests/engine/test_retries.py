@@ -1,0 +1,262 @@
+"""A provider that fails is asked again where that helps, and what it had said is taken back before."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from engine.helpers import PATIENT, answering, got, info, message, play, said, texts_of
+from holdfast.domain.errors import ProviderError, Trouble
+from holdfast.domain.events import AgentEvent, LiveEvent
+from holdfast.domain.messages import text_of
+from holdfast.domain.models import ModelRequest
+from holdfast.engine.history import conversation, shortened, size_of
+from holdfast.engine.ports import Outlet
+from holdfast.engine.retries import RetryPolicy, wait_before_retry
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.testing.harness import FixedModels, Tape, World
+
+AT_ONCE = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=0.0))
+PASSING: list[Trouble] = ["busy", "connection", "cut", "stalled"]
+LASTING: list[Trouble] = ["credentials", "quota", "overflow", "refused", "other"]
+
+
+def failing(trouble: Trouble, said: str = "", retry_after: float | None = None) -> Step:
+    words = (Say(said),) if said else ()
+    return Step((*words, Fail(f"it is {trouble}", trouble=trouble, retry_after=retry_after)))
+
+
+# The schedule.
+
+
+def test_waits_double_up_to_a_bound() -> None:
+    policy = RetryPolicy(most=5, first=1.0, longest=6.0)
+    waits = [wait_before_retry(policy, ProviderError(trouble="busy"), failures) for failures in range(1, 7)]
+    assert waits == [1.0, 2.0, 4.0, 6.0, 6.0, None]
+
+
+@pytest.mark.parametrize("trouble", PASSING)
+def test_passing_troubles_are_worth_another_attempt(trouble: Trouble) -> None:
+    assert wait_before_retry(RetryPolicy(), ProviderError(trouble=trouble), 1) is not None
+
+
+@pytest.mark.parametrize("trouble", LASTING)
+def test_lasting_troubles_are_not(trouble: Trouble) -> None:
+    assert wait_before_retry(RetryPolicy(), ProviderError(trouble=trouble), 1) is None
+
+
+@pytest.mark.parametrize(("asked", "wait"), [(0.0, 0.0), (7.5, 7.5), (60.0, 60.0), (61.0, None), (-1.0, None)])
+def test_a_provider_may_say_how_long_to_wait(asked: float, wait: float | None) -> None:
+    error = ProviderError(trouble="busy", retry_after=asked)
+    assert wait_before_retry(RetryPolicy(first=2.0, patience=60.0), error, 1) == wait
+
+
+# In a turn.
+
+
+async def test_the_answer_of_a_later_attempt_is_the_only_one() -> None:
+    model = ScriptedModel(
+        [failing("busy"), Step((Think("hm"), Say("half an"), Fail(trouble="cut"))), Step((Say("a whole answer"),))]
+    )
+    world = await play(model, settings=AT_ONCE)
+    assert (world.end_of("r1").outcome, world.end_of("r1").text) == ("completed", "a whole answer")
+    assert texts_of(await world.messages(), "assistant") == ["a whole answer"]
+    assert [request is model.requests[0] for request in model.requests] == [True, True, True]
+    assert (await world.run("r1")).step == 1
+    assert [notice.type for notice in world.notices()] == ["retrying", "retrying", "agent_finished"]
+
+
+async def test_what_a_failed_attempt_said_is_taken_back_durably() -> None:
+    world = await play(ScriptedModel([failing("busy", "half an"), Step((Say("whole"),))]), settings=AT_ONCE)
+    answers = [event.payload.payload for event in world.message_events() if event.payload.payload.role == "assistant"]
+    assert [text_of(answer) for answer in answers] == ["", "", "whole"]
+    await world.assert_valid()
+
+
+async def test_after_the_last_attempt_its_words_stay_below_the_error() -> None:
+    policy = msgspec.structs.replace(AT_ONCE, retries=RetryPolicy(most=2, first=0.0))
+    model = ScriptedModel([failing("busy", "one"), failing("busy", "two"), failing("busy", "three")])
+    world = await play(model, settings=policy)
+    assert (world.end_of("r1").outcome, world.end_of("r1").text) == ("failed", "three")
+    assert len(model.requests) == 3
+    assert await world.finishes() == ["error"]
+
+
+@pytest.mark.parametrize("trouble", ["quota", "refused", "other"])
+async def test_what_will_not_pass_is_told_at_once(trouble: Trouble) -> None:
+    model = ScriptedModel([failing(trouble)])
+    world = await play(model, settings=AT_ONCE)
+    assert world.end_of("r1").error == f"it is {trouble}"
+    assert len(model.requests) == 1
+
+
+async def test_a_provider_that_asks_for_an_hour_has_failed() -> None:
+    model = ScriptedModel([failing("busy", retry_after=3600.0)])
+    world = await play(model, settings=AT_ONCE)
+    assert world.end_of("r1").outcome == "failed"
+
+
+async def test_tools_of_an_answer_that_was_cut_off_never_run_twice() -> None:
+    tool = answering("tool")
+    steps = [Step((Call("tool"), Fail(trouble="cut"))), Step((Call("tool"),)), Step((Say("done"),))]
+    world = await play(ScriptedModel(steps), tool, settings=AT_ONCE)
+    assert tool.started == 1
+    assert world.end_of("r1").text == "done"
+    await world.assert_valid()
+
+
+async def test_each_step_may_fail_as_often_as_the_first() -> None:
+    policy = msgspec.structs.replace(AT_ONCE, retries=RetryPolicy(most=1, first=0.0))
+    steps = [failing("busy"), Step((Call("tool"),)), failing("busy"), Step((Say("done"),))]
+    world = await play(ScriptedModel(steps), answering("tool"), settings=policy)
+    assert world.end_of("r1").text == "done"
+
+
+class Bell(Tape):
+    """Rings when somebody is told that a provider is asked again."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        super().__init__(outlet)
+        self.rang = asyncio.Event()
+
+    def publish_live(self, event: LiveEvent) -> None:
+        super().publish_live(event)
+        if isinstance(event, AgentEvent) and event.payload.payload.type == "retrying":
+            self.rang.set()
+
+
+async def test_a_cancel_does_not_wait_for_the_next_attempt() -> None:
+    hours = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=7200.0, longest=7200.0))
+    model = ScriptedModel([failing("busy", "half an"), Step((Say("never"),))])
+    world = await World.open(model, settings=hours)
+    bell = Bell(world.workspace.engine.outside.outlet)
+    world.workspace.engine.outside = msgspec.structs.replace(world.workspace.engine.outside, outlet=bell)
+    await world.prompt("go", "r1")
+    await bell.rang.wait()
+    await world.cancel()
+    await world.quiet()
+    assert world.end_of("r1").outcome == "cancelled"
+    assert len(model.requests) == 1
+    await world.close()
+
+
+# Credentials.
+
+
+async def test_new_credentials_are_tried_once() -> None:
+    old, new = ScriptedModel([failing("credentials")]), ScriptedModel([Step((Say("with the new key"),))])
+    world = await play(FixedModels(old, renewed=new), settings=AT_ONCE)
+    assert world.end_of("r1").text == "with the new key"
+    assert len(new.requests) == 1
+
+
+async def test_new_credentials_that_are_refused_too_are_the_end() -> None:
+    old, new = ScriptedModel([failing("credentials")]), ScriptedModel([failing("credentials")] * 2)
+    world = await play(FixedModels(old, renewed=new), settings=AT_ONCE)
+    assert (world.end_of("r1").outcome, world.end_of("r1").error) == ("failed", "it is credentials")
+    assert len(new.requests) == 1
+
+
+async def test_without_other_credentials_everybody_is_told_to_sign_in() -> None:
+    world = await play(ScriptedModel([failing("credentials")]), settings=AT_ONCE)
+    assert [notice.type for notice in world.notices()] == ["re_authenticate", "error", "agent_finished"]
+    assert world.notices()[0].error == "it is credentials"
+
+
+async def test_the_next_step_uses_the_new_credentials() -> None:
+    old = ScriptedModel([failing("credentials")])
+    new = ScriptedModel([Step((Call("tool"),)), Step((Say("done"),))])
+    world = await play(FixedModels(old, renewed=new), answering("tool"), settings=AT_ONCE)
+    assert (len(old.requests), len(new.requests)) == (1, 2)
+    assert world.end_of("r1").text == "done"
+
+
+# Too long a conversation.
+
+
+async def second_run(model: ScriptedModel, settings: EngineSettings = AT_ONCE) -> World:
+    world = await play(model, settings=settings)
+    await world.prompt("and now?", "r2")
+    await world.quiet()
+    return world
+
+
+async def test_a_conversation_that_is_too_long_is_summarised_and_goes_on() -> None:
+    first, summary, last = Step((Say("hello"),)), Step((Say("the summary"),)), Step((Say("here I am"),))
+    model = ScriptedModel([first, failing("overflow"), summary, last])
+    world = await second_run(model)
+    assert (world.end_of("r2").outcome, world.end_of("r2").text) == ("completed", "here I am")
+    assert "the summary" in text_of(model.requests[-1].messages[0])
+    assert "and now?" in text_of(model.requests[-1].messages[0])
+    await world.assert_valid(model.requests)
+    await world.close()
+
+
+async def test_one_summary_is_enough_to_know() -> None:
+    steps = [Step((Say("hello"),)), failing("overflow"), Step((Say("the summary"),)), failing("overflow")]
+    world = await second_run(ScriptedModel(steps))
+    assert world.end_of("r2").outcome == "failed"
+    assert "Shorten the prompt" in world.end_of("r2").error
+    await world.close()
+
+
+async def test_a_prompt_that_is_too_long_by_itself_is_not_summarised() -> None:
+    model = ScriptedModel([failing("overflow")])
+    world = await play(model, settings=AT_ONCE)
+    assert "Shorten the prompt" in world.end_of("r1").error
+    assert len(model.requests) == 1
+
+
+async def test_who_wants_no_summaries_gets_none() -> None:
+    model = ScriptedModel([Step((Say("hello"),)), failing("overflow")])
+    world = await second_run(model, msgspec.structs.replace(AT_ONCE, auto_summarize=False))
+    assert "Shorten the prompt" in world.end_of("r2").error
+    await world.close()
+
+
+async def test_a_summary_that_does_not_fit_is_made_of_less() -> None:
+    sizes: list[int] = []
+    early = iter([Step((Call("tool"),)), Step((Say("seen"),)), failing("overflow"), Step((Say("fits"),))])
+
+    def script(request: ModelRequest) -> Step:
+        if request.tools:
+            return next(early)
+        sizes.append(size_of(request.messages))
+        return failing("overflow") if sizes[-1] > 4_000 else Step((Say("the summary"),))
+
+    world = await play(ScriptedModel(script), answering("tool", "x" * 20_000), settings=AT_ONCE)
+    await world.prompt("and now?", "r2")
+    await world.quiet()
+    assert world.end_of("r2").text == "fits"
+    assert sizes[0] > 20_000
+    assert sizes[-1] < 4_000
+    await world.close()
+
+
+def test_half_of_a_conversation_is_a_conversation() -> None:
+    turns = [
+        item
+        for number in range(20)
+        for item in (
+            message("user", said(f"question {number} " * 20), id=f"u{number}"),
+            message("assistant", said(f"answer {number} " * 20), id=f"a{number}"),
+        )
+    ]
+    shorter = shortened(turns)
+    assert size_of(shorter) < 0.6 * size_of(turns)
+    assert shorter[0] == turns[0]
+    assert shorter[-1] == turns[-1]
+    assert conversation(shorter, info())[-1].role == "assistant"
+
+
+def test_long_results_go_first() -> None:
+    turns = [message("user", said("go")), message("tool", got("c1", "x" * 50_000))]
+    shorter = shortened(turns)
+    assert len(shorter) == 2
+    assert size_of(shorter) < 2_100
+
+
+def test_a_short_conversation_cannot_be_shortened() -> None:
+    turns = [message("user", said("go"))]
+    assert shortened(turns) == turns
