@@ -178,17 +178,29 @@ def test_an_image_is_named_to_a_model_that_does_not_see() -> None:
     assert "image" in texts_of(sent(message("user", image())), "user")[0]
 
 
-@pytest.mark.parametrize("info", [PLAIN, SEEING])
-def test_an_image_of_a_tool_is_for_models_that_see(info: ModelInfo) -> None:
-    out = sent(
-        message("user", said("hi")),
-        message("assistant", called("a")),
-        message("tool", got("a", data="aGk=")),
-        info=info,
-    )
-    (result,) = results_of(out)
-    assert (result.data, result.mime_type) == (("aGk=", "image/png") if info.supports_images else ("", ""))
-    assert ("image" in result.content) != info.supports_images
+def looked_at(info: ModelInfo) -> tuple[Message, ...]:
+    """A tool that answered with a picture, beside one that did not."""
+    results = message("tool", got("a", data="aGk=")), message("tool", got("b"))
+    return sent(message("user", said("hi")), message("assistant", called("a"), called("b")), *results, info=info)
+
+
+def test_a_picture_of_a_tool_stays_where_the_provider_takes_it() -> None:
+    out = looked_at(msgspec.structs.replace(SEEING, takes_media_in_results=True))
+    assert [(result.data, result.mime_type) for result in results_of(out)] == [("aGk=", "image/png"), ("", "")]
+    assert out[-1].parts == ASK.parts
+
+
+def test_a_picture_of_a_tool_follows_the_results_where_the_provider_takes_none_in_them() -> None:
+    out = looked_at(SEEING)
+    assert shape(out) == ["user", "assistant", "tool", "tool", "user"]
+    assert out[-1].parts == (image(b"hi", path="tool-a"), *ASK.parts)
+    assert [result.data for result in results_of(out)] == ["", ""]
+
+
+def test_a_picture_of_a_tool_is_named_to_a_model_that_does_not_see() -> None:
+    out = looked_at(PLAIN)
+    assert "image" in results_of(out)[0].content
+    assert out[-1].parts == ASK.parts
 
 
 # Summaries.

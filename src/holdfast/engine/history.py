@@ -4,12 +4,14 @@ Whatever was interrupted, cancelled or deleted before: no empty turn, each tool 
 exactly one result, no result without its call, a user's message first, arguments that are JSON objects.
 """
 
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.messages import (
+    Binary,
     BinaryPart,
     Message,
     Part,
@@ -30,6 +32,7 @@ _LONG_RESULT = 2_000
 _FEW = 3
 
 _LOST_RESULT = "No result: this call was interrupted. It may have had effects."
+_PICTURE_FOLLOWS = "[The picture stands in the message after the results.]"
 _IMAGES_LEFT_OUT = "[An image was attached, but this model cannot see images.]"
 
 
@@ -156,11 +159,28 @@ def _add_assistant(
     else:
         out.append(msgspec.structs.replace(message, parts=parts))
     answer = out[-1]
+    pictures: list[Part] = []
     for part in parts:
         if isinstance(part, ToolCallPart):
             call = part.data
             result = results.get(call.id) or ToolResult(call.id, call.name, _LOST_RESULT, "", is_error=True)
+            if result.data and info.supports_images and not info.takes_media_in_results:
+                pictures.append(_picture_of(result))
+                result = msgspec.structs.replace(
+                    result, data="", mime_type="", content=f"{result.content}\n{_PICTURE_FOLLOWS}"
+                )
             out.append(_answer(answer, result, info))
+    if pictures:
+        id = MessageId(f"{answer.id}:pictures")
+        out.append(msgspec.structs.replace(answer, role="user", id=id, parts=tuple(pictures)))
+
+
+def _picture_of(result: ToolResult) -> Part:
+    """Most providers take no picture in a tool's result: it stands in a message of its own after it."""
+    try:
+        return BinaryPart(Binary(f"{result.name}-{result.tool_call_id}", result.mime_type, b64decode(result.data)))
+    except ValueError:
+        return TextPart(Text("[The picture of this result is damaged.]"))
 
 
 def _assistant_parts(message: Message) -> Iterable[Part]:

@@ -6,9 +6,10 @@ from importlib import resources
 
 import msgspec
 
-from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.surroundings import Surroundings
 from holdfast.domain.tools import Permit, ToolContext
-from holdfast.engine.ports import Ledger, Models, Permissions, Tools
+from holdfast.engine.ports import Ledger, Lookout, Models, Permissions, Tools
 from holdfast.engine.settings import EngineSettings
 
 __all__ = ["Kit", "NothingAsked", "text"]
@@ -36,6 +37,7 @@ class Kit(msgspec.Struct, frozen=True):
     settings: EngineSettings
     permissions: Permissions = NothingAsked()
     environment: Mapping[str, str] = {}
+    lookout: Lookout | None = None
 
-    def system_prompt(self) -> str:
-        return text("system.md").replace("{directory}", self.path)
+    async def surroundings(self, session: SessionId) -> Surroundings:
+        return await self.lookout.look(session) if self.lookout else Surroundings(self.path)

@@ -19,11 +19,13 @@ from holdfast.domain.messages import Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.surroundings import Surroundings
 from holdfast.domain.tools import Permit, Tool, ToolContext
 
 __all__ = [
     "Clock",
     "Ledger",
+    "Lookout",
     "Model",
     "Models",
     "NewId",
@@ -146,6 +148,13 @@ class Models(Protocol):
 
     async def renewed(self, model: Model) -> Model | None:
         """The same model with new credentials, after its own were refused. None if there are no others."""
+
+
+class Lookout(Protocol):
+    """Who looks around before a session begins."""
+
+    async def look(self, session: SessionId) -> Surroundings:
+        """The same answer for a session, for as long as nothing changes that a model must know."""
 
 
 class Permissions(Protocol):

@@ -21,6 +21,7 @@ from holdfast.engine.assembly import Assembly
 from holdfast.engine.calls import NOT_RUN, answer_without_running, run_calls
 from holdfast.engine.compaction import continuation_note, is_nearly_full, summarize
 from holdfast.engine.history import conversation, size_of
+from holdfast.engine.instructions import system_prompt
 from holdfast.engine.kit import Kit
 from holdfast.engine.ports import Model
 from holdfast.engine.repetition import is_repeating, signature
@@ -49,7 +50,8 @@ class LimitReached(HoldfastError):
 
 async def drive(turn: Turn, kit: Kit, briefing: Briefing, boundary: Callable[[], Awaitable[None] | None]) -> None:
     """The turn of a prompt. `boundary` is asked before every provider request, and what it answers is awaited."""
-    loop = _Loop(turn, kit, await kit.models.large(), briefing)
+    system = system_prompt(await kit.surroundings(turn.run.session_id))
+    loop = _Loop(turn, kit, await kit.models.large(), briefing, system)
     while True:
         if (folds := boundary()) is not None:
             # Whoever is folded in comes after the prompt that began the turn.
@@ -70,13 +72,14 @@ async def drive_summary(turn: Turn, kit: Kit, briefing: Briefing) -> None:
 class _Loop:
     """What lasts from step to step."""
 
-    def __init__(self, turn: Turn, kit: Kit, model: Model, briefing: Briefing) -> None:
+    def __init__(self, turn: Turn, kit: Kit, model: Model, briefing: Briefing, system: str) -> None:
         self._turn = turn
         self._kit = kit
         self._asking = Asking(turn, kit, model)
         self._session = briefing.session
         self._earlier = briefing.messages
         self._note = ""
+        self._system = system
         self._signatures: list[bytes | None] = []
         self._made_room = False
 
@@ -119,8 +122,7 @@ class _Loop:
         summary = self._session.summary_message_id or None
         messages = conversation(self._history, info, summary=summary, note=self._note)
         specs = tuple(tool.spec for tool in tools)
-        system = self._kit.system_prompt()
-        return ModelRequest(self._session.id, system, messages, specs, info.max_output_tokens)
+        return ModelRequest(self._session.id, self._system, messages, specs, info.max_output_tokens)
 
     async def _act(self, assembly: Assembly, tools: Sequence[Tool]) -> tuple[bool, FinishReason]:
         """Run the tools that were asked for. Whether to go on, and the reason to store."""

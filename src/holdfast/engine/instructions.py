@@ -1,0 +1,63 @@
+"""What a model is told before the conversation: our own words, then the facts of the place. Pure.
+
+The order goes from what never changes to what changes most, so that a provider can keep the beginning.
+"""
+
+from collections.abc import Iterator
+
+from holdfast.domain.surroundings import ContextFile, GitState, Surroundings
+from holdfast.engine.kit import text
+
+__all__ = ["helper_instructions", "system_prompt"]
+
+
+def system_prompt(place: Surroundings) -> str:
+    """For the model that does the work."""
+    sections = [text("system.md").strip(), *_context(place), *place.notes, "\n".join(_facts(place))]
+    return "\n\n".join(sections) + "\n"
+
+
+def helper_instructions(place: Surroundings) -> str:
+    """For a sub-agent, which only looks."""
+    return "\n\n".join([text("task.md").strip(), "\n".join(_facts(place))]) + "\n"
+
+
+def _context(place: Surroundings) -> Iterator[str]:
+    if place.context:
+        yield "# How people work here\n\nThese files were written for you by the people of this project. Follow them."
+        yield from map(_file, place.context)
+
+
+def _file(file: ContextFile) -> str:
+    cut = f"\n[{file.left_out} more characters: read the file if you need them.]" if file.left_out else ""
+    return f'<file path="{file.path}">\n{file.text.strip()}{cut}\n</file>'
+
+
+def _facts(place: Surroundings) -> Iterator[str]:
+    yield "# Where you are"
+    yield ""
+    yield f"Directory: {place.directory}"
+    if place.platform:
+        yield f"Platform: {place.platform}"
+    if place.date:
+        yield f"Date: {place.date}"
+    if place.trailer:
+        yield f"When you commit, end the message with this line: {place.trailer}"
+    if place.git is None:
+        yield "The directory is not in a git repository."
+    else:
+        yield from _git(place.git)
+
+
+def _git(state: GitState) -> Iterator[str]:
+    yield f"Git branch: {state.branch or 'none'} (all of this as it was when the session began)"
+    if state.status:
+        yield "Changes that are not committed:"
+        yield from (f"  {line}" for line in state.status)
+        if state.more_changes:
+            yield f"  … and {state.more_changes} more"
+    else:
+        yield "No changes that are not committed."
+    if state.commits:
+        yield "Last commits:"
+        yield from (f"  {line}" for line in state.commits)
