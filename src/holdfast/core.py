@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,10 +12,12 @@ from holdfast.bus.bus import Bus
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.events import MessagePart
 from holdfast.domain.ledger import WorkspaceRecord
+from holdfast.engine.crews import Crew
 from holdfast.engine.engine import Engine, Outside
+from holdfast.engine.helpers import Helpers
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.kit import Kit
-from holdfast.engine.ports import Clock, Ledger, Models, NewId, Outlet, Tools
+from holdfast.engine.ports import Clock, Ledger, Lookout, Models, NewId, Outlet, Tools
 from holdfast.engine.recovery import Plan, recover
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.settings import EngineSettings
@@ -43,6 +45,7 @@ class Workspace:
         self.bus = bus
         self.inputs = Inputs(engine)
         self.sessions = Sessions(engine, self.inputs)
+        engine.kit.crews.sender = Helpers(engine, self.inputs, self.sessions).send
         self.recovered = recovered
 
     @property
@@ -68,6 +71,8 @@ class Parts(msgspec.Struct, frozen=True):
     new_id: NewId = new_id
     tap: Callable[[Outlet], Outlet] = lambda outlet: outlet
     """What stands between the engine and its bus: nothing, or somebody who listens in."""
+    lookout: Lookout | None = None
+    crews: Mapping[str, Crew] = {}
 
 
 async def open_workspace(path: str, parts: Parts) -> Workspace:
@@ -79,7 +84,17 @@ async def open_workspace(path: str, parts: Parts) -> Workspace:
         return engines[0].open_parts()
 
     bus = Bus(record, parts.ledger, open_parts)
-    kit = Kit(record.id, path, parts.ledger, parts.models, parts.tools, parts.settings)
+    kit = Kit(
+        record.id,
+        path,
+        parts.ledger,
+        parts.models,
+        parts.tools,
+        parts.settings,
+        lookout=parts.lookout,
+    )
+    for kind, crew in parts.crews.items():
+        kit.crews.add(kind, crew)
     engine = Engine(record, kit, Outside(parts.tap(bus), parts.clock, parts.new_id))
     engines.append(engine)
     return Workspace(engine, bus, await recover(engine))

@@ -12,6 +12,7 @@ HoldfastError
 │   ├── WorkspaceClosing
 │   ├── RunIdTaken
 │   ├── RunFolded
+│   ├── HelpersSession
 │   └── NotWaiting
 ├── StorageError
 │   ├── StorageUnavailable     nothing was written
@@ -36,6 +37,7 @@ __all__ = [
     "DatabaseDamaged",
     "DatabaseTooNew",
     "EmptyPrompt",
+    "HelpersSession",
     "HoldfastError",
     "InvalidRunId",
     "NotFound",
@@ -123,6 +125,10 @@ class RunFolded(Conflict):
     def __init__(self, host: RunId) -> None:
         super().__init__(f"This prompt was folded into run {host} and ends with it: cancel that run instead.")
         self.host = host
+
+
+class HelpersSession(Conflict):
+    """This session belongs to a helper and takes no prompts: send them to the session above it."""
 
 
 class NotWaiting(Conflict):

@@ -3,7 +3,16 @@
 import re
 from typing import NewType
 
-__all__ = ["MessageId", "RunId", "SessionId", "ToolCallId", "WorkspaceId", "is_valid_run_id"]
+__all__ = [
+    "MessageId",
+    "RunId",
+    "SessionId",
+    "ToolCallId",
+    "WorkspaceId",
+    "helper_session",
+    "is_helper_session",
+    "is_valid_run_id",
+]
 
 WorkspaceId = NewType("WorkspaceId", str)
 SessionId = NewType("SessionId", str)
@@ -11,9 +20,19 @@ RunId = NewType("RunId", str)
 MessageId = NewType("MessageId", str)
 ToolCallId = NewType("ToolCallId", str)
 
+_SENT_BY = "$$"
 _RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def is_valid_run_id(text: str) -> bool:
     """A client may choose a run id: 1 to 128 letters, digits, dots, underscores or dashes."""
     return _RUN_ID.fullmatch(text) is not None
+
+
+def helper_session(message: MessageId, call: ToolCallId) -> SessionId:
+    """The session of a helper says which call sent it: screens show it there."""
+    return SessionId(f"{message}{_SENT_BY}{call}")
+
+
+def is_helper_session(session: SessionId) -> bool:
+    return _SENT_BY in session

@@ -10,7 +10,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.models import ToolSpec
 
-__all__ = ["Permit", "Tool", "ToolContext", "ToolOutcome"]
+__all__ = ["Errand", "Permit", "Tool", "ToolContext", "ToolOutcome"]
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
@@ -37,6 +37,14 @@ class Permit(msgspec.Struct, frozen=True):
     description: str
     params: dict[str, Any]
     command: str = ""
+
+
+class Errand(msgspec.Struct, frozen=True):
+    """What a helper is sent to do, in a session of its own below the one that asks. `kind` says with which means."""
+
+    prompt: str
+    title: str
+    kind: str = "task"
 
 
 class ToolContext(Protocol):
@@ -73,6 +81,9 @@ class ToolContext(Protocol):
 
     async def permit(self, permit: Permit) -> None:
         """Return when it may be done, at once or after somebody was asked. Raises `PermissionDenied`."""
+
+    async def send(self, errand: Errand) -> str:
+        """The last words of a helper, which is stopped when this call is. Raises `ToolError` if it has none."""
 
     def say(self, text: str) -> None:
         """Output of a tool that still works, for those who watch. The model sees only the outcome."""

@@ -16,7 +16,7 @@ from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.messages import Message, ToolCall, ToolResult, encodable
-from holdfast.domain.tools import Permit, Tool, ToolOutcome
+from holdfast.domain.tools import Errand, Permit, Tool, ToolOutcome
 from holdfast.engine.kit import Kit
 from holdfast.engine.turn import Turn, TurnClosed
 
@@ -53,6 +53,9 @@ class _Context:
 
     async def permit(self, permit: Permit) -> None:
         await self._kit.permissions.permit(self, permit)
+
+    async def send(self, errand: Errand) -> str:
+        return await self._kit.crews.send(self, errand)
 
     def say(self, text: str) -> None:
         offset, self._said = self._said, self._said + len(text)

@@ -11,6 +11,7 @@ from typing import Literal
 from holdfast.domain.errors import (
     BadRequest,
     EmptyPrompt,
+    HelpersSession,
     HoldfastError,
     InvalidRunId,
     NotWaiting,
@@ -24,7 +25,7 @@ from holdfast.domain.errors import (
     WorkspaceClosing,
 )
 from holdfast.domain.events import RunEvent
-from holdfast.domain.ids import RunId, SessionId, is_valid_run_id
+from holdfast.domain.ids import RunId, SessionId, is_helper_session, is_valid_run_id
 from holdfast.domain.ledger import (
     Admit,
     Answer,
@@ -62,6 +63,8 @@ class Inputs:
     async def submit(self, prompt: Prompt) -> Run:
         """Accept a prompt: on disk and in its lane when this returns. The same request again answers the same."""
         _check(prompt)
+        if is_helper_session(prompt.session_id) and not prompt.parent_run_id:
+            raise HelpersSession
         run = self._new_run(prompt)
         refusal = self._would_refuse(run)
         if refusal is not None:

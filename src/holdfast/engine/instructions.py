@@ -17,9 +17,9 @@ def system_prompt(place: Surroundings) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def helper_instructions(place: Surroundings) -> str:
-    """For a sub-agent, which only looks."""
-    return "\n\n".join([text("task.md").strip(), "\n".join(_facts(place))]) + "\n"
+def helper_instructions(place: Surroundings, name: str = "task.md") -> str:
+    """For a helper, in the words of its crew."""
+    return "\n\n".join([text(name).strip(), "\n".join(_facts(place))]) + "\n"
 
 
 def _context(place: Surroundings) -> Iterator[str]:

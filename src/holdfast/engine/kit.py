@@ -9,6 +9,7 @@ import msgspec
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.surroundings import Surroundings
 from holdfast.domain.tools import Permit, ToolContext
+from holdfast.engine.crews import Crews
 from holdfast.engine.ports import Ledger, Lookout, Models, Permissions, Tools
 from holdfast.engine.settings import EngineSettings
 
@@ -38,6 +39,7 @@ class Kit(msgspec.Struct, frozen=True):
     permissions: Permissions = NothingAsked()
     environment: Mapping[str, str] = {}
     lookout: Lookout | None = None
+    crews: Crews = msgspec.field(default_factory=Crews)
 
     async def surroundings(self, session: SessionId) -> Surroundings:
         return await self.lookout.look(session) if self.lookout else Surroundings(self.path)

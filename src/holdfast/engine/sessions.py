@@ -16,10 +16,12 @@ class Sessions:
         self._engine = engine
         self._inputs = inputs
 
-    async def create(self, title: str = "New session", parent: SessionId | None = None) -> Session:
+    async def create(
+        self, title: str = "New session", parent: SessionId | None = None, id: SessionId | None = None
+    ) -> Session:
         now = self._engine.outside.clock.now_ms() // 1000
         session = Session(
-            id=SessionId(self._engine.outside.new_id()),
+            id=id or SessionId(self._engine.outside.new_id()),
             parent_session_id=parent or SessionId(""),
             title=title,
             message_count=0,

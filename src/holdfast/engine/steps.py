@@ -21,9 +21,9 @@ from holdfast.engine.assembly import Assembly
 from holdfast.engine.calls import NOT_RUN, answer_without_running, run_calls
 from holdfast.engine.compaction import continuation_note, is_nearly_full, summarize
 from holdfast.engine.history import conversation, size_of
-from holdfast.engine.instructions import system_prompt
+from holdfast.engine.instructions import helper_instructions, system_prompt
 from holdfast.engine.kit import Kit
-from holdfast.engine.ports import Model
+from holdfast.engine.ports import Model, Tools
 from holdfast.engine.repetition import is_repeating, signature
 from holdfast.engine.turn import Turn
 
@@ -50,8 +50,7 @@ class LimitReached(HoldfastError):
 
 async def drive(turn: Turn, kit: Kit, briefing: Briefing, boundary: Callable[[], Awaitable[None] | None]) -> None:
     """The turn of a prompt. `boundary` is asked before every provider request, and what it answers is awaited."""
-    system = system_prompt(await kit.surroundings(turn.run.session_id))
-    loop = _Loop(turn, kit, await kit.models.large(), briefing, system)
+    loop = await _loop_for(turn, kit, briefing)
     while True:
         if (folds := boundary()) is not None:
             # Whoever is folded in comes after the prompt that began the turn.
@@ -69,10 +68,19 @@ async def drive_summary(turn: Turn, kit: Kit, briefing: Briefing) -> None:
         await summarize(turn, asking, briefing.session, briefing.messages)
 
 
+async def _loop_for(turn: Turn, kit: Kit, briefing: Briefing) -> "_Loop":
+    place = await kit.surroundings(turn.run.session_id)
+    crew = kit.crews.of(turn.run.run_id)
+    if crew is None:
+        return _Loop(turn, kit, await kit.models.large(), briefing, system_prompt(place), kit.tools)
+    model = await (kit.models.small() if crew.model == "small" else kit.models.large())
+    return _Loop(turn, kit, model, briefing, helper_instructions(place, crew.text), crew.tools)
+
+
 class _Loop:
     """What lasts from step to step."""
 
-    def __init__(self, turn: Turn, kit: Kit, model: Model, briefing: Briefing, system: str) -> None:
+    def __init__(self, turn: Turn, kit: Kit, model: Model, briefing: Briefing, system: str, tools: Tools) -> None:
         self._turn = turn
         self._kit = kit
         self._asking = Asking(turn, kit, model)
@@ -80,6 +88,7 @@ class _Loop:
         self._earlier = briefing.messages
         self._note = ""
         self._system = system
+        self._tools = tools
         self._signatures: list[bytes | None] = []
         self._made_room = False
 
@@ -93,7 +102,7 @@ class _Loop:
 
     async def step(self) -> bool:
         """One provider request and its tools. True if the model is to be asked again."""
-        tools = await self._kit.tools.current()
+        tools = await self._tools.current()
         request = self._request(tools)
         await self._turn.begin_step(self._info)
         try:

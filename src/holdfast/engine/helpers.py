@@ -1,0 +1,87 @@
+"""Helpers: runs that a tool starts in a session of its own, below the one it works for.
+
+A helper belongs to the run that sent it: it is cancelled with it, ends before it goes on, and is not taken up
+again after a crash. What it may use and how it is told to work depends on its crew.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from holdfast.domain.errors import HoldfastError, ToolError
+from holdfast.domain.ids import RunId, SessionId, helper_session
+from holdfast.domain.ledger import PatchSession
+from holdfast.domain.messages import text_of
+from holdfast.domain.runs import Prompt, Run
+from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.tools import Errand, ToolContext
+from holdfast.engine.ending import last_answer
+from holdfast.engine.engine import Engine
+from holdfast.engine.inputs import Inputs
+from holdfast.engine.sessions import Sessions
+from holdfast.tasks import TaskOwner
+
+__all__ = ["Helpers"]
+
+
+class Helpers:
+    """Sends helpers out and waits for them."""
+
+    def __init__(self, engine: Engine, inputs: Inputs, sessions: Sessions) -> None:
+        self._engine = engine
+        self._inputs = inputs
+        self._sessions = sessions
+        self._tasks = TaskOwner()
+
+    async def send(self, context: ToolContext, errand: Errand) -> str:
+        """The helper's last words. Raises `ToolError` if it has none to say."""
+        name = helper_session(context.message_id, context.tool_call_id)
+        session = await self._sessions.create(errand.title, context.session_id, name)
+        prompt = Prompt(
+            session.id,
+            errand.prompt,
+            run_id=RunId(self._engine.outside.new_id()),
+            interactive=False,
+            parent_run_id=context.run_id,
+        )
+        crews = self._engine.kit.crews
+        crews.assign(prompt.run_id, errand.kind)
+        try:
+            run = await self._finished(prompt)
+        finally:
+            crews.dismiss(prompt.run_id)
+        await self._charge(context, session.id)
+        return await self._words(run)
+
+    async def _finished(self, prompt: Prompt) -> Run:
+        """The helper's run, at its end: by itself, or because the one that sent it was stopped."""
+        submitted = self._tasks.start(self._inputs.submit(prompt), name=f"helper {prompt.run_id}")
+        try:
+            await asyncio.shield(submitted)
+            await self._engine.until_quiet(prompt.session_id)
+        except asyncio.CancelledError:
+            with suppress(HoldfastError):
+                await submitted
+                await self._inputs.cancel(prompt.session_id)
+                await self._engine.until_quiet(prompt.session_id)
+            raise
+        record = await self._engine.kit.ledger.run(self._engine.record.id, prompt.run_id)
+        if record is None:
+            raise ToolError("The helper was lost: its run is not stored.")
+        return record.run
+
+    async def _charge(self, context: ToolContext, session: SessionId) -> None:
+        """What a helper costs is part of what the session costs."""
+        child = await self._engine.kit.ledger.session(self._engine.record.id, session)
+        if child is not None and child.cost:
+            now = context.now_ms() // 1000
+            await context.record(PatchSession(SessionPatch(context.session_id, now, add_cost=child.cost)))
+
+    async def _words(self, run: Run) -> str:
+        if run.outcome != "completed":
+            raise ToolError(f"The helper did not finish: {run.error or run.outcome}.")
+        messages = await self._engine.kit.ledger.messages_of_run(self._engine.record.id, run.run_id)
+        answer = last_answer(messages, set())
+        words = text_of(answer).strip() if answer else ""
+        if not words:
+            raise ToolError("The helper finished without a word. Ask again, more precisely.")
+        return words

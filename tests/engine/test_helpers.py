@@ -1,0 +1,191 @@
+"""Helpers: runs that a tool sends out, and that end with the run that sent them."""
+
+import msgspec
+import pytest
+
+from engine.helpers import PATIENT, results_of, texts_of
+from holdfast.domain.errors import HelpersSession
+from holdfast.domain.events import RunCompleteEvent
+from holdfast.domain.ids import RunId, SessionId, helper_session, is_helper_session
+from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.domain.usage import Price, Usage
+from holdfast.engine.crews import Crew
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.testing.gates import Gate, GatedTool, SimpleTool
+from holdfast.testing.harness import FixedModels, FixedTools, World
+
+ERRAND = Errand("look for it", "A helper's session")
+
+
+async def send(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+    return ToolOutcome(await context.send(msgspec.structs.replace(ERRAND, kind=str(arguments.get("kind", "task")))))
+
+
+def sender() -> SimpleTool:
+    return SimpleTool("agent", send, is_parallel=True)
+
+
+def scripted(helper: Step, *, calls: int = 1) -> ScriptedModel:
+    """Sends helpers, then says what they said; a helper plays its own step."""
+
+    def script(request: ModelRequest) -> Step:
+        if is_helper_session(request.session_id):
+            return helper
+        if request.messages[-1].role == "tool":
+            return Step((Say("they said: " + " and ".join(r.content for r in results_of(request.messages))),))
+        return Step(tuple(Call("agent") for _ in range(calls)))
+
+    return ScriptedModel(script, info=ModelInfo("test", "m", price=Price(output=1_000_000.0)))
+
+
+async def opened(model: ScriptedModel, *helper_tools: SimpleTool, small: ScriptedModel | None = None) -> World:
+    tools = FixedTools(helper_tools)
+    world = await World.open(FixedModels(model, small), tools=[sender()], settings=PATIENT)
+    world.workspace.engine.kit.crews.add("task", Crew(tools))
+    world.workspace.engine.kit.crews.add("fetch", Crew(tools, "small", "fetch.md"))
+    return world
+
+
+async def children(world: World) -> list[SessionId]:
+    runs = await world.ledger.runs(world.workspace.record.id, None, 100, 0)
+    return [run.session_id for run in runs if run.parent_run_id]
+
+
+async def test_a_helper_answers_in_a_session_of_its_own() -> None:
+    model = scripted(Step((Say("it is in a.py"),)))
+    world = await opened(model)
+    await world.prompt("find it", "r1")
+    await world.quiet()
+    assert world.end_of("r1").text == "they said: it is in a.py"
+    answer = (await world.messages())[1]
+    child = helper_session(answer.id, answer.tool_calls[0].id)
+    assert await children(world) == [child]
+    stored = await world.ledger.session(world.workspace.record.id, child)
+    assert stored is not None
+    assert (stored.parent_session_id, stored.title) == (world.session, "A helper's session")
+    assert texts_of(await world.messages(child), "user") == ["look for it"]
+    await world.close()
+
+
+async def test_a_helper_has_its_own_tools_and_words() -> None:
+    model = scripted(Step((Say("found"),)))
+    world = await opened(model, SimpleTool("view", send))
+    await world.prompt("find it", "r1")
+    await world.quiet()
+    first, helper, _ = model.requests
+    assert [spec.name for spec in first.tools] == ["agent"]
+    assert [spec.name for spec in helper.tools] == ["view"]
+    assert first.system != helper.system
+    assert "helper of Holdfast" in helper.system
+    await world.close()
+
+
+async def test_a_crew_may_use_the_small_model() -> None:
+    small = ScriptedModel([Step((Say("from the small one"),))])
+    steps = [Step((Call("agent", '{"kind":"fetch"}'),)), Step((Say("done"),))]
+    world = await opened(ScriptedModel(steps), small=small)
+    await world.prompt("find it", "r1")
+    await world.quiet()
+    assert [result.content for result in results_of(await world.messages())] == ["from the small one"]
+    assert "on the web" in small.requests[0].system
+    await world.close()
+
+
+async def test_helpers_work_side_by_side_and_each_ends_once() -> None:
+    gate = Gate()
+
+    async def wait(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        await gate()
+        return ToolOutcome("seen")
+
+    def script(request: ModelRequest) -> Step:
+        if is_helper_session(request.session_id):
+            return Step((Say("yes"),)) if request.messages[-1].role == "tool" else Step((Call("look"),))
+        return Step((Say("done"),)) if request.messages[-1].role == "tool" else Step((Call("agent"), Call("agent")))
+
+    world = await opened(ScriptedModel(script), SimpleTool("look", wait))
+    await world.prompt("find it", "r1")
+    await gate.reached.wait()
+    gate.open()
+    await world.quiet()
+    assert len(set(await children(world))) == 2
+    assert len([end for end in world.ends() if end.run_id != "r1"]) == 2
+    assert world.ends()[-1].run_id == "r1"
+    await world.close()
+
+
+async def test_a_helper_is_cancelled_with_the_run_that_sent_it() -> None:
+    tool = GatedTool("look")
+    world = await opened(scripted(Step((Call("look"),))), tool)
+    await world.prompt("find it", "r1")
+    await tool.gate.reached.wait()
+    await world.cancel()
+    await world.quiet()
+    assert [(end.outcome, end.run_id == "r1") for end in world.ends()] == [("cancelled", False), ("cancelled", True)]
+    assert tool.running == 0
+    await world.assert_valid()
+    await world.close()
+
+
+async def test_a_helper_that_fails_is_a_result() -> None:
+    world = await opened(scripted(Step((Fail("no such model"),))))
+    await world.prompt("find it", "r1")
+    await world.quiet()
+    (result,) = results_of(await world.messages())
+    assert result.is_error
+    assert "no such model" in result.content
+    assert world.end_of("r1").outcome == "completed"
+    await world.close()
+
+
+async def test_a_helper_without_a_word_is_an_error_the_model_can_act_on() -> None:
+    world = await opened(scripted(Step(())))
+    await world.prompt("find it", "r1")
+    await world.quiet()
+    (result,) = results_of(await world.messages())
+    assert (result.is_error, "without a word" in result.content) == (True, True)
+    await world.close()
+
+
+async def test_what_a_helper_costs_is_part_of_what_the_session_costs() -> None:
+    world = await opened(scripted(Step((Say("found"),), usage=Usage(input_tokens=1, output_tokens=3))))
+    await world.prompt("find it", "r1")
+    await world.quiet()
+    session = await world.ledger.session(world.workspace.record.id, world.session)
+    assert session is not None
+    assert session.cost == pytest.approx(3.0)
+    await world.close()
+
+
+async def test_nobody_prompts_a_helper() -> None:
+    world = await opened(scripted(Step((Say("found"),))))
+    await world.prompt("find it", "r1")
+    await world.quiet()
+    (child,) = await children(world)
+    with pytest.raises(HelpersSession):
+        await world.prompt("you there?", session=child)
+    await world.close()
+
+
+async def test_without_crews_there_are_no_helpers() -> None:
+    world = await World.open(scripted(Step((Say("never"),))), tools=[sender()], settings=PATIENT)
+    await world.prompt("find it", "r1")
+    await world.quiet()
+    (result,) = results_of(await world.messages())
+    assert result.is_error
+    assert not await children(world)
+    await world.close()
+
+
+async def test_a_shutdown_ends_both() -> None:
+    tool = GatedTool("look")
+    world = await opened(scripted(Step((Call("look"),))), tool)
+    await world.prompt("find it", "r1")
+    await tool.gate.reached.wait()
+    await world.close()
+    told = [event.payload.payload for _, event in world.tape.events if isinstance(event, RunCompleteEvent)]
+    assert sorted((end.outcome, end.run_id == RunId("r1")) for end in told) == [
+        ("interrupted", False),
+        ("interrupted", True),
+    ]
