@@ -1,0 +1,1 @@
+"""The terminal app: a client like any other. Widgets show a view; they compute nothing."""

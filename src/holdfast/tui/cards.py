@@ -1,0 +1,140 @@
+"""What the card of each tool shows: a line that says what it does, and lines below it. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from difflib import unified_diff
+from itertools import islice
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.tui.blocks import Card
+
+__all__ = ["Line", "LineKind", "body_of", "facts_of", "headline_of"]
+
+LineKind = Literal["plain", "added", "removed", "hunk", "done", "doing", "todo", "error"]
+Line: TypeAlias = tuple[LineKind, str]
+
+_MOST_LINES = 2_000
+
+
+def facts_of(text: str) -> dict[str, Any]:
+    """A JSON object, or nothing: half of one is what a call that is still being written looks like."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
+
+
+def headline_of(card: Card, directory: str = "") -> str:
+    """What the tool was asked to do, in one line."""
+    asked = facts_of(card.input)
+    for key in ("command", "file_path", "pattern", "url", "path", "prompt", "query", "shell_id"):
+        value = asked.get(key)
+        if isinstance(value, str) and value.strip():
+            return _shown(value, directory) + _more(card.name, asked)
+    if card.name == "todos":
+        return _progress(facts_of(card.metadata) or asked)
+    if card.name == "question":
+        questions = asked.get("questions")
+        return f"{len(questions)} questions" if isinstance(questions, list) and len(questions) > 1 else ""
+    return ""
+
+
+def _shown(value: str, directory: str) -> str:
+    first, _, rest = value.strip().partition("\n")
+    first = first.removeprefix(directory + "/") if directory else first
+    return f"{first} …" if rest.strip() else first
+
+
+def _more(name: str, asked: Mapping[str, Any]) -> str:
+    match name:
+        case "grep" | "glob" if asked.get("path"):
+            return f"  in {asked['path']}"
+        case "view" if asked.get("offset"):
+            return f"  from line {asked['offset']}"
+        case "bash" if asked.get("run_in_background"):
+            return "  (in the background)"
+        case _:
+            return ""
+
+
+def _progress(facts: Mapping[str, Any]) -> str:
+    todos = facts.get("todos")
+    if not isinstance(todos, list) or not todos:
+        return ""
+    done = sum(isinstance(todo, dict) and todo.get("status") == "completed" for todo in todos)
+    return f"{done} of {len(todos)} done"
+
+
+def body_of(card: Card) -> list[Line]:
+    """Everything there is to show below the headline, bounded."""
+    if card.state == "failed":
+        return [("error", line) for line in islice(_lines(card.content), _MOST_LINES)]
+    draw = _BODIES.get(card.name, _plain)
+    return list(islice(draw(card), _MOST_LINES))
+
+
+def _lines(text: str) -> Iterator[str]:
+    yield from (line.expandtabs(4) for line in text.strip("\n").splitlines())
+
+
+def _plain(card: Card) -> Iterator[Line]:
+    yield from (("plain", line) for line in _lines(card.content or card.output))
+
+
+def _shell(card: Card) -> Iterator[Line]:
+    text = str(facts_of(card.metadata).get("output", "") or card.content or card.output)
+    yield from (("plain", line) for line in _lines(text.partition("\n<cwd>")[0]))
+
+
+def _nothing(_: Card) -> Iterator[Line]:
+    yield from ()
+
+
+def _change(card: Card) -> Iterator[Line]:
+    facts = facts_of(card.metadata)
+    diff = facts.get("diff")
+    if isinstance(diff, str):
+        yield from _diff(diff.splitlines())
+        return
+    old, new = facts.get("old_content"), facts.get("new_content")
+    if isinstance(new, str):
+        before = old.splitlines() if isinstance(old, str) else []
+        yield from _diff(unified_diff(before, new.splitlines(), lineterm="", n=3))
+        return
+    asked = facts_of(card.input)
+    if card.state != "done" and isinstance(asked.get("content"), str):
+        yield from (("added", f"+{line}") for line in _lines(asked["content"]))
+
+
+def _diff(lines: "Iterator[str] | list[str]") -> Iterator[Line]:
+    for line in lines:
+        if line.startswith(("+++", "---")):
+            continue
+        if line.startswith("@@"):
+            yield "hunk", line
+        elif line.startswith("+"):
+            yield "added", line.expandtabs(4)
+        elif line.startswith("-"):
+            yield "removed", line.expandtabs(4)
+        else:
+            yield "plain", line.expandtabs(4)
+
+
+def _todos(card: Card) -> Iterator[Line]:
+    todos = (facts_of(card.metadata) or facts_of(card.input)).get("todos")
+    kinds: dict[str, LineKind] = {"completed": "done", "in_progress": "doing"}
+    for todo in todos if isinstance(todos, list) else ():
+        if isinstance(todo, dict):
+            yield kinds.get(str(todo.get("status")), "todo"), str(todo.get("content", ""))
+
+
+_BODIES: Mapping[str, Callable[[Card], Iterator[Line]]] = {
+    "bash": _shell,
+    "job_output": _plain,
+    "view": _nothing,
+    "write": _change,
+    "edit": _change,
+    "multiedit": _change,
+    "todos": _todos,
+}

@@ -1,0 +1,39 @@
+"""Markdown in pieces that do not change any more, but for the last: text that streams in costs its tail. Pure."""
+
+import re
+
+__all__ = ["chunks_of"]
+
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+_MARK = re.compile(r"^ {0,3}([-*+]( |$)|\d{1,9}([.)]( |$)|$)|>|\|)")
+"""How a line of a list, a quote or a table begins, or may begin once the rest of it has come."""
+
+
+def chunks_of(text: str) -> list[str]:
+    """The text cut at blank lines, outside of code, lists, quotes and tables; each piece is a whole of its own."""
+    chunks: list[str] = []
+    lines: list[str] = []
+    fence = ""
+    blank = False
+    for line in text.split("\n"):
+        if fence:
+            lines.append(line)
+            if line.strip().startswith(fence) and not line.strip(" `~"):
+                fence = ""
+            continue
+        if blank and line.strip() and lines and not _goes_on(lines[0], line):
+            chunks.append("\n".join(lines).strip("\n"))
+            lines = []
+        opening = _FENCE.match(line)
+        if opening:
+            fence = opening[1]
+        blank = not line.strip()
+        lines.append(line)
+    if any(line.strip() for line in lines):
+        chunks.append("\n".join(lines).strip("\n"))
+    return chunks
+
+
+def _goes_on(first: str, line: str) -> bool:
+    """Whether a line after a blank one still belongs to the list or quote that the piece began with."""
+    return bool(_MARK.match(first)) and (line.startswith(("  ", "\t")) or bool(_MARK.match(line)))

@@ -1,0 +1,93 @@
+"""A list one can narrow down by typing."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+from rich.text import Text
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, OptionList
+from textual.widgets.option_list import Option
+
+__all__ = ["Choice", "Picker", "matching"]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One line: what it is called, what is known about it, and the value it stands for."""
+
+    value: str
+    title: str
+    detail: str = ""
+    mark: str = ""
+
+
+def matching(choices: Sequence[Choice], words: str) -> list[Choice]:
+    """Those that contain every word, the best first: a title that begins with it, then one that has it."""
+    wanted = words.lower().split()
+    found = [choice for choice in choices if all(word in f"{choice.title} {choice.detail}".lower() for word in wanted)]
+    if not wanted:
+        return found
+    first = wanted[0]
+    return sorted(
+        found, key=lambda choice: (not choice.title.lower().startswith(first), first not in choice.title.lower())
+    )
+
+
+class Picker(ModalScreen[str | None]):
+    """Answers the value that was chosen, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Close")]
+
+    def __init__(self, title: str, choices: Sequence[Choice], hint: str = "") -> None:
+        super().__init__()
+        self._title = title
+        self._choices = choices
+        self._hint = hint or "enter choose · esc close"
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label(self._title, classes="dialog-title")
+            yield Input(placeholder="Type to narrow it down")
+            yield OptionList()
+            yield Label(self._hint, classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        self._fill("")
+        self.query_one(Input).focus()
+
+    @on(Input.Changed)
+    def _narrow(self, event: Input.Changed) -> None:
+        self._fill(event.value)
+
+    def _fill(self, words: str) -> None:
+        options = self.query_one(OptionList)
+        options.clear_options()
+        for choice in matching(self._choices, words):
+            line = Text.assemble((f"{choice.mark or ' '} ", "bold"), choice.title, ("  ", ""), (choice.detail, "dim"))
+            line.no_wrap, line.overflow = True, "ellipsis"
+            options.add_option(Option(line, id=choice.value))
+        if options.option_count:
+            options.highlighted = 0
+
+    def on_key(self, event: events.Key) -> None:
+        options = self.query_one(OptionList)
+        if event.key in ("up", "down") and options.option_count:
+            options.action_cursor_up() if event.key == "up" else options.action_cursor_down()
+            event.stop()
+
+    @on(Input.Submitted)
+    def _chosen_by_enter(self) -> None:
+        options = self.query_one(OptionList)
+        if options.highlighted is not None:
+            self.dismiss(options.get_option_at_index(options.highlighted).id)
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option.id)
+
+    def action_leave(self) -> None:
+        self.dismiss(None)

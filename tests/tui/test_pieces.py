@@ -1,0 +1,240 @@
+"""The pure parts of the terminal app: what is shown, before anything is drawn."""
+
+import json
+import random
+
+import pytest
+from rich.console import Console
+
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.messages import (
+    Finish,
+    FinishPart,
+    Message,
+    Part,
+    Reasoning,
+    ReasoningPart,
+    Role,
+    Text,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+)
+from holdfast.domain.runs import Run
+from holdfast.tui.blocks import Block, Card, Note, Prose, Saying, Thought, blocks_of
+from holdfast.tui.cards import body_of, headline_of
+from holdfast.tui.chunks import chunks_of
+from holdfast.tui.look import DARK, LIGHT
+from holdfast.tui.paint import FOLDED_LINES, paint
+from holdfast.tui.rows import Rows
+from holdfast.tui.status import activity_of, elapsed, money, thousands
+
+CALL = ToolCallId("c1")
+DONE = FinishPart(Finish("end_turn", 1))
+
+
+def message(role: Role, *parts: Part, id: str = "m1") -> Message:
+    return Message(parts, MessageId(id), role, SessionId("s1"), "", "", 1, 1, run_id=RunId("r1"))
+
+
+def shown(item: Message, **results: ToolResult) -> list[Block]:
+    return list(blocks_of(item, {ToolCallId(name): result for name, result in results.items()}, {}))
+
+
+def drawn(block: Block, width: int = 60, *, is_unfolded: bool = False) -> list[str]:
+    console = Console(width=width, color_system=None)
+    lines = console.render_lines(paint(block, DARK, is_unfolded=is_unfolded), console.options, pad=False)
+    return ["".join(segment.text for segment in line).rstrip() for line in lines]
+
+
+# Markdown in pieces.
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("", []),
+        ("one", ["one"]),
+        ("one\n\ntwo\n\n\nthree\n", ["one", "two", "three"]),
+        ("a\n\n```py\nx = 1\n\ny = 2\n```\n\nb", ["a", "```py\nx = 1\n\ny = 2\n```", "b"]),
+        ("- a\n\n- b\n\nend", ["- a\n\n- b", "end"]),
+        ("1. a\n\n   more\n\n2. b", ["1. a\n\n   more\n\n2. b"]),
+        ("~~~\n```\n\n~~~\n\nx", ["~~~\n```\n\n~~~", "x"]),
+        ("```\nnever closed\n\nstill code", ["```\nnever closed\n\nstill code"]),
+    ],
+)
+def test_text_is_cut_where_a_piece_is_complete(text: str, pieces: list[str]) -> None:
+    assert chunks_of(text) == pieces
+
+
+def test_growth_changes_nothing_but_the_last_piece() -> None:
+    text = "# Title\n\nSome words.\n\n```sh\nls\n\npwd\n```\n\n- a\n- b\n\n  more\n\nThe end.\n\n| a |\n|---|\n| 1 |\n"
+    before: list[str] = []
+    for end in range(len(text) + 1):
+        now = chunks_of(text[:end])
+        assert now[: len(before) - 1] == before[:-1]
+        before = now
+
+
+# Blocks.
+
+
+def test_a_prompt_and_its_answer() -> None:
+    assert shown(message("user", TextPart(Text("hello\n")))) == [Saying("hello")]
+    assert shown(message("assistant", TextPart(Text("one\n\ntwo")), DONE)) == [Prose("one"), Prose("two")]
+    assert shown(message("assistant", TextPart(Text("one\n\ntwo")))) == [Prose("one"), Prose("two", is_open=True)]
+
+
+def test_thoughts_are_open_until_they_end() -> None:
+    assert shown(message("assistant", ReasoningPart(Reasoning("hm", "", 10)))) == [Thought("hm", is_open=True)]
+    assert shown(message("assistant", ReasoningPart(Reasoning("hm", "", 10, 14)))) == [Thought("hm", 4)]
+
+
+def test_a_card_knows_how_its_tool_fares() -> None:
+    called = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "")))
+    running = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "{}", finished=True)))
+    assert shown(called) == [Card("ls", "", "called", call=CALL)]
+    assert list(blocks_of(running, {}, {CALL: "so far"})) == [Card("ls", "{}", "running", output="so far", call=CALL)]
+    good = ToolResult(CALL, "ls", "a.txt", "{}", is_error=False)
+    assert shown(running, c1=good) == [Card("ls", "{}", "done", "a.txt", "{}", call=CALL)]
+    bad = ToolResult(CALL, "ls", "no such place", "", is_error=True)
+    assert shown(running, c1=bad) == [Card("ls", "{}", "failed", "no such place", call=CALL)]
+
+
+def test_ends_that_are_not_good_say_so() -> None:
+    def ended(finish: Finish) -> list[Block]:
+        return shown(message("assistant", FinishPart(finish)))
+
+    assert ended(Finish("canceled", 1)) == [Note("cancelled", "Cancelled")]
+    assert ended(Finish("error", 1, "No key", "Set one.")) == [Note("error", "No key", "Set one.")]
+    assert ended(Finish("end_turn", 1)) == []
+
+
+# Cards.
+
+
+def test_headlines_say_what_is_done() -> None:
+    def headline(name: str, **asked: object) -> str:
+        return headline_of(Card(name, json.dumps(asked), "running"), "/home/me/project")
+
+    assert headline("bash", command="make test\nmake install") == "make test …"
+    assert headline("view", file_path="/home/me/project/src/a.py", offset=20) == "src/a.py  from line 20"
+    assert headline("grep", pattern="TODO", path="src") == "TODO  in src"
+    assert headline_of(Card("bash", '{"command": "ma', "called")) == ""
+
+
+def test_a_change_is_a_diff() -> None:
+    facts = json.dumps({"old_content": "a\nb\n", "new_content": "a\nc\n"})
+    card = Card("edit", "{}", "done", "Edited.", facts)
+    assert [line for line in body_of(card) if line[0] in ("added", "removed")] == [("removed", "-b"), ("added", "+c")]
+
+
+def test_a_todo_list_is_a_list() -> None:
+    todos = [{"content": "look", "status": "completed"}, {"content": "leap", "status": "in_progress"}]
+    card = Card("todos", "{}", "done", "", json.dumps({"todos": todos}))
+    assert body_of(card) == [("done", "look"), ("doing", "leap")]
+    assert headline_of(card) == "1 of 2 done"
+
+
+def test_long_output_is_folded_and_a_running_command_shows_its_end() -> None:
+    output = "\n".join(f"line {number}" for number in range(100))
+    done = drawn(Card("bash", '{"command":"seq"}', "done", output))
+    assert len(done) == 1 + FOLDED_LINES + 1
+    assert "line 0" in done[1]
+    assert "92 more lines" in done[-1]
+    running = drawn(Card("bash", '{"command":"seq"}', "running", output=output))
+    assert "line 99" in running[-1]
+    assert len(drawn(Card("bash", "{}", "done", output), is_unfolded=True)) == 101
+
+
+def test_thoughts_are_folded() -> None:
+    assert drawn(Thought("first\nsecond", 3)) == ["  ✻ Thought for 3 s"]
+    assert drawn(Thought("first\nsecond", 3), is_unfolded=True)[1:] == ["  │ first", "  │ second"]
+
+
+@pytest.mark.parametrize("look", [DARK, LIGHT])
+@pytest.mark.parametrize("width", [10, 20, 80, 200])
+def test_nothing_is_wider_than_the_screen(width: int, look: object) -> None:
+    blocks: list[Block] = [
+        Saying("a word " * 50),
+        Prose("| a | b |\n|---|---|\n| " + "x" * 90 + " | 2 |"),
+        Prose("```py\n" + "y" * 300 + "\n```"),
+        Card("bash", json.dumps({"command": "z" * 300}), "done", "日本語" * 100),
+        Note("error", "It failed", "w" * 300),
+        Thought("deep " * 90, is_open=True),
+    ]
+    console = Console(width=width, color_system=None)
+    for block in blocks:
+        for line in console.render_lines(paint(block, DARK), console.options, pad=False):
+            assert sum(segment.cell_length for segment in line) <= width
+
+
+# Rows.
+
+
+def model_of(rows: Rows[str]) -> list[tuple[str, int]]:
+    """Line by line: which block, and which line of it; -1 is a gap."""
+    lines: list[tuple[str, int]] = []
+    for row in rows.rows:
+        lines += [(str(row.block), -1)] * row.gap + [(str(row.block), line) for line in range(row.height)]
+    return lines
+
+
+def any_block(dice: random.Random) -> Block:
+    return Card("ls", "{}", "done") if dice.random() < 0.5 else Prose("word " * dice.randrange(60))
+
+
+def test_rows_find_every_line_whatever_happened_before() -> None:
+    dice = random.Random(7)
+    rows: Rows[str] = Rows()
+    for _ in range(400):
+        id = MessageId(f"m{dice.randrange(12)}")
+        match dice.randrange(5):
+            case 0:
+                rows.remove(id)
+            case 1:
+                rows.resize(dice.randrange(20, 120))
+            case 2 if rows.rows:
+                index = dice.randrange(len(rows.rows))
+                rows.rows[index].height = dice.randrange(1, 6)
+                rows.settle(index)
+            case _:
+                count = dice.randrange(4)
+                blocks = [any_block(dice) for _ in range(count)]
+                rows.put(id, blocks)
+        lines = model_of(rows)
+        assert rows.height == len(lines)
+        for line, (block, inside) in enumerate(lines):
+            index = rows.at(line)
+            row = rows.rows[index]
+            found = line - rows.top(index) - row.gap
+            assert (str(row.block), found if found >= 0 else -1) == (block, inside)
+
+
+def test_equal_blocks_keep_their_lines() -> None:
+    rows: Rows[str] = Rows()
+    rows.put(MessageId("m1"), [Prose("a"), Prose("b", is_open=True)])
+    rows.rows[0].lines = ["a"]
+    rows.put(MessageId("m1"), [Prose("a"), Prose("b c", is_open=True)])
+    assert rows.rows[0].lines == ["a"]
+    assert rows.rows[1].lines is None
+
+
+# Words about what goes on.
+
+
+def test_what_is_going_on() -> None:
+    run = Run(RunId("r1"), SessionId("s1"), "active", "queue", 1, started_at=2)
+    assert activity_of([], None) == ""
+    assert activity_of([run], None) == "Waiting for the model"
+    assert activity_of([run], message("assistant", TextPart(Text("x")))) == "Writing"
+    assert activity_of([run], message("assistant", ToolCallPart(ToolCall(CALL, "bash", "{}", finished=True)))) == (
+        "Running bash"
+    )
+
+
+def test_numbers_for_people() -> None:
+    assert [elapsed(ms) for ms in (900, 61_000, 3_720_000)] == ["0 s", "1 min 01 s", "1 h 02 min"]
+    assert [thousands(count) for count in (999, 1_500, 2_000_000)] == ["999", "1.5k", "2.0M"]
+    assert [money(dollars) for dollars in (0.0, 0.0012, 1.5)] == ["$0.00", "$0.0012", "$1.50"]
