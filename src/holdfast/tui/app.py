@@ -1,18 +1,22 @@
 """The terminal app. It shows what the link's view holds and passes on what a person wants; it decides nothing else."""
 
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 from rich.text import Text
 from textual import on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
 from textual.widgets import Static
 
 from holdfast.client.errors import ClientError
 from holdfast.client.locate import Where
+from holdfast.domain.asks import QuestionRequest
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
@@ -23,6 +27,7 @@ from holdfast.tui.look import DARK, LIGHT
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.permission import PermissionScreen
 from holdfast.tui.screens.picker import Choice, Picker
+from holdfast.tui.screens.question import QuestionScreen
 from holdfast.tui.status import activity_of, elapsed, usage_of
 from holdfast.tui.themes import THEMES
 from holdfast.tui.transcript import Transcript
@@ -80,7 +85,7 @@ class HoldfastApp(App[int]):
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEMES[0].name
-        self.query_one(Editor).focus()
+        self._editor.focus()
         self.set_interval(_FRAME, self._frame)
         self._open()
 
@@ -97,7 +102,7 @@ class HoldfastApp(App[int]):
         except ClientError as error:
             self.exit(4, message=str(error))
             return
-        self.query_one(Transcript).directory = self.link.directory
+        self._transcript.directory = self.link.directory
         self._has_changed = True
 
     async def _show(self, session: str) -> None:
@@ -112,11 +117,27 @@ class HoldfastApp(App[int]):
 
     # Drawing.
 
+    @property
+    def _base(self) -> Screen[object]:
+        """The conversation, also while a dialog stands before it."""
+        return self.screen_stack[0]
+
+    @property
+    def _editor(self) -> Editor:
+        return self._base.query_one(Editor)
+
+    @property
+    def _transcript(self) -> Transcript:
+        return self._base.query_one(Transcript)
+
     def _note_change(self) -> None:
         self._has_changed = True
 
     def _frame(self) -> None:
         """At most so often; nothing is drawn when nothing happened."""
+        if not self.screen_stack or not self._base.query(Editor):
+            # The last frame may come when the screen is taken down already.
+            return
         self._ticks += 1
         runs = self.link.runs()
         if self._has_changed:
@@ -129,12 +150,12 @@ class HoldfastApp(App[int]):
             self._draw_activity(runs)
 
     def _draw_transcript(self) -> None:
-        link, transcript = self.link, self.query_one(Transcript)
+        link, transcript = self.link, self._transcript
         is_empty = link.session is None
-        self.query_one("#welcome").display = is_empty
+        self._base.query_one("#welcome").display = is_empty
         transcript.display = not is_empty
         if is_empty:
-            self.query_one("#welcome-text", Static).update(welcome(link))
+            self._base.query_one("#welcome-text", Static).update(welcome(link))
         if link.is_new:
             link.is_new = False
             transcript.clear()
@@ -151,7 +172,7 @@ class HoldfastApp(App[int]):
 
     def _put(self, id: MessageId) -> None:
         message = self.link.message(id)
-        transcript = self.query_one(Transcript)
+        transcript = self._transcript
         if message is None:
             transcript.drop(id)
         else:
@@ -175,11 +196,11 @@ class HoldfastApp(App[int]):
         right.append(" · ".join(piece for piece in pieces if piece))
         if self.link.state == "broken":
             right = Text(f"reconnecting … {self.link.trouble}"[:60], style="bold")
-        self.query_one("#top-left", Static).update(left)
-        self.query_one("#top-right", Static).update(right)
+        self._base.query_one("#top-left", Static).update(left)
+        self._base.query_one("#top-right", Static).update(right)
 
     def _draw_queue(self, runs: list[Run]) -> None:
-        queue = self.query_one("#queue", Static)
+        queue = self._base.query_one("#queue", Static)
         waiting = [run for run in runs[1:] if run.state in ("waiting", "accepted")]
         queue.display = bool(waiting)
         lines = [
@@ -209,28 +230,45 @@ class HoldfastApp(App[int]):
         """A line that says the same as before is not drawn again."""
         if self._written.get(name) != text:
             self._written[name] = text
-            self.query_one(f"#{name}", Static).update(text)
+            self._base.query_one(f"#{name}", Static).update(text)
 
     def _draw_asks(self) -> None:
         """Show the first open ask; one that was answered elsewhere closes here."""
-        asks = self.link.view.permissions
-        if isinstance(self.screen, PermissionScreen) and self.screen.ask_id not in asks:
-            self.screen.dismiss(None)
-            self.notify("Answered elsewhere.")
-        if asks and not isinstance(self.screen, PermissionScreen) and len(self.screen_stack) == 1:
-            self._ask(next(iter(asks)))
+        view = self.link.view
+        shown = self.screen
+        if isinstance(shown, PermissionScreen | QuestionScreen):
+            if shown.ask_id not in view.permissions and shown.ask_id not in view.questions:
+                shown.dismiss(None)
+                self.notify("That was answered elsewhere, or its run has ended.")
+        elif len(self.screen_stack) == 1:
+            if view.permissions:
+                self._ask_permission(next(iter(view.permissions)))
+            elif view.questions:
+                self._ask_questions(next(iter(view.questions)))
 
-    @work
-    async def _ask(self, ask: str) -> None:
-        request = self.link.view.permissions.get(ask)
-        if request is None:
-            return
-        answer = await self.push_screen_wait(PermissionScreen(request))
+    @work(exclusive=True, group="asks")
+    async def _ask_permission(self, ask: str) -> None:
+        answer = await self.push_screen_wait(PermissionScreen(self.link.view.permissions[ask]))
         if answer is not None:
-            try:
-                await self.link.client.grant(self.link.workspace, answer)
-            except ClientError as error:
-                self.notify(str(error), severity="error")
+            await self._say(self.link.client.grant(self.link.workspace, answer))
+
+    @work(exclusive=True, group="asks")
+    async def _ask_questions(self, ask: str) -> None:
+        request = msgspec.convert(self.link.view.questions[ask], QuestionRequest)
+        answer = await self.push_screen_wait(QuestionScreen(request))
+        if answer is not None and answer.pop("cancelled", False):
+            await self._say(self.link.client.cancel_question(self.link.workspace))
+        elif answer is not None:
+            await self._say(self.link.client.answer_question(self.link.workspace, msgspec.to_builtins(answer)))
+
+    async def _say(self, call: Awaitable[object]) -> bool:
+        """Ask the server for something; what it refuses is shown. Whether it went well."""
+        try:
+            await call
+        except ClientError as error:
+            self.notify(str(error), severity="error", timeout=10)
+            return False
+        return True
 
     # What a person wants.
 
@@ -243,12 +281,12 @@ class HoldfastApp(App[int]):
         try:
             await self.link.prompt(text)
         except ClientError as error:
-            self.query_one(Editor).take(text)
+            self._editor.take(text)
             self.notify(str(error), title="Not sent", severity="error", timeout=10)
 
     def action_escape(self) -> None:
         if not self.link.runs():
-            self.query_one(Editor).focus()
+            self._editor.focus()
             return
         now = time.monotonic()
         if now - self._escaped_at < _SECOND_ESCAPE:
@@ -260,13 +298,8 @@ class HoldfastApp(App[int]):
     @work
     async def _cancel(self) -> None:
         waiting = [run for run in self.link.runs()[1:] if run.state == "waiting"]
-        try:
-            await self.link.cancel()
-        except ClientError as error:
-            self.notify(str(error), severity="error")
-            return
-        if waiting:
-            self.query_one(Editor).take("\n\n".join(run.prompt for run in waiting))
+        if await self._say(self.link.cancel()) and waiting:
+            self._editor.take("\n\n".join(run.prompt for run in waiting))
 
     @on(Transcript.Copied)
     def _copied(self, event: Transcript.Copied) -> None:
@@ -274,13 +307,13 @@ class HoldfastApp(App[int]):
         self.notify("Copied.")
 
     def action_switch(self) -> None:
-        editor, transcript = self.query_one(Editor), self.query_one(Transcript)
+        editor, transcript = self._editor, self._transcript
         (transcript if editor.has_focus else editor).focus()
 
     @work
     async def action_new_session(self) -> None:
         await self.link.choose(None)
-        self.query_one(Editor).focus()
+        self._editor.focus()
 
     @work
     async def action_sessions(self) -> None:
@@ -331,10 +364,7 @@ class HoldfastApp(App[int]):
     @work
     async def action_summarize(self) -> None:
         if self.link.session is not None:
-            try:
-                await self.link.client.summarize(self.link.workspace, self.link.session)
-            except ClientError as error:
-                self.notify(str(error), severity="error")
+            await self._say(self.link.client.summarize(self.link.workspace, self.link.session))
 
     def action_next_theme(self) -> None:
         names = [theme.name for theme in THEMES]

@@ -1,0 +1,185 @@
+"""The terminal app against the real server, with keys pressed and the screen read."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from rich.console import Console
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from holdfast.client.locate import Where
+from holdfast.domain.ids import SessionId
+from holdfast.tui.app import HoldfastApp
+from holdfast.tui.editor import Editor
+from holdfast.tui.screens.help import HelpScreen
+from holdfast.tui.screens.picker import Picker
+from holdfast.tui.transcript import Transcript
+from holdfast.tui.welcome import welcome
+from server.helpers import EchoModel, FeedModel, Place, Server, place, prompt, serving
+
+
+class Screen:
+    """The app with somebody in front of it."""
+
+    def __init__(self, app: HoldfastApp, pilot: Pilot[int]) -> None:
+        self.app = app
+        self.pilot = pilot
+
+    async def until(self, is_so: Callable[[], bool], what: str) -> None:
+        async with asyncio.timeout(15):
+            while not is_so():
+                assert self.app.is_running, f"the app ended before: {what}"
+                await self.pilot.pause()
+                await asyncio.sleep(0)
+
+    async def shows(self, text: str) -> None:
+        await self.until(lambda: text in self.conversation(), text)
+
+    def conversation(self) -> str:
+        rows = self.app.query_one(Transcript).rows.rows
+        return "\n".join(strip.text.rstrip() for row in rows for strip in row.lines or ())
+
+    def line(self, name: str) -> str:
+        return str(self.app.query_one(f"#{name}", Static).render())
+
+    async def write(self, text: str) -> None:
+        self.app.query_one(Editor).insert(text)
+        await self.pilot.press("enter")
+
+
+@asynccontextmanager
+async def looking(server: Server, *, session: str = "", size: tuple[int, int] = (100, 30)) -> AsyncIterator[Screen]:
+    where = Where(server.address, str(server.place.data), can_be_started=False)
+    app = HoldfastApp(where, server.place.project(), session=session)
+    async with app.run_test(size=size) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: bool(app.link.workspace), "the workspace is open")
+        yield screen
+
+
+@asynccontextmanager
+async def standing(model: EchoModel | None = None) -> AsyncIterator[tuple[Place, Server]]:
+    async with place() as where, serving(where, model) as server:
+        yield where, server
+
+
+async def test_the_first_screen_says_where_one_is_and_what_to_do() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        assert not screen.app.query_one(Transcript).display
+        console = Console(width=100)
+        with console.capture() as capture:
+            console.print(welcome(screen.app.link))
+        assert "Write what you want done" in capture.get()
+        assert server.place.project() in capture.get()
+
+
+async def test_a_prompt_is_answered() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.write("hello there")
+        await screen.shows("echo: hello there")
+        assert "▌ hello there" in screen.conversation()
+        assert screen.app.query_one(Editor).text == ""
+
+
+async def test_words_appear_as_they_come() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await screen.write("go")
+        await model.asked.wait()
+        model.words.put_nowait("one ")
+        await screen.shows("one")
+        await screen.until(lambda: "Writing" in screen.line("activity"), "what it is doing")
+        model.words.put_nowait("two")
+        await screen.shows("one two")
+        model.words.put_nowait(None)
+        await screen.until(lambda: not screen.line("activity"), "the end")
+
+
+async def test_two_escapes_cancel_and_what_waited_comes_back() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await screen.write("go")
+        await model.asked.wait()
+        client = screen.app.link.client
+        assert screen.app.link.session is not None
+        await screen.write("and then this")
+        await screen.until(lambda: "and then this" in screen.line("queue"), "the queue")
+        await screen.pilot.press("escape")
+        await screen.until(lambda: "again to cancel" in screen.line("hints"), "the warning")
+        await screen.pilot.press("escape")
+        await screen.shows("Cancelled")
+        await screen.until(lambda: screen.app.query_one(Editor).text == "and then this", "the prompt in the editor")
+        runs = await client.list_runs(screen.app.link.workspace)
+        assert {run.outcome for run in runs} == {"cancelled"}
+
+
+async def test_what_others_do_appears() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.write("first")
+        await screen.shows("echo: first")
+        other, workspace = await server.opened()
+        assert screen.app.link.session is not None
+        await prompt(other, workspace, screen.app.link.session, "from elsewhere")
+        await screen.shows("echo: from elsewhere")
+
+
+async def test_a_session_can_be_chosen() -> None:
+    async with standing() as (_, server):
+        client, workspace = await server.opened()
+        session = await client.create_session(workspace, "The old one")
+        await prompt(client, workspace, session.id, "long ago")
+        async with looking(server) as screen:
+            await screen.until(lambda: SessionId(session.id) in screen.app.link.view.sessions, "the session")
+            await screen.pilot.press("ctrl+s")
+            await screen.until(lambda: isinstance(screen.app.screen, Picker), "the list")
+            await screen.pilot.press("o", "l", "d", "enter")
+            await screen.shows("echo: long ago")
+
+
+async def test_the_last_session_goes_on() -> None:
+    async with standing() as (_, server):
+        client, workspace = await server.opened()
+        session = await client.create_session(workspace, "Yesterday's")
+        await prompt(client, workspace, session.id, "where were we")
+        async with looking(server, session="last") as screen:
+            await screen.shows("echo: where were we")
+
+
+async def test_help_opens_and_closes() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.pilot.press("ctrl+g")
+        await screen.until(lambda: isinstance(screen.app.screen, HelpScreen), "the keys")
+        await screen.pilot.press("escape")
+        await screen.until(lambda: not isinstance(screen.app.screen, HelpScreen), "the conversation again")
+
+
+async def test_earlier_prompts_are_within_reach() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.write("one")
+        await screen.shows("echo: one")
+        await screen.pilot.press("up")
+        assert screen.app.query_one(Editor).text == "one"
+        await screen.pilot.press("down")
+        assert screen.app.query_one(Editor).text == ""
+
+
+async def test_a_long_conversation_is_drawn_only_where_one_looks() -> None:
+    async with standing() as (_, server):
+        client, workspace = await server.opened()
+        session = await client.create_session(workspace, "Long")
+        for number in range(60):
+            await prompt(client, workspace, session.id, f"number {number}", f"r{number}")
+        async with looking(server, session="last") as screen:
+            await screen.shows("echo: number 59")
+            rows = screen.app.query_one(Transcript).rows.rows
+            assert len(rows) == 120
+            assert any(row.lines is None for row in rows)
+            await screen.pilot.press("tab", "g")
+            await screen.shows("echo: number 0")
+
+
+async def test_a_narrow_screen_is_enough() -> None:
+    async with standing() as (_, server), looking(server, size=(80, 24)) as screen:
+        await screen.write("hello")
+        await screen.shows("echo: hello")
