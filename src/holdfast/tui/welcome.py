@@ -30,8 +30,8 @@ def welcome(link: Link) -> RenderableType:
         _fact("model", f"{large.get('provider', '')}/{large.get('model', '')}".strip("/") or "none yet"),
         _fact("sessions", str(count) if count else "none yet"),
         Text(""),
-        Text("Write what you want done and press enter. Close this window whenever you like:"),
-        Text("the work goes on, and holdfast in this directory brings you back to it."),
+        Text("Write what you want done and press enter. You may close this window"),
+        Text("while it works: it goes on, and holdfast brings you back to it."),
     ]
     if large.get("provider") == "demo":
         lines += [

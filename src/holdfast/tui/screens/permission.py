@@ -28,6 +28,16 @@ def shown_exactly(text: str) -> Text:
     return shown
 
 
+_WISHES = {
+    "execute": "run a command",
+    "write": "change a file",
+    "read": "read a file outside of the workspace",
+    "list": "list a directory outside of the workspace",
+    "fetch": "read a page on the web",
+    "download": "download a file",
+}
+
+
 class PermissionScreen(ModalScreen[dict[str, Any] | None]):
     """Answers the body of the grant; None if somebody else was quicker."""
 
@@ -46,10 +56,11 @@ class PermissionScreen(ModalScreen[dict[str, Any] | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            title = f"{self._request.get('tool_name', 'A tool')} asks: {self._request.get('action', '')}"
-            yield Label(title, classes="dialog-title")
+            wants = _WISHES.get(str(self._request.get("action")), str(self._request.get("action", "act")))
+            yield Label(f"{self._request.get('tool_name', 'A tool')} wants to {wants}", classes="dialog-title")
             yield Static(self._what(), id="what")
-            yield Label(f"in {self._request.get('path', '')}", classes="dialog-hint")
+            why = str(self._request.get("why") or "")
+            yield Label(why or f"in {self._request.get('path', '')}", classes="dialog-hint")
             yield Input(placeholder="Why not? The model reads this and goes on.")
             yield Label("a once · s this session · w always · d no, stop · r no, with a reason", classes="dialog-hint")
 
