@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from bench import accept, bus, memory, recovery, turns, wire
+from bench import accept, bus, crowd, files, memory, providers, recovery, start, tools, turns, wire
 from bench.figures import Figure, table
 
 __all__ = ["main"]
@@ -17,6 +17,11 @@ _ALL: dict[str, Callable[[], list[Figure]]] = {
     "recovery": recovery.measure,
     "memory": memory.measure,
     "wire": wire.measure,
+    "start": start.measure,
+    "crowd": crowd.measure,
+    "providers": providers.measure,
+    "files": files.measure,
+    "tools": tools.measure,
 }
 
 

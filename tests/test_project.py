@@ -33,6 +33,32 @@ PURE = (
     "client/wire.py",
     "client/items.py",
     "client/view.py",
+    "config/defaults.py",
+    "config/fit.py",
+    "config/lines.py",
+    "config/merge.py",
+    "config/problems.py",
+    "config/texts.py",
+    "engine/instructions.py",
+    "engine/retries.py",
+    "permissions/*.py",
+    "providers/chat_answer.py",
+    "providers/chat_wire.py",
+    "providers/sse.py",
+    "providers/troubles.py",
+    "tui/blocks.py",
+    "tui/cards.py",
+    "tui/chunks.py",
+    "tui/rows.py",
+    "tui/status.py",
+    "workspace/diffs.py",
+    "workspace/edits.py",
+    "workspace/history.py",
+    "workspace/environment.py",
+    "workspace/output.py",
+    "workspace/paths.py",
+    "workspace/secrets.py",
+    "workspace/text.py",
 )
 IMPURE_IMPORTS = {"asyncio", "time", "random", "uuid", "os", "logging", "datetime"}
 
@@ -275,10 +301,41 @@ def test_public_classes_are_explained() -> None:
 # Start-up
 
 
+def loaded_by(script: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{script}\nprint(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+SERVERS = {f"holdfast.{room}" for room in ("engine", "storage", "bus", "core", "tools", "providers", "app")}
+LOOPS = {"asyncio", "uvloop", "ssl", "logging", "subprocess"}
+
+
 def test_the_command_line_starts_light() -> None:
-    """Asking for help loads neither the engine nor SQLite."""
-    script = "import sys, holdfast.cli.main; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
-    assert not [name for name in loaded if name.split(".")[0] == "apsw" or name.startswith("holdfast.engine")]
-    assert len(loaded) < 200, f"{len(loaded)} modules"
+    """Asking for help loads neither the engine nor SQLite; the command itself loads not even click."""
+    assert len(loaded_by("import holdfast.cli.main")) - len(loaded_by("import os")) <= 4
+    loaded = loaded_by("import holdfast.cli.group")
+    assert not loaded & ({"apsw", "msgspec"} | SERVERS | LOOPS)
+    assert len(loaded) < 160, f"{len(loaded)} modules"
+
+
+def test_a_run_starts_light() -> None:
+    """What is loaded before a prompt is on its way; `tests/cli/test_run.py` looks at a real one."""
+    loaded = loaded_by("import holdfast.cli.oneshot")
+    assert not loaded & ({"apsw", "msgspec", "click", "inspect", "pathlib"} | SERVERS | LOOPS)
+    assert len(loaded) < 115, f"{len(loaded)} modules"
+
+
+def test_a_server_answers_before_it_is_loaded() -> None:
+    """What is loaded before the first answer."""
+    loaded = loaded_by("import holdfast.cli.boot")
+    assert not loaded & ({"apsw", "msgspec", "click", "inspect", "pathlib"} | SERVERS | LOOPS)
+    assert len(loaded) < 115, f"{len(loaded)} modules"
+
+
+def test_a_server_loads_nothing_it_does_not_need() -> None:
+    script = "from holdfast.cli.lean import load_msgspec\nload_msgspec()\nimport uvloop, holdfast.app"
+    loaded = loaded_by(script)
+    assert not loaded & {"click", "rich", "uvicorn", "typing_extensions", "pydantic_ai", "httpx2", "openai"}
+    assert len(loaded) < 500, f"{len(loaded)} modules"

@@ -2,16 +2,16 @@
 
 import logging
 import os
+import socket
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
-from holdfast.core import App
 from holdfast.engine.ports import Models
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Say, ScriptedModel, Step
-from holdfast.providers.tour import TourModel
+from holdfast.outfit import Given, open_app
 from holdfast.server.asgi import Application
 from holdfast.server.auth import Guard, read_or_make_token
 from holdfast.server.handlers import HANDLERS
@@ -19,27 +19,11 @@ from holdfast.server.hub import Graces, Hub
 from holdfast.server.listen import UnixListener, bind_tcp
 from holdfast.server.serve import run_server
 from holdfast.server.stream import stream
+from holdfast.workspace.guard_system import seal
 
-__all__ = ["BuiltinModels", "ServerOptions", "serve"]
+__all__ = ["ServerOptions", "serve"]
 
 _log = logging.getLogger("holdfast.server")
-
-
-class BuiltinModels:
-    """The scripted models that answer while no real one is set up."""
-
-    def __init__(self) -> None:
-        self._large = TourModel()
-        self._small = ScriptedModel(lambda _: Step((Say("A scripted conversation"),)), info=self._large.info)
-
-    async def large(self) -> TourModel:
-        return self._large
-
-    async def small(self) -> ScriptedModel:
-        return self._small
-
-    async def renewed(self, _: object) -> None:
-        return None
 
 
 class ServerOptions(msgspec.Struct, frozen=True):
@@ -53,14 +37,26 @@ class ServerOptions(msgspec.Struct, frozen=True):
     settings: EngineSettings = EngineSettings()
 
 
-async def serve(options: ServerOptions, models: Models | None = None) -> None:
-    """Run the server until it is told to stop. Raises a `HoldfastError` that says why it cannot start."""
+async def serve(
+    options: ServerOptions,
+    models: Models | None = None,
+    *,
+    listener: socket.socket | None = None,
+    take_over: Callable[[], Iterable[socket.socket]] = tuple,
+) -> None:
+    """Run the server until it is told to stop. Raises a `HoldfastError` that says why it cannot start.
+
+    A `listener` is bound already; `take_over` gives the connections that came while nobody was there to answer.
+    """
+    seal()
     with ExitStack() as stack:
-        listener = UnixListener(options.socket)
-        stack.callback(listener.close)
-        app = App(options.data_dir, models or BuiltinModels(), options.settings)
+        if listener is None:
+            bound = UnixListener(options.socket)
+            stack.callback(bound.close)
+            listener = bound.socket
+        app = open_app(options.data_dir, Given(options.settings, models))
         hub = Hub(app, options.data_dir, graces=options.graces, leaves_when_idle=options.started_by_client)
-        sockets = [listener.socket]
+        sockets = [listener]
         guard = None
         if options.tcp is not None:
             tcp = bind_tcp(*options.tcp)
@@ -71,4 +67,4 @@ async def serve(options: ServerOptions, models: Models | None = None) -> None:
             guard = Guard(read_or_make_token(options.data_dir), [f"{name}:{port}" for name in names])
             _log.info("listening at %s:%d; the token is in %s", options.tcp[0], port, options.data_dir / "token")
         _log.info("listening at %s, process %d", options.socket, os.getpid())
-        await run_server(hub, Application(hub, HANDLERS, stream), sockets, guard)
+        await run_server(hub, Application(hub, HANDLERS, stream), sockets, guard, guests=take_over())

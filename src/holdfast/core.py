@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -12,11 +13,12 @@ from holdfast.bus.bus import Bus
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.events import MessagePart
 from holdfast.domain.ledger import WorkspaceRecord
+from holdfast.engine.asks import Asks, Judge
 from holdfast.engine.crews import Crew
 from holdfast.engine.engine import Engine, Outside
 from holdfast.engine.helpers import Helpers
 from holdfast.engine.inputs import Inputs
-from holdfast.engine.kit import Kit
+from holdfast.engine.kit import Farewell, Kit
 from holdfast.engine.ports import Clock, Ledger, Lookout, Models, NewId, Outlet, Tools
 from holdfast.engine.recovery import Plan, recover
 from holdfast.engine.sessions import Sessions
@@ -25,7 +27,7 @@ from holdfast.storage.ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
 from holdfast.tools.registry import BuiltinTools
 
-__all__ = ["App", "Parts", "SystemClock", "Workspace", "new_id", "open_workspace"]
+__all__ = ["App", "Bare", "Furnisher", "Furniture", "Parts", "SystemClock", "Workspace", "new_id", "open_workspace"]
 
 
 class SystemClock:
@@ -40,9 +42,12 @@ def new_id() -> str:
 class Workspace:
     """A directory with its engine and its bus: all that a server, a demonstration or a test talks to."""
 
-    def __init__(self, engine: Engine, bus: Bus, recovered: Plan) -> None:
+    def __init__(self, engine: Engine, bus: Bus, recovered: Plan, asks: Asks) -> None:
         self.engine = engine
         self.bus = bus
+        self.asks = asks
+        self.furniture: Furniture | None = None
+        """What was put in beside the engine; it goes when the workspace does."""
         self.inputs = Inputs(engine)
         self.sessions = Sessions(engine, self.inputs)
         engine.kit.crews.sender = Helpers(engine, self.inputs, self.sessions).send
@@ -55,6 +60,8 @@ class Workspace:
     async def close(self) -> None:
         """End what is active, write everything down, end the streams, note that all is well."""
         is_clean = await self.engine.close()
+        if self.furniture is not None:
+            await self.furniture.close()
         self.bus.close()
         if is_clean:
             await self.engine.kit.ledger.close_workspace(self.record.id, self.record.epoch)
@@ -73,17 +80,61 @@ class Parts(msgspec.Struct, frozen=True):
     """What stands between the engine and its bus: nothing, or somebody who listens in."""
     lookout: Lookout | None = None
     crews: Mapping[str, Crew] = {}
+    environment: Mapping[str, str] = {}
+    farewell: Farewell | None = None
+    judge: Callable[[str], Judge] | None = None
+    """The rules for the tools of a directory. Without any, everything is allowed."""
+
+
+class Furniture(Protocol):
+    """What one workspace is given, and what has to be put away when it closes."""
+
+    def parts(self) -> Parts: ...
+
+    async def close(self) -> None: ...
+
+
+class Furnisher(Protocol):
+    """Furnishes workspaces, and has what they share."""
+
+    def furnish(self, record: WorkspaceRecord, environment: Mapping[str, str]) -> Furniture:
+        """For a workspace that was just taken over, by somebody who had set these variables."""
+
+    async def close(self) -> None: ...
+
+
+class Bare:
+    """The same parts for every workspace, and nothing beside them: for demonstrations and tests."""
+
+    def __init__(self, ledger: Ledger, models: Models, settings: EngineSettings) -> None:
+        self._parts = Parts(ledger, models, settings=settings)
+
+    def furnish(self, _: WorkspaceRecord, __: Mapping[str, str]) -> "Bare":
+        return self
+
+    def parts(self) -> Parts:
+        return self._parts
+
+    async def close(self) -> None:
+        return
 
 
 async def open_workspace(path: str, parts: Parts) -> Workspace:
     """Take the directory over, end or queue again what was left over, and be ready for prompts."""
-    record = await parts.ledger.open_workspace(path)
+    return await _assembled(await parts.ledger.open_workspace(path), parts)
+
+
+async def _assembled(record: WorkspaceRecord, parts: Parts) -> Workspace:
+    path = record.path
     engines: list[Engine] = []
 
     def open_parts() -> list[MessagePart]:
         return engines[0].open_parts()
 
     bus = Bus(record, parts.ledger, open_parts)
+    asks = Asks(record.id, parts.ledger, parts.new_id)
+    if parts.judge is not None:
+        asks.judge = parts.judge(path)
     kit = Kit(
         record.id,
         path,
@@ -91,32 +142,43 @@ async def open_workspace(path: str, parts: Parts) -> Workspace:
         parts.models,
         parts.tools,
         parts.settings,
+        permissions=asks,
+        environment=parts.environment,
         lookout=parts.lookout,
+        farewell=parts.farewell,
     )
     for kind, crew in parts.crews.items():
         kit.crews.add(kind, crew)
     engine = Engine(record, kit, Outside(parts.tap(bus), parts.clock, parts.new_id))
     engines.append(engine)
-    return Workspace(engine, bus, await recover(engine))
+    asks.bind(engine.recorder)
+    return Workspace(engine, bus, await recover(engine), asks)
 
 
 class App:
     """One data directory and the workspaces that are open in it."""
 
-    def __init__(self, data_dir: Path, models: Models, settings: EngineSettings | None = None) -> None:
+    def __init__(self, data_dir: Path, furnisher: Callable[[Ledger], Furnisher]) -> None:
         self.ledger = SqliteLedger(data_dir)
-        self._parts = Parts(self.ledger, models, settings=settings or EngineSettings())
+        self._furnisher = furnisher(self.ledger)
         self._tasks = TaskOwner()
         self._open: dict[str, asyncio.Task[Workspace]] = {}
 
-    async def workspace(self, directory: Path) -> Workspace:
+    async def workspace(self, directory: Path, environment: Mapping[str, str] | None = None) -> Workspace:
         """The workspace of a directory, keyed by its real path. Who asks while it is being opened gets the same."""
         path = _real_directory(directory)
         opening = self._open.get(path)
         if opening is None or (opening.done() and opening.exception() is not None):
-            work = open_workspace(path, self._parts)
+            work = self._opened(path, environment or {})
             opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=asyncio.Task.exception)
         return await asyncio.shield(opening)
+
+    async def _opened(self, path: str, environment: Mapping[str, str]) -> Workspace:
+        record = await self.ledger.open_workspace(path)
+        furniture = self._furnisher.furnish(record, environment)
+        workspace = await _assembled(record, furniture.parts())
+        workspace.furniture = furniture
+        return workspace
 
     async def close_workspace(self, workspace: Workspace) -> None:
         """Close one; the directory can be opened again afterwards."""
@@ -130,6 +192,7 @@ class App:
             if opening.done() and opening.exception() is None:
                 await opening.result().close()
         self._open.clear()
+        await self._furnisher.close()
         await self.ledger.close()
 
 

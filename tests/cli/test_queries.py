@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.house import PATIENCE, House
-from holdfast.cli.main import holdfast
+from holdfast.cli.group import holdfast
 
 
 @pytest.fixture(scope="module")

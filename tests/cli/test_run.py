@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.house import PATIENCE, House, Process
-from holdfast.cli.main import holdfast
+from holdfast.cli.group import holdfast
 
 ANSWER = "word1 word2 word3 word4 word5"
 LONG = "words=2000 pause=20"
@@ -242,20 +242,32 @@ def test_a_terminal_gets_the_text_as_it_comes_and_a_clean_line(home: House) -> N
     assert " · 0 s".encode() in shown
 
 
+LOADED = """
+import atexit, sys
+from holdfast.cli import main, oneshot
+
+post = oneshot._post
+def noted(*arguments):
+    print("sent", *sys.modules, file=sys.stderr)
+    return post(*arguments)
+oneshot._post = noted
+atexit.register(lambda: print("ended", *sys.modules, file=sys.stderr))
+sys.argv[0] = "holdfast"
+main.main()
+"""
+
+
 def test_little_is_loaded_on_the_way(home: House) -> None:
-    """What a run needs, and nothing of the server's: that is most of the time of a short command."""
-    code = (
-        "import atexit, sys\n"
-        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
-        "sys.argv[0] = 'holdfast'\n"
-        "from holdfast.cli.main import main\n"
-        "main()\n"
-    )
-    process = home.start("run", "words=5", code=code)
-    status, out, err = _ended(process)
-    loaded = set(err.split())
+    """Loading is most of the time of a short command: next to nothing before the prompt is on its way, and nothing of
+    the server's afterwards.
+    """
+    status, out, err = _ended(home.start("run", "words=5", code=LOADED))
     assert (status, out) == (0, ANSWER + "\n")
-    heavy = {"asyncio", "apsw", "uvicorn", "uvloop", "rich", "ssl", "email", "http", "json", "subprocess", "logging"}
+    before, after = (set(line.split()) for line in err.splitlines())
+    assert {"sent", "ended"} <= before | after
+    heavy = {"asyncio", "apsw", "uvloop", "rich", "ssl", "email", "http", "subprocess", "logging", "click", "pathlib"}
     rooms = {f"holdfast.{room}" for room in ("engine", "server", "storage", "bus", "core", "tools", "providers", "app")}
-    assert not loaded & (heavy | rooms)
-    assert len(loaded) < 190
+    assert not after & (heavy | rooms)
+    assert not before & {"msgspec", "inspect", "dataclasses", "typing_extensions", "holdfast.domain.events"}
+    assert len(before) < 110, f"{len(before)} modules"
+    assert len(after) < 170, f"{len(after)} modules"

@@ -46,7 +46,9 @@ def required(method: Callable[..., Any]) -> dict[str, Any]:
     """A value for every argument that has no default."""
     parameters = inspect.signature(method).parameters.values()
     return {
-        item.name: ARGUMENTS[item.name] for item in parameters if item.default is item.empty and item.name != "self"
+        item.name: ARGUMENTS.get(item.name, "x")
+        for item in parameters
+        if item.default is item.empty and item.name != "self"
     }
 
 

@@ -1,7 +1,8 @@
 """Events as items, and where a reader stands."""
 
 from client.play import frame_of, session_event
-from holdfast.client.items import Backoff, Follower, Item, Other, decode_item
+from holdfast.client.backoff import Backoff
+from holdfast.client.items import Follower, Item, Other, decode_item
 from holdfast.domain.events import (
     Change,
     Gap,

@@ -17,9 +17,10 @@ from client.play import (
     session_event,
     stream_head,
 )
+from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.items import Backoff, Item, Other
+from holdfast.client.items import Item, Other
 from holdfast.client.stream import EventStream
 from holdfast.domain.events import Gap, GapEvent, Hello, HelloEvent, encode_event
 from holdfast.domain.ids import WorkspaceId

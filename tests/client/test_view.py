@@ -1,5 +1,6 @@
 """The fold behind every screen."""
 
+import json
 from random import Random
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from client.play import session_event
 from client.worlds import World
-from holdfast.client.items import Item, Other
+from holdfast.client.items import Item, Other, decode_item
 from holdfast.client.view import View, ViewSettings
 from holdfast.domain import growth as growth_module
 from holdfast.domain.events import (
@@ -31,6 +32,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message, Part, Text, TextPart, text_of
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
+from holdfast.protocol.sse import SseEvent
 
 S1, S2 = SessionId("s1"), SessionId("s2")
 
@@ -211,8 +213,15 @@ def test_notices_are_bounded() -> None:
     assert [notice.error for notice in view.notices] == ["6", "7", "8"]
 
 
-def asked(kind: str, payload: object) -> Item:
-    return Item(Other(kind, {"type": "created", "payload": payload}), None)
+def asked(kind: str, payload: dict[str, object]) -> Item:
+    """An ask as it comes on the wire."""
+    known: dict[str, object] = {}
+    if kind == "permission_request":
+        known = {"session_id": "s", "tool_name": "bash", "description": "", "action": "x", "params": {}, "path": "/"}
+    elif kind == "question_batch_request":
+        known = {"session_id": "s", "tool_call_id": "c", "questions": []}
+    body = {"type": kind, "payload": {"type": "created", "payload": {**known, **payload}}}
+    return decode_item(SseEvent(json.dumps(body).encode()))
 
 
 def test_asks_come_and_go() -> None:
@@ -223,9 +232,20 @@ def test_asks_come_and_go() -> None:
     view.apply(asked("permission_notification", {"tool_call_id": "c", "granted": False, "denied": False}))
     assert (list(view.permissions), list(view.questions)) == (["p1", "p2"], ["q"])
     view.apply(asked("permission_notification", {"tool_call_id": "c", "granted": False, "denied": True}))
-    view.apply(asked("permission_notification", {"tool_call_id": "?", "id": "p2", "withdrawn": True}))
+    view.apply(asked("permission_notification", {"tool_call_id": "?", "id": "p2", "granted": False, "denied": True}))
     view.apply(asked("question_batch_notification", {"batch_id": "q"}))
     assert (view.permissions, view.questions) == ({}, {})
+
+
+def test_the_end_of_a_run_closes_its_asks() -> None:
+    """Also when nobody withdrew them, because the server that asked is gone."""
+    view = View()
+    view.apply(asked("permission_request", {"id": "p1", "tool_call_id": "c", "run_id": "r1"}))
+    view.apply(asked("permission_request", {"id": "p2", "tool_call_id": "c2", "run_id": "r2"}))
+    view.apply(asked("question_batch_request", {"id": "q", "run_id": "r1"}))
+    end = RunComplete(SessionId("s"), MessageId(""), RunId("r1"), "interrupted")
+    view.apply(Item(RunCompleteEvent(Change("updated", end)), 9))
+    assert (list(view.permissions), list(view.questions)) == (["p2"], [])
 
 
 def test_presence_and_unknown_events() -> None:

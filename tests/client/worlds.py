@@ -5,21 +5,25 @@ from random import Random
 
 import msgspec
 
-from holdfast.client.items import Item, Other
+from holdfast.client.items import Item
+from holdfast.domain.asks import PermissionNotification, PermissionRequest
 from holdfast.domain.events import (
     Change,
+    DurableEvent,
     MessageDelta,
     MessageDeltaEvent,
     MessageEvent,
     MessagePart,
     MessagePartEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
     RunComplete,
     RunCompleteEvent,
     RunEvent,
     SessionEvent,
 )
 from holdfast.domain.growth import grow, text_length
-from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.messages import Finish, FinishPart, Message, Part, Reasoning, ReasoningPart, Text, TextPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -70,7 +74,7 @@ class World:
             permissions=tuple(self.permissions.values()),
         )
 
-    def _say(self, event: MessageEvent | SessionEvent | RunEvent | RunCompleteEvent | Other) -> None:
+    def _say(self, event: DurableEvent) -> None:
         # After an unclean start the numbers jump.
         self.number += self._chance.choice([1, 1, 1, 10_000])
         self.said.append(Item(event, self.number))
@@ -151,15 +155,17 @@ class World:
         if self.permissions and self._chance.random() < 0.5:
             name = self._chance.choice(list(self.permissions))
             call = self.permissions.pop(name)["tool_call_id"]
-            notice: dict[str, object] = {"tool_call_id": call, "granted": True, "denied": False}
-            self._say(Other("permission_notification", {"type": "created", "payload": notice}))
+            notice = PermissionNotification(ToolCallId(str(call)), granted=True, denied=False)
+            self._say(PermissionNotificationEvent(Change("created", notice)))
             return
         session = self._chance.choice(_SESSIONS)
         if session in self.sessions:
             name = self._name()
-            ask: dict[str, object] = {"id": name, "session_id": session, "tool_call_id": "c" + name}
-            self.permissions[name] = ask
-            self._say(Other("permission_request", {"type": "created", "payload": ask}))
+            ask = PermissionRequest(
+                name, session, ToolCallId("c" + name), "bash", "run", "execute", {"command": "ls"}, "/"
+            )
+            self.permissions[name] = msgspec.to_builtins(ask)
+            self._say(PermissionRequestEvent(Change("created", ask)))
 
     def _delete(self) -> None:
         if self.messages and self._chance.random() < 0.5:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import App
+from holdfast.core import App, Bare
 from holdfast.domain.errors import BadRequest, DatabaseDamaged, DataDirectoryBusy
 from holdfast.domain.ids import RunId
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt
+from holdfast.engine.ports import Ledger
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Call, Say, ScriptedModel, ScriptedModels, Step
 
@@ -28,6 +29,10 @@ def models() -> ScriptedModels:
     return ScriptedModels(ScriptedModel(script))
 
 
+def bare(ledger: Ledger) -> Bare:
+    return Bare(ledger, models(), QUIET)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     path = tmp_path / "project"
@@ -37,7 +42,7 @@ def project(tmp_path: Path) -> Path:
 
 
 async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path, project: Path) -> None:
-    app = App(tmp_path / "data", models(), QUIET)
+    app = App(tmp_path / "data", bare)
     workspace = await app.workspace(project)
     session = (await workspace.sessions.create()).id
     run = await workspace.inputs.submit(Prompt(session, "look", run_id=RunId("r1")))
@@ -45,13 +50,13 @@ async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path
     await workspace.engine.until_quiet(session)
     await app.close()
 
-    again = App(tmp_path / "data", models(), QUIET)
+    again = App(tmp_path / "data", bare)
     reopened = await again.workspace(project)
     assert reopened.record.id == workspace.record.id
     assert reopened.record.newest == workspace.bus.newest, "a clean end: the numbering goes on"
     messages = await again.ledger.messages(reopened.record.id, session)
     assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
-    assert messages[2].tool_results[0].content == "hello.txt"
+    assert "hello.txt" in messages[2].tool_results[0].content
     # The same request after a restart still gets its answer and starts nothing.
     repeated = await reopened.inputs.submit(Prompt(session, "look", run_id=RunId("r1")))
     assert repeated.outcome == "completed"
@@ -60,7 +65,7 @@ async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path
 
 async def test_a_directory_has_one_workspace_however_it_is_asked_for(tmp_path: Path, project: Path) -> None:
     """R8: at the same moment, through a link, with dots in it."""
-    app = App(tmp_path / "data", models(), QUIET)
+    app = App(tmp_path / "data", bare)
     link = tmp_path / "link"
     link.symlink_to(project)
     found = await asyncio.gather(*(app.workspace(path) for path in (project, link, project / ".." / "project")))
@@ -72,9 +77,9 @@ async def test_a_directory_has_one_workspace_however_it_is_asked_for(tmp_path: P
 
 async def test_a_second_server_on_the_same_data_directory_is_refused(tmp_path: Path) -> None:
     """R8: and it is told who has it."""
-    app = App(tmp_path / "data", models(), QUIET)
+    app = App(tmp_path / "data", bare)
     with pytest.raises(DataDirectoryBusy, match=r"process \d+"):
-        App(tmp_path / "data", models(), QUIET)
+        App(tmp_path / "data", bare)
     await app.close()
 
 
@@ -84,7 +89,7 @@ def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     (data / "holdfast.db").write_bytes(b"this is not a database, and it is somebody's only copy of it")
     before = (data / "holdfast.db").read_bytes()
     with pytest.raises(DatabaseDamaged, match=r"holdfast\.db"):
-        App(data, models(), QUIET)
+        App(data, bare)
     assert (data / "holdfast.db").read_bytes() == before
 
 

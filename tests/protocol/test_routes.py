@@ -2,6 +2,7 @@
 
 import re
 
+from holdfast.client.errors import message_of
 from holdfast.domain.errors import (
     DatabaseDamaged,
     EmptyPrompt,
@@ -13,7 +14,7 @@ from holdfast.domain.errors import (
     WorkspaceClosing,
 )
 from holdfast.protocol.openapi import document
-from holdfast.protocol.problems import TooLarge, UnknownWorkspace, message_of, problem_of, status_of
+from holdfast.protocol.problems import TooLarge, UnknownWorkspace, problem_of, status_of
 from holdfast.protocol.routes import ROUTES
 from holdfast.server.handlers import HANDLERS
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -17,13 +18,13 @@ from holdfast.client.client import Client
 from holdfast.client.items import Item
 from holdfast.client.locate import locate
 from holdfast.client.wire import Address, Head, ResponseReader
-from holdfast.core import App
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
-from holdfast.engine.ports import Model, Models
+from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings
+from holdfast.outfit import Given, open_app
 from holdfast.protocol.bodies import Accepted, AgentMessage
 from holdfast.protocol.sse import SseEvent, SseReader
 from holdfast.providers.scripted import Say, ScriptedModel, Step
@@ -176,6 +177,8 @@ async def serving(
     leaves_when_idle: bool = False,
     with_tcp: bool = False,
     settings: EngineSettings = QUICK,
+    tools: Tools | None = None,
+    guests: Sequence[socket.socket] = (),
 ) -> AsyncIterator[Server]:
     """The real server in this loop. It is stopped at the end, if it has not stopped itself."""
     chosen: Models = models if isinstance(models, FixedModels) else FixedModels(models or EchoModel())
@@ -183,7 +186,7 @@ async def serving(
         listener = UnixListener(place.socket)
         stack.callback(listener.close)
         hub = Hub(
-            App(place.data, chosen, settings),
+            open_app(place.data, Given(settings, chosen, tools)),
             place.data,
             graces=graces or Graces(),
             leaves_when_idle=leaves_when_idle,
@@ -199,7 +202,7 @@ async def serving(
             guard = Guard(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             server.tcp = Address(host="127.0.0.1", port=port, token=token)
         application = Application(hub, HANDLERS, stream)
-        server.over = start(run_server(hub, application, sockets, guard, handles_signals=False))
+        server.over = start(run_server(hub, application, sockets, guard, guests=guests, handles_signals=False))
         stack.push_async_callback(server.stop)
         yield server
 
@@ -241,7 +244,7 @@ async def process(place: Place, *options: str) -> AsyncIterator[Process]:
 async def _answers(address: Address, running: asyncio.subprocess.Process) -> None:
     while running.returncode is None:
         try:
-            answer = await exchange(address, b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = await exchange(address, b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n")
         except OSError:
             await asyncio.sleep(_moment())
             continue

@@ -6,11 +6,12 @@ import os
 import pytest
 
 from holdfast.client.errors import ServerProblem
+from holdfast.core import Workspace
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.providers.scripted import Say, ScriptedModel, Step
 from holdfast.server.hub import Graces
-from holdfast.server.presence import Stop
-from holdfast.testing.gates import GatedModel, until
+from holdfast.server.presence import Stop, WorkBegan
+from holdfast.testing.gates import Gate, GatedModel, until
 from server.helpers import RawStream, Server, collect, end_of, place, prompt, read_until, serving
 
 _SHORT = Graces(create=60.0, detach=0.02, linger=0.02)
@@ -145,6 +146,27 @@ async def test_a_create_while_the_workspace_closes_waits_and_opens_it_again() ->
                 await read_until(events, end_of(f"r{number}"))
             client = other
         await collect(client, workspace, [f"r{number}" for number in range(10)])
+
+
+async def test_work_that_comes_while_a_workspace_is_closed_opens_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nobody would take it up before the next start."""
+    async with place() as where, serving(where, graces=_SHORT) as server:
+        client, workspace = await server.opened()
+        hub, gate = server.hub, Gate()
+        close = hub.app.close_workspace
+
+        async def held(closing: Workspace) -> None:
+            await gate()
+            await close(closing)
+
+        monkeypatch.setattr(hub.app, "close_workspace", held)
+        await client.leave_workspace(workspace)
+        await gate.reached.wait()
+        hub.tell(WorkBegan(workspace))
+        monkeypatch.undo()
+        gate.open()
+        await until(lambda: workspace not in hub.presence.workspaces, most=_MOST)
+        assert not hub.desks
 
 
 async def test_a_server_that_a_client_started_leaves_when_nobody_is_left() -> None:

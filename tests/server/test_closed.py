@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server import auth, listen, serve
-from holdfast.server.asgi import Scope
+from holdfast.server import auth, listen
 from holdfast.server.auth import read_or_make_token
+from holdfast.server.http import Scope
 from holdfast.server.listen import AddressTaken, UnixListener, UnsafeDirectory
 from holdfast.testing.gates import until
 from server.helpers import Server, exchange, inside, open_raw, place, prompt, serving
@@ -86,7 +86,7 @@ async def test_another_user_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> No
         connection: socket.socket = writer.get_extra_info("socket")
         assert listen.peer_uid(connection) == os.getuid()
         writer.close()
-        monkeypatch.setattr(serve, "peer_uid", lambda _: os.getuid() + 1)
+        monkeypatch.setattr(listen, "peer_uid", lambda _: os.getuid() + 1)
         reader, writer = await open_raw(server.address)
         writer.write(inside("/v1/health"))
         try:

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 import stat
+import sys
 
 import pytest
 
@@ -15,7 +16,20 @@ from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartE
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.testing.gates import until
-from server.helpers import SERVE, Place, RawStream, collect, end_of, place, process, prompt, read_until, serving
+from server.helpers import (
+    SERVE,
+    Place,
+    RawStream,
+    collect,
+    end_of,
+    inside,
+    open_raw,
+    place,
+    process,
+    prompt,
+    read_until,
+    serving,
+)
 
 
 def is_growth(item: Item) -> bool:
@@ -140,3 +154,42 @@ async def test_tcp_says_where_the_token_is_and_never_what() -> None:
             log = server.log.read_text()
             assert str(where.data / "token") in log
             assert token not in log
+
+
+SLOW_TO_LEAVE = """
+import holdfast.server.serve as serve
+from holdfast.cli.main import main
+serve.LAST_WORDS_SECONDS = 3600.0
+main()
+"""
+
+
+async def test_a_second_signal_ends_the_server_at_once() -> None:
+    """While the first one is still waiting for a reader that does not read."""
+    async with place() as where:
+        command = [sys.executable, "-c", SLOW_TO_LEAVE, "serve", "--data-dir", str(where.data)]
+        server = await asyncio.create_subprocess_exec(
+            *command, "--host", f"unix://{where.socket}", stderr=asyncio.subprocess.PIPE
+        )
+        assert server.stderr is not None
+        while b"listening" not in await server.stderr.readline():
+            pass
+        async with Client(where.address) as client:
+            workspace = (await client.create_workspace(where.project())).id
+            session = (await client.create_session(workspace, "s")).id
+            path = f"/v1/workspaces/{workspace}/events?since=0"
+            reading = await RawStream.open(where.address, path)
+            _, stalled = await open_raw(where.address)
+            stalled.transport.pause_reading()  # type: ignore[attr-defined]
+            stalled.write(inside(path))
+            await prompt(client, workspace, session, f"words=200000 {'x' * 2_000_000}", "r1")
+            await reading.until(lambda item: b'"message_delta"' in item.data)
+            server.send_signal(signal.SIGTERM)
+            await reading.rest()
+            server.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(server.wait(), 20) == 1
+        assert b"at once" in await server.stderr.read()
+        reading.close()
+        stalled.transport.abort()
+        async with process(where), Client(where.address) as client:
+            assert (await client.create_workspace(where.project())).id == workspace

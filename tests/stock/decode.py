@@ -74,6 +74,7 @@ _TYPES: Mapping[str, object] = {
     "files": [_FILE],
     "paths": [str],
     "skip": {"skip": bool},
+    "resolved": {"resolved": bool},
     "needs_init": {"needs_init": bool},
     "skills": [{"id": str, "name": str, "description": str, "label": str, "source": str, "user_invocable": bool}],
     "lsps": {"*": _LSP_STATE},

@@ -19,6 +19,8 @@ def label_of(kind: str, change: str, thing: dict[str, Any]) -> str:
         words.append(thing["type"])
     elif kind == "run_complete" and thing.get("cancelled"):
         words.append("cancelled")
+    elif kind == "permission_notification":
+        words.append("granted" if thing["granted"] else "denied" if thing["denied"] else "open")
     return " ".join(words)
 
 
@@ -31,6 +33,10 @@ class Screen:
         self.session: dict[str, Any] = {}
         self.shown = ""
         """The session on display; what happens in others is decoded, and passed over."""
+        self.dialog: dict[str, Any] | None = None
+        """The permission that is asked for now; a second one would take its place for good."""
+        self.form: dict[str, Any] | None = None
+        """The questions that are asked now. Any notice closes them, whichever batch it is about."""
         self._created: set[str] = set()
         self._calls: set[str] = set()
         self._is_session_told = False
@@ -44,7 +50,13 @@ class Screen:
     def see(self, event: Any) -> str:  # noqa: ANN401 - any JSON
         kind, change, thing = decode_event(event)
         label = label_of(kind, change, thing)
-        if self.shown and thing.get("id" if kind == "session" else "session_id", self.shown) != self.shown:
+        self._ask(kind, thing)
+        is_ask = kind.startswith(("permission", "question"))
+        if (
+            not is_ask
+            and self.shown
+            and thing.get("id" if kind == "session" else "session_id", self.shown) != self.shown
+        ):
             return f"elsewhere: {label}"
         self.labels.append(label)
         if kind == "message":
@@ -57,6 +69,26 @@ class Screen:
                 raise Confused("a turn ends without a session event: its title and its usage stay old")
             self._is_session_told = False
         return label
+
+    def _ask(self, kind: str, thing: dict[str, Any]) -> None:
+        """Dialogs open whichever session is on display."""
+        if kind == "permission_request":
+            if self.dialog is not None and self.dialog["id"] != thing["id"]:
+                raise Confused("a second permission takes the place of the first, which never comes back")
+            if not isinstance(thing.get("params"), dict):
+                raise Confused("a permission without parameters: the dialog shows none")
+            self.dialog = thing
+        elif kind == "permission_notification" and (thing["granted"] or thing["denied"]):
+            if self.dialog is not None and self.dialog["tool_call_id"] == thing["tool_call_id"]:
+                self.dialog = None
+        elif kind == "question_batch_request":
+            if self.form is not None:
+                raise Confused("a second form takes the place of the first")
+            self.form = thing
+        elif kind == "question_batch_notification":
+            if self.form is not None and self.form["id"] != thing["batch_id"]:
+                raise Confused("a notice about another batch closes the form that is shown")
+            self.form = None
 
     def _message(self, change: str, message: dict[str, Any]) -> None:
         name = message["id"]

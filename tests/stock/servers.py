@@ -77,6 +77,10 @@ def _answer(request: ModelRequest) -> Step:
         acts.append(Fail("The model broke down."))
     if "look around" in prompt and request.messages[-1].role == "user":
         acts.append(Call("ls", '{"path":"."}'))
+    if prompt.startswith("use ") and request.messages[-1].role == "user":
+        # `use NAME {…}`: the model calls that tool.
+        _, name, arguments = prompt.split(" ", 2)
+        acts.append(Call(name, arguments))
     return Step(tuple(acts))
 
 

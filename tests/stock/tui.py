@@ -102,6 +102,24 @@ class StockTui(StockClient):
         await self.call("POST", f"/agent/sessions/{self.session_id}/cancel")
         await self.refresh()
 
+    async def grant(self, action: str) -> bool:
+        """Answer the dialog: the request goes back as it came, as far as it was understood."""
+        assert self.screen.dialog is not None
+        names = ("id", "session_id", "tool_call_id", "tool_name", "description", "action", "params", "path")
+        body = {"permission": {name: self.screen.dialog[name] for name in names}, "action": action}
+        return bool((await self.call("POST", "/permissions/grant", body, into="resolved"))["resolved"])
+
+    async def answer(self, *answers: dict[str, object]) -> bool:
+        """Answer the form, question by question; which batch that is, it does not say."""
+        assert self.screen.form is not None
+        asked = self.screen.form["questions"]
+        pairs = zip(asked, answers, strict=True)
+        body = {"batch_request_id": "", "responses": [{"request_id": item["id"], **given} for item, given in pairs]}
+        return bool((await self.call("POST", "/questions/answer", body, into="resolved"))["resolved"])
+
+    async def dismiss(self) -> bool:
+        return bool((await self.call("POST", "/questions/cancel", into="resolved"))["resolved"])
+
     async def see_the_end(self) -> None:
         """The stream ends, as streams of servers that go do."""
         if await self.watch(lambda _: False):

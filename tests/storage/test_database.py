@@ -14,6 +14,7 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.reserve import LOG_PAGES, reserve
 from holdfast.testing.conformance import Desk, message, run, session
 from holdfast.testing.faulty_disk import FaultyDisk
 
@@ -248,6 +249,31 @@ async def test_the_log_of_writes_does_not_grow_without_end(tmp_path: Path) -> No
                 early = (tmp_path / "holdfast.db-wal").stat().st_size
         assert (tmp_path / "holdfast.db-wal").stat().st_size <= 2 * max(early, 4 << 20)
         assert (tmp_path / "holdfast.db").stat().st_size > 1 << 20
+
+
+async def test_the_log_of_writes_has_room_before_it_is_needed(tmp_path: Path) -> None:
+    """A commit that lengthens the file waits for the file system's books too."""
+    wal = tmp_path / "holdfast.db-wal"
+    async with opened(tmp_path) as ledger:
+        desk = await Desk.with_session(ledger)
+        room = wal.stat().st_size
+        assert room >= LOG_PAGES * 4_096
+        await desk.admit(*(f"r{index}" for index in range(5)))
+        await desk.do(*[PATCH] * 250)
+        assert wal.stat().st_size == room
+    assert not wal.exists()
+
+
+def test_room_is_taken_only_for_a_log_that_is_there(tmp_path: Path) -> None:
+    reserve(tmp_path / "some.db")
+    assert _names(tmp_path) == []
+    wal = tmp_path / "some.db-wal"
+    wal.write_bytes(b"frames")
+    reserve(tmp_path / "some.db")
+    assert wal.read_bytes().rstrip(b"\0") == b"frames"
+    size = wal.stat().st_size
+    reserve(tmp_path / "some.db")
+    assert wal.stat().st_size == size
 
 
 async def test_answers_to_a_closed_loop_are_dropped(tmp_path: Path) -> None:

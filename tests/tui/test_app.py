@@ -69,7 +69,7 @@ async def test_the_first_screen_says_where_one_is_and_what_to_do() -> None:
         assert not screen.app.query_one(Transcript).display
         console = Console(width=100)
         with console.capture() as capture:
-            console.print(welcome(screen.app.link))
+            console.print(welcome(screen.app.link, "", 30))
         assert "Write what you want done" in capture.get()
         assert server.place.project() in capture.get()
 
@@ -173,7 +173,7 @@ async def test_a_long_conversation_is_drawn_only_where_one_looks() -> None:
         async with looking(server, session="last") as screen:
             await screen.shows("echo: number 59")
             rows = screen.app.query_one(Transcript).rows.rows
-            assert len(rows) == 120
+            assert len(rows) == 180
             assert any(row.lines is None for row in rows)
             await screen.pilot.press("tab", "g")
             await screen.shows("echo: number 0")

@@ -22,8 +22,8 @@ from holdfast.domain.messages import (
     ToolResult,
 )
 from holdfast.domain.runs import Run
-from holdfast.tui.blocks import Block, Card, Note, Prose, Saying, Thought, blocks_of
-from holdfast.tui.cards import body_of, headline_of
+from holdfast.tui.blocks import Block, Card, Note, Prose, Saying, Scene, Thought, blocks_of
+from holdfast.tui.cards import body_of, change_of, headline_of
 from holdfast.tui.chunks import chunks_of
 from holdfast.tui.look import DARK, LIGHT
 from holdfast.tui.paint import FOLDED_LINES, paint
@@ -39,7 +39,7 @@ def message(role: Role, *parts: Part, id: str = "m1") -> Message:
 
 
 def shown(item: Message, **results: ToolResult) -> list[Block]:
-    return list(blocks_of(item, {ToolCallId(name): result for name, result in results.items()}, {}))
+    return list(blocks_of(item, Scene({ToolCallId(name): result for name, result in results.items()})))
 
 
 def drawn(block: Block, width: int = 60, *, is_unfolded: bool = False) -> list[str]:
@@ -81,7 +81,7 @@ def test_growth_changes_nothing_but_the_last_piece() -> None:
 
 
 def test_a_prompt_and_its_answer() -> None:
-    assert shown(message("user", TextPart(Text("hello\n")))) == [Saying("hello")]
+    assert shown(message("user", TextPart(Text("hello\n")))) == [Saying("hello", at=1)]
     assert shown(message("assistant", TextPart(Text("one\n\ntwo")), DONE)) == [Prose("one"), Prose("two")]
     assert shown(message("assistant", TextPart(Text("one\n\ntwo")))) == [Prose("one"), Prose("two", is_open=True)]
 
@@ -95,7 +95,7 @@ def test_a_card_knows_how_its_tool_fares() -> None:
     called = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "")))
     running = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "{}", finished=True)))
     assert shown(called) == [Card("ls", "", "called", call=CALL)]
-    assert list(blocks_of(running, {}, {CALL: "so far"})) == [Card("ls", "{}", "running", output="so far", call=CALL)]
+    assert list(blocks_of(running, Scene({}, {CALL: "so far"}))) == [Card("ls", "{}", "running", output="so far", call=CALL)]
     good = ToolResult(CALL, "ls", "a.txt", "{}", is_error=False)
     assert shown(running, c1=good) == [Card("ls", "{}", "done", "a.txt", "{}", call=CALL)]
     bad = ToolResult(CALL, "ls", "no such place", "", is_error=True)
@@ -127,7 +127,7 @@ def test_headlines_say_what_is_done() -> None:
 def test_a_change_is_a_diff() -> None:
     facts = json.dumps({"old_content": "a\nb\n", "new_content": "a\nc\n"})
     card = Card("edit", "{}", "done", "Edited.", facts)
-    assert [line for line in body_of(card) if line[0] in ("added", "removed")] == [("removed", "-b"), ("added", "+c")]
+    assert [(line.kind, line.text) for line in change_of(card)] == [("same", "a"), ("removed", "b"), ("added", "c")]
 
 
 def test_a_todo_list_is_a_list() -> None:

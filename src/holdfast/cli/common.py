@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.oneshot import REFUSED
+
 __all__ = [
-    "REFUSED",
     "DefaultGroup",
     "Failure",
     "age",
@@ -19,9 +20,6 @@ __all__ = [
     "table",
     "where_options",
 ]
-
-REFUSED = 4
-"""The exit code when no server answers, or it refuses."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,13 +1,12 @@
 """Sends a prompt and waits for its end, whatever happens to the stream, the server or the terminal meanwhile.
 
-The stream is open before the prompt is sent. A stream that breaks is resumed by number; a server that dies is
+The stream was opened before the prompt was sent. A stream that breaks is resumed by number; a server that dies is
 started again once, and the run itself is asked how it ended. What cannot be known is told, never guessed: there
 is no way from here to exit code 0 without the answer (C-46).
 """
 
 import time
-from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.cli.link import FROM_NOW, Link
 from holdfast.cli.signals import DETACHED, Signals
@@ -20,9 +19,14 @@ from holdfast.domain.events import (
     AgentEvent,
     Change,
     FileEvent,
+    GapEvent,
     MessageDeltaEvent,
     MessageEvent,
     MessagePartEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
     RunComplete,
     RunCompleteEvent,
     RunEvent,
@@ -32,9 +36,11 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Run
-from holdfast.protocol.bodies import AgentMessage
 
-__all__ = ["Conduct", "Gone", "complete_of", "post", "session_of"]
+if TYPE_CHECKING:
+    from holdfast.cli.ask import Asker
+
+__all__ = ["Conduct", "Gone", "complete_of", "session_of"]
 
 _TICK = 0.12
 _QUIET = 20.0
@@ -48,18 +54,6 @@ _LOST = (ConnectionLost, TimedOut, Unreachable)
 
 class Gone(ClientError):
     """The server is gone and the end of the run is not known."""
-
-
-def post(link: Link, message: AgentMessage, signals: Signals) -> bool:
-    """Send the prompt. Whether it had to be sent twice: with its run id that does no harm."""
-    signals.is_running = True
-    try:
-        link.send("POST", link.path("agent"), body=message, can_repeat=True)
-    except _LOST:
-        link.enter(signals.wait)
-        link.send("POST", link.path("agent"), body=message, can_repeat=True)
-        return True
-    return False
 
 
 def complete_of(link: Link, run: Run) -> RunComplete:
@@ -83,11 +77,21 @@ def complete_of(link: Link, run: Run) -> RunComplete:
 class Conduct:
     """`cancels`: a signal or the time stops the run too; otherwise they end only the waiting."""
 
-    def __init__(self, link: Link, signals: Signals, speaker: Speaker, watch: Watch, *, cancels: bool = True) -> None:
+    def __init__(
+        self,
+        link: Link,
+        signals: Signals,
+        speaker: Speaker,
+        watch: Watch,
+        *,
+        cancels: bool = True,
+        asker: "Asker | None" = None,
+    ) -> None:
         self._link = link
         self._signals = signals
         self._speaker = speaker
         self._cancels = cancels
+        self._asker = asker
         self._follower = Follower(FROM_NOW)
         self.watch = watch
         self.is_overdue = False
@@ -95,34 +99,27 @@ class Conduct:
         self._patience: float | None = None
         self._heard_at = time.monotonic()
         self._is_reported = False
+        self._has_place = False
+        """Whether the stream has told where it stands. Only its first gap says no more than that."""
+        self._unheard = FROM_NOW
+        """The end of a run that was accepted later than this comes on the stream; nobody else need be believed."""
 
-    def run(self, deadline: float | None, begin: Callable[[], bool]) -> RunComplete:
-        """From the open stream to the one end. `begin` answers whether the run may have been there before."""
-        stream = self._begin()
+    def run(self, stream: ThinStream, deadline: float | None, *, may_be_old: bool) -> RunComplete:
+        """To the one end. The stream was opened before the prompt was sent, with `FROM_NOW`.
+
+        `may_be_old`: the run may have been there before, so that its end may have been told already.
+        """
+        self.watch.is_doubtful = may_be_old or self.watch.is_doubtful
         try:
-            self._link.deadline = deadline
-            self.watch.is_doubtful = begin() or self.watch.is_doubtful
-            self._link.deadline = None
             return self._follow(stream, deadline)
         finally:
             self._speaker.clear()
-
-    def _begin(self) -> ThinStream:
-        """An open stream, and where it stands: what comes after the prompt is sent cannot be missed."""
-        stream = self._link.stream(FROM_NOW)
-        began = time.monotonic()
-        while self._follower.since == FROM_NOW:
-            for raw in stream.take(_ENDING):
-                self._follower.accept(decode_item(raw))
-            if stream.is_over or time.monotonic() - began > _ENDING:
-                raise ConnectionLost("The server does not say where its events stand: try again.")
-        return stream
 
     def _follow(self, stream: ThinStream, deadline: float | None) -> RunComplete:
         while self.watch.end is None:
             try:
                 self._heed(deadline)
-                if self.watch.is_doubtful:
+                if self.watch.is_doubtful and self._has_place:
                     self._look()
                     continue
                 self._hear(stream, deadline)
@@ -140,17 +137,29 @@ class Conduct:
         for raw in events:
             self._heard_at = time.monotonic()
             item = decode_item(raw)
-            if self._follower.accept(item):
+            if isinstance(item.event, GapEvent) and not self._has_place:
+                self._has_place = self._follower.accept(item)
+                self._unheard = self._follower.since
+            elif self._follower.accept(item):
                 self._report(item, raw.data)
                 self.watch.take(item)
+                if self._asker is not None:
+                    self._asker.take(item)
+                if isinstance(item.event, GapEvent):
+                    self._unheard = FROM_NOW
         if self.watch.is_refused:
             raise ServerProblem(503, "The prompt was refused after all: it could not be stored")
         if not events and stream.is_over:
             raise ConnectionLost
         if time.monotonic() - self._heard_at > _QUIET:
             self._heard_at = time.monotonic()
+            self._has_place = True
+            self._unheard = FROM_NOW
             self.watch.is_doubtful = True
-        self._speaker.draw()
+        if self._asker is not None and self._asker.is_asking:
+            self._asker.poll()
+        else:
+            self._speaker.draw()
 
     def _report(self, item: Item, raw: bytes) -> None:
         """For programs: the events of the session, up to the end of the run."""
@@ -165,6 +174,8 @@ class Conduct:
         moments = [now + (_TICK if self._speaker.draws else _QUIET), self._patience]
         if not self._stopped_by:
             moments.append(deadline)
+        if self._asker is not None and self._asker.patience is not None:
+            moments.append(now + self._asker.patience)
         return max(0.0, min(moment for moment in moments if moment is not None) - now)
 
     def _heed(self, deadline: float | None) -> None:
@@ -214,8 +225,11 @@ class Conduct:
         self.watch.is_doubtful = False
         run = self._link.ask(Run, "GET", self._link.path("runs", self.watch.run))
         if run.outcome is not None:
-            self.watch.end = complete_of(self._link, run)
+            if run.number <= self._unheard:
+                self.watch.end = complete_of(self._link, run)
             return
+        if self._asker is not None:
+            self._asker.look()
         if self._speaker.mode == "stream":
             path = self._link.path("sessions", self.watch.session, "messages")
             self.watch.catch_up(self._link.ask(tuple[Message, ...], "GET", path))
@@ -224,6 +238,8 @@ class Conduct:
 
     def _resume(self) -> ThinStream:
         """After a break: the server again, the run's word first, then the rest of the stream."""
+        self._has_place = True
+        self._unheard = FROM_NOW
         self._speaker.doing("looking for the server")
         self._speaker.draw()
         try:
@@ -245,22 +261,22 @@ class Conduct:
 def session_of(item: Item) -> SessionId | None:
     """Which session an event is about."""
     match item.event:
-        case MessageEvent(payload=message):
-            return message.payload.session_id
         case SessionEvent(payload=session):
             return session.payload.id
-        case FileEvent(payload=file):
-            return file.payload.session_id
-        case RunEvent(payload=run):
-            return run.payload.session_id
-        case RunCompleteEvent(payload=end):
-            return end.payload.session_id
-        case AgentEvent(payload=notice):
-            return notice.payload.session_id or None
-        case MessageDeltaEvent(payload=delta):
-            return delta.session_id
-        case MessagePartEvent(payload=part):
-            return part.session_id
+        case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
+            return growth.session_id
+        case (
+            MessageEvent(payload=Change(payload=thing))
+            | FileEvent(payload=Change(payload=thing))
+            | RunEvent(payload=Change(payload=thing))
+            | RunCompleteEvent(payload=Change(payload=thing))
+            | AgentEvent(payload=Change(payload=thing))
+            | PermissionRequestEvent(payload=Change(payload=thing))
+            | PermissionNotificationEvent(payload=Change(payload=thing))
+            | QuestionRequestEvent(payload=Change(payload=thing))
+            | QuestionNotificationEvent(payload=Change(payload=thing))
+        ):
+            return thing.session_id or None
         case Other(payload=dict() as payload):
             return _named_session(payload)
         case _:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.cli.demo_script import script
-from holdfast.core import App, Workspace
+from holdfast.core import App, Bare, Workspace
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.runs import Prompt
@@ -45,7 +45,8 @@ def serve(data_dir: Path, project: Path, pause: float) -> None:
 
 async def _serve(data_dir: Path, project: Path, pause: float) -> None:
     model = ScriptedModel(script, pause=lambda: pause)
-    app = App(data_dir, ScriptedModels(model), EngineSettings(titles=False))
+    settings = EngineSettings(titles=False)
+    app = App(data_dir, lambda ledger: Bare(ledger, ScriptedModels(model), settings))
     workspace = await app.workspace(project)
     tasks = TaskOwner()
     tasks.start(_report(workspace), name="events")

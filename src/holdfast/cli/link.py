@@ -5,10 +5,11 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from json import dumps, loads
+from typing import Any, TypeVar
 
-import msgspec
-
+from holdfast.client.age import gives_way
+from holdfast.client.backoff import Backoff
 from holdfast.client.errors import (
     BrokenResponse,
     ClientError,
@@ -16,15 +17,14 @@ from holdfast.client.errors import (
     ServerProblem,
     TimedOut,
     Unreachable,
+    message_of,
 )
-from holdfast.client.items import Backoff
 from holdfast.client.locate import Where, find_or_start, secure_directory
 from holdfast.client.thin import Thin, ThinStream
 from holdfast.client.wire import QueryItems, quote
 from holdfast.domain.errors import BadRequest
-from holdfast.protocol.problems import message_of
 
-__all__ = ["FROM_NOW", "Link", "new_id", "path_of", "wait_quietly"]
+__all__ = ["FROM_NOW", "Link", "new_id", "path_of", "text_in", "wait_quietly"]
 
 T = TypeVar("T")
 
@@ -33,11 +33,6 @@ FROM_NOW = 1 << 52
 
 _ANSWER = 30.0
 _PATIENCE = 5.0
-
-
-class _Joined(msgspec.Struct, frozen=True):
-    id: str
-    yolo: bool = False
 
 
 def new_id() -> str:
@@ -65,6 +60,7 @@ class Link:
         self._yolo = yolo
         self._thin: Thin | None = None
         self._starts = 1 if where.can_be_started else 0
+        self._has_looked = False
 
     def connect(self, *, can_start: bool = True) -> None:
         """Find the server, or start it. Raises `Unreachable` if it must not be started."""
@@ -72,12 +68,23 @@ class Link:
         if self.where.can_be_started:
             secure_directory(os.path.dirname(self.where.address.path))
         try:
-            self._thin = find_or_start(msgspec.structs.replace(self.where, can_be_started=False))
+            self._thin = find_or_start(self.where._replace(can_be_started=False))
+            if not (can_start and self._starts > 0 and self._is_outdated(self._thin)):
+                return
         except Unreachable:
             if not can_start or self._starts <= 0:
                 raise
-            self._starts -= 1
-            self._thin = find_or_start(self.where)
+        self._starts -= 1
+        self._thin = find_or_start(self.where)
+
+    def _is_outdated(self, thin: Thin) -> bool:
+        """Whether a server that is older than we are has left for us. Asked once."""
+        if self._has_looked:
+            return False
+        seconds = self.patience if self.deadline is None else self.deadline - time.monotonic()
+        is_outdated = gives_way(thin, max(0.001, min(self.patience, seconds)))
+        self._has_looked = True
+        return is_outdated
 
     def enter(self, pause: Callable[[float], None] = wait_quietly) -> None:
         """Be connected, and in the workspace of the directory if there is one. A server that is leaving is waited for,
@@ -110,9 +117,9 @@ class Link:
             asked["yolo"] = True
         if self.where.address.path:
             asked["env"] = _environment(os.environ)
-        joined = self.ask(_Joined, "POST", "/v1/workspaces", body=asked, can_repeat=True)
-        self.workspace = joined.id
-        if self._yolo and not joined.yolo:
+        joined = self.ask_plainly("POST", "/v1/workspaces", body=asked, can_repeat=True)
+        self.workspace = text_in(joined, "id")
+        if self._yolo and not joined.get("yolo"):
             self.send("POST", self.path("permissions", "skip"), body={"skip": True}, can_repeat=True)
 
     def path(self, *names: str) -> str:
@@ -132,7 +139,7 @@ class Link:
         """The body of the answer. Every status from 200 to 299 is a yes (C-28)."""
         if self._thin is None:
             raise Unreachable
-        raw = None if body is None else msgspec.json.encode(body)
+        raw = None if body is None else _encoded(body)
         seconds = self.patience if seconds is None else seconds
         if self.deadline is not None:
             seconds = max(0.001, min(seconds, self.deadline - time.monotonic()))
@@ -151,11 +158,24 @@ class Link:
         query: QueryItems = (),
         can_repeat: bool = False,
     ) -> T:
+        import msgspec
+
         raw = self.send(method, path, body=body, query=query, can_repeat=can_repeat)
         try:
             return msgspec.json.decode(raw, type=answer)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BrokenResponse from None
+
+    def ask_plainly(self, method: str, path: str, *, body: object = None, can_repeat: bool = False) -> dict[str, Any]:
+        """The same without types, for what is asked before they are loaded: loading them takes longer than asking."""
+        raw = self.send(method, path, body=body, can_repeat=can_repeat)
+        try:
+            answer = loads(raw)
+        except (ValueError, RecursionError):
+            raise BrokenResponse from None
+        if not isinstance(answer, dict):
+            raise BrokenResponse
+        return answer
 
     def stream(self, since: int) -> ThinStream:
         """The events of the workspace after a number."""
@@ -169,11 +189,27 @@ class Link:
             thin.close()
 
 
+def text_in(answer: Mapping[str, object], name: str) -> str:
+    """What every answer of this kind has."""
+    value = answer.get(name)
+    if not isinstance(value, str) or not value:
+        raise BrokenResponse
+    return value
+
+
 def path_of(workspace: str, *names: str) -> str:
     segments = (workspace, *names)
     if any(name in {"", ".", ".."} for name in segments):
         raise BadRequest("That is not an id: look at the list for one.")
     return "/v1/workspaces/" + "/".join(quote(name) for name in segments)
+
+
+def _encoded(body: object) -> bytes:
+    if isinstance(body, dict):
+        return dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    import msgspec
+
+    return msgspec.json.encode(body)
 
 
 def _environment(known: Mapping[str, str]) -> list[str]:

@@ -1,58 +1,52 @@
-"""The command `holdfast`. Subcommands are loaded when they are called, so that help comes at once."""
+"""The command `holdfast`. What is used most is read by hand; the rest is click's, which takes its time to load."""
 
+import os
 import sys
-from importlib import import_module
 
-import click
+__all__ = ["COMMANDS", "main"]
 
-from holdfast import __version__
-
-__all__ = ["holdfast", "main"]
-
-_COMMANDS = {
+COMMANDS = {
     "run": ("holdfast.cli.run", "Send a prompt and print the answer."),
     "runs": ("holdfast.cli.runs", "List runs, wait for one, cancel one."),
     "sessions": ("holdfast.cli.sessions", "List, read, rename, delete and export sessions."),
     "attach": ("holdfast.cli.attach", "Follow a session as plain text."),
     "serve": ("holdfast.cli.serve", "Run the server here, until Ctrl-C."),
     "server": ("holdfast.cli.server", "See whether the server runs; stop it."),
+    "models": ("holdfast.cli.models", "List models: what they hold, what they cost, which can be used."),
+    "login": ("holdfast.cli.login", "Store the key of a provider."),
+    "logout": ("holdfast.cli.logout", "Forget the key of a provider."),
+    "config": ("holdfast.cli.config", "See, check and change settings."),
+    "trust": ("holdfast.cli.trust", "Let a project's settings take effect."),
+    "prompt": ("holdfast.cli.prompt", "Show what a model is told before the conversation."),
+    "undo": ("holdfast.cli.undo", "Take back what a run changed."),
     "logs": ("holdfast.cli.logs", "Show the server's log."),
     "dirs": ("holdfast.cli.dirs", "Say where things are kept."),
     "completion": ("holdfast.cli.completion", "Print the script that completes commands in your shell."),
     "demo": ("holdfast.cli.demo", "See it work: a prompt, a cancel, a kill -9 and a recovery. No key, no network."),
 }
-
-
-class _Lazy(click.Group):
-    """Knows the names and the first lines of its commands without importing them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_COMMANDS, *super().list_commands(ctx)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        command = import_module(_COMMANDS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="holdfast")
-def holdfast() -> None:
-    """A coding agent that holds on when you let go.
-
-    Prompts belong to the workspace, not to the terminal: they are on disk when they are accepted, they end
-    exactly once, and they survive the death of the server.
-    """
+"""Each command with its module and its line of help, so that help comes without loading them."""
 
 
 def main() -> None:
     """Run the command line; a user's mistake is a sentence, never a traceback."""
     if sys.platform == "win32":
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
+    code = None if "_HOLDFAST_COMPLETE" in os.environ else _quickly(sys.argv[1:])
+    if code is not None:
+        sys.exit(code)
+    from holdfast.cli.group import holdfast
+
     holdfast(prog_name="holdfast")
+
+
+def _quickly(arguments: list[str]) -> int | None:
+    """The exit code of what could be read without click, or None."""
+    if arguments[:1] == ["run"]:
+        from holdfast.cli.oneshot import run_quickly
+
+        return run_quickly(arguments[1:])
+    if arguments[:1] == ["serve"]:
+        from holdfast.cli.boot import serve_quickly
+
+        return serve_quickly(arguments[1:])
+    return None

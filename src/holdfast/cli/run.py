@@ -1,58 +1,25 @@
 """`holdfast run`: one prompt, one answer on stdout, an exit code that can be relied on."""
 
-import os
-import stat
 import sys
-import time
-from typing import TYPE_CHECKING, get_args
+from typing import Any, get_args
 
 import click
-import msgspec
 
-from holdfast.cli.common import REFUSED, sentences, where_options
-from holdfast.cli.speak import Mode, Speaker, complain, conclude
-from holdfast.domain.ids import RunId, is_valid_run_id
-from holdfast.domain.runs import Attachment, Delivery
+from holdfast.cli.asked import Asked, HowDelivered, is_good_run_id, is_good_timeout
+from holdfast.cli.common import where_options
+from holdfast.cli.oneshot import Misuse, execute
 
-if TYPE_CHECKING:
-    from holdfast.cli.link import Link
-    from holdfast.cli.signals import Signals
-    from holdfast.protocol.bodies import AgentMessage
-
-__all__ = ["Asked", "command"]
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, as it was given."""
-
-    prompt: tuple[str, ...]
-    session: str | None
-    continues: bool
-    is_quiet: bool
-    is_verbose: bool
-    as_json: bool
-    streams: bool
-    timeout: float | None
-    delivery: Delivery
-    attach: tuple[str, ...]
-    run_id: str | None
-    detach: bool
-    yolo: bool
-    model: str | None
-    small_model: str | None
-    cwd: str
-    data_dir: str | None
-    host: str | None
+__all__ = ["command", "complain_of_usage"]
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 < value < 1e9:
+    if value is not None and not is_good_timeout(value):
         raise click.BadParameter("give a number of seconds above 0.")
     return value
 
 
 def _run_id(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and (not is_valid_run_id(value) or value in {".", ".."}):
+    if value is not None and not is_good_run_id(value):
         raise click.BadParameter("1 to 128 letters, digits, dots, underscores or dashes.")
     return value
 
@@ -68,7 +35,7 @@ def _run_id(_context: click.Context, _parameter: click.Parameter, value: str | N
 @click.option("--timeout", metavar="SECONDS", type=float, callback=_seconds, help="Then cancel, and exit with 124.")
 @click.option(
     "--delivery",
-    type=click.Choice(get_args(Delivery)),
+    type=click.Choice(get_args(HowDelivered)),
     default="queue",
     show_default=True,
     help="What happens if the session is busy.",
@@ -86,7 +53,7 @@ def _run_id(_context: click.Context, _parameter: click.Parameter, value: str | N
 @click.option("-m", "--model", metavar="PROVIDER/MODEL", help="Choose the model of this workspace.")
 @click.option("--small-model", metavar="PROVIDER/MODEL", help="Choose its small model, for titles and the like.")
 @where_options
-def command(**given: object) -> None:
+def command(**given: Any) -> None:  # noqa: ANN401 - what click makes of the options
     """Send a prompt and print the answer.
 
     What comes on stdin stands before the arguments. Ctrl-C cancels the run; a second one leaves at once. A closed
@@ -103,128 +70,20 @@ def command(**given: object) -> None:
     Exit codes: 0 answered, 1 failed, 2 usage, 3 interrupted by the end of the server,
     4 no server or refused, 124 timed out, 130 cancelled.
     """
-    asked = msgspec.convert(given, Asked)
+    asked = Asked(**given)
     if asked.session is not None and not asked.session.strip():
         raise click.UsageError("--session is empty: give the id of a session, or leave it out for a new one.")
     if asked.session and asked.continues:
         raise click.UsageError("Give either --session or --continue.")
     try:
-        text = _prompt(asked)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    if not text.strip() and not asked.attach:
-        raise click.UsageError(
-            'There is no prompt: write one behind the command, as in holdfast run "…", or pipe it in.'
-        )
-    sys.exit(_execute(asked, text))
+        sys.exit(execute(asked))
+    except Misuse as misuse:
+        raise click.UsageError(str(misuse)) from None
 
 
-def _prompt(asked: Asked) -> str:
-    """Stdin, if it is a pipe or a file, then the arguments."""
-    pieces = [" ".join(asked.prompt).encode("utf-8", "replace").decode()]
-    if _is_fed():
-        pieces.insert(0, sys.stdin.buffer.read().decode("utf-8", "replace").strip("\r\n"))
-    return "\n\n".join(piece for piece in pieces if piece)
-
-
-def _is_fed() -> bool:
-    try:
-        mode = os.fstat(0).st_mode
-    except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
-
-
-def _execute(asked: Asked, text: str) -> int:
-    from holdfast.cli.link import Link
-    from holdfast.cli.signals import Signals
-    from holdfast.client.errors import TimedOut
-    from holdfast.client.locate import locate
-
-    deadline = None if asked.timeout is None else time.monotonic() + asked.timeout
-    attachments = tuple(_attachment(path) for path in asked.attach)
-    signals = Signals()
-    signals.install()
-    with sentences():
-        link = Link(locate(asked.host, asked.data_dir), asked.cwd, yolo=asked.yolo)
-        link.deadline = deadline
-        try:
-            link.enter(signals.wait)
-            message = _message(link, asked, text, attachments)
-            if asked.is_verbose:
-                complain(f"run {message.run_id}, session {message.session_id}")
-            return _send(link, signals, asked, message)
-        except TimedOut as late:
-            if deadline is None or time.monotonic() < deadline:
-                raise
-            complain(f"holdfast: timed out. {late}")
-            return 124
-
-
-def _message(link: "Link", asked: Asked, text: str, attachments: tuple[Attachment, ...]) -> "AgentMessage":
-    from holdfast.cli.link import new_id
-    from holdfast.cli.setting import choose_models, session_for
-    from holdfast.protocol.bodies import AgentMessage
-
-    choose_models(link, asked.model, asked.small_model)
-    return AgentMessage(
-        session_id=session_for(link, text, asked.session, continues=asked.continues),
-        prompt=text,
-        run_id=RunId(asked.run_id or new_id()),
-        attachments=attachments or None,
-        delivery=asked.delivery,
-        client_id=link.client_id,
-        interactive=False,
-    )
-
-
-def _send(link: "Link", signals: "Signals", asked: Asked, message: "AgentMessage") -> int:
-    """Send the prompt, and wait for its end unless it is left to the server."""
-    from holdfast.cli.conduct import Conduct, Gone, post
-    from holdfast.cli.detached import remember
-    from holdfast.cli.signals import DETACHED
-    from holdfast.cli.watch import Watch
-
-    if asked.detach:
-        post(link, message, signals)
-        remember(link.where.data_dir, message.run_id, asked.cwd)
-        _leave(asked, message.run_id, message.session_id)
-        return 0
-    speaker = Speaker(_mode(asked), is_quiet=asked.is_quiet, is_verbose=asked.is_verbose)
-    watch = Watch(message.run_id, message.session_id, speaker)
-    conduct = Conduct(link, signals, speaker, watch)
-    try:
-        end = conduct.run(link.deadline, lambda: post(link, message, signals) or asked.run_id is not None)
-    except SystemExit as leaving:
-        if leaving.code == DETACHED:
-            remember(link.where.data_dir, message.run_id, asked.cwd)
-        raise
-    except Gone as gone:
-        complain(f"holdfast: {gone}")
-        return 124 if conduct.is_overdue else 130 if signals.stops else REFUSED
-    return conclude(end, watch.said(end.message_id), speaker, is_overdue=conduct.is_overdue)
-
-
-def _leave(asked: Asked, run: str, session: str) -> None:
-    text = f"{run}\n"
-    if asked.as_json:
-        text = msgspec.json.encode({"run_id": run, "session_id": session}).decode() + "\n"
-    Speaker("stream").write(text)
-
-
-def _mode(asked: Asked) -> Mode:
-    if asked.as_json:
-        return "json"
-    return "stream" if asked.streams or os.isatty(1) else "final"
-
-
-def _attachment(path: str) -> Attachment:
-    from mimetypes import guess_type
-
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise click.BadParameter(f"{path} cannot be read: {error.strerror}.") from None
-    kind = guess_type(path)[0] or ("application/octet-stream" if b"\0" in content[:4096] else "text/plain")
-    return Attachment(content, os.path.abspath(path), os.path.basename(path), kind)
+def complain_of_usage(misuse: Misuse) -> int:
+    """The same, for who has not come through click. The exit code."""
+    context = command.make_context("holdfast run", [], resilient_parsing=True)
+    error = click.UsageError(str(misuse), context)
+    error.show()
+    return error.exit_code

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
-from holdfast.cli.link import Link, path_of
+from holdfast.cli.link import FROM_NOW, Link, path_of
 from holdfast.cli.speak import complain, conclude
 from holdfast.client.locate import locate
 from holdfast.domain.runs import Run
@@ -97,7 +97,8 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
         link = _link(where)
         run = _find(link, run_id)
         watch = Watch(run.run_id, run.session_id, speaker)
-        end = Conduct(link, signals, speaker, watch, cancels=False).run(deadline, lambda: True)
+        conduct = Conduct(link, signals, speaker, watch, cancels=False)
+        end = conduct.run(link.stream(FROM_NOW), deadline, may_be_old=True)
         code = conclude(end, watch.said(end.message_id), speaker, is_overdue=False)
         forget(link.where.data_dir, run_id)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""What a prompt needs before it is sent: the models that were chosen, the session it belongs to."""
+"""What a prompt may need before it is sent: the models that were chosen, the session that was used last."""
 
 from typing import Literal
 
@@ -6,13 +6,10 @@ import msgspec
 
 from holdfast.cli.link import Link
 from holdfast.domain.errors import BadRequest
-from holdfast.domain.ids import SessionId
 from holdfast.domain.sessions import Session
-from holdfast.protocol.bodies import ConfigModel, ModelChoice, NewSession
+from holdfast.protocol.bodies import ConfigModel, ModelChoice
 
-__all__ = ["choose_models", "latest_session", "session_for", "title_of"]
-
-_LONGEST_TITLE = 50
+__all__ = ["choose_models", "latest_session"]
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -22,24 +19,6 @@ class _Model(msgspec.Struct, frozen=True):
 class _Provider(msgspec.Struct, frozen=True):
     id: str
     models: tuple[_Model, ...] = ()
-
-
-def title_of(text: str) -> str:
-    """The first words of a prompt."""
-    line = " ".join(text[:400].split())
-    if len(line) <= _LONGEST_TITLE:
-        return line or "New session"
-    head = line[:_LONGEST_TITLE]
-    return (head.rpartition(" ")[0] or head) + "…"
-
-
-def session_for(link: Link, text: str, chosen: str | None, *, continues: bool) -> SessionId:
-    if chosen:
-        return SessionId(chosen)
-    if continues and (latest := latest_session(link)) is not None:
-        return latest.id
-    made = link.ask(Session, "POST", link.path("sessions"), body=NewSession(title_of(text)))
-    return made.id
 
 
 def latest_session(link: Link) -> Session | None:

@@ -5,10 +5,12 @@ import os
 import select
 import sys
 import time
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from holdfast.domain.events import RunComplete
 from holdfast.domain.ids import MessageId
+
+if TYPE_CHECKING:
+    from holdfast.domain.events import RunComplete
 
 __all__ = ["BROKEN_PIPE", "Mode", "Speaker", "complain", "conclude"]
 
@@ -142,7 +144,7 @@ def _is_terminal(descriptor: int) -> bool:
         return False
 
 
-def conclude(end: RunComplete, said: int, speaker: Speaker, *, is_overdue: bool) -> int:
+def conclude(end: "RunComplete", said: int, speaker: Speaker, *, is_overdue: bool) -> int:
     """The exit code. Text for stdout only if it is the answer; for everything else a sentence."""
     if end.outcome == "completed":
         speaker.finish(end.message_id, end.text, said)

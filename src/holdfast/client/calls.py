@@ -5,10 +5,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.client.errors import BrokenResponse, ServerProblem
+from holdfast.client.errors import BrokenResponse, ServerProblem, message_of
 from holdfast.client.pool import Pool
 from holdfast.client.wire import IDEMPOTENT, Address, QueryItems, build_request, fill
-from holdfast.protocol.problems import message_of
 from holdfast.protocol.routes import ROUTES, Route
 
 __all__ = ["Calls"]

@@ -20,15 +20,14 @@ import os
 import random
 import uuid
 
-from holdfast.client.errors import ClientError, ServerProblem
-from holdfast.client.items import Backoff
+from holdfast.client.backoff import Backoff
+from holdfast.client.errors import ClientError, ServerProblem, message_of
 from holdfast.client.pool import OpenResponse
 from holdfast.client.sessions import SessionCalls
 from holdfast.client.stream import QUIET_SECONDS, EventStream
 from holdfast.client.wire import Address, build_request, fill
 from holdfast.client.workspaces import WorkspaceCalls
 from holdfast.domain.ids import WorkspaceId
-from holdfast.protocol.problems import message_of
 from holdfast.protocol.routes import PREFIX
 
 __all__ = ["Client", "new_client_id"]

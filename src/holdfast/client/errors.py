@@ -11,6 +11,8 @@ HoldfastError
     └── ServerProblem      the server answers that it cannot or will not
 """
 
+import json
+
 from holdfast.domain.errors import HoldfastError
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "TimedOut",
     "Unreachable",
     "UnsafePlace",
+    "message_of",
 ]
 
 
@@ -60,3 +63,13 @@ class ServerProblem(ClientError):
         super().__init__(f"{message} ({status})" if message else f"The server answered with status {status}.")
         self.status = status
         self.message = message or ""
+
+
+def message_of(body: bytes) -> str | None:
+    """The message of an error body, or None if it has none that can be read: then the status must do."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    message = found.get("message") if isinstance(found, dict) else None
+    return message if isinstance(message, str) and message else None

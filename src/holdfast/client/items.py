@@ -1,10 +1,9 @@
 """What a stream hands to its reader: events, decoded once, with their numbers. Pure.
 
-A `Follower` is the part of a resumable reader that has no socket: it knows the last number, keeps what was
-shown from being shown again, and says how long to wait before the next attempt.
+A `Follower` is the part of a resumable reader that has no socket: it knows the last number, and keeps what was
+shown from being shown again.
 """
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from holdfast.domain.events import GapEvent, HelloEvent, Spoken, decode_spoken
 from holdfast.protocol.sse import SseEvent
 
-__all__ = ["Backoff", "Follower", "Item", "Other", "decode_item"]
+__all__ = ["Follower", "Item", "Other", "decode_item"]
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -47,26 +46,6 @@ def decode_item(raw: SseEvent) -> Item:
         except _UNREADABLE:
             event = Other("")
     return Item(event, raw.number)
-
-
-class Backoff:
-    """Waits that double, with jitter so that many readers do not come back at one moment.
-
-    `jitter` gives a number from 0 to 1; a wait is between half of its length and all of it.
-    """
-
-    def __init__(self, jitter: Callable[[], float], *, first: float = 0.25, most: float = 5.0) -> None:
-        self._jitter = jitter
-        self._first = first
-        self._most = most
-        self._next = first
-
-    def wait(self) -> float:
-        wait, self._next = self._next, min(self._next * 2, self._most)
-        return wait * (0.5 + 0.5 * self._jitter())
-
-    def reset(self) -> None:
-        self._next = self._first
 
 
 class Follower:

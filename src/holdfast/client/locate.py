@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
-import msgspec
-
+from holdfast.client.age import gives_way
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePlace
 from holdfast.client.places import (
     data_directory,
@@ -34,7 +34,7 @@ _LAST_LINES = 12
 _MOST_OF_LOG = 16 * 1024
 
 
-class Where(msgspec.Struct, frozen=True):
+class Where(NamedTuple):
     """Where a server is or will be. One that was named as a host is somebody's own: it is not started for them."""
 
     address: Address
@@ -68,7 +68,7 @@ def find_or_start(where: Where, *, command: Sequence[str] | None = None, patienc
         # Before anything is said to whoever listens there.
         secure_directory(os.path.dirname(where.address.path))
     thin = _connected(where.address)
-    if thin is not None:
+    if thin is not None and not (where.can_be_started and gives_way(thin, patience)):
         return thin
     if not where.can_be_started:
         raise Unreachable(f"No Holdfast server answers at {where.address}.")
@@ -146,7 +146,10 @@ def _is_taken(lock: int) -> bool:
 
 
 def _start(where: Where, command: Sequence[str], deadline: float) -> Thin:
-    """Start the server and wait until it is healthy. One that does not get ready in time is left alone: it may yet."""
+    """Start the server and wait until it is ready: it says who it is when it has loaded everything.
+
+    One that does not get ready in time is left alone: it may yet.
+    """
     log = os.path.join(where.data_dir, "logs", "server.log")
     try:
         os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
@@ -155,12 +158,12 @@ def _start(where: Where, command: Sequence[str], deadline: float) -> Thin:
     except OSError as error:
         raise StartFailed(f"The server could not be started: {error.strerror or error}.") from None
     while True:
-        thin = _healthy(where.address, deadline)
+        thin = _ready(where.address, deadline)
         if thin is not None:
             return thin
         if _has_ended(process):
             # It may have lost to a server that somebody started without our lock.
-            thin = _healthy(where.address, deadline)
+            thin = _ready(where.address, deadline)
             if thin is not None:
                 return thin
             raise StartFailed(f"The server stopped while it was starting.{_tail(log, begin)}")
@@ -192,12 +195,12 @@ def _has_ended(process: int) -> bool:
         return False
 
 
-def _healthy(address: Address, deadline: float) -> Thin | None:
+def _ready(address: Address, deadline: float) -> Thin | None:
     thin = _connected(address)
     if thin is None:
         return None
     try:
-        status, _ = thin.request("GET", "/v1/health", timeout=max(0.001, deadline - time.monotonic()))
+        status, _ = thin.request("GET", "/v1/version", timeout=max(0.001, deadline - time.monotonic()))
     except ClientError:
         # It went away again; the next try tells more.
         status = 0

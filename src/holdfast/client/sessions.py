@@ -3,6 +3,7 @@
 from typing import Any
 
 from holdfast.client.calls import Calls
+from holdfast.domain.asks import PermissionRequest, QuestionRequest
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
@@ -22,8 +23,6 @@ from holdfast.protocol.bodies import (
 )
 
 __all__ = ["SessionCalls"]
-
-_List = tuple[dict[str, Any], ...]
 
 
 class SessionCalls(Calls):
@@ -138,16 +137,20 @@ class SessionCalls(Calls):
         await self._send("set_skip", body=Skip(skip), id=workspace)
 
     async def grant(self, workspace: WorkspaceId, answer: dict[str, Any]) -> Resolved:
-        return await self._ask(Resolved, "grant", body=answer, id=workspace)
+        """Answer an ask: the ask as it came, and what is to be done. False if somebody was quicker."""
+        return await self._ask(Resolved, "grant", query=[("client_id", self.client_id)], body=answer, id=workspace)
 
-    async def pending_permissions(self, workspace: WorkspaceId) -> tuple[dict[str, Any], ...]:
-        return await self._ask(_List, "pending_permissions", id=workspace)
+    async def pending_permissions(self, workspace: WorkspaceId) -> tuple[PermissionRequest, ...]:
+        return await self._ask(tuple[PermissionRequest, ...], "pending_permissions", id=workspace)
 
     async def answer_question(self, workspace: WorkspaceId, answer: dict[str, Any]) -> Resolved:
-        return await self._ask(Resolved, "answer_question", body=answer, id=workspace)
+        query = [("client_id", self.client_id)]
+        return await self._ask(Resolved, "answer_question", query=query, body=answer, id=workspace)
 
-    async def cancel_question(self, workspace: WorkspaceId) -> Resolved:
-        return await self._ask(Resolved, "cancel_question", id=workspace)
+    async def cancel_question(self, workspace: WorkspaceId, batch: str | None = None) -> Resolved:
+        """Dismiss a batch of questions; without its id the one that is shown."""
+        query = [("batch_id", batch), ("client_id", self.client_id)]
+        return await self._ask(Resolved, "cancel_question", query=query, id=workspace)
 
-    async def pending_questions(self, workspace: WorkspaceId) -> tuple[dict[str, Any], ...]:
-        return await self._ask(_List, "pending_questions", id=workspace)
+    async def pending_questions(self, workspace: WorkspaceId) -> tuple[QuestionRequest, ...]:
+        return await self._ask(tuple[QuestionRequest, ...], "pending_questions", id=workspace)

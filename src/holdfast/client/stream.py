@@ -9,8 +9,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from holdfast.client.backoff import Backoff
 from holdfast.client.errors import ClientError, ServerProblem
-from holdfast.client.items import Backoff, Follower, Item, decode_item
+from holdfast.client.items import Follower, Item, decode_item
 from holdfast.client.pool import OpenResponse
 from holdfast.domain.events import GapEvent, HelloEvent
 from holdfast.protocol.sse import SseReader

@@ -9,9 +9,8 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable, message_of
 from holdfast.client.wire import IDEMPOTENT, Address, QueryItems, ResponseReader, build_request
-from holdfast.protocol.problems import message_of
 from holdfast.protocol.sse import SseEvent, SseReader
 
 __all__ = ["Thin", "ThinStream"]

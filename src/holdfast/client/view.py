@@ -13,6 +13,7 @@ from holdfast.client.items import Item, Other
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
+    AskEvent,
     Change,
     ConfigChangedEvent,
     Event,
@@ -24,6 +25,10 @@ from holdfast.domain.events import (
     MessageEvent,
     MessagePart,
     MessagePartEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
     RunComplete,
     RunCompleteEvent,
     RunEvent,
@@ -183,14 +188,31 @@ class View:
                 self._put_run(run)
             case RunCompleteEvent(payload=complete):
                 self._end_run(complete.payload)
-            case AgentEvent(payload=notice):
-                self.notices.append(notice.payload)
+            case AgentEvent(payload=said):
+                self.notices.append(said.payload)
             case ToolOutputEvent(payload=output):
                 return self._hear(output)
-            case FileEvent() | ConfigChangedEvent():
-                return False
-            case Other():
+            case (
+                PermissionRequestEvent()
+                | PermissionNotificationEvent()
+                | QuestionRequestEvent()
+                | QuestionNotificationEvent()
+            ):
+                return self._take_ask(event)
+            case FileEvent() | ConfigChangedEvent() | Other():
                 return self._other(event)
+        return True
+
+    def _take_ask(self, event: AskEvent) -> bool:
+        match event:
+            case PermissionRequestEvent(payload=ask):
+                self.permissions[ask.payload.id] = msgspec.to_builtins(ask.payload)
+            case PermissionNotificationEvent(payload=notice):
+                return self._answered(msgspec.to_builtins(notice.payload))
+            case QuestionRequestEvent(payload=batch):
+                self.questions[batch.payload.id] = msgspec.to_builtins(batch.payload)
+            case QuestionNotificationEvent(payload=closed):
+                self.questions.pop(closed.payload.batch_id, None)
         return True
 
     def _grow(self, growth: MessageDelta | MessagePart) -> bool:
@@ -226,8 +248,11 @@ class View:
         self._drafts.pop(session.id, None)
         for run in self.runs_of(session.id):
             self._remove_run(run.run_id)
+        self._drop_asks("session_id", session.id)
+
+    def _drop_asks(self, key: str, owner: str) -> None:
         for asks in (self.permissions, self.questions):
-            for name in [name for name, ask in asks.items() if ask.get("session_id") == session.id]:
+            for name in [name for name, ask in asks.items() if ask.get(key) == owner]:
                 del asks[name]
 
     def _put_run(self, change: Change[Run]) -> None:
@@ -242,6 +267,8 @@ class View:
         self.runs[run.run_id] = run
 
     def _end_run(self, end: RunComplete) -> None:
+        # A server that died has withdrawn nothing; a run that has ended waits for nobody.
+        self._drop_asks("run_id", end.run_id)
         before = self.runs.get(end.run_id)
         if before is None:
             return
@@ -262,28 +289,18 @@ class View:
         if run in self._ended:
             self._ended.remove(run)
 
-    def _other(self, other: Other) -> bool:
-        """Asks and presence come as plain objects."""
-        if other.type == "presence":
+    def _other(self, other: FileEvent | ConfigChangedEvent | Other) -> bool:
+        """What this view does not show, or has no type for: presence comes as a plain object."""
+        if isinstance(other, Other) and other.type == "presence":
             self.presence = other.payload
             return True
-        change = other.payload
-        ask = change.get("payload") if isinstance(change, dict) else None
-        if not isinstance(ask, dict):
+        return False
+
+    def _answered(self, notice: Ask) -> bool:
+        """Whether an ask was closed by it: the first notice of an ask only says that it is open."""
+        if not (notice.get("granted") or notice.get("denied") or notice.get("withdrawn")):
             return False
-        match other.type:
-            case "permission_request":
-                self.permissions[str(ask.get("id"))] = ask
-            case "permission_notification":
-                if not (ask.get("granted") or ask.get("denied") or ask.get("withdrawn")):
-                    return False
-                self._resolve_permission(ask)
-            case "question_batch_request":
-                self.questions[str(ask.get("id"))] = ask
-            case "question_batch_notification":
-                self.questions.pop(str(ask.get("batch_id")), None)
-            case _:
-                return False
+        self._resolve_permission(notice)
         return True
 
     def _resolve_permission(self, notice: Ask) -> None:

@@ -5,9 +5,7 @@ one response, bodies by length, in chunks, or until the connection ends.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, TypeAlias
-
-import msgspec
+from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.client.errors import BrokenResponse, ConnectionLost
 
@@ -37,7 +35,7 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
-class Address(msgspec.Struct, frozen=True):
+class Address(NamedTuple):
     """Where a server is: a unix socket, or a host and port with the token that opens it."""
 
     path: str = ""
@@ -105,7 +103,7 @@ def build_request(
     return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
 
 
-class Head(msgspec.Struct, frozen=True):
+class Head(NamedTuple):
     """Status and headers. Names are in lower case; a name that comes twice has its values joined."""
 
     status: int

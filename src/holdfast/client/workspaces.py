@@ -2,8 +2,13 @@
 
 from typing import Any
 
+import msgspec
+
 from holdfast.client.calls import Calls
+from holdfast.domain.files import UndoAsk, UndoReport
 from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
+from holdfast.domain.sandbox import SandboxState
 from holdfast.protocol.bodies import (
     ConfigChange,
     ConfigModel,
@@ -12,7 +17,10 @@ from holdfast.protocol.bodies import (
     InitPrompt,
     ModelChoice,
     NeedsInit,
+    ShellAsk,
     SnapshotBody,
+    Stats,
+    TrustBody,
     VersionInfo,
     WorkspaceBody,
 )
@@ -41,6 +49,10 @@ class WorkspaceCalls(Calls):
     async def retire_client(self) -> None:
         """This client leaves for good."""
         await self._send("retire_client", client_id=self.client_id)
+
+    async def docs(self) -> str:
+        """The page of the routes, for people."""
+        return (await self._exchange("docs", {})).decode()
 
     async def openapi(self) -> dict[str, Any]:
         return await self._ask(_Any, "openapi")
@@ -81,6 +93,9 @@ class WorkspaceCalls(Calls):
         query = [("provider_id", provider_id)]
         return await self._ask(ModelChoice, "default_small_model", query=query, id=workspace)
 
+    async def stats(self, workspace: WorkspaceId) -> Stats:
+        return await self._ask(Stats, "stats", id=workspace)
+
     # Configuration and project
 
     async def config_set(self, workspace: WorkspaceId, key: str, value: object, *, scope: int = 0) -> None:
@@ -118,6 +133,12 @@ class WorkspaceCalls(Calls):
     async def list_skills(self, workspace: WorkspaceId) -> tuple[dict[str, Any], ...]:
         return await self._ask(_List, "list_skills", id=workspace)
 
+    async def read_skill(self, workspace: WorkspaceId, body: dict[str, Any]) -> dict[str, Any]:
+        return await self._ask(_Any, "read_skill", body=body, id=workspace)
+
+    async def lsp_diagnostics(self, workspace: WorkspaceId, lsp: str) -> dict[str, Any]:
+        return await self._ask(_Any, "lsp_diagnostics", id=workspace, lsp=lsp)
+
     async def list_lsps(self, workspace: WorkspaceId) -> dict[str, Any]:
         return await self._ask(_Any, "list_lsps", id=workspace)
 
@@ -145,5 +166,51 @@ class WorkspaceCalls(Calls):
     async def mcp_refresh_resources(self, workspace: WorkspaceId, body: dict[str, Any]) -> None:
         await self._send("mcp_refresh_resources", body=body, id=workspace)
 
-    async def list_jobs(self, workspace: WorkspaceId) -> tuple[dict[str, Any], ...]:
-        return await self._ask(_List, "list_jobs", id=workspace)
+    async def mcp_get_prompt(self, workspace: WorkspaceId, body: dict[str, Any]) -> dict[str, Any]:
+        return await self._ask(_Any, "mcp_get_prompt", body=body, id=workspace)
+
+    async def mcp_read_resource(self, workspace: WorkspaceId, body: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        return await self._ask(_List, "mcp_read_resource", body=body, id=workspace)
+
+    async def mcp_auth_url(self, workspace: WorkspaceId, name: str) -> dict[str, Any]:
+        return await self._ask(_Any, "mcp_auth_url", query=[("name", name)], id=workspace)
+
+    async def mcp_auth(self, workspace: WorkspaceId, body: dict[str, Any]) -> dict[str, Any]:
+        return await self._ask(_Any, "mcp_auth", body=body, id=workspace)
+
+    async def mcp_docker_enable(self, workspace: WorkspaceId) -> None:
+        await self._send("mcp_docker_enable", id=workspace)
+
+    async def mcp_docker_disable(self, workspace: WorkspaceId) -> None:
+        await self._send("mcp_docker_disable", id=workspace)
+
+    # Beside the conversation
+
+    async def run_shell(self, workspace: WorkspaceId, session: SessionId, command: str, width: int = 0) -> ShellResult:
+        """Returns when the command has ended, however long it takes; leaving ends it."""
+        body = ShellAsk(command, session, width)
+        places = {"id": workspace, "sid": session}
+        answer = await self._exchange("run_shell", places, body=body, is_patient=True)
+        return msgspec.json.decode(answer, type=ShellResult)
+
+    async def list_jobs(self, workspace: WorkspaceId, session: SessionId | None = None) -> tuple[JobInfo, ...]:
+        return await self._ask(tuple[JobInfo, ...], "list_jobs", query=[("session_id", session)], id=workspace)
+
+    async def job_output(self, workspace: WorkspaceId, job: str) -> JobOutput:
+        return await self._ask(JobOutput, "job_output", id=workspace, job_id=job)
+
+    async def kill_job(self, workspace: WorkspaceId, job: str) -> JobOutput:
+        return await self._ask(JobOutput, "kill_job", id=workspace, job_id=job)
+
+    async def undo_changes(self, workspace: WorkspaceId, ask: UndoAsk) -> UndoReport:
+        return await self._ask(UndoReport, "undo_changes", body=ask, id=workspace)
+
+    async def get_sandbox(self, workspace: WorkspaceId) -> SandboxState:
+        return await self._ask(SandboxState, "get_sandbox", id=workspace)
+
+    async def get_trust(self, workspace: WorkspaceId) -> TrustBody:
+        return await self._ask(TrustBody, "get_trust", id=workspace)
+
+    async def set_trust(self, workspace: WorkspaceId, *, trusted: bool, digest: str = "") -> TrustBody:
+        """`digest` is that of the files as they were shown to whoever trusts them."""
+        return await self._ask(TrustBody, "set_trust", body=TrustBody(trusted, digest=digest), id=workspace)

@@ -1,15 +1,15 @@
 """Settings that clients change over the wire: two small JSON files, the workspace's above the user's.
 
 A key is a path with dots (`options.tui.compact_mode`). A file is replaced whole, so a crash leaves the old
-one or the new one, never half of one.
+one or the new one, never half of one. One process changes them at a time.
 """
 
-import os
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from holdfast.config.files import LARGEST, Unreadable, contents, locked, replace
 from holdfast.domain.errors import BadRequest
 
 __all__ = ["ConfigStore", "Scope", "merged"]
@@ -39,6 +39,10 @@ class ConfigStore:
         user, workspace = (_load(path) for path in self._files)
         return merged(user, workspace)
 
+    def scope(self, scope: Scope) -> dict[str, Any]:
+        """What one of them says by itself."""
+        return _load(self._files[scope])
+
     def set(self, scope: int, key: str, value: object) -> None:
         self._change(scope, key, value, remove=False)
 
@@ -52,6 +56,10 @@ class ConfigStore:
         if not all(names) or len(key) > _LONGEST_KEY:
             raise BadRequest("A key is a path of names with dots between them, such as options.tui.compact_mode.")
         path = self._files[scope]
+        with locked(str(path.parent)):
+            self._patch(path, names, value, remove=remove)
+
+    def _patch(self, path: Path, names: list[str], value: object, *, remove: bool) -> None:
         whole = _load(path)
         place = whole
         for name in names[:-1]:
@@ -70,19 +78,15 @@ class ConfigStore:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(contents(str(path))[0], type=dict[str, Any])
     except FileNotFoundError:
         return {}
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, Unreadable) as error:
         raise BadRequest(f"{path} is not a JSON object: mend it or move it away.") from error
 
 
 def _save(path: Path, whole: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    data = msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
+    if len(data) > LARGEST:
+        raise BadRequest(f"The settings would be larger than {LARGEST // 1024} KiB: nothing was changed.")
+    replace(str(path), data)

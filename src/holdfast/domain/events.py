@@ -9,6 +9,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.messages import Message, Part
@@ -18,6 +19,7 @@ from holdfast.domain.sessions import Session
 __all__ = [
     "AgentEvent",
     "AgentNotice",
+    "AskEvent",
     "Change",
     "ChangeKind",
     "ConfigChanged",
@@ -35,6 +37,10 @@ __all__ = [
     "MessageEvent",
     "MessagePart",
     "MessagePartEvent",
+    "PermissionNotificationEvent",
+    "PermissionRequestEvent",
+    "QuestionNotificationEvent",
+    "QuestionRequestEvent",
     "RunComplete",
     "RunCompleteEvent",
     "RunEvent",
@@ -103,6 +109,30 @@ class RunCompleteEvent(msgspec.Struct, frozen=True, tag="run_complete"):
     """Durable. Exactly one per run, and the last event that carries its run id."""
 
     payload: Change[RunComplete]
+
+
+class PermissionRequestEvent(msgspec.Struct, frozen=True, tag="permission_request"):
+    """Durable. A tool waits for somebody to allow what it is about to do."""
+
+    payload: Change[PermissionRequest]
+
+
+class PermissionNotificationEvent(msgspec.Struct, frozen=True, tag="permission_notification"):
+    """Durable. Once when an ask is opened, and once when it is answered or withdrawn: before the end of its run."""
+
+    payload: Change[PermissionNotification]
+
+
+class QuestionRequestEvent(msgspec.Struct, frozen=True, tag="question_batch_request"):
+    """Durable. The model waits for somebody to answer its questions."""
+
+    payload: Change[QuestionRequest]
+
+
+class QuestionNotificationEvent(msgspec.Struct, frozen=True, tag="question_batch_notification"):
+    """Durable. Once for each batch, when it is answered, cancelled or withdrawn: before the end of its run."""
+
+    payload: Change[QuestionNotification]
 
 
 class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -213,7 +243,10 @@ class GapEvent(msgspec.Struct, frozen=True, tag="gap"):
     payload: Gap
 
 
-DurableEvent: TypeAlias = MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent
+AskEvent: TypeAlias = (
+    PermissionRequestEvent | PermissionNotificationEvent | QuestionRequestEvent | QuestionNotificationEvent
+)
+DurableEvent: TypeAlias = MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent | AskEvent
 LiveEvent: TypeAlias = AgentEvent | ConfigChangedEvent | MessageDeltaEvent | MessagePartEvent | ToolOutputEvent
 Event: TypeAlias = DurableEvent | LiveEvent
 Spoken: TypeAlias = Event | HelloEvent | GapEvent

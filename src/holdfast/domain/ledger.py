@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.domain.events import DurableEvent, MessageDelta, MessagePart
+from holdfast.domain.events import AskEvent, DurableEvent, MessageDelta, MessagePart
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
@@ -20,6 +20,7 @@ from holdfast.domain.sessions import Session, SessionPatch
 __all__ = [
     "AddFile",
     "Admit",
+    "Announce",
     "Answer",
     "Briefing",
     "CancelRun",
@@ -204,6 +205,12 @@ class MarkRead(msgspec.Struct, frozen=True):
     mark: ReadMark
 
 
+class Announce(msgspec.Struct, frozen=True):
+    """Says the event, and stores nothing but that it was said."""
+
+    event: AskEvent
+
+
 Operation: TypeAlias = (
     Admit
     | RemoveRun
@@ -224,6 +231,7 @@ Operation: TypeAlias = (
     | DeleteSession
     | AddFile
     | MarkRead
+    | Announce
 )
 
 

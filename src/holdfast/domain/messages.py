@@ -21,6 +21,8 @@ __all__ = [
     "Reasoning",
     "ReasoningPart",
     "Role",
+    "ShellCommand",
+    "ShellCommandPart",
     "Text",
     "TextPart",
     "ToolCall",
@@ -96,6 +98,14 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     details: str = ""
 
 
+class ShellCommand(msgspec.Struct, frozen=True):
+    """What a person ran beside the conversation, for the model to see with the next prompt."""
+
+    command: str
+    output: str
+    exit_code: int
+
+
 class TextPart(msgspec.Struct, frozen=True, tag="text"):
     data: Text
 
@@ -116,11 +126,15 @@ class ToolResultPart(msgspec.Struct, frozen=True, tag="tool_result"):
     data: ToolResult
 
 
+class ShellCommandPart(msgspec.Struct, frozen=True, tag="shell_command"):
+    data: ShellCommand
+
+
 class FinishPart(msgspec.Struct, frozen=True, tag="finish"):
     data: Finish
 
 
-Part: TypeAlias = TextPart | ReasoningPart | BinaryPart | ToolCallPart | ToolResultPart | FinishPart
+Part: TypeAlias = TextPart | ReasoningPart | BinaryPart | ToolCallPart | ToolResultPart | ShellCommandPart | FinishPart
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,13 +2,15 @@
 
 The names are those of the files (`models.large.provider`). Strings such as keys and addresses stand here as
 they were written; who uses one expands it. Keys nobody knows are kept out of here and reported by `config check`.
+What may hold a key or a token is never part of a `repr`: those end up in logs.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 __all__ = [
+    "PROVIDER_TYPES",
     "Attribution",
     "HookSettings",
     "LspSettings",
@@ -24,18 +26,61 @@ __all__ = [
     "ToolSettings",
 ]
 
+PROVIDER_TYPES = (
+    "openai",
+    "openai-chat",
+    "openai-responses",
+    "openai-compat",
+    "openai-compatible",
+    "anthropic",
+    "gemini",
+    "google",
+    "vertexai",
+    "google-vertex",
+    "vertex",
+    "azure",
+    "bedrock",
+    "amazon-bedrock",
+    "mistral",
+    "openrouter",
+    "vercel",
+    "ollama",
+    "lmstudio",
+    "llamacpp",
+    "vllm",
+    "litellm",
+    "omlx",
+)
+"""What a provider's `type` may be, in all spellings."""
 
-class Selection(msgspec.Struct, frozen=True, omit_defaults=True):
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class _Guarded(msgspec.Struct, frozen=True):
+    """Its `repr` shows the fields of `_shown` and no others."""
+
+    _shown: ClassVar[tuple[str, ...]] = ()
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
+        return f"{type(self).__name__}({fields}{', ' if fields else ''}…)"
+
+
+class Selection(_Guarded, frozen=True, omit_defaults=True):
     """Which model is used for what, and how it is asked. Unset means: as the provider does."""
+
+    _shown = ("model", "provider", "reasoning_effort")
 
     model: str = ""
     provider: str = ""
     reasoning_effort: str = ""
     think: bool = False
-    max_tokens: int = 0
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    max_tokens: Count = 0
+    temperature: Amount | None = None
+    top_p: Amount | None = None
+    top_k: Count | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     provider_options: dict[str, Any] = {}
@@ -55,17 +100,19 @@ class RecentModels(msgspec.Struct, frozen=True, omit_defaults=True):
     small: tuple[Selection, ...] = ()
 
 
-class ModelSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelSettings(_Guarded, frozen=True, omit_defaults=True):
     """A model of a provider, as a user describes it. Unset facts come from the catalogue or the server."""
+
+    _shown = ("id", "name")
 
     id: str
     name: str = ""
-    cost_per_1m_in: float | None = None
-    cost_per_1m_out: float | None = None
-    cost_per_1m_in_cached: float | None = None
-    cost_per_1m_out_cached: float | None = None
-    context_window: int | None = None
-    default_max_tokens: int | None = None
+    cost_per_1m_in: Amount | None = None
+    cost_per_1m_out: Amount | None = None
+    cost_per_1m_in_cached: Amount | None = None
+    cost_per_1m_out_cached: Amount | None = None
+    context_window: Count | None = None
+    default_max_tokens: Count | None = None
     can_reason: bool | None = None
     reasoning_levels: tuple[str, ...] | None = None
     default_reasoning_effort: str = ""
@@ -73,8 +120,10 @@ class ModelSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     options: dict[str, Any] = {}
 
 
-class ProviderSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProviderSettings(_Guarded, frozen=True, omit_defaults=True):
     """One provider. `type` says which wire it speaks; left out, it is the catalogue's, else `openai-compat`."""
+
+    _shown = ("id", "name", "type", "disable")
 
     id: str = ""
     name: str = ""
@@ -93,8 +142,10 @@ class ProviderSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     models: tuple[ModelSettings, ...] = ()
 
 
-class McpSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+class McpSettings(_Guarded, frozen=True, omit_defaults=True):
     """A server of tools, prompts and resources, and how it is reached."""
+
+    _shown = ("type", "disabled")
 
     type: Literal["stdio", "sse", "http"] = "stdio"
     command: str = ""
@@ -105,15 +156,18 @@ class McpSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     disabled: bool = False
     disabled_tools: tuple[str, ...] = ()
     enabled_tools: tuple[str, ...] = ()
-    timeout: int = 10
+    timeout: Count = 10
     oauth: bool | None = None
     oauth_client_id: str = ""
     oauth_client_secret: str = ""
-    oauth_callback_port: int = 0
+    oauth_callback_port: Port = 0
+    oauth_token: dict[str, Any] = {}
 
 
-class LspSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+class LspSettings(_Guarded, frozen=True, omit_defaults=True):
     """A language server and the files it is for."""
+
+    _shown = ("disabled", "filetypes")
 
     disabled: bool = False
     command: str = ""
@@ -123,7 +177,7 @@ class LspSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     root_markers: tuple[str, ...] = ()
     init_options: dict[str, Any] = {}
     options: dict[str, Any] = {}
-    timeout: int = 30
+    timeout: Count = 30
 
 
 class Attribution(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -131,6 +185,8 @@ class Attribution(msgspec.Struct, frozen=True, omit_defaults=True):
 
     trailer_style: Literal["none", "co-authored-by", "assisted-by"] = "assisted-by"
     generated_with: bool = True
+    co_authored_by: bool | None = None
+    """An old name for a trailer style; `trailer_style` says it better."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -148,18 +204,20 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     disabled_skills: tuple[str, ...] = ()
     disable_default_providers: bool = False
     attribution: Attribution = Attribution()
+    disable_provider_auto_update: bool = False
+    disable_metrics: bool = True
     initialize_as: str = "AGENTS.md"
     auto_lsp: bool = True
     progress: bool = True
     notifications: Literal["auto", "native", "osc", "bell", "disabled"] = "auto"
     sandbox: Literal["", "workspace"] = ""
-    ask_timeout: int = 86_400
+    ask_timeout: Count = 86_400
     """How many seconds an ask waits while nobody is attached; then it is denied."""
-    job_linger: int = 28_800
+    job_linger: Count = 28_800
     """How many seconds background jobs may keep a workspace open that nobody looks at."""
-    max_steps: int = 500
-    max_minutes: float = 480.0
-    max_cost: float = 0.0
+    max_steps: Count = 500
+    max_minutes: Amount = 480.0
+    max_cost: Amount = 0.0
 
 
 class PermissionSettings(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -176,22 +234,26 @@ class PermissionSettings(msgspec.Struct, frozen=True, omit_defaults=True):
 class ToolSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """Limits of the tools. Times are nanoseconds, as the wire has them."""
 
-    ls: dict[str, int] = {}
-    grep: dict[str, int] = {}
-    glob: dict[str, int] = {}
+    ls: dict[str, Count] = {}
+    grep: dict[str, Count] = {}
+    glob: dict[str, Count] = {}
 
 
-class HookSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+class HookSettings(_Guarded, frozen=True, omit_defaults=True):
     """A command that is run when something happens; `matcher` says for which tools."""
+
+    _shown = ("name", "matcher")
 
     command: str
     name: str = ""
     matcher: str = ""
-    timeout: int = 0
+    timeout: Count = 0
 
 
-class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+class Settings(_Guarded, frozen=True, omit_defaults=True):
     """Everything. An empty one is a valid one."""
+
+    _shown = ("models",)
 
     models: Models = Models()
     recent_models: RecentModels = RecentModels()

@@ -5,12 +5,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from holdfast.domain.asks import Question, QuestionAnswer
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.models import ToolSpec
 
-__all__ = ["Errand", "Permit", "Tool", "ToolContext", "ToolOutcome"]
+__all__ = ["Errand", "Inquiry", "Permit", "Tool", "ToolContext", "ToolOutcome"]
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
@@ -37,6 +38,14 @@ class Permit(msgspec.Struct, frozen=True):
     description: str
     params: dict[str, Any]
     command: str = ""
+
+
+class Inquiry(msgspec.Struct, frozen=True):
+    """Questions for the person who sent the prompt, answered together. Their ids are given when they are asked."""
+
+    questions: tuple[Question, ...]
+    confirm_title: str = ""
+    confirm_description: str = ""
 
 
 class Errand(msgspec.Struct, frozen=True):
@@ -81,6 +90,11 @@ class ToolContext(Protocol):
 
     async def permit(self, permit: Permit) -> None:
         """Return when it may be done, at once or after somebody was asked. Raises `PermissionDenied`."""
+
+    async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+        """The answers, one for each question, in their order. None if the person dismissed them; raises `ToolError`
+        where nobody can be asked.
+        """
 
     async def send(self, errand: Errand) -> str:
         """The last words of a helper, which is stopped when this call is. Raises `ToolError` if it has none."""

@@ -144,6 +144,19 @@ class Assembly:
             case _:
                 assert_never(part)
 
+    def extend(self, text: str) -> MessageDelta | None:
+        """What `feed` does with text that goes on where text was, which nearly every part is. None: it is not that."""
+        if self._text is None or not text:
+            return None
+        if not text.isascii():
+            text = encodable(text)
+        index, slot = self._text
+        length, size = slot.length, len(text)
+        slot.pieces.append(text)
+        slot.length = length + size
+        self.size += size
+        return MessageDelta(self._base.session_id, self._base.id, index, length, text)
+
     @property
     def id(self) -> MessageId:
         return self._base.id
@@ -171,12 +184,9 @@ class Assembly:
             text = text[1:]
         if not text:
             return ()
-        self.size += len(text)
-        if self._text is not None:
-            index, slot = self._text
-            delta = self._delta(index, slot.length, text)
-            slot.append(text)
+        if (delta := self.extend(text)) is not None:
             return (delta,)
+        self.size += len(text)
         closed = self._close_reasoning(now)
         fresh = _Text()
         fresh.append(text)
@@ -189,10 +199,14 @@ class Assembly:
         if not text:
             return ()
         self.size += len(text)
+        closed: tuple[Growth, ...] = ()
+        if self._reasoning is not None and self._reasoning[1].signature:
+            # A signature is for the text before it, and for no more.
+            closed = self._close_reasoning(now)
         if self._reasoning is None:
             index, slot = self._open_reasoning(now)
             slot.append(text)
-            return (self._whole(index),)
+            return (*closed, self._whole(index))
         index, slot = self._reasoning
         delta = self._delta(index, slot.length, text)
         slot.append(text)

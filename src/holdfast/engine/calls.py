@@ -10,13 +10,14 @@ from itertools import groupby
 
 import msgspec
 
+from holdfast.domain.asks import QuestionAnswer
 from holdfast.domain.errors import PermissionDenied, StorageError, ToolError
 from holdfast.domain.events import ToolOutput, ToolOutputEvent
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.messages import Message, ToolCall, ToolResult, encodable
-from holdfast.domain.tools import Errand, Permit, Tool, ToolOutcome
+from holdfast.domain.tools import Errand, Inquiry, Permit, Tool, ToolOutcome
 from holdfast.engine.kit import Kit
 from holdfast.engine.turn import Turn, TurnClosed
 
@@ -52,7 +53,12 @@ class _Context:
         return await self._kit.ledger.read_mark(self._kit.workspace, self.session_id, path)
 
     async def permit(self, permit: Permit) -> None:
-        await self._kit.permissions.permit(self, permit)
+        await self._kit.permissions.permit(self, permit, interactive=self._turn.run.interactive)
+
+    async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+        if not self._turn.run.interactive:
+            raise ToolError("Nobody is there to answer questions. Decide by yourself, and say what you assumed.")
+        return await self._kit.permissions.inquire(self, inquiry)
 
     async def send(self, errand: Errand) -> str:
         return await self._kit.crews.send(self, errand)

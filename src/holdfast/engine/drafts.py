@@ -13,6 +13,8 @@ from holdfast.domain.messages import (
     Message,
     Part,
     Role,
+    ShellCommand,
+    ShellCommandPart,
     Text,
     TextPart,
     ToolResult,
@@ -38,6 +40,9 @@ class Author(msgspec.Struct, frozen=True):
     def user(self, prompt: str, attachments: tuple[Attachment, ...] = ()) -> Message:
         files = (BinaryPart(Binary(item.file_path, item.mime_type, item.content)) for item in attachments)
         return self._message("user", (TextPart(Text(prompt)), *files, _COMPLETE))
+
+    def shell(self, command: ShellCommand) -> Message:
+        return self._message("user", (ShellCommandPart(command), _COMPLETE))
 
     def assistant(self, info: ModelInfo | None = None, *, is_summary: bool = False) -> Message:
         """An answer that is about to grow."""

@@ -122,8 +122,13 @@ class Engine:
         return [part for life in self._lives.values() if life.turn for part in life.turn.open_parts()]
 
     def open_messages(self, session: SessionId) -> list[Message]:
+        message = turn.open_message() if (turn := self.turn_of(session)) else None
+        return [] if message is None else [message]
+
+    def turn_of(self, session: SessionId) -> Turn | None:
+        """The turn that is under way."""
         turns = (life.turn for life in self._lives.values() if life.turn and life.turn.run.session_id == session)
-        return [message for turn in turns if (message := turn.open_message()) is not None]
+        return next(turns, None)
 
     # The one way in.
 
@@ -131,7 +136,7 @@ class Engine:
         """Synchronous: decide, remember, stop at once what must stop; everything else goes to the outbox."""
         was_busy = bool(self._lanes)
         lane, effects = transition(self.lane(session), event)
-        if members(lane):
+        if lane.head is not None or lane.queue:
             self._lanes[session] = lane
         else:
             self._lanes.pop(session, None)
@@ -337,9 +342,11 @@ class Engine:
     async def _settling(self, end: End) -> Turn:
         """The turn to be settled, complete: also of a run that was stopped before it had one."""
         life = self._lives[end.run]
-        if end.outcome != "completed" and self.recorder.is_busy:
-            # What the task had put on its way is answered before this is.
-            await self.recorder.put(sync=False)
+        if end.outcome != "completed":
+            await self.kit.leave(end.run)
+            if self.recorder.is_busy:
+                # What the task had put on its way is answered before this is.
+                await self.recorder.put(sync=False)
         if life.turn is None:
             life.turn = self._turn_for(await self._load(end.run))
         if not life.turn.messages and life.turn.run.kind == "prompt":

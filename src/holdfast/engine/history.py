@@ -16,6 +16,7 @@ from holdfast.domain.messages import (
     Message,
     Part,
     ReasoningPart,
+    ShellCommandPart,
     Text,
     TextPart,
     ToolCall,
@@ -138,6 +139,8 @@ def _user_parts(message: Message, info: ModelInfo) -> Iterable[Part]:
         match part:
             case TextPart(data=data) if data.text.strip():
                 yield part
+            case ShellCommandPart(data=shell):
+                yield TextPart(Text(f"$ {shell.command}\n{shell.output}\n(exit code {shell.exit_code})"))
             case BinaryPart(data=data) if data.mime_type.startswith("text/"):
                 content = data.data.decode("utf-8", "replace")
                 yield TextPart(Text(f'<file path="{data.path}">\n{content}\n</file>'))

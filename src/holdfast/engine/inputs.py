@@ -77,7 +77,9 @@ class Inputs:
         if isinstance(answer, Refusal):
             errors = {"unknown_session": UnknownSession(), "busy": SessionBusy()}
             return await self._answer_again(prompt, errors.get(answer.reason, RunIdTaken()))
-        await placing.settled()
+        if placing.refusal is not None:
+            await placing.removed()
+            raise _error_of(placing.refusal)
         return answer.runs[0]
 
     async def summarize(self, session: SessionId, client_id: str = "") -> Run:
@@ -150,7 +152,8 @@ class Inputs:
         await self._rearrange(session, Redeliver(run_id, delivery), lifecycle.Redeliver(run_id, delivery))
 
     def _new_run(self, prompt: Prompt) -> Run:
-        notes = tuple(AttachmentNote(item.file_name, item.mime_type, len(item.content)) for item in prompt.attachments)
+        files = prompt.attachments
+        notes = tuple([AttachmentNote(item.file_name, item.mime_type, len(item.content)) for item in files])
         return Run(
             run_id=prompt.run_id or RunId(self._engine.outside.new_id()),
             session_id=prompt.session_id,
@@ -169,8 +172,10 @@ class Inputs:
         """What can be seen now that would refuse the run, so that nothing is written for it."""
         event = lifecycle.Accept(run.run_id, run.delivery)
         _, effects = transition(self._engine.lane(run.session_id), event)
-        refusals = [effect for effect in effects if isinstance(effect, Refuse)]
-        return _error_of(refusals[0]) if refusals else None
+        for effect in effects:
+            if isinstance(effect, Refuse):
+                return _error_of(effect)
+        return None
 
     async def _answer_again(self, prompt: Prompt, error: HoldfastError) -> Run:
         """A request that was accepted before gets the answer it got then, whatever the lane is like now."""
@@ -219,25 +224,24 @@ class _Placing:
     def __init__(self, engine: Engine, run: Run) -> None:
         self._engine = engine
         self._run = run
-        self._refusal: Refuse | None = None
+        self.refusal: Refuse | None = None
         self._removal: asyncio.Future[Answer] | None = None
 
     def stored(self, answer: Answer) -> None:
         if isinstance(answer, Refusal):
             return
         run = self._run
-        self._refusal = self._engine.tell(run.session_id, lifecycle.Accept(run.run_id, run.delivery))
-        if self._refusal is not None:
+        self.refusal = self._engine.tell(run.session_id, lifecycle.Accept(run.run_id, run.delivery))
+        if self.refusal is not None:
             said = (entry.event for entry in answer.entries)
             marked = [event.payload.payload.run_id for event in said if isinstance(event, RunEvent)]
             spared = tuple(other for other in marked if other != run.run_id)
             self._removal = self._engine.recorder.put(RemoveRun(run.run_id, spared))
 
-    async def settled(self) -> None:
+    async def removed(self) -> None:
         """Refused after all: its row is gone before the caller hears of it."""
-        if self._refusal is not None and self._removal is not None:
+        if self._removal is not None:
             await self._removal
-            raise _error_of(self._refusal)
 
 
 class _Stopping:
@@ -273,8 +277,8 @@ def _check(prompt: Prompt) -> None:
         raise InvalidRunId
     if encodable(prompt.prompt) != prompt.prompt:
         raise BadRequest("The prompt is not valid Unicode text: it holds half characters. Send it as UTF-8.")
-    has_text_file = any(item.mime_type.startswith("text/") for item in prompt.attachments)
-    if prompt.kind == "prompt" and not prompt.prompt.strip() and not has_text_file:
+    is_empty = prompt.kind == "prompt" and not prompt.prompt.strip()
+    if is_empty and not any(item.mime_type.startswith("text/") for item in prompt.attachments):
         raise EmptyPrompt
 
 

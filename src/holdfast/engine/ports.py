@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Protocol
 
+from holdfast.domain.asks import QuestionAnswer
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
@@ -20,7 +21,7 @@ from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.surroundings import Surroundings
-from holdfast.domain.tools import Permit, Tool, ToolContext
+from holdfast.domain.tools import Inquiry, Permit, Tool, ToolContext
 
 __all__ = [
     "Clock",
@@ -160,8 +161,11 @@ class Lookout(Protocol):
 class Permissions(Protocol):
     """Who lets tools act: rules, and people where no rule decides."""
 
-    async def permit(self, context: ToolContext, permit: Permit) -> None:
-        """Return when it may be done. Raises `PermissionDenied`."""
+    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool) -> None:
+        """Return when it may be done. Raises `PermissionDenied`, which stops the turn only of an interactive run."""
+
+    async def inquire(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+        """One answer for each question, in their order. None if they were dismissed. Raises `ToolError`."""
 
 
 class Tools(Protocol):

@@ -8,6 +8,8 @@ events all happen in the order of the event numbers, in whatever order the waiti
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Answer, Operation, Receipt, Write
@@ -19,20 +21,13 @@ __all__ = ["Recorder"]
 _LOOK_AGAIN_SECONDS = 0.05
 
 
-class _Item:
+class _Item(msgspec.Struct):
     """A write on its way, and what to do with its answer."""
 
-    def __init__(
-        self,
-        write: Write,
-        then: Callable[[Answer], None] | None,
-        announce: Callable[[Receipt], None] | None,
-        future: asyncio.Future[Answer],
-    ) -> None:
-        self.write = write
-        self.then = then
-        self.announce = announce
-        self.future = future
+    write: Write
+    then: Callable[[Answer], None] | None
+    announce: Callable[[Receipt], None] | None
+    future: asyncio.Future[Answer]
 
 
 class Recorder:
@@ -65,8 +60,6 @@ class Recorder:
         still waits for the future.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        # A caller that was cancelled does not take the write's error with it unseen.
-        future.add_done_callback(_retrieve)
         self._waiting.append(_Item(Write(operations, sync=sync), then, announce, future))
         if not self._is_writing:
             self._is_writing = True
@@ -89,6 +82,8 @@ class Recorder:
             for item in batch:
                 if not item.future.done():
                     item.future.set_exception(error)
+                    # It counts as seen: a caller may have gone away, and then nobody looks.
+                    item.future.exception()
             return
         for item, answer in zip(batch, answers, strict=True):
             self._tell(item, answer)
@@ -126,8 +121,3 @@ class Recorder:
 
     def _publish(self, receipt: Receipt) -> None:
         self._outlet.publish(receipt.entries)
-
-
-def _retrieve(future: asyncio.Future[Answer]) -> None:
-    if not future.cancelled():
-        future.exception()

@@ -2,9 +2,11 @@
 
 from holdfast.domain.errors import UnknownSession
 from holdfast.domain.events import SessionEvent
-from holdfast.domain.ids import MessageId, SessionId
-from holdfast.domain.ledger import CreateSession, DeleteSession, PatchSession, Refusal
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ledger import CreateSession, DeleteSession, PatchSession, PutMessage, Refusal
+from holdfast.domain.messages import ShellCommand
 from holdfast.domain.sessions import Session, SessionPatch
+from holdfast.engine.drafts import Author
 from holdfast.engine.engine import Engine
 from holdfast.engine.inputs import Inputs
 
@@ -36,6 +38,19 @@ class Sessions:
         )
         await self._engine.recorder.put(CreateSession(session))
         return session
+
+    async def note_shell(self, session: SessionId, command: ShellCommand) -> None:
+        """Keep what a person ran; a turn that is under way sees it after its running step.
+
+        Nothing happens if there is no such session.
+        """
+        outside = self._engine.outside
+        author = Author(session, RunId(""), outside.clock.now_ms() // 1000, outside.new_id)
+        message = author.shell(command)
+        answer = await self._engine.recorder.put(PutMessage(message))
+        turn = self._engine.turn_of(session)
+        if turn is not None and not isinstance(answer, Refusal):
+            turn.add_later(message)
 
     async def rename(self, session: SessionId, title: str) -> Session:
         patch = SessionPatch(session, self._engine.outside.clock.now_ms() // 1000, title=title)

@@ -56,6 +56,7 @@ async def drive(turn: Turn, kit: Kit, briefing: Briefing, boundary: Callable[[],
             # Whoever is folded in comes after the prompt that began the turn.
             await turn.start()
             await folds
+        turn.take_later()
         _check_limits(turn, kit)
         if not await loop.step():
             return

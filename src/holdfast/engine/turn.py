@@ -34,7 +34,7 @@ from holdfast.domain.ledger import (
     StepRun,
 )
 from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
-from holdfast.domain.models import ModelInfo, StreamPart
+from holdfast.domain.models import ModelInfo, StreamPart, TextDelta
 from holdfast.domain.runs import Run
 from holdfast.engine.assembly import Assembly, Growth
 from holdfast.engine.drafts import Author
@@ -82,6 +82,7 @@ class Turn:
         self._spent = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unstored: dict[MessageId, Message] = {}
+        self._later: list[Message] = []
         self._closed = False
 
     @property
@@ -119,6 +120,15 @@ class Turn:
             return []
         return [StartRun(self.run.run_id, self.now_ms()), *(PutMessage(message) for message in self.messages)]
 
+    def add_later(self, message: Message) -> None:
+        """A message that was stored elsewhere; the model sees it with the next step."""
+        self._later.append(message)
+
+    def take_later(self) -> None:
+        """A step boundary: what came meanwhile is part of the conversation now."""
+        self.messages.extend(self._later)
+        self._later.clear()
+
     async def begin_step(self, info: ModelInfo, *, is_summary: bool = False) -> Message:
         """A provider request begins: an empty answer that will grow."""
         message = self.author.assistant(info, is_summary=is_summary)
@@ -137,15 +147,21 @@ class Turn:
         """Take a part of the answer. Its cost does not depend on how long the answer is."""
         if self._closed or self._open is None:
             raise TurnClosed
+        if type(part) is TextDelta and (delta := self._open.extend(part.text)) is not None:
+            self._grow(delta)
+            return
         for growth in self._open.feed(part, self._clock.now_ms() // 1000):
             if isinstance(growth, MessageDelta):
-                self._outlet.publish_live(MessageDeltaEvent(growth))
-                self._growth.append(growth)
-                self._grown += len(growth.text)
-                if self._timer is None or self._grown >= self._pace.characters:
-                    self._flush_in_time()
+                self._grow(growth)
             else:
                 self._publish(growth)
+
+    def _grow(self, delta: MessageDelta) -> None:
+        self._outlet.publish_live(MessageDeltaEvent(delta))
+        self._growth.append(delta)
+        self._grown += len(delta.text)
+        if self._timer is None or self._grown >= self._pace.characters:
+            self._flush_in_time()
 
     async def withdraw(self) -> None:
         """Take back what the open answer has said so far: it is asked for again."""

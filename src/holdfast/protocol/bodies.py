@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.domain.asks import GrantAction, QuestionAnswer
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Attachment, Delivery, Prompt, Run
@@ -14,12 +15,15 @@ __all__ = [
     "AgentInfo",
     "AgentInit",
     "AgentMessage",
+    "Answers",
     "Cancelled",
     "ConfigChange",
     "ConfigModel",
     "Control",
     "CurrentSession",
     "FileRead",
+    "Grant",
+    "Granted",
     "InitPrompt",
     "ModelChoice",
     "ModelFacts",
@@ -27,9 +31,13 @@ __all__ = [
     "NewSession",
     "Resolved",
     "RunPatch",
+    "ShellAsk",
     "Skip",
     "SnapshotBody",
+    "Stats",
+    "TrustBody",
     "VersionInfo",
+    "WithheldKey",
     "WorkspaceBody",
 ]
 
@@ -162,6 +170,28 @@ class Skip(msgspec.Struct, frozen=True):
     skip: bool
 
 
+class Granted(msgspec.Struct, frozen=True):
+    """The ask that is meant, as it came: only its id counts, but a client that lost the parameters has shown none."""
+
+    params: Any
+    id: str = ""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """The answer to an ask. `reason` goes with a no: the model is told, and goes on."""
+
+    permission: Granted
+    action: GrantAction
+    reason: str = ""
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """The answers to a batch of questions. Without its id the ids of the questions say which is meant."""
+
+    responses: tuple[QuestionAnswer, ...] = ()
+    batch_request_id: str = ""
+
+
 class Resolved(msgspec.Struct, frozen=True):
     resolved: bool
 
@@ -200,3 +230,45 @@ class SnapshotBody(msgspec.Struct, frozen=True):
     permissions: tuple[dict[str, Any], ...] = ()
     questions: tuple[dict[str, Any], ...] = ()
     jobs: tuple[dict[str, Any], ...] = ()
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """What was done in a workspace. Sessions that agents open for themselves count in all but `sessions`.
+
+    `runs` counts by outcome; those that have not ended are `open`. `days` counts runs by the day they were accepted
+    on, in UTC. `seconds` is how long a completed run took from its start to its end, on average.
+    """
+
+    sessions: int
+    messages: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+    runs: dict[str, int]
+    days: dict[str, int]
+    seconds: float
+
+
+class ShellAsk(msgspec.Struct, frozen=True):
+    """A command that a person typed. `term_width`: how wide its output is shown."""
+
+    command: str
+    session_id: SessionId = SessionId("")
+    term_width: int = 0
+
+
+class WithheldKey(msgspec.Struct, frozen=True):
+    """A setting of a project that has no effect until the project is trusted, and where it stands."""
+
+    key: str
+    file: str
+    line: int
+
+
+class TrustBody(msgspec.Struct, frozen=True):
+    """Whether a project's own settings are in force. `digest` names the files as they are now."""
+
+    trusted: bool
+    files: tuple[str, ...] = ()
+    digest: str = ""
+    withheld: tuple[WithheldKey, ...] = ()

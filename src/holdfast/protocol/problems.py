@@ -11,7 +11,7 @@ from holdfast.domain.errors import (
     StorageError,
 )
 
-__all__ = ["Problem", "TooLarge", "UnknownWorkspace", "message_of", "problem_of", "status_of"]
+__all__ = ["Problem", "TooLarge", "UnknownWorkspace", "problem_of", "status_of"]
 
 
 class UnknownWorkspace(NotFound):
@@ -51,11 +51,3 @@ def status_of(error: BaseException) -> int:
 def problem_of(error: BaseException) -> Problem:
     """What is said of an error. A fault of our own tells nothing of itself."""
     return Problem(str(error) if status_of(error) != 500 else _OURS)
-
-
-def message_of(body: bytes) -> str | None:
-    """The message of an error body, or None if it has none that can be read: then the status must do."""
-    try:
-        return msgspec.json.decode(body, type=Problem).message or None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None

@@ -7,9 +7,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.domain.files import FileVersion
+from holdfast.domain.asks import PermissionRequest, QuestionRequest
+from holdfast.domain.files import FileVersion, UndoAsk, UndoReport
+from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
+from holdfast.domain.sandbox import SandboxState
 from holdfast.domain.sessions import Session
 from holdfast.protocol import bodies
 
@@ -38,6 +41,8 @@ class Route(msgspec.Struct, frozen=True):
     errors: tuple[int, ...] = ()
     request_is_optional: bool = False
     streams: bool = False
+    is_page: bool = False
+    """Answers with a page for people, as text."""
 
     @property
     def full_path(self) -> str:
@@ -45,6 +50,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 _CLIENT = Query("client_id", is_required=True)
+_BY = Query("client_id")
 _SEEN = (Query("client_id"), Query("since", kind="integer"))
 _PAGE = (Query("session_id"), Query("state"), Query("limit", kind="integer"), Query("before", kind="integer"))
 _ANY = dict[str, Any]
@@ -69,10 +75,11 @@ _SYSTEM = (
     _post("control", "/control", "Ask the server to stop.", bodies.Control, errors=(400, 409)),
     Route("retire_client", "DELETE", "/clients/{client_id}", "A client leaves for good.", errors=(400,)),
     _get("openapi", "/openapi.json", "This document.", _ANY),
+    _get("docs", "/docs/", "This document, to be read.", str, is_page=True),
 )
 
 _WORKSPACES = (
-    _get("list_workspaces", "/workspaces", "The workspaces that are open.", tuple[bodies.WorkspaceBody, ...]),
+    _get("list_workspaces", "/workspaces", "Those that are open.", tuple[bodies.WorkspaceBody, ...], errors=(400,)),
     _post(
         "create_workspace",
         "/workspaces",
@@ -81,7 +88,7 @@ _WORKSPACES = (
         bodies.WorkspaceBody,
         errors=(400, 409, 503),
     ),
-    _get("get_workspace", _W, "A workspace.", bodies.WorkspaceBody, errors=(404,)),
+    _get("get_workspace", _W, "A workspace.", bodies.WorkspaceBody, errors=(400, 404)),
     Route("leave_workspace", "DELETE", _W, "A client leaves a workspace.", query=(_CLIENT,), errors=(400,)),
     _post(
         "set_current_session",
@@ -100,8 +107,9 @@ _WORKSPACES = (
         query=(Query("session_id"),),
         errors=(404,),
     ),
-    _get("get_config", _W + "/config", "The configuration in force.", _ANY, errors=(404,)),
-    _get("list_providers", _W + "/providers", "The providers that are known.", _LIST, errors=(404,)),
+    _get("get_config", _W + "/config", "The configuration in force.", _ANY, errors=(400, 404)),
+    _get("list_providers", _W + "/providers", "The providers that are known.", _LIST, errors=(400, 404)),
+    _get("stats", _W + "/stats", "What was done here: sessions, runs, tokens, cost.", bodies.Stats, errors=(404,)),
 )
 
 _SESSIONS = (
@@ -189,11 +197,47 @@ _RUNS = (
 _ASKS = (
     _get("get_skip", _W + "/permissions/skip", "Whether permissions are skipped.", bodies.Skip, errors=(404,)),
     _post("set_skip", _W + "/permissions/skip", "Skip permissions, or not.", bodies.Skip, errors=(400, 404)),
-    _post("grant", _W + "/permissions/grant", "Answer an ask.", _ANY, bodies.Resolved, errors=(400, 404)),
-    _get("pending_permissions", _W + "/permissions/pending", "Asks that are open.", _LIST, errors=(404,)),
-    _post("answer_question", _W + "/questions/answer", "Answer questions.", _ANY, bodies.Resolved, errors=(400, 404)),
-    _post("cancel_question", _W + "/questions/cancel", "Dismiss questions.", None, bodies.Resolved, errors=(404,)),
-    _get("pending_questions", _W + "/questions/pending", "Questions that are open.", _LIST, errors=(404,)),
+    _post(
+        "grant",
+        _W + "/permissions/grant",
+        "Answer an ask; the first answer counts.",
+        bodies.Grant,
+        bodies.Resolved,
+        query=(_BY,),
+        errors=(400, 404, 503),
+    ),
+    _get(
+        "pending_permissions",
+        _W + "/permissions/pending",
+        "Asks that are open.",
+        tuple[PermissionRequest, ...],
+        errors=(404,),
+    ),
+    _post(
+        "answer_question",
+        _W + "/questions/answer",
+        "Answer a batch of questions.",
+        bodies.Answers,
+        bodies.Resolved,
+        query=(_BY,),
+        errors=(400, 404, 503),
+    ),
+    _post(
+        "cancel_question",
+        _W + "/questions/cancel",
+        "Dismiss a batch of questions; without its id, the one that is shown.",
+        None,
+        bodies.Resolved,
+        query=(Query("batch_id"), _BY),
+        errors=(404, 503),
+    ),
+    _get(
+        "pending_questions",
+        _W + "/questions/pending",
+        "Questions that are open.",
+        tuple[QuestionRequest, ...],
+        errors=(404,),
+    ),
 )
 
 _CONFIG = (
@@ -213,7 +257,9 @@ _CONFIG = (
 
 _EXTENSIONS = (
     _get("list_skills", _W + "/skills", "Skills.", _LIST, errors=(404,)),
+    _post("read_skill", _W + "/skills/read", "The text of a skill.", _ANY, _ANY, errors=(400, 404)),
     _get("list_lsps", _W + "/lsps", "Language servers.", _ANY, errors=(404,)),
+    _get("lsp_diagnostics", _W + "/lsps/{lsp}/diagnostics", "What a language server says.", _ANY, errors=(404,)),
     _post("start_lsps", _W + "/lsps/start", "Start language servers for a file.", _ANY, errors=(400, 404)),
     _post("stop_lsps", _W + "/lsps/stop", "Stop language servers.", errors=(404,)),
     _get("mcp_states", _W + "/mcp/states", "MCP servers.", _ANY),
@@ -222,7 +268,60 @@ _EXTENSIONS = (
     _post("mcp_refresh_tools", _W + "/mcp/refresh-tools", "Look at tools again.", _ANY, errors=(400, 404)),
     _post("mcp_refresh_prompts", _W + "/mcp/refresh-prompts", "Look at prompts again.", _ANY, errors=(400, 404)),
     _post("mcp_refresh_resources", _W + "/mcp/refresh-resources", "Look at resources again.", _ANY, errors=(400, 404)),
-    _get("list_jobs", _W + "/jobs", "Background jobs.", _LIST, errors=(404,)),
+    _post("mcp_get_prompt", _W + "/mcp/get-prompt", "A prompt of an MCP server.", _ANY, _ANY, errors=(400, 404)),
+    _post(
+        "mcp_read_resource", _W + "/mcp/read-resource", "A resource of an MCP server.", _ANY, _LIST, errors=(400, 404)
+    ),
+    _get(
+        "mcp_auth_url",
+        _W + "/mcp/auth-url",
+        "Where to log in to an MCP server.",
+        _ANY,
+        query=(Query("name", is_required=True),),
+        errors=(400, 404),
+    ),
+    _post("mcp_auth", _W + "/mcp/auth", "Log in to an MCP server.", _ANY, _ANY, errors=(400, 404)),
+    _post("mcp_docker_enable", _W + "/mcp/docker/enable", "Not built.", errors=(400, 404)),
+    _post("mcp_docker_disable", _W + "/mcp/docker/disable", "Nothing to switch off.", errors=(404,)),
+)
+
+_WORK = (
+    _post(
+        "run_shell",
+        _W + "/agent/sessions/{sid}/shell",
+        "Run a command that a person typed.",
+        bodies.ShellAsk,
+        ShellResult,
+        errors=(400, 404, 503),
+    ),
+    _get(
+        "list_jobs",
+        _W + "/jobs",
+        "Background jobs.",
+        tuple[JobInfo, ...],
+        query=(Query("session_id"),),
+        errors=(404,),
+    ),
+    _get("job_output", _W + "/jobs/{job_id}", "A background job and what it said.", JobOutput, errors=(404,)),
+    _post("kill_job", _W + "/jobs/{job_id}/kill", "Stop a background job.", None, JobOutput, errors=(404,)),
+    _post(
+        "undo_changes",
+        _W + "/undo",
+        "Take back what a session changed.",
+        UndoAsk,
+        UndoReport,
+        errors=(400, 404, 409, 503),
+    ),
+    _get("get_sandbox", _W + "/sandbox", "What commands may do.", SandboxState, errors=(400, 404)),
+    _get("get_trust", _W + "/trust", "Whether the project's settings count.", bodies.TrustBody, errors=(404,)),
+    _post(
+        "set_trust",
+        _W + "/trust",
+        "Trust the project's settings as they are, or no longer.",
+        bodies.TrustBody,
+        bodies.TrustBody,
+        errors=(400, 404),
+    ),
 )
 
 ROUTES: tuple[Route, ...] = (
@@ -233,5 +332,6 @@ ROUTES: tuple[Route, ...] = (
     *_RUNS,
     *_ASKS,
     *_CONFIG,
+    *_WORK,
     *_EXTENSIONS,
 )

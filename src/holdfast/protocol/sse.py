@@ -4,7 +4,7 @@ A frame is `[id: N\\n]data: <one line of JSON>\\n\\n`. The resumable form number
 stock clients know has `data:` lines only.
 """
 
-import msgspec
+from typing import NamedTuple
 
 __all__ = ["HEARTBEAT", "QUIET_HEARTBEAT", "SseEvent", "SseReader", "frame"]
 
@@ -21,7 +21,7 @@ def frame(body: bytes, number: int | None = None) -> bytes:
     return b"id: %d\ndata: " % number + body + b"\n\n"
 
 
-class SseEvent(msgspec.Struct, frozen=True):
+class SseEvent(NamedTuple):
     """One event as it came. `number` is set for durable events of the resumable form."""
 
     data: bytes

@@ -5,28 +5,28 @@ and the one way errors are told.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
 from holdfast.domain.errors import BadRequest
+from holdfast.protocol.page import policy
 from holdfast.protocol.problems import TooLarge, problem_of, status_of
 from holdfast.protocol.routes import ROUTES, Route
 from holdfast.server.calls import Call, Handler
+from holdfast.server.http import Receive, Scope, Send
 from holdfast.server.hub import Hub, ServerLeaving
 
-__all__ = ["Application", "Receive", "Scope", "Send", "Streamer"]
+__all__ = ["Application", "Streamer"]
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Streamer: TypeAlias = Callable[[Call, Receive, Send], Awaitable[None]]
 
 _MOST_BYTES = 32 * 1024 * 1024
 _JSON = (b"content-type", b"application/json")
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
+_PAGE = (b"content-type", b"text/html; charset=utf-8")
 _ALWAYS = frozenset({"health", "version"})
 
 _encoder = msgspec.json.Encoder()
@@ -49,12 +49,10 @@ class Application:
         self._streamer = streamer
         self._routes: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
         for route in ROUTES:
-            segments = tuple(route.full_path.strip("/").split("/"))
+            segments = tuple(route.full_path.removeprefix("/").split("/"))
             self._routes.setdefault(len(segments), []).append((segments, route))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
         segments = _segments(scope)
         matches = self._matches(segments)
         found = next((item for item in matches if item.route.method == scope["method"]), None)
@@ -104,6 +102,9 @@ class Application:
             await self._streamer(call, receive, send)
             return
         answer = await self._handlers[route.name](call)
+        if route.is_page:
+            await _respond(send, route.status, answer.encode(), _PAGE, (b"content-security-policy", policy().encode()))
+            return
         body = b"" if route.answer is None else _encoder.encode(answer) + b"\n"
         await _respond(send, route.status, body, _JSON)
 
@@ -155,8 +156,8 @@ def _decoded(route: Route, body: bytes) -> Any:  # noqa: ANN401 - the type is th
         raise BadRequest("failed to decode request: the body is not the JSON this route takes") from None
 
 
-async def _respond(send: Send, status: int, body: bytes, kind: tuple[bytes, bytes]) -> None:
-    headers = [(b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
+async def _respond(send: Send, status: int, body: bytes, kind: tuple[bytes, bytes], *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store"), *more]
     if body:
         headers.append(kind)
     await send({"type": "http.response.start", "status": status, "headers": headers})

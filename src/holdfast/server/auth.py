@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.server.asgi import Scope, Send
+from holdfast.server.http import Scope, Send
 
 __all__ = ["Guard", "read_or_make_token"]
 

@@ -1,11 +1,16 @@
 """The configuration in force, and its changes over the wire."""
 
-import re
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
+from holdfast.config.fit import key_type
+from holdfast.config.problems import key_path
+from holdfast.config.secrets import redacted
 from holdfast.config.store import merged
+from holdfast.config.write import objections
 from holdfast.domain.errors import BadRequest, ProviderError
-from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent
 from holdfast.domain.models import ModelInfo
 from holdfast.protocol.bodies import InitPrompt, ModelChoice, ModelFacts, NeedsInit
 from holdfast.server.calls import Call
@@ -33,9 +38,7 @@ _INIT_PROMPT = (
 )
 
 
-_OBJECTS = frozenset({"models", "providers", "options"})
-_INSIDE = {"options": frozenset({"tui"})}
-_SECRET = re.compile(r"(?i)(^|_|-)(api_?key|token|secret|password|authorization)$")
+_RECENT = 5
 
 
 async def config_of(desk: Desk) -> dict[str, Any]:
@@ -48,7 +51,7 @@ async def config_of(desk: Desk) -> dict[str, Any]:
         infos = {}
     base = {
         "models": {size: _choice(info) for size, info in infos.items()},
-        "providers": {info.provider: _provider(info) for info in reversed(infos.values())},
+        "providers": await _providers(desk, infos.values()),
         "options": {
             "context_paths": ["AGENTS.md"],
             "tui": {},
@@ -57,50 +60,56 @@ async def config_of(desk: Desk) -> dict[str, Any]:
             "disable_metrics": True,
         },
     }
-    return merged(base, _fitting(_without_secrets(desk.config.read())))
+    tree = redacted(desk.outfit.configuration.reading().tree)
+    in_force = merged(base, {name: value for name, value in tree.items() if name != "providers"})
+    # What was chosen may be of no use; what answers is what counts.
+    return merged(in_force, {"models": base["models"]})
 
 
-def _fitting(config: dict[str, Any]) -> dict[str, Any]:
-    """Without what is not an object where every reader expects one."""
-    fitting = {name: value for name, value in config.items() if name not in _OBJECTS or isinstance(value, dict)}
-    for name in _OBJECTS & fitting.keys():
-        inside = fitting[name]
-        fitting[name] = {
-            key: value
-            for key, value in inside.items()
-            if key not in _INSIDE.get(name, inside) or isinstance(value, dict)
-        }
-    return fitting
+async def _providers(desk: Desk, infos: Iterable[ModelInfo]) -> dict[str, Any]:
+    """Those that can be used now, by id; the ones that answer are always among them."""
+    known = {info.provider: _provider(info) for info in infos}
+    if desk.outfit.choice is not None:
+        views = await desk.outfit.choice.providers_view()
+        known |= {view.id: msgspec.to_builtins(view) for view in views if view.is_usable}
+    return known
 
 
 def facts_of(info: ModelInfo) -> ModelFacts:
     price = info.price
     return ModelFacts(
         id=info.model,
-        name=info.model,
+        name=info.name or info.model,
         cost_per_1m_in=price.input,
         cost_per_1m_out=price.output,
         cost_per_1m_in_cached=price.cache_write,
         cost_per_1m_out_cached=price.cache_read,
         context_window=info.context_window,
         default_max_tokens=info.max_output_tokens,
-        can_reason=False,
+        can_reason=info.can_reason,
         supports_attachments=info.supports_images,
     )
 
 
 async def config_set(call: Call) -> None:
+    """A value that does not fit its key is refused: it would be passed over, and nobody would know."""
+    path = key_path(call.body.key)
+    if key_type(path) is not None and (wrong := objections(path, call.body.value)):
+        raise BadRequest(f"{call.body.key}: {' '.join(wrong)}")
     _set(call.desk, call.body.scope, call.body.key, call.body.value)
 
 
 async def config_remove(call: Call) -> None:
     call.desk.config.remove(call.body.scope, call.body.key)
-    _tell(call.desk)
+    call.desk.tell_of_change()
 
 
 async def config_model(call: Call) -> None:
-    choice = {"model": call.body.model.model, "provider": call.body.model.provider}
-    _set(call.desk, call.body.scope, f"models.{call.body.model_type}", choice)
+    chosen = msgspec.to_builtins(call.body.model)
+    kind = call.body.model_type
+    recent = [item for item in call.desk.config.scope(0).get("recent_models", {}).get(kind, []) if item != chosen]
+    call.desk.config.set(0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
+    _set(call.desk, call.body.scope, f"models.{kind}", chosen)
 
 
 async def config_compact(call: Call) -> None:
@@ -126,6 +135,10 @@ async def config_import_copilot(_: Call) -> dict[str, Any]:
 
 
 async def default_small_model(call: Call) -> ModelChoice:
+    choice = call.desk.outfit.choice
+    if choice is not None and (provider := call.query.get("provider_id")):
+        selection = await choice.default_small(provider)
+        return ModelChoice(selection.model, selection.provider, selection.max_tokens)
     info = (await call.desk.workspace.engine.kit.models.small()).info
     return ModelChoice(info.model, info.provider, info.max_output_tokens)
 
@@ -144,13 +157,7 @@ async def init_prompt(_: Call) -> InitPrompt:
 
 def _set(desk: Desk, scope: int, key: str, value: object) -> None:
     desk.config.set(scope, key, value)
-    _tell(desk)
-
-
-def _tell(desk: Desk) -> None:
-    """Other screens read the workspace again."""
-    changed = ConfigChangedEvent(Change("updated", ConfigChanged(desk.id)))
-    desk.workspace.engine.outside.outlet.publish_live(changed)
+    desk.tell_of_change()
 
 
 def _scope(call: Call) -> int:
@@ -166,12 +173,3 @@ def _provider(info: ModelInfo) -> dict[str, Any]:
     facts = facts_of(info)
     model = {name: getattr(facts, name) for name in facts.__struct_fields__}
     return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": [model]}
-
-
-def _without_secrets(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    """Keys and tokens go out as `set`, over every transport, wherever they stand."""
-    if isinstance(value, list):
-        return [_without_secrets(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {name: "set" if _SECRET.search(name) and item else _without_secrets(item) for name, item in value.items()}

@@ -1,12 +1,24 @@
 """Every handler by the name of its route."""
 
 from holdfast.protocol.routes import ROUTES
-from holdfast.server import agent, configuration, extensions, runs, sessions, system, workspaces
+from holdfast.server import (
+    agent,
+    asks,
+    configuration,
+    extensions,
+    insights,
+    runs,
+    sessions,
+    system,
+    undo,
+    work,
+    workspaces,
+)
 from holdfast.server.calls import Handler
 
 __all__ = ["HANDLERS"]
 
-_MODULES = (agent, configuration, extensions, runs, sessions, system, workspaces)
+_MODULES = (agent, asks, configuration, extensions, insights, runs, sessions, system, undo, work, workspaces)
 
 
 def _find(name: str) -> Handler:

@@ -16,10 +16,13 @@ import msgspec
 from holdfast.config.store import ConfigStore
 from holdfast.core import App, Workspace
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
+from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent
 from holdfast.domain.ids import WorkspaceId
+from holdfast.outfit import Outfit
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.problems import UnknownWorkspace
 from holdfast.server import presence as who
+from holdfast.server.join import Joiner
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.tasks import TaskOwner
 
@@ -56,12 +59,45 @@ class Desk:
         self.workspace = workspace
         self.id: WorkspaceId = workspace.record.id
         self.path = workspace.record.path
+        self.joiner = Joiner()
         self.yolo = body.yolo
         self.debug = body.debug
         self.env = body.env
         self.channels = body.channels
         self.data_dir = data_dir / "workspaces" / self.id
-        self.config = ConfigStore(data_dir / "config.json", self.data_dir / "config.json")
+        outfit = workspace.furniture
+        assert isinstance(outfit, Outfit), "the server furnishes its workspaces"
+        self.outfit = outfit
+        workspace.asks.save_rule = self._save_rule
+        workspace.asks.timeout = outfit.settings.options.ask_timeout
+
+        self.was_busy = False
+
+    @property
+    def is_busy(self) -> bool:
+        return self.workspace.engine.is_busy() or self.outfit.jobs.is_busy
+
+    @property
+    def config(self) -> ConfigStore:
+        return self.outfit.store
+
+    def tell_of_change(self) -> None:
+        """A setting is another one: screens read the workspace again."""
+        changed = ConfigChangedEvent(Change("updated", ConfigChanged(self.id)))
+        self.workspace.engine.outside.outlet.publish_live(changed)
+
+    def _save_rule(self, rule: str) -> None:
+        self.outfit.save_rule(rule)
+        self.tell_of_change()
+
+    @property
+    def yolo(self) -> bool:
+        """Whether what would be asked is allowed."""
+        return self.workspace.asks.skips
+
+    @yolo.setter
+    def yolo(self, skips: bool) -> None:
+        self.workspace.asks.skips = skips
 
 
 def client_id_of(text: str) -> ClientId:
@@ -92,6 +128,7 @@ class Hub:
         self._graces = graces or Graces()
         self._desks: dict[WorkspaceId, Desk] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
+        self._left: dict[WorkspaceId, WorkspaceBody] = {}
         self._tasks = TaskOwner()
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self.presence: Presence
@@ -145,18 +182,24 @@ class Hub:
             self.tell(who.CreateOver())
 
     async def _open(self, body: WorkspaceBody) -> Desk:
-        workspace = await self.app.workspace(Path(body.path))
+        environment = dict(item.partition("=")[::2] for item in body.env)
+        workspace = await self.app.workspace(Path(body.path), environment)
         known = self._desks.get(workspace.record.id)
         if known is not None and known.workspace is workspace:
             return known
         desk = self._desks[workspace.record.id] = Desk(workspace, body, self.data_dir)
-        workspace.engine.on_busy = lambda is_busy: self._worked(desk.id, is_busy=is_busy)
-        if workspace.engine.is_busy():
+        workspace.engine.on_busy = lambda _: self._worked(desk)
+        desk.outfit.jobs.on_busy = lambda _: self._worked(desk)
+        if desk.is_busy:
+            desk.was_busy = True
             self.tell(who.WorkBegan(desk.id))
         return desk
 
-    def _worked(self, workspace: WorkspaceId, *, is_busy: bool) -> None:
-        self.tell(who.WorkBegan(workspace) if is_busy else who.WorkEnded(workspace))
+    def _worked(self, desk: Desk) -> None:
+        """Runs keep a workspace open, and so do the jobs that a run has left behind."""
+        if desk.is_busy != desk.was_busy:
+            desk.was_busy = desk.is_busy
+            self.tell(who.WorkBegan(desk.id) if desk.is_busy else who.WorkEnded(desk.id))
 
     def tell(self, event: PresenceEvent) -> None:
         """Let the machine decide, and carry it out. Raises what it refuses."""
@@ -196,7 +239,9 @@ class Hub:
                     self._closing[desk.path] = self._tasks.start(self._close(desk), name=f"close {desk.path}")
                 case who.CloseServer():
                     self.on_leave()
-                case who.OpenWorkspace() | who.Refuse():
+                case who.OpenWorkspace(workspace=workspace):
+                    self._tasks.start(self._reopen(self._left[workspace]), name=f"open {self._left[workspace].path}")
+                case who.Refuse():
                     pass
 
     def _after(self, seconds: float, name: object, event: PresenceEvent) -> None:
@@ -215,7 +260,18 @@ class Hub:
         await self.app.close_workspace(desk.workspace)
         del self._desks[desk.id]
         del self._closing[desk.path]
+        self._left[desk.id] = WorkspaceBody(desk.id, desk.path, desk.yolo, desk.debug, env=desk.env)
         self.tell(who.Closed(desk.id))
+        del self._left[desk.id]
+
+    async def _reopen(self, body: WorkspaceBody) -> None:
+        """Somebody came, or work did, while it was being closed: it is the same workspace as before."""
+        try:
+            desk = await self._open(body)
+            self.tell(who.Opened(desk.id, working=desk.workspace.engine.is_busy()))
+        except HoldfastError as error:
+            _log.error("%s cannot be opened again: %s", body.path, error)
+            self.tell(who.Closed(body.id))
 
 
 _REFUSALS = {

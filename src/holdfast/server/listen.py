@@ -8,11 +8,10 @@ import fcntl
 import os
 import socket
 import stat
-from pathlib import Path
 
 from holdfast.domain.errors import HoldfastError
 
-__all__ = ["AddressTaken", "UnixListener", "UnsafeDirectory", "bind_tcp", "peer_uid"]
+__all__ = ["AddressTaken", "UnixListener", "UnsafeDirectory", "bind_tcp", "is_our_own", "peer_uid"]
 
 _LONGEST = 104
 _BACKLOG = 2048
@@ -29,28 +28,28 @@ class UnsafeDirectory(HoldfastError):
 class UnixListener:
     """A bound unix socket. Closing it takes the file away, unless somebody else's stands there by now."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        path = self.path = os.fspath(place)
         if len(os.fsencode(path)) > _LONGEST:
             raise UnsafeDirectory(f"{path} is longer than {_LONGEST} bytes: choose a shorter place for the socket.")
-        self.path = path
-        _secure(path.parent)
+        _secure(os.path.dirname(path) or ".")
         self._lock = _locked(path)
-        path.unlink(missing_ok=True)
+        _remove(path)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
-            self.socket.bind(str(path))
+            self.socket.bind(path)
         finally:
             os.umask(before)
-        path.chmod(0o600)
+        os.chmod(path, 0o600)
         self.socket.listen(_BACKLOG)
-        self._identity = path.stat().st_ino
+        self._identity = os.stat(path).st_ino
 
     def close(self) -> None:
         self.socket.close()
         try:
-            if self.path.stat().st_ino == self._identity:
-                self.path.unlink()
+            if os.stat(self.path).st_ino == self._identity:
+                os.unlink(self.path)
         except FileNotFoundError:
             pass
         os.close(self._lock)
@@ -78,16 +77,32 @@ def peer_uid(connection: socket.socket) -> int | None:
     return None
 
 
-def _secure(directory: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = directory.lstat()
+def is_our_own(connection: socket.socket) -> bool:
+    """Whether our own user is at the other end, as far as can be told."""
+    try:
+        uid = peer_uid(connection)
+    except OSError:
+        return False
+    return uid is None or uid == os.getuid()
+
+
+def _secure(directory: str) -> None:
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    found = os.lstat(directory)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise UnsafeDirectory(f"{directory} is not a directory of yours: remove it or choose another place.")
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise UnsafeDirectory(f"{directory} is open to others: make it yours alone with chmod 700.")
 
 
-def _locked(path: Path) -> int:
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _locked(path: str) -> int:
     lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -71,6 +71,7 @@ async def put_session(call: Call) -> Session:
 
 async def delete_session(call: Call) -> None:
     await call.desk.workspace.sessions.delete(call.session)
+    await call.desk.outfit.jobs.end_session(call.session)
 
 
 async def list_messages(call: Call) -> list[Message]:

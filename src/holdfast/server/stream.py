@@ -10,10 +10,14 @@ from holdfast.bus.bus import Subscription
 from holdfast.bus.frames import Frame, GapEvent, HelloEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message
+from holdfast.engine.asks import Asks
 from holdfast.protocol.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
-from holdfast.server.asgi import Receive, Send
 from holdfast.server.calls import Call
+from holdfast.server.dialogs import Dialogs
+from holdfast.server.http import Receive, Send, exchange_of
 from holdfast.server.hub import Desk, client_id_of
+from holdfast.server.join import Joiner
+from holdfast.server.pace import Pace
 from holdfast.server.presence import Attach, Detach
 from holdfast.server.whole import WholeMessages
 from holdfast.tasks import TaskOwner
@@ -29,18 +33,47 @@ _log = logging.getLogger("holdfast.server")
 
 
 class _Writer:
+    """Writes to one reader. `seconds`: how long it may take to read before it counts as stalled."""
+
     def __init__(self, send: Send, seconds: float) -> None:
         self._send = send
         self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._pace = Pace(self._loop.time())
+        self._written = self._loop.time()
+        self._beat: asyncio.TimerHandle | None = None
+        self._exchange = exchange_of(send)
 
     async def write(self, data: bytes) -> None:
+        self._written = self._loop.time()
+        exchange = self._exchange
+        if exchange is not None and not exchange.connection.is_full:
+            # Most writes wait for nothing, and need nobody who watches how long.
+            exchange.write(data)
+            return
         async with asyncio.timeout(self._seconds):
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
+    async def pause(self) -> None:
+        """Before the next take: a moment, for a reader that was written to just now."""
+        if seconds := self._pace.wait(self._loop.time()):
+            await asyncio.sleep(seconds)
+            self._pace.waited(self._loop.time())
+
+    def keep_beating(self) -> None:
+        """A sign of life whenever nothing was written for a while. It costs nothing while something is."""
+        due = self._written + HEARTBEAT_SECONDS
+        if due <= self._loop.time() and self._exchange is not None and not self._exchange.connection.is_full:
+            self._exchange.write(HEARTBEAT)
+            self._written = self._loop.time()
+            due = self._written + HEARTBEAT_SECONDS
+        self._beat = self._loop.call_at(max(due, self._loop.time() + 0.001), self.keep_beating)
+
+    def stop_beating(self) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+
     async def end(self) -> None:
-        cycle = getattr(self._send, "__self__", None)
-        if cycle is not None and getattr(cycle, "chunked_encoding", None) is False:
-            cycle.expected_content_length = 0
         async with asyncio.timeout(self._seconds):
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -50,22 +83,25 @@ async def stream(call: Call, receive: Receive, send: Send) -> None:
     since = call.number("since", -1)
     client = call.query.get("client_id")
     name = client_id_of(client) if client else None
-    heard = call.desk.workspace.bus.subscribe(since if since >= 0 else None)
+    heard = call.desk.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
+    asks = call.desk.workspace.asks
+    form = None if since >= 0 else WholeMessages(partial(_growing, call.desk), _dialogs(asks))
     try:
         if name is not None:
             call.hub.tell(Attach(call.desk.id, name))
     except BaseException:
         heard.close()
         raise
+    asks.reader_came()
     watcher = TaskOwner()
     watcher.start(_until_gone(receive, heard), name="reader")
     try:
-        form = None if since >= 0 else WholeMessages(partial(_growing, call.desk))
-        await _send_all(heard, send, form)
+        await _send_all(heard, send, form or call.desk.joiner)
     except TimeoutError:
         _log.info("a reader stopped reading and was cut; it can resume")
         _hang_up(send)
     finally:
+        asks.reader_left()
         watcher.cancel_all()
         heard.close()
         if name is not None:
@@ -83,34 +119,38 @@ def _growing(desk: Desk, session: SessionId, message: MessageId) -> Message | No
     return next((item for item in desk.workspace.engine.open_messages(session) if item.id == message), None)
 
 
-async def _send_all(heard: Subscription, send: Send, form: WholeMessages | None) -> None:
-    """Numbered and resumable, or in the form that was given."""
-    if form is not None:
+def _dialogs(asks: Asks) -> Dialogs:
+    """What is open when a reader comes: taken together with its subscription, so that nothing is missed or doubled."""
+    now = asyncio.get_running_loop().time()
+    return Dialogs(asks.permissions, asks.questions, now=now, pause=asks.pause)
+
+
+async def _send_all(heard: Subscription, send: Send, form: WholeMessages | Joiner) -> None:
+    """Numbered and resumable, or in the form that stock clients know."""
+    is_whole = isinstance(form, WholeMessages)
+    if is_whole:
         _end_with_the_connection(send)
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-    headers.append((b"connection", b"keep-alive" if form is None else b"close"))
+    headers.append((b"connection", b"close" if is_whole else b"keep-alive"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    writer = _Writer(send, WRITE_SECONDS if form is None else WHOLE_WRITE_SECONDS)
+    writer = _Writer(send, WHOLE_WRITE_SECONDS if is_whole else WRITE_SECONDS)
     # The headers go out at once, so that a quiet workspace does not keep its reader waiting.
-    await writer.write(HEARTBEAT if form is None else QUIET_HEARTBEAT)
+    await writer.write(QUIET_HEARTBEAT if is_whole else HEARTBEAT)
     try:
-        await (_resumable(heard, writer) if form is None else _whole(heard, writer, form))
+        await (_resumable(heard, writer, form) if isinstance(form, Joiner) else _whole(heard, writer, form))
     except ReaderCut:
         _log.info("a reader fell too far behind and was cut; it can resume")
     await writer.end()
 
 
-async def _resumable(heard: Subscription, writer: _Writer) -> None:
-    while True:
-        try:
-            async with asyncio.timeout(HEARTBEAT_SECONDS):
-                frames = await heard.take()
-        except TimeoutError:
-            await writer.write(HEARTBEAT)
-            continue
-        if not frames:
-            return
-        await writer.write(b"".join(frame(item.body, item.number) for item in frames))
+async def _resumable(heard: Subscription, writer: _Writer, joiner: Joiner) -> None:
+    writer.keep_beating()
+    try:
+        while frames := await heard.take():
+            await writer.write(joiner.join(frames))
+            await writer.pause()
+    finally:
+        writer.stop_beating()
 
 
 async def _whole(heard: Subscription, writer: _Writer, form: WholeMessages) -> None:
@@ -138,19 +178,15 @@ async def _whole(heard: Subscription, writer: _Writer, form: WholeMessages) -> N
 
 def _hang_up(send: Send) -> None:
     """A reader that does not read cannot be told anything: what waits to be sent to it is dropped."""
-    cycle = getattr(send, "__self__", None)
-    if cycle is not None and hasattr(cycle, "transport"):
-        cycle.transport.abort()
-        cycle.disconnected = True
+    if (exchange := exchange_of(send)) is not None:
+        exchange.connection.abort()
 
 
 def _end_with_the_connection(send: Send) -> None:
     """Let the end of the connection end the body.
 
     A stock client takes a chunked body that breaks off for a fault it never recovers from; a plain end of the
-    connection it understands. uvicorn chunks by itself, unless its cycle is told that the length is known.
+    connection it understands.
     """
-    cycle = getattr(send, "__self__", None)
-    if cycle is not None and hasattr(cycle, "chunked_encoding"):
-        cycle.chunked_encoding = False
-        cycle.expected_content_length = 1 << 62
+    if (exchange := exchange_of(send)) is not None:
+        exchange.ends_with_connection = True

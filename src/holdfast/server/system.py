@@ -7,14 +7,13 @@ from typing import Any
 from holdfast import __version__
 from holdfast.domain.errors import BadRequest, Conflict
 from holdfast.protocol.bodies import VersionInfo
+from holdfast.protocol.number import PROTOCOL
 from holdfast.protocol.openapi import document
 from holdfast.server.calls import Call
 from holdfast.server.hub import client_id_of
 from holdfast.server.presence import Retire, Stop, is_idle
 
 __all__ = ["control", "health", "openapi", "retire_client", "server_config", "version"]
-
-PROTOCOL = 1
 
 
 async def health(_: Call) -> None:
@@ -35,11 +34,24 @@ async def control(call: Call) -> None:
     command, force = call.body.command, call.body.force
     if command in ("shutdown", "shutdown_if_idle"):
         raise Conflict("This server stays: it is Holdfast's, and stops with its own command.")
+    if command == "replace":
+        _give_way(call)
+        return
     if command != "stop":
         raise BadRequest("unknown command: the only one is stop")
     is_working = any(desk.workspace.engine.is_busy() for desk in call.hub.desks)
     if is_working and not force and not is_idle(call.hub.presence):
         raise Conflict("The server is working. Wait for its runs, cancel them, or stop it with force.")
+    call.hub.tell(Stop())
+
+
+def _give_way(call: Call) -> None:
+    """A newer client wants a server of its own age. Only one that a client started leaves for that, and only if nobody
+    is there and nothing is to be done.
+    """
+    presence = call.hub.presence
+    if not presence.leaves_when_idle or not is_idle(presence):
+        raise Conflict("This server is in use, or was started by hand: it stays.")
     call.hub.tell(Stop())
 
 

@@ -13,12 +13,17 @@ from holdfast.domain.events import (
     MessageEvent,
     MessagePart,
     MessagePartEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
     RunEvent,
     encode_event,
 )
 from holdfast.domain.growth import grow
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message
+from holdfast.server.dialogs import Dialogs
 
 __all__ = ["FIRST_SECONDS", "WholeMessages"]
 
@@ -57,10 +62,13 @@ class WholeMessages:
     """
 
     def __init__(
-        self, look_up: Callable[[SessionId, MessageId], Message | None] = lambda _session, _message: None
+        self,
+        look_up: Callable[[SessionId, MessageId], Message | None] = lambda _session, _message: None,
+        dialogs: Dialogs | None = None,
     ) -> None:
         self._growing: dict[MessageId, _Growing] = {}
         self._look_up = look_up
+        self._dialogs = dialogs or Dialogs()
 
     def feed(self, event: object, body: bytes, now: float) -> list[bytes]:
         match event:
@@ -76,17 +84,24 @@ class WholeMessages:
                 if kind != "deleted" and message.role == "assistant" and message.finish is None:
                     self._growing[message.id] = _Growing(message)
                 return [body]
+            case (
+                PermissionRequestEvent()
+                | PermissionNotificationEvent()
+                | QuestionRequestEvent()
+                | QuestionNotificationEvent()
+            ):
+                return self._dialogs.feed(event, body, now)
             case RunEvent():
                 return []
             case _:
                 return [body]
 
     def due(self, now: float) -> list[bytes]:
-        """The messages whose time has come."""
+        """The messages and dialogs whose time has come."""
         ready = [item for item in self._growing.values() if item.due_at is not None and item.due_at <= now]
-        return [item.take() for item in ready]
+        return [*self._dialogs.due(now), *(item.take() for item in ready)]
 
     @property
     def next_due(self) -> float | None:
-        times = [item.due_at for item in self._growing.values() if item.due_at is not None]
-        return min(times, default=None)
+        times = [item.due_at for item in self._growing.values()] + [self._dialogs.next_due]
+        return min((time for time in times if time is not None), default=None)

@@ -55,6 +55,9 @@ async def get_config(call: Call) -> dict[str, Any]:
 
 
 async def list_providers(call: Call) -> list[dict[str, Any]]:
+    choice = call.desk.outfit.choice
+    if choice is not None:
+        return [msgspec.to_builtins(view) for view in await choice.providers_view(asks=True)]
     config = await config_of(call.desk)
     return [entry for entry in config["providers"].values() if isinstance(entry, dict)]
 
@@ -71,6 +74,9 @@ async def snapshot(call: Call) -> SnapshotBody:
         tuple(dressed(call.hub, desk, item) for item in stored.sessions),
         tuple(_with_open_parts(desk, stored.messages)),
         stored.runs,
+        # Read after the store: what was asked or answered since comes again on the stream, and changes nothing.
+        tuple(msgspec.to_builtins(ask) for ask in desk.workspace.asks.permissions),
+        tuple(msgspec.to_builtins(batch) for batch in desk.workspace.asks.questions),
     )
 
 

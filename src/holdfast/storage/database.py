@@ -1,6 +1,7 @@
 """The database file: opened by one server, checked before use, written by one thread."""
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from holdfast.storage import checks, schema
 from holdfast.storage.datadir import DirectoryLock, prepare
 from holdfast.storage.faults import translated
 from holdfast.storage.readers import Readers
+from holdfast.storage.reserve import reserve
 from holdfast.storage.writer import Probe, Work, Writer
 
 __all__ = ["Database"]
@@ -26,13 +28,14 @@ class Database:
     def __init__(
         self,
         lock: DirectoryLock,
+        path: Path,
         connections: list[apsw.Connection],
         tidy: Work[None],
         probe: Probe | None,
     ) -> None:
         self._lock = lock
         self._connections = connections
-        self._writer = Writer(connections[0], tidy, probe)
+        self._writer = Writer(connections[0], partial(reserve, path), tidy, probe)
         self._readers = Readers(connections[1:])
         self._is_closed = False
         self._end = threading.Lock()
@@ -54,7 +57,8 @@ class Database:
         prepare(data_dir)
         lock = DirectoryLock(data_dir)
         try:
-            return cls(lock, _connections(data_dir / _FILE, vfs), tidy, probe)
+            path = data_dir / _FILE
+            return cls(lock, path, _connections(path, vfs), tidy, probe)
         except BaseException as error:
             lock.release()
             if isinstance(error, StorageError) or not isinstance(error, (apsw.Error, OSError)):

@@ -1,10 +1,11 @@
 """The numbered log of one workspace, and its pruning."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import apsw
 
 from holdfast.domain.ledger import Entry
+from holdfast.storage.places import bounds, number_at, place
 from holdfast.storage.retention import PASS, Retention
 
 __all__ = ["EventLog"]
@@ -14,27 +15,31 @@ class EventLog:
     def __init__(self, connection: apsw.Connection, workspace: int) -> None:
         self._connection = connection
         self._workspace = workspace
+        self._first, self._last = bounds(workspace)
 
-    def append(self, entries: Iterable[Entry], at: int) -> None:
+    def append(self, entries: Sequence[Entry], at: int) -> None:
+        if not entries:
+            return
         self._connection.executemany(
-            "INSERT INTO events (workspace, number, at, body) VALUES (?, ?, ?, ?)",
-            [(self._workspace, entry.number, at, entry.body) for entry in entries],
+            "INSERT INTO events (place, at, body) VALUES (?, ?, ?)",
+            [(self._first + entry.number, at, entry.body) for entry in entries],
         )
 
     def after(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
         rows = self._connection.execute(
-            "SELECT number, body FROM events WHERE workspace = ? AND number > ? ORDER BY number LIMIT ?",
-            (self._workspace, cursor, limit),
+            "SELECT place, body FROM events WHERE place > ? AND place <= ? ORDER BY place LIMIT ?",
+            (place(self._workspace, cursor), self._last, limit),
         )
-        return [(int(number), bytes(body)) for number, body in rows]
+        return [(number_at(where), bytes(body)) for where, body in rows]
 
     def oldest(self) -> int | None:
-        return self._number("workspace = ?")
+        return self._skip(0)
 
     def prune(self, retention: Retention, now: int) -> None:
         """Remove what need not be kept, a bounded number of events at a time."""
         bound = self._bound(retention, now)
-        self._connection.execute("DELETE FROM events WHERE workspace = ? AND number < ?", (self._workspace, bound))
+        places = (self._first, place(self._workspace, bound))
+        self._connection.execute("DELETE FROM events WHERE place >= ? AND place < ?", places)
         self._connection.execute(
             "UPDATE workspaces SET held = held - ? WHERE key = ?", (self._connection.changes(), self._workspace)
         )
@@ -46,29 +51,31 @@ class EventLog:
         )
         end = newest + 1
         too_many = self._skip(min(max(0, held - retention.events), 2 * PASS))
-        too_old = self._number("workspace = ? AND at >= ?", retention.cutoff_ms(now))
-        bounds = [max(end if too_many is None else too_many, end if too_old is None else too_old)]
+        too_old = self._first_since(retention.cutoff_ms(now))
+        ends = [max(end if too_many is None else too_many, end if too_old is None else too_old)]
         if (this_pass := self._skip(2 * PASS)) is not None:
-            bounds.append(this_pass)
-        for (number,) in self._connection.execute(
-            "SELECT min(number) FROM runs WHERE workspace = ? AND outcome IS NULL", (self._workspace,)
+            ends.append(this_pass)
+        for (unended,) in self._connection.execute(
+            "SELECT min(place) FROM runs WHERE workspace = ? AND outcome IS NULL", (self._workspace,)
         ):
-            if number is not None:
-                bounds.append(number)
-        return min(bounds)
+            if unended is not None:
+                ends.append(number_at(unended))
+        return min(ends)
 
     def _skip(self, count: int) -> int | None:
         """The number of the event that has `count` held ones before it."""
-        for (number,) in self._connection.execute(
-            "SELECT number FROM events WHERE workspace = ? ORDER BY number LIMIT 1 OFFSET ?",
-            (self._workspace, count),
+        for (where,) in self._connection.execute(
+            "SELECT place FROM events WHERE place >= ? AND place <= ? ORDER BY place LIMIT 1 OFFSET ?",
+            (self._first, self._last, count),
         ):
-            return int(number)
+            return number_at(where)
         return None
 
-    def _number(self, condition: str, *values: int) -> int | None:
-        for (number,) in self._connection.execute(
-            f"SELECT number FROM events WHERE {condition} ORDER BY number LIMIT 1", (self._workspace, *values)
+    def _first_since(self, at: int) -> int | None:
+        """The number of the first event that was stored then or later."""
+        for (where,) in self._connection.execute(
+            "SELECT place FROM events WHERE place >= ? AND place <= ? AND at >= ? ORDER BY place LIMIT 1",
+            (self._first, self._last, at),
         ):
-            return int(number)
+            return number_at(where)
         return None

@@ -101,7 +101,7 @@ class SqliteLedger:
         def look(connection: apsw.Connection) -> tuple[int, Sequence[Answer]]:
             row = workspaces.owned(connection, workspace, epoch)
             rows = Rows(connection, row.key)
-            return row.ticket, unpack(row.answers, rows.log, rows.runs)
+            return row.ticket, unpack(workspaces.answers(connection, row), row.newest, rows.log, rows.runs)
 
         return await self._database.write(look, sync=False)
 

@@ -22,6 +22,12 @@ class MessageTable:
     def __init__(self, connection: apsw.Connection, workspace: int) -> None:
         self._connection = connection
         self._workspace = workspace
+        self._known: dict[MessageId, tuple[int, RunId]] = {}
+        """Place and run of each message that was looked for."""
+
+    def forget(self) -> None:
+        """Rows were changed behind this table's back."""
+        self._known.clear()
 
     def get(self, message_id: MessageId) -> Message | None:
         for (body,) in self._connection.execute(
@@ -31,7 +37,7 @@ class MessageTable:
         return None
 
     def exists(self, message_id: MessageId) -> bool:
-        return self._ord(message_id) is not None
+        return self._find(message_id) is not None
 
     def add(self, message: Message) -> None:
         self._connection.execute(
@@ -40,10 +46,17 @@ class MessageTable:
         )
 
     def put(self, message: Message) -> None:
-        ord_ = self._ord(message.id)
-        self._connection.execute(
-            "UPDATE messages SET run_id = ?, body = ? WHERE ord = ?", (message.run_id, _encoder.encode(message), ord_)
-        )
+        found = self._find(message.id)
+        if found is None:
+            return
+        ord_, run_id = found
+        body = _encoder.encode(message)
+        if run_id == message.run_id:
+            self._connection.execute("UPDATE messages SET body = ? WHERE ord = ?", (body, ord_))
+        else:
+            self._known.pop(message.id)
+            query = "UPDATE messages SET run_id = ?, body = ? WHERE ord = ?"
+            self._connection.execute(query, (message.run_id, body, ord_))
         self._connection.execute("DELETE FROM growth WHERE message = ?", (ord_,))
 
     def add_growth(self, message_id: MessageId, growth: Sequence[MessageDelta | MessagePart]) -> None:
@@ -51,11 +64,12 @@ class MessageTable:
         events = [
             MessageDeltaEvent(item) if isinstance(item, MessageDelta) else MessagePartEvent(item) for item in growth
         ]
-        self._connection.execute(
-            "INSERT INTO growth (message, body) VALUES (?, ?)", (self._ord(message_id), _encoder.encode(events))
-        )
+        if (found := self._find(message_id)) is not None:
+            row = (found[0], _encoder.encode(events))
+            self._connection.execute("INSERT INTO growth (message, body) VALUES (?, ?)", row)
 
     def delete(self, message_id: MessageId) -> None:
+        self._known.pop(message_id, None)
         self._connection.execute("DELETE FROM messages WHERE workspace = ? AND id = ?", (self._workspace, message_id))
 
     def of_session(self, session_id: SessionId) -> list[Message]:
@@ -79,9 +93,11 @@ class MessageTable:
         )
         return [grow(_decoder.decode(body), growth.get(ord_, ())) for ord_, body in rows]
 
-    def _ord(self, message_id: MessageId) -> int | None:
-        for (ord_,) in self._connection.execute(
-            "SELECT ord FROM messages WHERE workspace = ? AND id = ?", (self._workspace, message_id)
-        ):
-            return int(ord_)
-        return None
+    def _find(self, message_id: MessageId) -> tuple[int, RunId] | None:
+        found = self._known.get(message_id)
+        if found is None:
+            for ord_, run_id in self._connection.execute(
+                "SELECT ord, run_id FROM messages WHERE workspace = ? AND id = ?", (self._workspace, message_id)
+            ):
+                found = self._known[message_id] = (int(ord_), RunId(run_id))
+        return found

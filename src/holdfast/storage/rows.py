@@ -2,7 +2,6 @@
 
 import apsw
 
-from holdfast.domain.ids import RunId, SessionId
 from holdfast.storage.eventlog import EventLog
 from holdfast.storage.files import FileTable
 from holdfast.storage.messages import MessageTable
@@ -13,14 +12,18 @@ __all__ = ["Rows"]
 
 
 class Rows:
-    """Cheap to make: one for every batch and every read."""
+    """Cheap to make: one for every batch and every read. What it has looked up it knows until it is told to forget."""
 
     def __init__(self, connection: apsw.Connection, workspace: int) -> None:
         self.runs = RunTable(connection, workspace)
-        self.sessions = SessionTable(connection, workspace)
         self.messages = MessageTable(connection, workspace)
+        self.sessions = SessionTable(connection, workspace, self.runs, self.messages)
         self.files = FileTable(connection, workspace)
         self.log = EventLog(connection, workspace)
+        self.admission = self.runs.admission
 
-    def admission(self, run_id: RunId, session_id: SessionId) -> tuple[bool, bool, int]:
-        return self.runs.admission(run_id, session_id)
+    def forget(self) -> None:
+        """Something was undone."""
+        self.runs.forget()
+        self.sessions.forget()
+        self.messages.forget()

@@ -9,26 +9,23 @@ import msgspec
 from holdfast.domain.errors import OwnerChanged
 from holdfast.domain.ids import WorkspaceId
 
-__all__ = ["JUMP", "WorkspaceRow", "advance", "find", "mark_clean", "owned", "take_over", "unfinished"]
+__all__ = ["JUMP", "WorkspaceRow", "advance", "answers", "find", "mark_clean", "owned", "take_over", "unfinished"]
 
 JUMP = 10_000
 """How far the numbering jumps after an unclean end. Writes that are not synced are told to readers before
 they are safe: a power cut can take them back, and their numbers must not come again with other contents.
 """
 
-_COLUMNS = "key, id, path, epoch, newest, held, clean, ticket, answers"
+_COLUMNS = "key, id, epoch, newest, clean, ticket"
 
 
 class WorkspaceRow(msgspec.Struct, frozen=True):
     key: int
     id: WorkspaceId
-    path: str
     epoch: int
     newest: int
-    held: int
     clean: bool
     ticket: int
-    answers: bytes
 
 
 def find(connection: apsw.Connection, workspace: WorkspaceId) -> WorkspaceRow | None:
@@ -73,6 +70,13 @@ def advance(connection: apsw.Connection, row: WorkspaceRow, *, said: int, ticket
     )
 
 
+def answers(connection: apsw.Connection, row: WorkspaceRow) -> bytes:
+    """What its last batch was answered. Apart from the row: only who asks again wants it."""
+    for (packed,) in connection.execute("SELECT answers FROM workspaces WHERE key = ?", (row.key,)):
+        return bytes(packed)
+    return b""
+
+
 def unfinished(connection: apsw.Connection) -> list[str]:
     rows = connection.execute(
         "SELECT path FROM workspaces WHERE EXISTS"
@@ -82,6 +86,6 @@ def unfinished(connection: apsw.Connection) -> list[str]:
 
 
 def _one(connection: apsw.Connection, sql: str, value: str | bytes) -> WorkspaceRow | None:
-    for key, id_, path, epoch, newest, held, clean, ticket, answers in connection.execute(sql, (value,)):
-        return WorkspaceRow(key, id_, os.fsdecode(path), epoch, newest, held, bool(clean), ticket, answers)
+    for key, id_, epoch, newest, clean, ticket in connection.execute(sql, (value,)):
+        return WorkspaceRow(key, id_, epoch, newest, bool(clean), ticket)
     return None

@@ -10,15 +10,13 @@ import apsw
 from holdfast.domain.errors import StorageError, StorageUnknown
 from holdfast.storage.faults import WHOLE_GROUP, at_commit, closed, translated
 from holdfast.storage.replies import Reply, deliver
+from holdfast.storage.reserve import LOG_PAGES
 
 __all__ = ["Job", "Probe", "Work", "Writer"]
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 Probe = Callable[[str], None]
-
-_CHECKPOINT_PAGES = 1_000
-"""The write-ahead log goes into the database when it is this long, after the answers: nobody waits for it."""
 
 
 class Job(Generic[T]):
@@ -31,13 +29,17 @@ class Job(Generic[T]):
 
 
 class Writer:
-    """Owns the writing connection. `tidy` is called between groups, in a transaction of its own.
+    """Owns the writing connection. `prepare` is called first of all, in this thread; `tidy` between groups, in a
+    transaction of its own.
 
     `probe` is called in this thread at "before", "executed" (not yet committed) and "committed" (not yet answered).
     """
 
-    def __init__(self, connection: apsw.Connection, tidy: Work[None], probe: Probe | None) -> None:
+    def __init__(
+        self, connection: apsw.Connection, prepare: Callable[[], None], tidy: Work[None], probe: Probe | None
+    ) -> None:
         self._connection = connection
+        self._prepare = prepare
         self._tidy = tidy
         self._probe = probe or (lambda _point: None)
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
@@ -67,6 +69,7 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
+        self._prepare()
         while True:
             group, is_last = self._take()
             if group:
@@ -141,7 +144,8 @@ class Writer:
         """Housekeeping that fails is tried again after a later group."""
         try:
             self._tidy(self._connection)
-            if self._wal_pages >= _CHECKPOINT_PAGES:
+            # After the answers: nobody waits for it.
+            if self._wal_pages >= LOG_PAGES:
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except (apsw.Error, StorageError) as error:
             self._roll_back()

@@ -2,9 +2,9 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import msgspec
 
@@ -12,21 +12,43 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.models import ToolSpec
 from holdfast.domain.tools import ToolContext, ToolOutcome
 
-__all__ = ["BaseTool", "inside"]
+__all__ = ["BaseTool", "metadata"]
 
 A = TypeVar("A", bound=msgspec.Struct)
 
+_SLIPS: Mapping[str, tuple[str, ...]] = {
+    "file_path": ("path", "filepath", "file", "filename", "filePath", "absolute_path", "target_file"),
+    "path": ("file_path", "directory", "dir", "dir_path", "directory_path", "folder"),
+    "old_string": ("old_str", "oldString", "old_text", "search"),
+    "new_string": ("new_str", "newString", "new_text", "replace"),
+    "replace_all": ("replaceAll",),
+    "content": ("contents", "text", "file_text"),
+    "pattern": ("query", "regex", "glob", "glob_pattern"),
+    "include": ("glob", "file_pattern", "include_pattern"),
+    "literal_text": ("literal", "fixed_strings"),
+    "url": ("uri",),
+    "active_form": ("activeForm",),
+}
+"""Names that models use for ours."""
+
 
 class BaseTool(ABC, Generic[A]):
-    """A tool whose arguments are a struct: its JSON schema is what the model sees, and wrong ones are explained."""
+    """A tool whose arguments are a struct: its JSON schema is what the model sees, and wrong ones are explained.
+
+    Names that models mix up are understood, and so are numbers and lists that come as text.
+    """
 
     name: ClassVar[str]
+    document: ClassVar[str] = ""
+    """The name of the description's file, if it is another one than the tool's."""
     is_parallel: ClassVar[bool] = False
     arguments: type[A]
 
     def __init__(self) -> None:
-        description = resources.files("holdfast.tools").joinpath(f"{self.name}.md").read_text("utf-8").strip()
-        self._spec = ToolSpec(self.name, description, json.dumps(_schema(self.arguments)))
+        file = f"{self.document or self.name}.md"
+        description = resources.files("holdfast.tools").joinpath(file).read_text("utf-8").strip()
+        self._schema = _schema(self.arguments)
+        self._spec = ToolSpec(self.name, description, json.dumps(self._schema))
 
     @property
     def spec(self) -> ToolSpec:
@@ -34,24 +56,72 @@ class BaseTool(ABC, Generic[A]):
 
     async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
         try:
-            typed = msgspec.convert(arguments, self.arguments)
+            typed = msgspec.convert(_mended(arguments, self._schema), self.arguments, strict=False)
         except msgspec.ValidationError as error:
-            raise ToolError(f"Wrong arguments for {self.name}: {error}. Correct them and call again.") from error
+            raise ToolError(self._explained(str(error))) from error
         return await self.act(context, typed)
 
     @abstractmethod
     async def act(self, context: ToolContext, arguments: A) -> ToolOutcome: ...
 
+    def _explained(self, error: str) -> str:
+        required = cast(list[str], self._schema.get("required", []))
+        names = [
+            f"{name}{'' if name in required else '?'}" for name in cast(dict[str, Any], self._schema["properties"])
+        ]
+        takes = f"{self.name} takes: {', '.join(names)}." if names else f"{self.name} takes no arguments."
+        return f"Wrong arguments for {self.name}: {error}. {takes} Correct them and call again."
 
-def inside(context: ToolContext, path: str) -> Path:
-    """The real place of a path, which must lie in the workspace: links are followed before it is judged."""
-    root = Path(context.workspace_path).resolve()
-    place = (root / path).resolve()
-    if place != root and root not in place.parents:
-        raise ToolError(f"{path} is outside of the workspace {root}. Use a path inside it.")
-    return place
+
+def metadata(**values: object) -> str:
+    """What screens draw from, as JSON text. None is left out."""
+    return json.dumps({name: value for name, value in values.items() if value is not None}, ensure_ascii=False)
 
 
-def _schema(struct: type[msgspec.Struct]) -> dict[str, object]:
-    _, components = msgspec.json.schema_components([struct])
-    return cast(dict[str, object], components[struct.__name__])
+def _mended(arguments: Mapping[str, object], schema: Mapping[str, Any]) -> dict[str, object]:
+    """The arguments with common slips undone."""
+    properties: dict[str, dict[str, Any]] = schema["properties"]
+    given = {name: value for name, value in arguments.items() if value is not None or name not in properties}
+    for name in properties:
+        other = next((slip for slip in _SLIPS.get(name, ()) if slip in given and slip not in properties), None)
+        if name not in given and other is not None:
+            given[name] = given.pop(other)
+    for name, value in given.items():
+        given[name] = _mended_value(value, properties.get(name, {}))
+    return given
+
+
+def _mended_value(value: object, schema: Mapping[str, Any]) -> object:
+    kind = schema.get("type")
+    if kind in ("array", "object") and isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return value
+    if kind == "array" and isinstance(value, list):
+        items = schema.get("items", {})
+        return [_mended(item, items) if isinstance(item, dict) and "properties" in items else item for item in value]
+    if kind == "integer" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """One schema without references, which not every provider follows."""
+    _, components = msgspec.json.schema_components([struct], ref_template="{name}")
+    return cast(dict[str, Any], _inlined(components[struct.__name__], components))
+
+
+def _inlined(node: object, components: Mapping[str, Any]) -> object:
+    if isinstance(node, list):
+        return [_inlined(item, components) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inlined(components[node["$ref"]], components)
+    is_object = node.get("type") == "object"
+    out = {key: _inlined(value, components) for key, value in node.items() if key != "title" or not is_object}
+    if is_object and out.get("description"):
+        # The docstring of the struct is for us.
+        del out["description"]
+    return out

@@ -1,20 +1,75 @@
 """Which tools there are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
+import msgspec
+
+from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Tool
+from holdfast.tools.download import Download
+from holdfast.tools.edit import Edit
+from holdfast.tools.fetch import Fetch
+from holdfast.tools.glob import Glob
+from holdfast.tools.grep import Grep
+from holdfast.tools.info import Facts, Info
+from holdfast.tools.logs import Logs
 from holdfast.tools.ls import Ls
+from holdfast.tools.multiedit import Multiedit
+from holdfast.tools.todos import Known, Todos
 from holdfast.tools.view import View
 from holdfast.tools.write import Write
+from holdfast.workspace.children import Spawn, spawn
+from holdfast.workspace.search import Searcher
+from holdfast.workspace.web import Web
 
-__all__ = ["BuiltinTools"]
+__all__ = ["BuiltinTools", "ToolNeeds"]
+
+
+class ToolNeeds(msgspec.Struct, frozen=True):
+    """What the tools need from outside. Each has a default that works by itself, if with less to tell."""
+
+    spawn: Spawn = spawn
+    """Starts the programs that search."""
+    settings: Callable[[], ToolSettings] = ToolSettings
+    """The limits a user has set, asked at each call."""
+    disabled: Callable[[], Iterable[str]] = tuple
+    """Names of tools that a user does not want."""
+    readable: Callable[[], Sequence[str]] = tuple
+    """Directories outside of the workspace that may be read without asking: those of skills."""
+    known_todos: Known | None = None
+    facts: Facts | None = None
+    log_file: Callable[[], Path | None] = lambda: None
+    download_limit: int = 512 * 1024 * 1024
+    web: Web = msgspec.field(default_factory=Web)
+    more: Sequence[Tool] = ()
+    """Tools that are made elsewhere: those that run commands, ask people, or start agents."""
 
 
 class BuiltinTools:
     """The tools that come with Holdfast. Made once; asked before every step."""
 
-    def __init__(self) -> None:
-        self._tools: Sequence[Tool] = (Ls(), View(), Write())
+    def __init__(self, needs: ToolNeeds | None = None) -> None:
+        needs = needs or ToolNeeds()
+        searcher = Searcher(needs.spawn)
+        tools: list[Tool] = [
+            Download(needs.web, lambda: needs.download_limit),
+            Edit(),
+            Fetch(needs.web),
+            Glob(searcher, needs.settings),
+            Grep(searcher, needs.settings),
+            Info(needs.facts),
+            Logs(needs.log_file),
+            Ls(needs.settings),
+            Multiedit(),
+            Todos(needs.known_todos),
+            View(needs.readable),
+            Write(),
+            *needs.more,
+        ]
+        self._disabled = needs.disabled
+        self._tools: Sequence[Tool] = tuple(sorted(tools, key=lambda tool: tool.spec.name))
 
     async def current(self) -> Sequence[Tool]:
-        return self._tools
+        unwanted = frozenset(self._disabled())
+        return tuple(tool for tool in self._tools if tool.spec.name not in unwanted)

@@ -1,49 +1,146 @@
-"""Read a text file."""
+"""Read a text file, or look at a picture."""
 
-import json
+import asyncio
+import base64
+import os
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ledger import MarkRead
-from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.tools.base import BaseTool, inside
+from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
+from holdfast.tools.base import BaseTool, metadata
+from holdfast.tools.changing import place_of
+from holdfast.workspace.files import Place, opened, read, too_large
+from holdfast.workspace.paths import is_within
+from holdfast.workspace.text import decoded
 
 __all__ = ["View", "ViewArguments"]
 
 _MOST_BYTES = 200 * 1024
 _LONGEST_LINE = 2_000
+_WHOLE = 20 * 1024 * 1024
+"""Files up to this size are read whole, so that a later write knows what was seen."""
+
+_PICTURES = {
+    ".jpg": ("image/jpeg", b"\xff\xd8\xff"),
+    ".jpeg": ("image/jpeg", b"\xff\xd8\xff"),
+    ".png": ("image/png", b"\x89PNG\r\n\x1a\n"),
+    ".gif": ("image/gif", b"GIF8"),
+    ".webp": ("image/webp", b"RIFF"),
+}
 
 
 class ViewArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    file_path: str
-    offset: int = 0
-    limit: int = 200
+    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
+    offset: Annotated[int, Meta(description="How many lines to skip.")] = 0
+    limit: Annotated[int, Meta(description="How many lines to show.")] = 200
+
+
+class _Section(msgspec.Struct, frozen=True):
+    lines: list[str]
+    total: int | None
+    """How many lines the file has; None if nobody counted."""
+    digest: str
 
 
 class View(BaseTool[ViewArguments]):
+    """`readable`: real paths of directories elsewhere that may be read without asking, such as those of skills."""
+
     name = "view"
     arguments = ViewArguments
+    is_parallel = True
+
+    def __init__(self, readable: Callable[[], Sequence[str]] = tuple) -> None:
+        super().__init__()
+        self._readable = readable
 
     async def act(self, context: ToolContext, arguments: ViewArguments) -> ToolOutcome:
-        place = inside(context, arguments.file_path)
-        if not place.is_file():
-            raise ToolError(f"There is no file {arguments.file_path}.")
-        if place.stat().st_size > _MOST_BYTES:
-            raise ToolError(f"{arguments.file_path} is larger than {_MOST_BYTES} bytes.")
-        try:
-            lines = place.read_text("utf-8").splitlines()
-        except UnicodeDecodeError as error:
-            raise ToolError(f"{arguments.file_path} is not a UTF-8 text file.") from error
-        await context.record(MarkRead(ReadMark(context.session_id, str(place), context.now_ms())))
-        shown = lines[max(0, arguments.offset) :][: max(1, arguments.limit)]
-        numbered = [f"{number:>6}|{_cut(line)}" for number, line in enumerate(shown, max(0, arguments.offset) + 1)]
-        left = len(lines) - max(0, arguments.offset) - len(shown)
-        more = [f"({left} more lines)"] if left > 0 else []
-        metadata = json.dumps({"file_path": str(place), "content": "\n".join(shown)})
-        return ToolOutcome("\n".join(["<file>", *numbered, *more, "</file>"]), metadata)
+        place = await place_of(context, arguments.file_path)
+        skip, limit = max(0, arguments.offset), max(1, arguments.limit)
+        if not place.is_inside and not any(is_within(top, place.path) for top in self._readable()):
+            params = {"file_path": place.path, "offset": skip, "limit": limit}
+            await context.permit(Permit(self.name, "read", place.path, f"Read file {place.path}", params))
+        suffix = os.path.splitext(place.path)[1].lower()
+        if suffix in _PICTURES:
+            return await self._picture(context, place, *_PICTURES[suffix])
+        section = await asyncio.to_thread(_section, place, skip, limit)
+        await context.record(
+            MarkRead(ReadMark(context.session_id, place.path, context.now_ms(), digest=section.digest))
+        )
+        shown = [_cut(line) for line in section.lines]
+        size = sum(len(line.encode()) + 1 for line in shown)
+        if size > _MOST_BYTES:
+            raise ToolError(
+                f"These {len(shown)} lines of {place.name} have {size:,} bytes; at most {_MOST_BYTES:,} are shown."
+                " Ask for fewer with limit, or find the place with grep first."
+            )
+        numbered = [f"{number:>6}|{line}" for number, line in enumerate(shown, skip + 1)]
+        content = "\n".join(["<file>", *numbered, *_note(section, skip), "</file>"])
+        return ToolOutcome(content, metadata(file_path=place.path, content="\n".join(section.lines)))
+
+    async def _picture(self, context: ToolContext, place: Place, mime_type: str, magic: bytes) -> ToolOutcome:
+        if not context.takes_images:
+            raise ToolError(f"{place.name} is a picture, and this model cannot look at pictures.")
+        seen = await asyncio.to_thread(read, place, _MOST_BYTES)
+        if not seen.data.startswith(magic):
+            raise ToolError(f"{place.name} is not what its name says: its content is no {mime_type}.")
+        await context.record(MarkRead(ReadMark(context.session_id, place.path, context.now_ms(), seen.digest)))
+        data = base64.b64encode(seen.data).decode()
+        text = f"{place.name}: {mime_type}, {len(seen.data):,} bytes"
+        return ToolOutcome(text, metadata(file_path=place.path, content=""), data=data, mime_type=mime_type)
+
+
+def _section(place: Place, skip: int, limit: int) -> _Section:
+    with opened(place) as (_, status):
+        size = status.st_size
+    if size > _WHOLE:
+        return _part(place, skip, limit)
+    seen = read(place, _WHOLE)
+    text, _ = decoded(seen.data, place.name)
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return _Section([line.removesuffix("\r") for line in lines[skip : skip + limit]], len(lines), seen.digest)
+
+
+def _part(place: Place, skip: int, limit: int) -> _Section:
+    """Some lines of a file that is too large to be held: read up to them, and no further."""
+    lines: list[str] = []
+    with opened(place) as (file, _), os.fdopen(os.dup(file), "rb") as stream:
+        for _ in range(skip):
+            # Pieces of a line without an end are read as lines; a file of one endless line is no text for people.
+            if not stream.readline(_WHOLE):
+                break
+        for _ in range(limit):
+            line = stream.readline(_WHOLE)
+            if not line:
+                break
+            if len(line) == _WHOLE:
+                raise too_large(f"A line of {place.name}", len(line), _WHOLE)
+            lines.append(decoded(line, place.name)[0].removesuffix("\n").removesuffix("\r"))
+            if sum(map(len, lines[-1:])) + len(lines) > _WHOLE:
+                break
+    return _Section(lines, None, "")
+
+
+def _note(section: _Section, skip: int) -> list[str]:
+    if section.total is None:
+        return ["(the file goes on)"] if section.lines else ["(the file ends before this)"]
+    left = section.total - skip - len(section.lines)
+    if left > 0:
+        return [f"({left} more lines; go on with offset={skip + len(section.lines)})"]
+    if section.total == 0:
+        return ["(the file is empty)"]
+    return [] if section.lines else [f"(the file has only {section.total} lines)"]
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "..."
+    """At most so many bytes, and no half character."""
+    if len(line) * 4 <= _LONGEST_LINE or len(raw := line.encode("utf-8", "replace")) <= _LONGEST_LINE:
+        return line
+    return raw[:_LONGEST_LINE].decode("utf-8", "ignore") + "..."

@@ -4,32 +4,37 @@ A block says what it is and carries the facts; `paint.py` gives it lines. Equal 
 did not change need not be drawn again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.domain.ids import ToolCallId
+from holdfast.domain.ids import MessageId, RunId, ToolCallId
 from holdfast.domain.messages import (
     BinaryPart,
     Finish,
     FinishPart,
     Message,
     ReasoningPart,
+    ShellCommandPart,
     TextPart,
+    ToolCall,
     ToolCallPart,
     ToolResult,
 )
 from holdfast.tui.chunks import chunks_of
 
-__all__ = ["Block", "Card", "Note", "Prose", "Saying", "Thought", "blocks_of"]
+__all__ = ["Block", "Card", "CardState", "Closing", "Note", "Prose", "Saying", "Scene", "Thought", "blocks_of"]
+
+CardState = Literal["called", "running", "done", "failed"]
 
 
 class Saying(msgspec.Struct, frozen=True):
-    """What a person asked."""
+    """What a person asked, and when: in Unix seconds."""
 
     text: str
     files: tuple[str, ...] = ()
+    at: int = 0
 
 
 class Prose(msgspec.Struct, frozen=True):
@@ -48,15 +53,16 @@ class Thought(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True):
-    """A tool at work, or its result."""
+    """A tool at work, or its result. `steps` are the tools of a helper that it sent."""
 
     name: str
     input: str
-    state: Literal["called", "running", "done", "failed"]
+    state: CardState
     content: str = ""
     metadata: str = ""
     output: str = ""
     call: ToolCallId = ToolCallId("")
+    steps: tuple["Card", ...] = ()
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -67,29 +73,54 @@ class Note(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-Block: TypeAlias = Saying | Prose | Thought | Card | Note
+class Closing(msgspec.Struct, frozen=True):
+    """The last line of a turn: who answered, and how many seconds it took."""
+
+    model: str
+    seconds: int
+    at: int = 0
 
 
-def blocks_of(
-    message: Message, results: Mapping[ToolCallId, ToolResult], outputs: Mapping[ToolCallId, str]
-) -> Iterator[Block]:
+Block: TypeAlias = Saying | Prose | Thought | Card | Note | Closing
+
+
+def _nobody(_: MessageId, __: ToolCallId) -> Sequence[Message]:
+    return ()
+
+
+def _unknown(_: RunId) -> int:
+    return 0
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """What stands around a message: results and live output of calls, what helpers say, when a run was asked for."""
+
+    results: Mapping[ToolCallId, ToolResult] = {}
+    outputs: Mapping[ToolCallId, str] = {}
+    helped: Callable[[MessageId, ToolCallId], Sequence[Message]] = _nobody
+    asked_at: Callable[[RunId], int] = _unknown
+
+
+def blocks_of(message: Message, scene: Scene) -> Iterator[Block]:
     """The blocks of one message. Results stand with their calls, so messages of tools have none of their own."""
     if message.role == "user":
         yield from _asked(message)
     elif message.role == "assistant":
-        yield from _answered(message, results, outputs)
+        yield from _answered(message, scene)
 
 
 def _asked(message: Message) -> Iterator[Block]:
     text = "\n".join(part.data.text for part in message.parts if isinstance(part, TextPart))
     files = tuple(part.data.path for part in message.parts if isinstance(part, BinaryPart))
     if text.strip() or files:
-        yield Saying(text.strip("\n"), files)
+        yield Saying(text.strip("\n"), files, message.created_at)
+    for part in message.parts:
+        if isinstance(part, ShellCommandPart):
+            asked = msgspec.json.encode({"command": part.data.command}).decode()
+            yield Card("shell", asked, "failed" if part.data.exit_code else "done", part.data.output)
 
 
-def _answered(
-    message: Message, results: Mapping[ToolCallId, ToolResult], outputs: Mapping[ToolCallId, str]
-) -> Iterator[Block]:
+def _answered(message: Message, scene: Scene) -> Iterator[Block]:
     is_open = message.finish is None
     if message.is_summary_message:
         yield Note("summary", "The conversation so far, in short")
@@ -103,19 +134,35 @@ def _answered(
                 seconds = max(0, thought.finished_at - thought.started_at) if thought.finished_at else 0
                 yield Thought(thought.thinking.strip(), seconds, is_open and not thought.finished_at)
             case ToolCallPart(data=call):
-                result = results.get(call.id)
-                yield _card(call.name, call.input, call.id, result, outputs.get(call.id, ""), is_ready=call.finished)
+                yield _card(
+                    call, scene.results.get(call.id), scene.outputs.get(call.id, ""), _steps(message, call, scene)
+                )
             case FinishPart(data=finish):
                 yield from _ending(finish)
+                yield from _closing(message, finish, scene)
             case _:
                 pass
 
 
-def _card(name: str, input: str, call: ToolCallId, result: ToolResult | None, output: str, *, is_ready: bool) -> Card:
+def _closing(message: Message, finish: Finish, scene: Scene) -> Iterator[Closing]:
+    asked = scene.asked_at(message.run_id)
+    if asked and finish.time and finish.reason != "tool_use":
+        yield Closing(message.model, max(0, finish.time - asked), finish.time)
+
+
+def _card(call: ToolCall, result: ToolResult | None, output: str = "", steps: tuple[Card, ...] = ()) -> Card:
     if result is None:
-        return Card(name, input, "running" if is_ready else "called", output=output, call=call)
-    state: Literal["done", "failed"] = "failed" if result.is_error else "done"
-    return Card(name, input, state, result.content, result.metadata, call=call)
+        state: CardState = "running" if call.finished else "called"
+        return Card(call.name, call.input, state, output=output, call=call.id, steps=steps)
+    state = "failed" if result.is_error else "done"
+    return Card(call.name, call.input, state, result.content, result.metadata, call=call.id, steps=steps)
+
+
+def _steps(message: Message, call: ToolCall, scene: Scene) -> tuple[Card, ...]:
+    """The tools that the helper behind a call has used so far."""
+    said = scene.helped(message.id, call.id)
+    results = {result.tool_call_id: result for item in said for result in item.tool_results}
+    return tuple(_card(used, results.get(used.id)) for item in said for used in item.tool_calls)
 
 
 def _ending(finish: Finish) -> Iterator[Note]:

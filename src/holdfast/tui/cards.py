@@ -1,17 +1,17 @@
 """What the card of each tool shows: a line that says what it does, and lines below it. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
-from difflib import unified_diff
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from holdfast.tui.blocks import Card
+from holdfast.tui.diffs import DiffLine, diff_of, parsed
 
-__all__ = ["Line", "LineKind", "body_of", "facts_of", "headline_of"]
+__all__ = ["Line", "LineKind", "body_of", "change_of", "facts_of", "headline_of", "question_lines"]
 
-LineKind = Literal["plain", "added", "removed", "hunk", "done", "doing", "todo", "error"]
+LineKind = Literal["plain", "done", "doing", "todo", "error", "asked"]
 Line: TypeAlias = tuple[LineKind, str]
 
 _MOST_LINES = 2_000
@@ -91,34 +91,34 @@ def _nothing(_: Card) -> Iterator[Line]:
     yield from ()
 
 
-def _change(card: Card) -> Iterator[Line]:
+def change_of(card: Card) -> list[DiffLine]:
+    """What a tool that changes files has changed, or is about to."""
+    if card.name not in _CHANGES or card.state == "failed":
+        return []
     facts = facts_of(card.metadata)
-    diff = facts.get("diff")
+    diff, old, new = facts.get("diff"), facts.get("old_content"), facts.get("new_content")
     if isinstance(diff, str):
-        yield from _diff(diff.splitlines())
-        return
-    old, new = facts.get("old_content"), facts.get("new_content")
+        return parsed(diff)[:_MOST_LINES]
     if isinstance(new, str):
-        before = old.splitlines() if isinstance(old, str) else []
-        yield from _diff(unified_diff(before, new.splitlines(), lineterm="", n=3))
-        return
+        return diff_of(old if isinstance(old, str) else "", new)[:_MOST_LINES]
     asked = facts_of(card.input)
-    if card.state != "done" and isinstance(asked.get("content"), str):
-        yield from (("added", f"+{line}") for line in _lines(asked["content"]))
+    if isinstance(asked.get("content"), str):
+        return diff_of("", asked["content"])[:_MOST_LINES]
+    if isinstance(asked.get("new_string"), str):
+        return diff_of(str(asked.get("old_string", "")), asked["new_string"])[:_MOST_LINES]
+    return []
 
 
-def _diff(lines: "Iterator[str] | list[str]") -> Iterator[Line]:
-    for line in lines:
-        if line.startswith(("+++", "---")):
-            continue
-        if line.startswith("@@"):
-            yield "hunk", line
-        elif line.startswith("+"):
-            yield "added", line.expandtabs(4)
-        elif line.startswith("-"):
-            yield "removed", line.expandtabs(4)
-        else:
-            yield "plain", line.expandtabs(4)
+_CHANGES = frozenset({"write", "edit", "multiedit"})
+
+
+def question_lines(card: Card) -> Iterator[Line]:
+    """What was asked, and what somebody answered."""
+    questions = facts_of(card.input).get("questions")
+    for item in questions if isinstance(questions, list) else ():
+        if isinstance(item, dict) and item.get("question"):
+            yield "asked", str(item["question"])
+    yield from _plain(card)
 
 
 def _todos(card: Card) -> Iterator[Line]:
@@ -133,8 +133,9 @@ _BODIES: Mapping[str, Callable[[Card], Iterator[Line]]] = {
     "bash": _shell,
     "job_output": _plain,
     "view": _nothing,
-    "write": _change,
-    "edit": _change,
-    "multiedit": _change,
+    "write": _nothing,
+    "edit": _nothing,
+    "multiedit": _nothing,
     "todos": _todos,
+    "question": question_lines,
 }

@@ -6,29 +6,40 @@ is told which messages changed, and draws when it likes.
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Literal
 
 from holdfast.client.client import Client
-from holdfast.client.errors import ClientError, ServerProblem
+from holdfast.client.errors import ClientError
 from holdfast.client.items import Item
 from holdfast.client.locate import Where, find_or_start
 from holdfast.client.view import View
+from holdfast.domain.asks import PermissionNotification, QuestionNotification
 from holdfast.domain.events import (
+    AgentEvent,
+    AgentNotice,
+    ConfigChangedEvent,
     MessageDeltaEvent,
     MessageEvent,
     MessagePartEvent,
+    PermissionNotificationEvent,
+    QuestionNotificationEvent,
+    RunCompleteEvent,
+    RunEvent,
+    SessionEvent,
     ToolOutputEvent,
 )
-from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.domain.messages import Message, ToolResult
+from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
+from holdfast.domain.messages import Message
 from holdfast.domain.runs import Attachment, Delivery, Run
 from holdfast.protocol.bodies import Accepted, AgentMessage, SnapshotBody
 from holdfast.tasks import TaskOwner
+from holdfast.tui.index import Index
 
 __all__ = ["Link", "LinkState"]
 
 LinkState = Literal["connecting", "live", "broken"]
+_LOOK_AROUND = 10.0
 
 
 class Link:
@@ -43,21 +54,33 @@ class Link:
         self._client: Client | None = None
         self._workspace = WorkspaceId("")
         self.view = View()
+        self.index = Index(self.view)
         self.session: SessionId | None = None
         self.state: LinkState = "connecting"
         self.trouble = ""
-        self.dirty: dict[MessageId, None] = {}
-        """Messages of the session that changed since somebody drew them."""
         self.is_new = True
         """Whether the whole session has to be drawn."""
-        self.results: dict[ToolCallId, ToolResult] = {}
-        self._calls: dict[ToolCallId, MessageId] = {}
-        self._latest: MessageId | None = None
+        self.notice: AgentNotice | None = None
+        """What the engine said last about the run at hand, until the run goes on."""
+        self.answers: dict[str, PermissionNotification | QuestionNotification] = {}
+        """What became of asks, by their ids."""
+        self.ended: list[RunId] = []
+        """Runs that ended since somebody looked, of any session."""
+        self.others = 0
+        """How many other screens look at the same session."""
+        self._order: dict[RunId, int] = {}
+        self.shell = ""
+        self.is_shelling = False
+        """Whether a command of somebody here runs in the shell, and which."""
 
     @property
     def client(self) -> Client:
         assert self._client is not None, "the link is open"
         return self._client
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._workspace)
 
     @property
     def workspace(self) -> WorkspaceId:
@@ -72,6 +95,7 @@ class Link:
         await self._enter()
         self._load(await self.client.snapshot(self._workspace))
         self._tasks.start(self._follow(), name="events")
+        self._tasks.start(self._look_around(), name="presence")
 
     async def close(self) -> None:
         self._tasks.cancel_all()
@@ -113,7 +137,9 @@ class Link:
             watching = self._tasks.start(self._watch(events), name="connection")
             try:
                 async for item in events:
-                    self._set_state("live", "")
+                    if self.state != "live":
+                        self._set_state("live", "")
+                        self._start(self._say_where())
                     self._take(item)
                     if self.view.is_stale:
                         self._load(await self.client.snapshot(self._workspace, self.session))
@@ -121,11 +147,41 @@ class Link:
                 watching.cancel()
 
     async def _watch(self, events: object) -> None:
-        """Say when the connection is gone for longer than a blink."""
+        """Say when the connection is gone for longer than a blink. A server that is gone for good is started again."""
+        missed = 0
         while True:
             await asyncio.sleep(0.5)
-            if not getattr(events, "is_connected", True):
-                self._set_state("broken", str(getattr(events, "trouble", "") or ""))
+            if getattr(events, "is_connected", True):
+                missed = 0
+                continue
+            missed += 1
+            self._set_state("broken", str(getattr(events, "trouble", "") or ""))
+            if missed % 2 == 0 and self._where.can_be_started:
+                try:
+                    await self._enter()
+                except ClientError as error:
+                    self._set_state("broken", str(error))
+
+    async def _look_around(self) -> None:
+        """Who else looks at the session is told by nobody: it is asked for now and then."""
+        while True:
+            await asyncio.sleep(_LOOK_AROUND)
+            await self.refresh_presence()
+
+    async def refresh_presence(self) -> None:
+        if self.session is None or self.state != "live":
+            return
+        try:
+            session = await self.client.get_session(self._workspace, self.session)
+        except ClientError:
+            return
+        others = max(0, session.attached_clients - 1)
+        if others != self.others:
+            self.others = others
+            self._on_change()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.start(work, name="aside")
 
     def _set_state(self, state: LinkState, trouble: str) -> None:
         if (state, trouble) != (self.state, self.trouble):
@@ -134,43 +190,89 @@ class Link:
 
     def _load(self, snapshot: SnapshotBody) -> None:
         self.view.load(snapshot, self.session)
-        self._index_all()
+        self.index.load(self.messages())
         self.is_new = True
-        self._set_state("live", "")
+        self.notice = None
+        self._start(self._read_helpers())
         self._on_change()
 
-    def _index_all(self) -> None:
-        self.results.clear()
-        self._calls.clear()
-        self._latest = None
-        self.dirty.clear()
-        for message in self.messages():
-            self._index(message)
-
-    def _index(self, message: Message) -> None:
-        if message.role == "assistant":
-            self._latest = message.id
-        for call in message.tool_calls:
-            self._calls[call.id] = message.id
-        for result in message.tool_results:
-            self.results[result.tool_call_id] = result
-            if (owner := self._calls.get(result.tool_call_id)) is not None:
-                self.dirty[owner] = None
+    async def _read_helpers(self) -> None:
+        for name in self.index.unread_helpers():
+            try:
+                self.index.put_helper(name, await self.client.list_messages(self._workspace, name))
+            except ClientError:
+                return
+            self._on_change()
 
     def _take(self, item: Item) -> None:
+        if isinstance(item.event, ConfigChangedEvent):
+            self._start(self._read_workspace())
         if not self.view.apply(item):
             return
         match item.event:
-            case MessageEvent(payload=change) if change.payload.session_id == self.session:
-                self._index(change.payload)
-                self.dirty[change.payload.id] = None
+            case MessageEvent(payload=change):
+                self._touch(change.payload.session_id, change.payload.id, change.payload)
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
-                if growth.session_id == self.session:
-                    self.dirty[growth.message_id] = None
-            case ToolOutputEvent(payload=output) if output.session_id == self.session:
-                self.dirty[output.message_id] = None
+                self._touch(growth.session_id, growth.message_id)
+            case ToolOutputEvent(payload=output):
+                self._touch(output.session_id, output.message_id)
+            case event:
+                self._note(event)
+        self._on_change()
+
+    def _note(self, event: object) -> None:
+        """What is not part of a message, but changes what is shown."""
+        match event:
+            case AgentEvent(payload=said):
+                self.notice = said.payload if said.payload.type in ("retrying", "re_authenticate") else self.notice
+            case PermissionNotificationEvent(payload=answer):
+                self.answers[answer.payload.id] = answer.payload
+            case QuestionNotificationEvent(payload=closed):
+                self.answers[closed.payload.batch_id] = closed.payload
+            case RunEvent(payload=run) if run.type == "updated" and run.payload.state == "waiting":
+                self._start(self._read_order())
+            case RunCompleteEvent(payload=end):
+                self.notice = None if self.notice and self.notice.type == "retrying" else self.notice
+                self.ended.append(end.payload.run_id)
+            case SessionEvent(payload=session) if session.type == "deleted" and session.payload.id == self.session:
+                self.session, self.is_new = None, True
+                self.index.load(())
             case _:
                 pass
+
+    def _touch(self, session: SessionId, message: MessageId, whole: Message | None = None) -> None:
+        if session != self.session:
+            if (owner := self.index.sender(session)) is not None:
+                self.index.touch(owner)
+            return
+        self.notice = None
+        if whole is not None:
+            self.index.put(whole)
+        else:
+            self.index.touch(message)
+
+    async def _read_order(self) -> None:
+        """A run that was moved does not say before whom it stands now: the queue is asked."""
+        if self.session is None:
+            return
+        try:
+            texts = await self.client.list_queued(self._workspace, self.session)
+        except ClientError:
+            return
+        left = self.waiting()
+        self._order = {}
+        for place, text in enumerate(texts):
+            found = next((run for run in left if run.prompt == text), None)
+            if found is not None:
+                left.remove(found)
+                self._order[found.run_id] = place
+        self._on_change()
+
+    async def _read_workspace(self) -> None:
+        try:
+            self.view.workspace = await self.client.get_workspace(self._workspace)
+        except ClientError:
+            return
         self._on_change()
 
     # What is there.
@@ -183,25 +285,35 @@ class Link:
 
     def latest(self) -> Message | None:
         """The newest answer."""
-        return self.message(self._latest) if self._latest else None
+        return self.message(self.index.latest) if self.index.latest else None
 
     def runs(self) -> list[Run]:
-        """The runs of the session that have not ended, in order."""
+        """The runs of the session that have not ended, in order: the head, then those that wait."""
         if self.session is None:
             return []
-        return [run for run in self.view.runs_of(self.session) if run.state != "ended"]
+        runs = [run for run in self.view.runs_of(self.session) if run.state not in ("ended", "folded")]
+        last = len(self._order)
+        return sorted(runs, key=lambda run: (run.state == "waiting", self._order.get(run.run_id, last), run.number))
+
+    def waiting(self) -> list[Run]:
+        return [run for run in self.runs() if run.state == "waiting"]
 
     # What a person can ask for.
 
     async def choose(self, session: SessionId | None) -> None:
         """Look at another session, or at none."""
         self.session = session
+        self.others = 0
         self._load(await self.client.snapshot(self._workspace, session))
+        await self._say_where()
+
+    async def _say_where(self) -> None:
+        """Only for others to see; without an open stream there is nobody to show."""
         try:
-            await self.client.set_current_session(self._workspace, session or SessionId(""))
-        except ServerProblem:
-            # Only for others to see; without an open stream there is nobody to show.
+            await self.client.set_current_session(self._workspace, self.session or SessionId(""))
+        except ClientError:
             return
+        await self.refresh_presence()
 
     async def prompt(
         self, text: str, *, delivery: Delivery | None = None, attachments: tuple[Attachment, ...] = ()

@@ -1,5 +1,6 @@
-"""Give a block its lines. Pure: the same block at the same width always looks the same."""
+"""Give a block its lines: the same block at the same width always looks the same."""
 
+import time
 from collections.abc import Iterator
 from typing import assert_never
 
@@ -9,16 +10,40 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
+from rich.theme import Theme
 
-from holdfast.tui.blocks import Block, Card, Note, Prose, Saying, Thought
-from holdfast.tui.cards import Line, LineKind, body_of, headline_of
+from holdfast.tui.blocks import Block, Card, Closing, Note, Prose, Saying, Thought
+from holdfast.tui.cards import Line, LineKind, body_of, change_of, headline_of
+from holdfast.tui.differences import Differences
+from holdfast.tui.diffs import counted
 from holdfast.tui.look import Look
+from holdfast.tui.status import elapsed
 
-__all__ = ["FOLDED_LINES", "Barred", "paint"]
+__all__ = ["FOLDED_LINES", "Barred", "markdown_theme", "paint"]
 
 FOLDED_LINES = 8
+FOLDED_CHANGE = 14
+_NESTED = 4
 _MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
-_BOXES: dict[LineKind, str] = {"done": "☑ ", "doing": "▸ ", "todo": "☐ "}
+_BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "asked": "? "}
+
+
+def markdown_theme(look: Look) -> Theme:
+    """How Markdown looks in an answer: quiet, with headings that stand out."""
+    styles = {f"markdown.h{level}": f"bold {look.accent}".strip() for level in range(1, 7)}
+    styles |= {
+        "markdown.h1": f"bold underline {look.accent}".strip(),
+        "markdown.code": look.inline,
+        "markdown.block_quote": look.muted,
+        "markdown.item.bullet": look.accent,
+        "markdown.item.number": look.accent,
+        "markdown.hr": look.faint,
+        "markdown.link": f"underline {look.accent}".strip(),
+        "markdown.link_url": look.faint,
+        "markdown.table.header": "bold",
+        "markdown.table.border": look.faint,
+    }
+    return Theme({name: style or "none" for name, style in styles.items()})
 
 
 class Barred:
@@ -38,11 +63,33 @@ class Barred:
             yield Segment.line()
 
 
+class _Ended:
+    """Lines with a word at the right end of the first, where there is room."""
+
+    def __init__(self, inner: RenderableType, word: Text) -> None:
+        self._inner = inner
+        self._word = word
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width
+        room = wide - self._word.cell_len - 2
+        if room < 30:
+            yield self._inner
+            return
+        lines = console.render_lines(self._inner, options.update(width=room), pad=False)
+        for number, line in enumerate(lines):
+            yield from line
+            if number == 0:
+                yield Segment(" " * (wide - sum(segment.cell_length for segment in line) - self._word.cell_len))
+                yield from (segment for segment in self._word.render(console))
+            yield Segment.line()
+
+
 def paint(block: Block, look: Look, *, is_unfolded: bool = False, directory: str = "") -> RenderableType:
     """Something rich can draw at any width."""
     match block:
-        case Saying(text=text, files=files):
-            return _said(text, files, look)
+        case Saying():
+            return _said(block, look)
         case Prose(text=text):
             return Padding(Markdown(text, code_theme=look.code_theme), (0, 1, 0, 2))
         case Thought():
@@ -51,15 +98,29 @@ def paint(block: Block, look: Look, *, is_unfolded: bool = False, directory: str
             return _card(block, look, directory, is_unfolded=is_unfolded)
         case Note():
             return _note(block, look)
+        case Closing():
+            return _closing(block, look)
         case _:
             assert_never(block)
 
 
-def _said(text: str, files: tuple[str, ...], look: Look) -> RenderableType:
-    words = Text(text, style=look.said)
-    for file in files:
-        words.append(f"\n⎘ {file}", style=look.muted)
-    return Barred(words, look.accent)
+def _said(saying: Saying, look: Look) -> RenderableType:
+    words = Text(saying.text, style=look.said)
+    for file in saying.files:
+        words.append("\n" if words.plain else "")
+        words.append(f"⊞ {file}", style=look.muted)
+    if saying.at <= 1:
+        return Barred(words, look.accent)
+    return Barred(_Ended(words, Text(_clock(saying.at), style=look.faint, end="")), look.accent)
+
+
+def _clock(at: int) -> str:
+    return time.strftime("%H:%M", time.localtime(at))
+
+
+def _closing(closing: Closing, look: Look) -> RenderableType:
+    words = " · ".join(word for word in (closing.model, elapsed(closing.seconds * 1000)) if word)
+    return Padding(Text(f"◇ {words}", style=look.faint, no_wrap=True, overflow="ellipsis"), (0, 1, 0, 2))
 
 
 def _thought(thought: Thought, look: Look, *, is_unfolded: bool) -> RenderableType:
@@ -80,8 +141,25 @@ def _thought(thought: Thought, look: Look, *, is_unfolded: bool) -> RenderableTy
 
 
 def _card(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> RenderableType:
+    head = _head(card, look, directory)
+    inside: list[RenderableType] = []
+    if card.steps:
+        inside.append(_steps(card, look, directory, is_unfolded=is_unfolded))
+    if change := change_of(card):
+        more, less = counted(change)
+        head.append(f"  +{more}", style=look.success)
+        head.append(f" -{less}", style=look.error)
+        inside.append(Differences(change, look, most=None if is_unfolded else FOLDED_CHANGE))
+    if lines := body_of(card):
+        inside.append(_body(card, lines, look, is_unfolded=is_unfolded))
+    if not inside:
+        return Padding(head, (0, 1, 0, 2))
+    return Padding(Group(head, Barred(Group(*inside), look.faint, "│ ")), (0, 1, 0, 2))
+
+
+def _head(card: Card, look: Look, directory: str) -> Text:
     colours = {"called": look.faint, "running": look.warning, "done": look.success, "failed": look.error}
-    head = Text.assemble(
+    return Text.assemble(
         (f"{_MARKS[card.state]} ", colours[card.state]),
         (card.name, "bold"),
         ("  ", ""),
@@ -89,13 +167,18 @@ def _card(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rende
         no_wrap=True,
         overflow="ellipsis",
     )
-    lines = body_of(card)
-    if not lines:
-        return Padding(head, (0, 1, 0, 2))
-    return Padding(Group(head, Barred(_body(card, lines, look, is_unfolded), look.faint, "│ ")), (0, 1, 0, 2))
 
 
-def _body(card: Card, lines: list[Line], look: Look, is_unfolded: bool) -> RenderableType:
+def _steps(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> RenderableType:
+    """What a helper does: its newest tools, or all of them."""
+    shown = card.steps if is_unfolded else card.steps[-_NESTED:]
+    lines: list[RenderableType] = [_head(step, look, directory) for step in shown]
+    if len(shown) < len(card.steps):
+        lines.insert(0, Text(f"… {len(card.steps) - len(shown)} steps before", style=look.faint))
+    return Group(*lines)
+
+
+def _body(card: Card, lines: list[Line], look: Look, *, is_unfolded: bool) -> RenderableType:
     """Folded, the first lines of a result; of a command at work the newest."""
     if is_unfolded or len(lines) <= FOLDED_LINES + 1:
         return Group(*_drawn(lines, look))
@@ -109,13 +192,11 @@ def _body(card: Card, lines: list[Line], look: Look, is_unfolded: bool) -> Rende
 def _drawn(lines: list[Line], look: Look) -> Iterator[Text]:
     styles: dict[LineKind, str] = {
         "plain": look.muted,
-        "added": look.added,
-        "removed": look.removed,
-        "hunk": look.accent,
         "done": look.muted,
         "doing": f"bold {look.warning}",
         "todo": "",
         "error": look.error,
+        "asked": "bold",
     }
     for kind, text in lines:
         yield Text(_BOXES.get(kind, "") + text, style=styles[kind], no_wrap=True, overflow="ellipsis")
@@ -124,7 +205,7 @@ def _drawn(lines: list[Line], look: Look) -> Iterator[Text]:
 def _note(note: Note, look: Look) -> RenderableType:
     colour = {"error": look.error, "cancelled": look.warning, "summary": look.accent, "info": look.muted}[note.kind]
     mark = {"error": "✗", "cancelled": "■", "summary": "≡", "info": "·"}[note.kind]
-    words = Text.assemble((f"{mark} {note.title}", f"bold {colour}"))
+    words = Text.assemble((f"{mark} {note.title}", f"bold {colour}".strip()))
     if note.text:
         words.append(f"\n{note.text}", style=look.muted)
     return Padding(words, (0, 1, 0, 2))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from holdfast.domain.ids import MessageId
-from holdfast.tui.blocks import Block, Card, Note, Prose, Saying, Thought
+from holdfast.tui.blocks import Block, Card, Closing, Note, Prose, Saying, Thought
 
 __all__ = ["Row", "Rows", "guess_height"]
 
@@ -39,7 +39,7 @@ def guess_height(block: Block, width: int) -> int:
     match block:
         case Saying(text=text) | Prose(text=text):
             return sum(1 + len(line) // wide for line in text.split("\n")) or 1
-        case Thought():
+        case Thought() | Closing():
             return 1
         case Card(content=content):
             return 1 + min(9, content.count("\n") + 1) if content else 1

@@ -1,12 +1,16 @@
 """What is going on, in words: for the lines above and below the editor. Pure."""
 
+import re
 from collections.abc import Sequence
 
-from holdfast.domain.messages import Message, ReasoningPart, TextPart, ToolCallPart
+from holdfast.domain.events import AgentNotice
+from holdfast.domain.messages import Message, ReasoningPart, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 
-__all__ = ["activity_of", "elapsed", "money", "thousands", "usage_of"]
+__all__ = ["activity_of", "ago", "elapsed", "money", "thousands", "usage_of"]
+
+_NAMED = re.compile(r'"(?:command|file_path|pattern|url|path|prompt)"\s*:\s*"((?:[^"\\]|\\.){1,200})')
 
 
 def elapsed(milliseconds: int) -> str:
@@ -15,6 +19,16 @@ def elapsed(milliseconds: int) -> str:
         return f"{seconds} s"
     minutes, seconds = divmod(seconds, 60)
     return f"{minutes} min {seconds:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def ago(seconds: int) -> str:
+    """How long ago something was, roughly."""
+    if seconds < 60:
+        return "now"
+    for size, word in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {word} ago"
+    return ""
 
 
 def thousands(count: int) -> str:
@@ -27,25 +41,35 @@ def money(dollars: float) -> str:
     return f"${dollars:.2f}" if dollars >= 0.005 or not dollars else f"${dollars:.4f}"
 
 
-def activity_of(runs: Sequence[Run], last: Message | None) -> str:
+def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice | None = None) -> str:
     """What the session does now; empty when it is idle."""
     if not runs:
         return ""
     head = runs[0]
     if head.state == "cancelling" or head.cancel_requested:
         return "Stopping"
+    if notice is not None and notice.error:
+        return notice.error
+    if head.kind == "summary":
+        return "Summarising"
     if last is None or last.role != "assistant" or last.finish is not None:
         return "Waiting for the model" if head.started_at else "Starting"
     part = last.parts[-1] if last.parts else None
     match part:
         case ToolCallPart(data=call):
-            return f"Running {call.name}" if call.finished else f"Preparing {call.name}"
+            return f"Running {_named(call)}" if call.finished else f"Preparing {call.name}"
         case ReasoningPart():
             return "Thinking"
         case TextPart():
             return "Writing"
         case _:
             return "Waiting for the model"
+
+
+def _named(call: ToolCall) -> str:
+    found = _NAMED.search(call.input)
+    words = " ".join(found[1].replace("\\n", " ").split())[:60] if found else ""
+    return f"{call.name}: {words}" if words else call.name
 
 
 def usage_of(session: Session, window: int) -> str:

@@ -1,4 +1,4 @@
-"""The themes that come with it."""
+"""The themes that come with it. Those of Textual can be chosen too."""
 
 from textual.theme import Theme
 
@@ -32,5 +32,19 @@ THEMES = (
         surface="#f1efe9",
         panel="#e7e4db",
         dark=False,
+    ),
+    Theme(
+        name="midnight",
+        primary="#8be9c8",
+        secondary="#c3a6ff",
+        accent="#8be9c8",
+        warning="#ffcb6b",
+        error="#ff7a85",
+        success="#a5e075",
+        foreground="#e4e8f0",
+        background="#000000",
+        surface="#0e1013",
+        panel="#181b20",
+        dark=True,
     ),
 )

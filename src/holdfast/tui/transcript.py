@@ -1,6 +1,6 @@
 """The conversation: drawn line by line, and only where somebody looks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -15,12 +15,11 @@ from textual.strip import Strip
 from holdfast.domain.ids import MessageId
 from holdfast.tui.blocks import Block, Card, Saying, Thought
 from holdfast.tui.look import DARK, Look
-from holdfast.tui.paint import paint
+from holdfast.tui.paint import markdown_theme, paint
 from holdfast.tui.rows import Row, Rows
+from holdfast.tui.texts import code_of_block, line_with, marked, text_of_block
 
 __all__ = ["Transcript"]
-
-_MARKED = Style(bgcolor="#2a2f45")
 
 
 class Transcript(ScrollView, can_focus=True):
@@ -35,6 +34,12 @@ class Transcript(ScrollView, can_focus=True):
         ("G,end", "bottom", "End"),
         ("g,home", "top", "Beginning"),
         ("y,c", "copy", "Copy"),
+        ("Y,C", "copy_code", "Copy code"),
+        ("o", "fold_all", "Fold or unfold all"),
+        ("d,ctrl+d", "half(1)", "Half a page down"),
+        ("u,ctrl+u", "half(-1)", "Half a page up"),
+        ("n", "next(1)", "Next found"),
+        ("N", "next(-1)", "Previous found"),
     ]
 
     class Copied(TextualMessage):
@@ -47,10 +52,13 @@ class Transcript(ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.look: Look = DARK
+        self._markdown = markdown_theme(DARK)
         self.directory = ""
         self._rows: Rows[Strip] = Rows()
         self._cursor: int | None = None
         self._follows = True
+        self._words = ""
+        self._unfolds = False
 
     # What is shown.
 
@@ -72,6 +80,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def set_look(self, look: Look) -> None:
         self.look = look
+        self._markdown = markdown_theme(look)
         self._rows.resize(self._rows.width)
         self._changed()
 
@@ -92,10 +101,10 @@ class Transcript(ScrollView, can_focus=True):
         lines = row.lines or ()
         if not 0 <= inside < len(lines):
             return Strip.blank(width, self.rich_style)
-        strip = lines[inside].crop_extend(0, width, self.rich_style)
-        if index == self._cursor and self.has_focus:
-            strip = strip.apply_style(_MARKED)
-        return strip
+        strip = lines[inside].crop_extend(0, width, self.rich_style).apply_style(self.rich_style)
+        if index == self._cursor and (self.has_focus or self._words):
+            strip = Strip(Segment.apply_style(strip, post_style=Style.parse(self.look.marked)), strip.cell_length)
+        return marked(strip, self._words, Style.parse(self.look.found)) if self._words else strip
 
     def _changed(self) -> None:
         self._draw_visible()
@@ -138,13 +147,15 @@ class Transcript(ScrollView, can_focus=True):
         console = self.app.console
         options = console.options.update(width=max(10, self._rows.width), height=None)
         drawn = paint(row.block, self.look, is_unfolded=row.is_unfolded, directory=self.directory)
-        row.lines = [_strip(line) for line in console.render_lines(drawn, options, pad=False)]
+        with console.use_theme(self._markdown):
+            lines = [_strip(line) for line in console.render_lines(drawn, options, pad=False)]
+        row.lines = _trimmed(lines)
         row.height = len(row.lines)
 
     # Moving.
 
-    def on_resize(self, event: events.Resize) -> None:
-        width = max(10, event.size.width)
+    def on_resize(self) -> None:
+        width = max(10, self.scrollable_content_region.width)
         if width != self._rows.width:
             self._rows.resize(width)
         self._changed()
@@ -203,9 +214,86 @@ class Transcript(ScrollView, can_focus=True):
             self._draw(index, index)
             self._changed()
 
+    def action_fold_all(self) -> None:
+        """Everything that is folded, or nothing of it."""
+        self._unfolds = not self._unfolds
+        for row in self._rows.rows:
+            if isinstance(row.block, Card | Thought) and row.is_unfolded is not self._unfolds:
+                row.is_unfolded = self._unfolds
+                row.lines = None
+        self._changed()
+
+    def action_half(self, by: int) -> None:
+        self.scroll_relative(y=by * max(1, self.size.height // 2), animate=False)
+
     def action_copy(self) -> None:
-        if self._cursor is not None:
-            self.post_message(self.Copied(_text_of(self._rows.rows[self._cursor].block)))
+        self._copy(text_of_block)
+
+    def action_copy_code(self) -> None:
+        self._copy(code_of_block)
+
+    def _copy(self, taken: Callable[[Block], str]) -> None:
+        rows = self._rows.rows
+        index = self._cursor
+        if index is None:
+            # Nothing is marked: the newest that has something to give.
+            index = next((at for at in reversed(range(len(rows))) if taken(rows[at].block)), None)
+        if index is not None and (text := taken(rows[index].block)):
+            self.post_message(self.Copied(text))
+
+    # Finding.
+
+    def find(self, words: str) -> tuple[int, int]:
+        """Mark what contains the words and go to the newest of it: its place, and how many there are."""
+        self._words = words.strip().casefold()
+        found = self._found()
+        if found:
+            before = [index for index in found if self._cursor is None or index <= self._cursor]
+            self._reveal((before or found)[-1])
+        self.refresh()
+        return self._place(found), len(found)
+
+    def find_next(self, by: int) -> tuple[int, int]:
+        """To the next row that contains the words, around the ends."""
+        found = self._found()
+        if found:
+            cursor = self._cursor if self._cursor is not None else len(self._rows.rows)
+            later = [index for index in found if index > cursor]
+            earlier = [index for index in found if index < cursor]
+            self._reveal((later or found)[0] if by > 0 else (earlier or found)[-1])
+        return self._place(found), len(found)
+
+    def action_next(self, by: int) -> None:
+        self.find_next(by)
+
+    def _found(self) -> list[int]:
+        if not self._words:
+            return []
+        return [at for at, row in enumerate(self._rows.rows) if self._words in text_of_block(row.block).casefold()]
+
+    def _place(self, found: list[int]) -> int:
+        return found.index(self._cursor) + 1 if self._cursor in found else 0
+
+    def _line(self, index: int) -> int | None:
+        """Which line of a row shows the words."""
+        self._draw(index, index)
+        return line_with(self._rows.rows[index].lines or (), self._words)
+
+    def _reveal(self, index: int) -> None:
+        """To the line of a row that has the words; a folded row is opened if they are hidden in it."""
+        row = self._rows.rows[index]
+        self._follows = False
+        line = self._line(index)
+        if line is None and isinstance(row.block, Card | Thought) and not row.is_unfolded:
+            row.is_unfolded = True
+            row.lines = None
+            line = self._line(index)
+        self._cursor = index
+        self.virtual_size = Size(self._rows.width, self._rows.height)
+        top = self._rows.top(index) + row.gap + (line or 0)
+        self.scroll_to(y=max(0, top - self.size.height // 3), animate=False, immediate=True)
+        self._draw_visible()
+        self.refresh()
 
     def on_click(self, event: events.Click) -> None:
         line = event.y + self.scroll_offset.y
@@ -215,9 +303,19 @@ class Transcript(ScrollView, can_focus=True):
             self.refresh()
 
 
+def _trimmed(lines: list[Strip]) -> list[Strip]:
+    """Without the empty lines around a piece: the gaps between blocks are enough."""
+    first, last = 0, len(lines)
+    while first < last - 1 and _is_empty(lines[first]):
+        first += 1
+    while last - 1 > first and _is_empty(lines[last - 1]):
+        last -= 1
+    return lines[first:last]
+
+
+def _is_empty(strip: Strip) -> bool:
+    return not strip.text.strip() and not any(segment.style and segment.style.bgcolor for segment in strip)
+
+
 def _strip(segments: list[Segment]) -> Strip:
     return Strip([segment for segment in segments if segment.text != "\n"])
-
-
-def _text_of(block: Block) -> str:
-    return getattr(block, "content", "") or getattr(block, "text", "")

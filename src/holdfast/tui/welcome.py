@@ -1,11 +1,12 @@
 """What one sees before the first prompt."""
 
-from rich.console import Group, RenderableType
+import os
+
 from rich.text import Text
 
 from holdfast.tui.link import Link
 
-__all__ = ["welcome"]
+__all__ = ["DOORS", "doors", "is_scripted", "welcome"]
 
 _ANCHOR = """\
       ○
@@ -14,33 +15,57 @@ _ANCHOR = """\
   ╰╮  │  ╭╯
    ╰──┴──╯"""
 
+DOORS = (
+    ("tour", "Take the tour", "no key, no network: everything but the model is real"),
+    ("last", "Go on", "with the session used last"),
+    ("models", "Choose a model", "or set a key"),
+    ("init", "Write AGENTS.md", "the model describes the project for whoever comes next"),
+    ("help", "Keys", "on one page"),
+)
+"""What can be begun with, beside writing: the action, its name, and a word about it."""
 
-def welcome(link: Link) -> RenderableType:
+
+def welcome(link: Link, found: str, height: int) -> Text:
     """In one screen: where one is, who answers, what to do."""
     config = (link.view.workspace.config if link.view.workspace else None) or {}
     large = config.get("models", {}).get("large", {})
     count = sum(1 for item in link.view.sessions.values() if not item.parent_session_id)
-    lines: list[RenderableType] = [
-        Text(_ANCHOR, style="bold"),
-        Text(""),
+    model = f"{large.get('provider', '')}/{large.get('model', '')}".strip("/") or "none yet: ctrl+l chooses one"
+    if is_scripted(link):
+        model += "  (scripted: nobody is thinking)"
+    lines = [
         Text("Holdfast", style="bold"),
         Text("A coding agent that holds on when you let go.", style="dim"),
         Text(""),
-        _fact("directory", link.directory),
-        _fact("model", f"{large.get('provider', '')}/{large.get('model', '')}".strip("/") or "none yet"),
-        _fact("sessions", str(count) if count else "none yet"),
+    ]
+    if height >= 34:
+        lines = [*(Text(line, style="bold") for line in _ANCHOR.split("\n")), Text(""), *lines]
+    lines += [_fact("directory", link.directory), _fact("model", model)]
+    if found:
+        lines.append(_fact("found", found))
+    if count:
+        lines.append(_fact("sessions", f"{count}: ctrl+s opens one"))
+    lines += [
         Text(""),
         Text("Write what you want done and press enter. You may close this window"),
         Text("while it works: it goes on, and holdfast brings you back to it."),
     ]
-    if large.get("provider") == "demo":
-        lines += [
-            Text(""),
-            Text("No model is set up: a scripted tour answers. Try", style="dim"),
-            Text("  words=200 pause=30        tool=ls        think words=50", style="dim"),
-            Text("or set one up: holdfast login PROVIDER, holdfast models.", style="dim"),
-        ]
-    return Group(*lines)
+    return Text("\n").join(lines)
+
+
+def is_scripted(link: Link) -> bool:
+    config = (link.view.workspace.config if link.view.workspace else None) or {}
+    return bool(config.get("models", {}).get("large", {}).get("provider") == "demo")
+
+
+def doors(link: Link) -> list[tuple[str, str, str]]:
+    """The doors that lead somewhere, here and now."""
+    options = ((link.view.workspace.config if link.view.workspace else None) or {}).get("options") or {}
+    guide = str(options.get("initialize_as") or "AGENTS.md")
+    is_there = os.path.exists(os.path.join(link.directory, guide))
+    has_sessions = any(not item.parent_session_id for item in link.view.sessions.values())
+    opens = {"tour": is_scripted(link), "last": has_sessions, "init": not is_there and not is_scripted(link)}
+    return [door for door in DOORS if opens.get(door[0], True)]
 
 
 def _fact(name: str, value: str) -> Text:

@@ -2,6 +2,8 @@
 --
 -- A body is the JSON of a domain type, as it is sent; columns hold only what is searched. Every table but
 -- `workspaces` carries the workspace's small key, so that ids need to be unique only within a workspace.
+-- A place is that key and a number in one, `key << 40 | number`: SQLite appends to a table that is ordered by one
+-- integer at the price of a page, and keeps long rows whole in it.
 
 PRAGMA application_id = 1212957766; -- "HLDF"
 
@@ -52,23 +54,23 @@ CREATE TABLE growth (
 
 CREATE INDEX growth_by_message ON growth (message);
 
--- By number, so that accepting a run appends; `rank` is the order in which runs are to run.
+-- By number, so that accepting a run appends; `rank` is the order in which runs are to run. A run that nothing
+-- has happened to since it was accepted is what its event says, which is kept as long as the run has no end.
 CREATE TABLE runs (
+    place     INTEGER PRIMARY KEY,
     workspace INTEGER NOT NULL,
-    number    INTEGER NOT NULL,
     run_id    TEXT NOT NULL,
     session   TEXT NOT NULL,
     rank      INTEGER NOT NULL,
     folded    INTEGER NOT NULL,
     outcome   TEXT,
     body_hash BLOB NOT NULL,
-    body      BLOB NOT NULL,
-    PRIMARY KEY (workspace, number),
-    UNIQUE (workspace, run_id),
-    FOREIGN KEY (workspace, session) REFERENCES sessions (workspace, id) ON DELETE CASCADE
-) STRICT, WITHOUT ROWID;
+    body      BLOB,                     -- NULL: see the event of this place
+    UNIQUE (workspace, run_id)
+) STRICT;
 
-CREATE INDEX runs_by_session ON runs (workspace, session, number);
+-- A run is in one of these. An accept is what people wait for: it goes into the short one.
+CREATE INDEX runs_ended ON runs (workspace, session) WHERE outcome IS NOT NULL;
 CREATE INDEX runs_open ON runs (workspace, session, rank, folded, outcome) WHERE outcome IS NULL;
 
 -- A run ends once. The code asks first; the database insists.
@@ -79,21 +81,16 @@ END;
 
 -- Long prompts and attachments, apart from the rows that change at every step.
 CREATE TABLE inputs (
-    workspace   INTEGER NOT NULL,
-    number      INTEGER NOT NULL,
+    place       INTEGER PRIMARY KEY REFERENCES runs (place) ON DELETE CASCADE,
     prompt      TEXT NOT NULL,
-    attachments BLOB NOT NULL,
-    UNIQUE (workspace, number),
-    FOREIGN KEY (workspace, number) REFERENCES runs (workspace, number) ON DELETE CASCADE
+    attachments BLOB NOT NULL
 ) STRICT;
 
 CREATE TABLE events (
-    workspace INTEGER NOT NULL,
-    number    INTEGER NOT NULL,
-    at        INTEGER NOT NULL,         -- when it was stored, for the retention
-    body      BLOB NOT NULL,
-    PRIMARY KEY (workspace, number)
-) STRICT, WITHOUT ROWID;
+    place INTEGER PRIMARY KEY,
+    at    INTEGER NOT NULL,             -- when it was stored, for the retention
+    body  BLOB NOT NULL
+) STRICT;
 
 CREATE TABLE files (
     ord       INTEGER PRIMARY KEY,
@@ -125,11 +122,10 @@ INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
     ('messages', 'messages_by_session', '1000000 500000 100'),
     ('messages', 'messages_by_run', '1000000 500000 20'),
     ('growth', 'growth_by_message', '1000 20'),
-    ('runs', 'runs', '100000 50000 1'),
-    ('runs', 'sqlite_autoindex_runs_2', '100000 50000 1'),
-    ('runs', 'runs_by_session', '100000 50000 20 1'),
+    ('runs', 'sqlite_autoindex_runs_1', '100000 50000 1'),
+    ('runs', 'runs_ended', '100000 50000 20'),
     ('runs', 'runs_open', '100 50 10 1 1 1'),
-    ('inputs', 'sqlite_autoindex_inputs_1', '1000 500 1'),
-    ('events', 'events', '100000 50000 1'),
+    ('inputs', NULL, '1000'),
+    ('events', NULL, '100000'),
     ('files', 'sqlite_autoindex_files_1', '10000 5000 100 10 1'),
     ('read_marks', 'read_marks', '10000 5000 100 1');

@@ -5,6 +5,7 @@ from typing import assert_never
 from holdfast.domain.ledger import (
     AddFile,
     Admit,
+    Announce,
     Answer,
     CancelRun,
     CancelSession,
@@ -27,7 +28,7 @@ from holdfast.domain.ledger import (
     StepRun,
     Write,
 )
-from holdfast.storage.operations import cancels, messages, queue, runs, sessions
+from holdfast.storage.operations import cancels, messages, notices, queue, runs, sessions
 from holdfast.storage.operations.context import Context, Refused
 from holdfast.storage.operations.tables import FileRows, MessageRows, RunRows, SessionRows, Tables
 
@@ -61,5 +62,7 @@ def _perform(operation: Operation, context: Context) -> None:
             messages.perform(operation, context)
         case CreateSession() | PatchSession() | DeleteSession() | AddFile() | MarkRead():
             sessions.perform(operation, context)
+        case Announce():
+            notices.perform(operation, context)
         case _:
             assert_never(operation)

@@ -22,19 +22,18 @@ class Refused(Exception):
 class Context:
     """Gathers the receipt of a write. Numbers follow `newest` without a gap."""
 
+    __slots__ = ("_covered", "_entries", "next_number", "tables")
+
     def __init__(self, tables: Tables, newest: int) -> None:
         self.tables = tables
-        self._newest = newest
+        self.next_number = newest + 1
+        """The number the next event gets."""
         self._entries: list[Entry] = []
         self._covered: dict[RunId, Run] = {}
 
-    @property
-    def next_number(self) -> int:
-        """The number the next event gets."""
-        return self._newest + len(self._entries) + 1
-
     def say(self, event: DurableEvent) -> None:
         self._entries.append(Entry(self.next_number, event, encode_event(event)))
+        self.next_number += 1
 
     def say_run(self, kind: ChangeKind, run: Run) -> None:
         """The run without its prompt: only `created` carries that, or each step would repeat it."""

@@ -67,7 +67,7 @@ def _add_file(file: FileVersion, context: Context) -> None:
     _known(file.session_id, context)
     files = context.tables.files
     latest = files.latest(file.session_id, file.path)
-    if latest is not None and latest.content == file.content:
+    if latest is not None and latest.is_same_state(file):
         return
     numbered = msgspec.structs.replace(file, version=0 if latest is None else latest.version + 1)
     files.add(numbered)

@@ -4,7 +4,18 @@ Whoever writes another store provides a `Subject` and runs all of `CHECKS` again
 The checks only use the port: they hold for a store in memory, for one file, and for one that several servers share.
 """
 
-from holdfast.testing.conformance import cancels, durability, log, messages, ownership, queue, reads, runs, sessions
+from holdfast.testing.conformance import (
+    cancels,
+    durability,
+    log,
+    messages,
+    notices,
+    ownership,
+    queue,
+    reads,
+    runs,
+    sessions,
+)
 from holdfast.testing.conformance.subject import Check, Desk, ManualClock, Subject, message, run, session
 
 __all__ = ["CHECKS", "Check", "Desk", "ManualClock", "Subject", "message", "run", "session"]
@@ -14,6 +25,7 @@ CHECKS: tuple[Check, ...] = (
     *runs.CHECKS,
     *cancels.CHECKS,
     *messages.CHECKS,
+    *notices.CHECKS,
     *sessions.CHECKS,
     *log.CHECKS,
     *ownership.CHECKS,

@@ -4,10 +4,10 @@ import asyncio
 
 from holdfast.domain.events import encode_event
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import Admit, EndRun, PatchSession, Receipt, Write
+from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.retention import PASS, Retention
-from holdfast.testing.conformance.subject import Check, Desk, Subject, run
+from holdfast.testing.conformance.subject import Check, Desk, Subject, run, session
 
 __all__ = ["CHECKS"]
 
@@ -79,6 +79,18 @@ async def the_newest_events_are_kept(subject: Subject) -> None:
     assert [number for number, _ in await desk.events()] == list(range(oldest, newest + 1))
 
 
+async def a_number_that_was_never_given_leads_nowhere(subject: Subject) -> None:
+    here = await Desk.with_session(subject.ledger)
+    there = await Desk.open(subject.ledger, "/elsewhere")
+    await there.do(CreateSession(session("s")), Admit(run("there"), b""))
+    await here.admit("here")
+    for beyond in (10, 1 << 40, 1 << 50, (1 << 63) - 1):
+        assert list(await subject.ledger.events_after(here.id, beyond, 10)) == []
+        (found,) = await subject.ledger.runs(here.id, None, 10, beyond)
+        assert [found] == list(await subject.ledger.runs(here.id, SessionId("s"), 10, beyond))
+        assert found.run_id == "here"
+
+
 async def old_events_go_when_the_workspace_is_opened(subject: Subject) -> None:
     desk = await Desk.with_session(subject.ledger)
     await desk.do(PATCH)
@@ -129,6 +141,7 @@ CHECKS = (
             events_after_a_cursor_come_in_order_up_to_the_limit,
             each_workspace_has_its_own_numbers,
             concurrent_batches_are_numbered_in_the_order_they_were_handed_over,
+            a_number_that_was_never_given_leads_nowhere,
             old_events_go_when_the_workspace_is_opened,
             an_emptied_log_starts_after_the_newest_number,
             events_since_an_unended_run_are_kept,

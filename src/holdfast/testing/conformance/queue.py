@@ -6,17 +6,24 @@ from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import (
     Admit,
+    CancelRun,
+    CancelSession,
     CreateSession,
+    DeleteSession,
     EndRun,
     FoldRun,
+    PatchSession,
     PutMessage,
+    Receipt,
     Redeliver,
+    Refusal,
     RemoveRun,
     Reorder,
     StartRun,
     Write,
 )
 from holdfast.domain.runs import Attachment
+from holdfast.domain.sessions import SessionPatch
 from holdfast.testing.conformance.subject import Check, Desk, Subject, message, run, session
 
 __all__ = ["CHECKS"]
@@ -81,6 +88,88 @@ async def the_same_ids_may_be_used_in_two_workspaces(subject: Subject) -> None:
     assert record is not None
     assert record.body_hash == b"there"
     assert await subject.ledger.messages(there.id, SessionId("s")) == [message("m", "there")]
+
+
+async def accepts_of_one_batch_know_of_each_other(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger, "s", "t")
+    await desk.admit("before")
+    file = Attachment(b"\x00", "/a", "a", "text/plain")
+    polite = msgspec.structs.replace(run("polite"), delivery="reject")
+    admits = (
+        Admit(run("r1"), b"1"),
+        Admit(run("r2", prompt="x" * 9_000), b"2", (file,)),
+        Admit(run("r1", session="t"), b"3"),
+        Admit(run("before"), b"4"),
+        Admit(run("r3", session="nowhere"), b"5"),
+        Admit(polite, b"6"),
+        Admit(run("r4", session="t"), b"7"),
+        Admit(run("r5", session="t"), b"8"),
+    )
+    answers = await desk.batch(*(Write((admit,)) for admit in admits))
+    told = [item.reason if isinstance(item, Refusal) else item.runs[0].position for item in answers]
+    assert told == [1, 2, "run_exists", "run_exists", "unknown_session", "busy", 0, 1]
+    accepted = [item.runs[0] for item in answers if isinstance(item, Receipt)]
+    assert [item.number for item in accepted] == [4, 5, 6, 7]
+    assert [await desk.get(item.run_id) for item in accepted] == accepted
+    record = await subject.ledger.run(desk.id, RunId("r2"))
+    assert record is not None
+    assert (record.body_hash, record.attachments) == (b"2", (file,))
+    ticket, again = await subject.ledger.last_batch(desk.id, desk.epoch)
+    assert (ticket, list(again)) == (desk.ticket, list(answers))
+
+
+async def what_comes_between_accepts_is_seen_by_the_later_ones(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    writes = (
+        (Admit(run("r1"), b""),),
+        (Admit(run("r2"), b""),),
+        (StartRun(RunId("r1"), 7), FoldRun(RunId("r2"), RunId("r1"), 7)),
+        (Admit(run("r3"), b""),),
+        (Admit(run("r4"), b""),),
+        (CancelSession(SessionId("s"), "ada"),),
+        (EndRun(RunId("r1"), "cancelled", 9), EndRun(RunId("r3"), "cancelled", 9)),
+        (Admit(run("r5"), b""),),
+    )
+    answers = [item for item in await desk.batch(*map(Write, writes)) if isinstance(item, Receipt)]
+    assert len(answers) == len(writes)
+    assert [answers[place].runs[0].position for place in (0, 1, 3, 4, 7)] == [0, 1, 1, 2, 1]
+    assert [item.run_id for item in answers[5].runs] == ["r1", "r2", "r3", "r4"]
+    assert all(item.prompt == "Say hello." for item in answers[5].runs)
+    assert [item.run_id for item in await subject.ledger.open_runs(desk.id)] == ["r2", "r4", "r5"]
+
+
+async def a_refused_write_is_not_remembered(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.admit("r1")
+    new = message("m", "new", run="r1")
+    start = (StartRun(RunId("r1"), 7), PutMessage(new), PatchSession(SessionPatch(SessionId("s"), 500, title="new")))
+    refused, done = await desk.batch(Write((*start, StartRun(RunId("r1"), 8))), Write((start[0], PutMessage(new))))
+    assert refused == Refusal("already_started")
+    assert isinstance(done, Receipt)
+    assert (await desk.get("r1")).started_at == 7
+    (item,) = await subject.ledger.sessions(desk.id)
+    assert (item.title, item.message_count) == ("Title of s", 1)
+    assert await subject.ledger.messages(desk.id, SessionId("s")) == [new]
+
+
+async def nothing_is_left_of_a_session_for_the_writes_after_it(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger, "s", "t")
+    await desk.admit("r1")
+    await desk.admit("other", session="t")
+    new = message("m", "new", run="r1")
+    answers = await desk.batch(
+        Write((StartRun(RunId("r1"), 7), PutMessage(new), PutMessage(new), EndRun(RunId("r1"), "completed", 9))),
+        Write((DeleteSession(SessionId("s")),)),
+        Write((CancelRun(RunId("r1")),)),
+        Write((PutMessage(new),)),
+        Write((CreateSession(session("s")),)),
+        Write((Admit(run("r1"), b""),)),
+        Write((PutMessage(new),)),
+    )
+    told = [item.reason if isinstance(item, Refusal) else "done" for item in answers]
+    assert told == ["done", "done", "unknown_run", "unknown_session", "done", "done", "done"]
+    assert [item.run_id for item in await subject.ledger.runs(desk.id, None, 10, 0)] == ["r1", "other"]
+    assert (await desk.get("r1")).outcome is None
 
 
 async def a_run_needs_a_session(subject: Subject) -> None:
@@ -188,6 +277,10 @@ CHECKS = tuple(
         a_run_that_interrupts_marks_the_others_of_its_session,
         a_run_id_is_used_once,
         the_same_ids_may_be_used_in_two_workspaces,
+        accepts_of_one_batch_know_of_each_other,
+        what_comes_between_accepts_is_seen_by_the_later_ones,
+        a_refused_write_is_not_remembered,
+        nothing_is_left_of_a_session_for_the_writes_after_it,
         a_run_needs_a_session,
         what_was_admitted_comes_back_whole,
         only_created_carries_the_prompt,

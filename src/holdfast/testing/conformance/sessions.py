@@ -135,9 +135,34 @@ async def file_versions_count_per_session_and_path(subject: Subject) -> None:
     ]
 
 
+async def a_missing_file_is_not_an_empty_one(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger, "s")
+    missing = msgspec.structs.replace(_file("/a", ""), origin="outside", is_missing=True)
+    files = [missing, missing, _file("/a", ""), _file("/a", ""), msgspec.structs.replace(_file("/a", "x"), restores=0)]
+    await desk.do(*(AddFile(file) for file in files))
+    found = await subject.ledger.files(desk.id, SESSION)
+    assert [(file.version, file.content, file.is_missing) for file in found] == [
+        (0, "", True),
+        (1, "", False),
+        (2, "x", False),
+    ]
+    assert [(file.origin, file.restores) for file in found] == [("outside", -1), ("tool", -1), ("tool", 0)]
+
+
+async def equal_contents_are_no_obstacle(subject: Subject) -> None:
+    """Two sessions hold the same text: one of them goes, the other keeps it."""
+    desk = await Desk.with_session(subject.ledger, "s", "t")
+    for owner, path in (("s", "/a"), ("s", "/b"), ("t", "/a")):
+        await desk.do(AddFile(_file(path, "same", session=owner)))
+    await desk.do(DeleteSession(SESSION))
+    assert [file.content for file in await subject.ledger.files(desk.id, SessionId("t"))] == ["same"]
+    await desk.do(DeleteSession(SessionId("t")))
+    assert await subject.ledger.files(desk.id, SessionId("t")) in ((), [])
+
+
 async def read_marks_are_kept_and_not_said(subject: Subject) -> None:
     desk = await Desk.with_session(subject.ledger, "s", "t")
-    marks = [ReadMark(SESSION, "/a", 1), ReadMark(SESSION, "/b", 2), ReadMark(SESSION, "/a", 3)]
+    marks = [ReadMark(SESSION, "/a", 1, "d1"), ReadMark(SESSION, "/b", 2), ReadMark(SESSION, "/a", 3, "d2")]
     assert await desk.do(*(MarkRead(mark) for mark in marks)) == Receipt()
     assert await subject.ledger.read_mark(desk.id, SESSION, "/a") == marks[2]
     assert await subject.ledger.read_mark(desk.id, SessionId("t"), "/a") is None
@@ -155,6 +180,8 @@ CHECKS = tuple(
         a_busy_session_is_not_deleted,
         sessions_are_listed_latest_change_first_without_children,
         file_versions_count_per_session_and_path,
+        a_missing_file_is_not_an_empty_one,
+        equal_contents_are_no_obstacle,
         read_marks_are_kept_and_not_said,
     )
 )

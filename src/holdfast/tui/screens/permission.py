@@ -1,27 +1,32 @@
 """A tool asks. One sees exactly what it would do, and says yes, no, or how far the yes goes."""
 
-from collections.abc import Mapping
-from difflib import unified_diff
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from rich.console import Group, RenderableType
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Input, Label, Static
+from textual.widgets import Button, Input, Label, Static
 
-from holdfast.tui.look import DARK
+from holdfast.tui.differences import SPLIT_FROM, Differences
+from holdfast.tui.diffs import diff_of, parsed
+from holdfast.tui.look import DARK, Look
 
 __all__ = ["PermissionScreen", "shown_exactly"]
 
+_HIDDEN = frozenset(map(chr, (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF, 0xAD)))
+
 
 def shown_exactly(text: str) -> Text:
-    """Control characters are made visible: what one reads is what would be run."""
+    """Control characters and invisible ones are made visible: what one reads is what would be run."""
     shown = Text()
     for character in text:
-        if character == "\n" or (character.isprintable() and character not in "\u200b\u202e\u2066"):
+        if character == "\n" or (character.isprintable() and character not in _HIDDEN):
             shown.append(character)
         else:
             shown.append(character.encode("unicode_escape").decode(), style="reverse")
@@ -36,62 +41,132 @@ _WISHES = {
     "fetch": "read a page on the web",
     "download": "download a file",
 }
+_ANSWERS = (
+    ("allow", "a  Once"),
+    ("allow_session", "s  This session"),
+    ("allow_always", "w  Always"),
+    ("deny", "d  No"),
+)
 
 
 class PermissionScreen(ModalScreen[dict[str, Any] | None]):
-    """Answers the body of the grant; None if somebody else was quicker."""
+    """Answers the body of the grant; None if somebody else was quicker.
+
+    `deaf` seconds after it opened keys are not answers yet: who was writing did not mean them.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("a", "answer('allow')", "Once"),
         ("s", "answer('allow_session')", "This session"),
         ("w", "answer('allow_always')", "Always"),
-        ("d,escape", "answer('deny')", "No"),
+        ("d", "answer('deny')", "No"),
+        ("escape", "back", "No"),
         ("r", "reason", "No, because"),
+        ("t", "turn", "One column or two"),
+        ("f", "whole", "Whole screen"),
+        ("j,down", "scroll(1)", "Down"),
+        ("k,up", "scroll(-1)", "Up"),
+        ("pagedown,space", "scroll(12)", "Page down"),
+        ("pageup,b", "scroll(-12)", "Page up"),
     ]
 
-    def __init__(self, request: Mapping[str, Any]) -> None:
+    def __init__(self, request: Mapping[str, Any], look: Look = DARK, *, more: int = 0, deaf: float = 0.0) -> None:
         super().__init__()
         self._request = dict(request)
+        self._look = look
+        self._more = more
+        self._hears_from = time.monotonic() + deaf
+        self._split: bool | None = None
         self.ask_id = str(request.get("id", ""))
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog"):
-            wants = _WISHES.get(str(self._request.get("action")), str(self._request.get("action", "act")))
-            yield Label(f"{self._request.get('tool_name', 'A tool')} wants to {wants}", classes="dialog-title")
-            yield Static(self._what(), id="what")
-            why = str(self._request.get("why") or "")
-            yield Label(why or f"in {self._request.get('path', '')}", classes="dialog-hint")
-            yield Input(placeholder="Why not? The model reads this and goes on.")
-            yield Label("a once · s this session · w always · d no, stop · r no, with a reason", classes="dialog-hint")
+        request = self._request
+        with Vertical(classes="dialog warning"):
+            wants = _WISHES.get(str(request.get("action")), str(request.get("action", "act")))
+            more = f"   (and {self._more} more)" if self._more else ""
+            yield Label(f"{request.get('tool_name', 'A tool')} wants to {wants}{more}", classes="dialog-title")
+            with VerticalScroll(id="what"):
+                yield Static(self._what(), id="what-text")
+            for line in self._notes():
+                yield Label(line, classes="dialog-note", markup=False)
+            with Horizontal(id="answers"):
+                for action, label in _ANSWERS:
+                    if action != "allow_always" or self._rules:
+                        yield Button(label, name=action, compact=True)
+            yield Input(placeholder="Why not? The model reads this and goes on.", compact=True)
+            yield Label("r no, with a reason · t diff · f whole screen · esc no", classes="dialog-hint")
 
-    def _what(self) -> Text:
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+    @property
+    def _rules(self) -> Sequence[str]:
+        rules = self._request.get("rules")
+        return [str(rule) for rule in rules] if isinstance(rules, list | tuple) else []
+
+    def _notes(self) -> list[str]:
+        request = self._request
+        why = str(request.get("why") or "")
+        notes = [why] if why else []
+        if request.get("path") and (request.get("params") or {}).get("command"):
+            notes.append(f"in {request['path']}")
+        if self._rules:
+            notes.append(f"always saves: {', '.join(self._rules)}")
+        return notes
+
+    def _what(self) -> RenderableType:
         params = self._request.get("params") or {}
         if not isinstance(params, dict):
-            return Text(str(self._request.get("description", "")))
+            return shown_exactly(str(self._request.get("description", "")))
         if isinstance(params.get("command"), str):
             return Text("$ ", style="bold") + shown_exactly(params["command"])
-        if isinstance(params.get("new_content"), str):
-            return self._change(str(params.get("old_content") or ""), params["new_content"])
+        if isinstance(params.get("new_content"), str) or isinstance(params.get("diff"), str):
+            return self._change(params)
         lines = [f"{name}: {value}" for name, value in params.items() if value not in ("", None, 0, False)]
         return shown_exactly("\n".join(lines) or str(self._request.get("description", "")))
 
-    def _change(self, old: str, new: str) -> Text:
-        text = Text(f"{(self._request.get('params') or {}).get('file_path', '')}\n", style="bold")
-        for line in unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=3):
-            if not line.startswith(("+++", "---")):
-                style = {"+": DARK.added, "-": DARK.removed, "@": DARK.accent}.get(line[:1], "")
-                text.append_text(Text(f"{line}\n", style=style))
-        return text
+    def _change(self, params: Mapping[str, Any]) -> RenderableType:
+        if isinstance(params.get("new_content"), str):
+            lines = diff_of(str(params.get("old_content") or ""), params["new_content"])
+        else:
+            lines = parsed(params["diff"])
+        name = shown_exactly(str(params.get("file_path", "")))
+        name.stylize("bold")
+        return Group(name, Differences(lines, self._look, split=self._split))
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        self.action_answer(event.button.name or "deny")
 
     def action_answer(self, action: str) -> None:
-        if not self.has_class("reason"):
-            self.dismiss({"permission": self._request, "action": action})
-        elif action == "deny":
+        if self.has_class("reason") or time.monotonic() < self._hears_from:
+            return
+        if action == "allow_always" and not self._rules:
+            self.notify("No rule could allow this for always: allow it once, or for this session.")
+            return
+        self.dismiss({"permission": self._request, "action": action})
+
+    def action_back(self) -> None:
+        if self.has_class("reason"):
             self.remove_class("reason")
+            self.query_one(VerticalScroll).focus()
+        else:
+            self.action_answer("deny")
 
     def action_reason(self) -> None:
         self.add_class("reason")
         self.query_one(Input).focus()
+
+    def action_turn(self) -> None:
+        is_split = self.query_one(VerticalScroll).size.width >= SPLIT_FROM if self._split is None else self._split
+        self._split = not is_split
+        self.query_one("#what-text", Static).update(self._what())
+
+    def action_whole(self) -> None:
+        self.query_one(".dialog").toggle_class("whole")
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
     @on(Input.Submitted)
     def _with_reason(self, event: Input.Submitted) -> None:

@@ -1,0 +1,266 @@
+"""Which models a workspace uses: what its settings select, else the best that can be used here and now.
+
+Settings come first; then providers they name, then those of the catalogue for which there is a key, then a local
+server that answers, then the scripted tour. A choice is kept until something it depends on has changed, so asking
+for it again costs next to nothing.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.config.files import signature
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.settings import Selection, Settings
+from holdfast.engine.ports import Model
+from holdfast.providers.build import Blueprint, blueprint, build
+from holdfast.providers.catalog import Catalog, load_catalog
+from holdfast.providers.discovery import Discovery
+from holdfast.providers.market import Market, Pick
+from holdfast.providers.reach import Expand, Sources
+from holdfast.providers.tour import TourModel, tour_titles
+from holdfast.providers.view import ProviderView
+from holdfast.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from holdfast.config.configuration import Configuration
+    from holdfast.config.credentials import Credentials
+
+__all__ = ["ChosenModels", "Means", "Size", "means_of"]
+
+Size: TypeAlias = Literal["large", "small"]
+
+_MOST_MODELS = 32
+_LOOK_AGAIN = 20.0
+"""How many seconds a choice stands that was made for want of a better one: a local server may be started."""
+
+
+def _nothing() -> None:
+    return None
+
+
+class Means(msgspec.Struct, frozen=True):
+    """Where everything comes from. All but `settings` and `stamp` may be slow: they are called in a thread.
+
+    `settings` gives the same object as long as nothing has changed. `stamp` gives something that changes when a
+    stored key does. `environment` is that of whoever opened the workspace.
+    """
+
+    settings: Callable[[], Settings]
+    expand: Expand
+    environment: Callable[[], Mapping[str, str]]
+    key_of: Callable[[str], str | None] = lambda _: None
+    stamp: Callable[[], object] = _nothing
+    data_dir: Path | None = None
+    new_token: Callable[[str, str], Awaitable[str | None]] | None = None
+    """Exchanges the token of a provider that was refused for a fresh one, and stores it. None if it has no token."""
+    sign_in: Callable[[str], Awaitable[bool]] | None = None
+    """Runs the command that renews a machine's own credentials (`aws_auth_refresh`)."""
+
+
+def means_of(configuration: "Configuration", credentials: "Credentials", data_dir: Path) -> Means:
+    """The means of a workspace whose settings and keys are in files. How to renew is left to whoever can."""
+    return Means(
+        configuration.current,
+        configuration.expand,
+        configuration.environment,
+        credentials.get,
+        lambda: signature(credentials.path),
+        data_dir,
+    )
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """An answer, and what it depends on."""
+
+    model: Model
+    settings: Settings
+    stamp: object
+    found: int
+    until: float
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """A model, and what it was made of."""
+
+    model: Model
+    plan: Blueprint
+    pick: Pick
+
+
+class ChosenModels:
+    """The models of one workspace."""
+
+    def __init__(
+        self, means: Means, discovery: Discovery | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._means = means
+        self._discovery = discovery or Discovery()
+        self._clock = clock
+        self._tasks = TaskOwner()
+        self._held: dict[Size, _Held] = {}
+        self._flights: dict[tuple[Size, int], asyncio.Task[Model]] = {}
+        self._renewals: dict[bytes, asyncio.Task[Model | None]] = {}
+        self._made: dict[bytes, _Made] = {}
+        self._markets: list[tuple[Settings, object, Market]] = []
+        self._tour = TourModel()
+        self._titles = tour_titles()
+
+    async def large(self) -> Model:
+        return await self._of("large")
+
+    async def small(self) -> Model:
+        return await self._of("small")
+
+    async def renewed(self, model: Model) -> Model | None:
+        """The same model with new credentials, after its own were refused. None if there are no others.
+
+        Runs that are refused together share one attempt: a token may be exchanged only once.
+        """
+        made = next((item for item in self._made.values() if item.model is model), None)
+        if made is None:
+            return None
+        mark = made.plan.mark()
+        flight = self._renewals.get(mark)
+        if flight is None:
+            flight = self._tasks.start(self._renew(made), name="renew credentials", done=_seen)
+            self._renewals[mark] = flight
+            flight.add_done_callback(lambda _: self._renewals.pop(mark, None))
+        return await asyncio.shield(flight)
+
+    async def providers_view(self, *, asks: bool = False) -> tuple[ProviderView, ...]:
+        """All providers with their models, and what each of them lacks. `asks` waits for what servers say."""
+        market = await self._market(self._means.settings(), self._means.stamp())
+        return await market.view(asks=asks)
+
+    async def default_small(self, provider: str) -> Selection:
+        """The small model that goes with a provider; the large one's own where nobody knows one."""
+        market = await self._market(self._means.settings(), self._means.stamp())
+        offer = market.find(provider)
+        if offer is not None and offer.default_small:
+            return Selection(offer.default_small, offer.id)
+        info = (await self.large()).info
+        return Selection(info.model, info.provider, max_tokens=info.max_output_tokens)
+
+    async def close(self) -> None:
+        self._tasks.cancel_all()
+        await self._tasks.drain()
+
+    # Choosing
+
+    async def _of(self, size: Size) -> Model:
+        settings, stamp = self._means.settings(), self._means.stamp()
+        held = self._held.get(size)
+        if held is not None and self._still_holds(held, settings, stamp):
+            return held.model
+        flight = self._flights.get((size, id(settings)))
+        if flight is None:
+            key = (size, id(settings))
+            flight = self._tasks.start(self._choose(size, settings, stamp), name=f"choose the {size} model", done=_seen)
+            self._flights[key] = flight
+            flight.add_done_callback(lambda _: self._flights.pop(key, None))
+        return await asyncio.shield(flight)
+
+    def _still_holds(self, held: _Held, settings: Settings, stamp: object) -> bool:
+        is_same = held.settings is settings or held.settings == settings
+        return is_same and held.stamp == stamp and held.found == self._discovery.version and self._clock() < held.until
+
+    async def _choose(self, size: Size, settings: Settings, stamp: object) -> Model:
+        # As of now: what is found while this goes on may concern it, then it is looked at again.
+        found = self._discovery.version
+        market = await self._market(settings, stamp)
+        pick = await self._pick(market, size, settings)
+        if pick is None:
+            model: Model = self._tour if size == "large" else self._titles
+        else:
+            model = await self._model(pick)
+        large = settings.models.large
+        is_stopgap = not (large.model or large.provider) and (pick is None or pick.offer.origin == "local")
+        until = self._clock() + _LOOK_AGAIN if is_stopgap else float("inf")
+        self._held[size] = _Held(model, settings, stamp, found, until)
+        return model
+
+    async def _pick(self, market: Market, size: Size, settings: Settings) -> Pick | None:
+        chosen = settings.models.small if size == "small" else settings.models.large
+        if size == "large" or chosen.model or chosen.provider:
+            return await market.pick(chosen)
+        large = await market.pick(settings.models.large)
+        return await market.pick_small(large, chosen)
+
+    async def _market(self, settings: Settings, stamp: object) -> Market:
+        for known, mark, market in self._markets:
+            if (known is settings or known == settings) and mark == stamp:
+                return market
+        catalog, sources = await asyncio.to_thread(self._sources)
+        market = Market(catalog, settings, sources, self._discovery, self._tour.info)
+        self._markets[:] = [(settings, stamp, market)]
+        return market
+
+    def _sources(self) -> tuple[Catalog, Sources]:
+        means = self._means
+        return load_catalog(means.data_dir), Sources(means.expand, means.key_of, means.environment())
+
+    async def _model(self, pick: Pick) -> Model:
+        """One for each way of asking, so that what it keeps open is used again."""
+        plan = _plan(pick)
+        mark = plan.mark()
+        made = self._made.pop(mark, None) or _Made(await build(plan), plan, pick)
+        self._made[mark] = made
+        while len(self._made) > _MOST_MODELS:
+            del self._made[next(iter(self._made))]
+        return made.model
+
+    # Renewing
+
+    async def _renew(self, made: _Made) -> Model | None:
+        offer = made.pick.offer
+        self._markets.clear()
+        if offer.type == "bedrock" and offer.settings.aws_auth_refresh and self._means.sign_in is not None:
+            if not await self._means.sign_in(offer.settings.aws_auth_refresh):
+                return None
+            self._made.pop(made.plan.mark(), None)
+            return self._taken(made.model, await self._model(made.pick))
+        market = await self._market(self._means.settings(), self._means.stamp())
+        try:
+            pick = await market.pick(Selection(made.pick.model.info.model, offer.id))
+        except ProviderError:
+            return None
+        if pick is None:
+            return None
+        pick = msgspec.structs.replace(pick, selection=made.pick.selection)
+        if pick.reach.api_key == made.pick.reach.api_key:
+            pick = await self._with_new_token(pick)
+        if _plan(pick).access == made.plan.access:
+            return None
+        return self._taken(made.model, await self._model(pick))
+
+    def _taken(self, old: Model, new: Model) -> Model:
+        """From now on the new one is meant."""
+        for size, held in tuple(self._held.items()):
+            if held.model is old:
+                self._held[size] = msgspec.structs.replace(held, model=new)
+        return new
+
+    async def _with_new_token(self, pick: Pick) -> Pick:
+        if self._means.new_token is None:
+            return pick
+        token = await self._means.new_token(pick.offer.id, pick.reach.api_key)
+        return (
+            pick
+            if not token
+            else msgspec.structs.replace(pick, reach=msgspec.structs.replace(pick.reach, api_key=token))
+        )
+
+
+def _plan(pick: Pick) -> Blueprint:
+    return blueprint(pick.offer, pick.reach, pick.model, pick.selection)
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Whoever waited for it has its error; if nobody did, nobody misses it."""
+    if not task.cancelled():
+        task.exception()

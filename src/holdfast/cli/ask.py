@@ -1,0 +1,181 @@
+"""Asks of a run that somebody waits for: put to whoever sits at the terminal, refused where there is none.
+
+A terminal is asked on stderr and read a line at a time, while the run's events go on being heard: an ask that is
+answered elsewhere, or withdrawn, is closed here too. Who waits without a terminal would wait for ever, so the
+tool is refused, with a sentence for the model and one for the user.
+"""
+
+import os
+import select
+import sys
+
+from holdfast.cli.link import Link
+from holdfast.cli.speak import Speaker, complain
+from holdfast.client.errors import ServerProblem
+from holdfast.client.items import Item
+from holdfast.domain.asks import GrantAction, PermissionNotification, PermissionRequest
+from holdfast.domain.events import PermissionNotificationEvent, PermissionRequestEvent, RunEvent
+from holdfast.domain.ids import RunId
+
+__all__ = ["Asker", "Terminal"]
+
+_PATIENCE = 0.1
+_NOBODY = "This run has no terminal, so nobody could be asked. Go on without it, and say what could not be done."
+_ANSWERS: dict[str, GrantAction] = {
+    "y": "allow",
+    "yes": "allow",
+    "s": "allow_session",
+    "session": "allow_session",
+    "a": "allow_always",
+    "always": "allow_always",
+    "n": "deny",
+    "no": "deny",
+}
+
+
+class Terminal:
+    """Where a person is asked: stderr and stdin, if both are a terminal."""
+
+    @property
+    def is_there(self) -> bool:
+        try:
+            return os.isatty(0) and os.isatty(2)
+        except OSError:
+            return False
+
+    def say(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            return
+
+    def line(self) -> str | None:
+        """What was typed, up to its end of line; None if nothing was yet. An end of input is an empty word."""
+        try:
+            if not select.select([0], [], [], 0)[0]:
+                return None
+            return os.read(0, 4096).decode("utf-8", "replace")
+        except (OSError, ValueError):
+            return ""
+
+
+class Asker:
+    """The asks of one run and of the helpers it sends."""
+
+    def __init__(self, link: Link, speaker: Speaker, run: RunId, terminal: Terminal | None = None) -> None:
+        self._link = link
+        self._speaker = speaker
+        self._runs = {run}
+        self._terminal = terminal or Terminal()
+        self._open: dict[str, PermissionRequest] = {}
+        self._shown = ""
+
+    @property
+    def is_asking(self) -> bool:
+        """Somebody is being asked: nothing else is drawn, and what they type is looked for."""
+        return bool(self._shown)
+
+    @property
+    def patience(self) -> float | None:
+        """How long may be waited for other things."""
+        return _PATIENCE if self._shown else None
+
+    def take(self, item: Item) -> None:
+        match item.event:
+            case RunEvent(payload=change) if change.payload.parent_run_id in self._runs:
+                self._runs.add(change.payload.run_id)
+            case PermissionRequestEvent(payload=change) if change.payload.run_id in self._runs:
+                self._asked(change.payload)
+            case PermissionNotificationEvent(payload=change):
+                self._told(change.payload)
+            case _:
+                pass
+
+    def look(self) -> None:
+        """Something may have been missed: ask what is open."""
+        pending = self._link.ask(tuple[PermissionRequest, ...], "GET", self._link.path("permissions", "pending"))
+        known = {ask.id: ask for ask in pending if ask.run_id in self._runs}
+        for name in self._open.keys() - known.keys():
+            self._close(name, "It is not open any more.")
+        for ask in known.values():
+            self._asked(ask)
+
+    def poll(self) -> None:
+        """Take what was typed, if anything was."""
+        ask = self._open.get(self._shown)
+        line = None if ask is None else self._terminal.line()
+        if ask is None or line is None:
+            return
+        word = line.strip()
+        if not line:
+            self._answer(ask, "deny", _NOBODY)
+        elif word.lower() in _ANSWERS:
+            self._answer(ask, _ANSWERS[word.lower()])
+        elif word:
+            self._answer(ask, "deny", word)
+        else:
+            self._show(ask)
+
+    def _asked(self, ask: PermissionRequest) -> None:
+        if ask.id in self._open:
+            return
+        if not self._terminal.is_there:
+            self._refuse(ask)
+            return
+        self._open[ask.id] = ask
+        if not self._shown:
+            self._show(ask)
+
+    def _told(self, notice: PermissionNotification) -> None:
+        if notice.granted or notice.denied:
+            said = "withdrawn" if notice.withdrawn else "allowed elsewhere" if notice.granted else "refused elsewhere"
+            self._close(notice.id, f"It was {said}.")
+
+    def _close(self, ask: str, why: str) -> None:
+        if self._open.pop(ask, None) is None or ask != self._shown:
+            return
+        self._shown = ""
+        self._terminal.say(f"\n{why}\n" if why else "")
+        if self._open:
+            self._show(next(iter(self._open.values())))
+
+    def _show(self, ask: PermissionRequest) -> None:
+        self._speaker.clear()
+        self._speaker.end_line()
+        if ask.id != self._shown:
+            self._forget_what_was_typed()
+        self._shown = ask.id
+        self._terminal.say(f"\n{_described(ask)}\n[y] once  [s] this session  [a] always  [n] no, or say why not: ")
+
+    def _forget_what_was_typed(self) -> None:
+        """A line that was meant for something else is no answer to this."""
+        while self._terminal.line():
+            pass
+
+    def _refuse(self, ask: PermissionRequest) -> None:
+        self._answer(ask, "deny", _NOBODY)
+        rules = ", ".join(f'"{rule}"' for rule in ask.rules)
+        hint = f" Allow it with permissions.allow = [{rules}] in the configuration, or" if rules else " To allow it,"
+        complain(f"holdfast: refused, for nobody can be asked: {_described(ask)}.{hint} run with --yolo.")
+
+    def _answer(self, ask: PermissionRequest, action: GrantAction, reason: str = "") -> None:
+        body = {"permission": {"id": ask.id, "params": ask.params}, "action": action, "reason": reason}
+        query = (("client_id", self._link.client_id),)
+        self._speaker.clear()
+        try:
+            self._link.send("POST", self._link.path("permissions", "grant"), body=body, query=query, can_repeat=True)
+        except ServerProblem as problem:
+            self._terminal.say(f"{problem}\n")
+            if self._open.get(ask.id) is not None:
+                self._show(ask)
+            return
+        self._close(ask.id, "")
+
+
+def _described(ask: PermissionRequest) -> str:
+    """One line, with everything visible that could hide something."""
+    command = ask.params.get("command")
+    what = command if isinstance(command, str) else ask.description
+    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in what)
+    return f"{ask.tool_name}: {shown}" + (f"  ({ask.why})" if ask.why else "")

@@ -1,0 +1,135 @@
+"""`holdfast login` and `holdfast logout`: keys of providers, stored where only their owner can read them."""
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from holdfast.cli.common import Failure, sentences, table
+from holdfast.cli.place import configuration_for, directory_options, printable
+from holdfast.config.configuration import Configuration
+from holdfast.config.credentials import Credentials
+from holdfast.config.expand import is_template
+
+__all__ = ["command", "logout"]
+
+_LONGEST_INPUT = 64 * 1024
+_WORDS = {"keyring": "keyring", "file": "file", "token": "signed in"}
+
+
+class _Key(NamedTuple):
+    provider: str
+    where: str
+    what: str
+
+
+@click.command("login")
+@click.argument("provider", required=False)
+@click.option("--list", "lists", is_flag=True, help="Which providers have keys, and where from. Never the keys.")
+@click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
+@directory_options
+def command(*, provider: str | None, lists: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
+    """Store the key of a provider: in the system's keyring if there is one, else in a file only you can read.
+
+    The key is asked for, and not shown while you type; or it is read from a pipe. It is never an argument, where
+    others on this machine and your shell's history would see it.
+
+    \b
+      holdfast login anthropic
+      pass show openai | holdfast login openai
+      holdfast login --list
+      holdfast logout openai
+
+    HOLDFAST_KEYRING=0 leaves the keyring alone.
+    """
+    with sentences():
+        configuration = configuration_for(cwd, data_dir)
+        credentials = _credentials(configuration)
+        if lists or as_json:
+            _list(configuration, credentials, as_json=as_json)
+        elif provider is None:
+            raise click.UsageError("Name the provider, such as: holdfast login openai. See also --list.")
+        else:
+            _login(credentials, configuration, provider)
+
+
+@click.command("logout")
+@click.argument("provider")
+@directory_options
+def logout(*, provider: str, cwd: str, data_dir: str | None) -> None:
+    """Forget the key of a provider.
+
+    \b
+      holdfast logout openai
+    """
+    with sentences():
+        configuration = configuration_for(cwd, data_dir)
+        if not _credentials(configuration).remove(provider):
+            raise Failure(f"No key of {printable(provider)} is stored: holdfast login --list names those that are.")
+        click.echo(f"The key of {printable(provider)} is forgotten.", err=True)
+        for key in _elsewhere(configuration):
+            if key.provider == provider:
+                click.echo(f"It still has one from another place: {key.where} {printable(key.what)}.", err=True)
+
+
+def _credentials(configuration: Configuration) -> Credentials:
+    return Credentials(configuration.places.credentials_file, os.environ)
+
+
+def _login(credentials: Credentials, configuration: Configuration, provider: str) -> None:
+    if sys.stdin.isatty():
+        key = click.prompt(f"Key of {printable(provider)}", hide_input=True, err=True)
+    else:
+        key = sys.stdin.read(_LONGEST_INPUT)
+    where = credentials.put(provider, str(key).strip())
+    place = "the keyring" if where == "keyring" else printable(credentials.path)
+    click.echo(f"The key of {printable(provider)} is stored in {place}.", err=True)
+    if not _is_known(configuration, provider):
+        click.echo(
+            f"No provider of that name is known yet: describe it under providers.{printable(provider)} "
+            "in your settings (holdfast config edit).",
+            err=True,
+        )
+
+
+def _is_known(configuration: Configuration, provider: str) -> bool:
+    from holdfast.providers.catalog import load_catalog
+
+    catalog = load_catalog(Path(configuration.places.data_dir))
+    return provider in configuration.settings.providers or catalog.provider(provider) is not None
+
+
+def _list(configuration: Configuration, credentials: Credentials, *, as_json: bool) -> None:
+    stored = [
+        _Key(name, _WORDS[held], credentials.path if held != "keyring" else "")
+        for name, held in credentials.providers().items()
+    ]
+    keys = sorted([*_elsewhere(configuration), *stored])
+    if as_json:
+        import msgspec
+
+        rows = [{"provider": key.provider, "where": key.where, "name": key.what} for key in keys]
+        click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
+    elif not keys:
+        click.echo("No provider has a key yet: holdfast login PROVIDER, or set its variable.", err=True)
+    else:
+        rows_of_text = [(printable(key.provider), key.where, printable(key.what)) for key in keys]
+        click.echo(table(("PROVIDER", "FROM", "NAME"), rows_of_text))
+
+
+def _elsewhere(configuration: Configuration) -> list[_Key]:
+    """Keys that were not stored by a login: in settings, and in variables the catalogue names."""
+    from holdfast.providers.catalog import load_catalog
+
+    reading = configuration.reading()
+    found: list[_Key] = []
+    for name, provider in reading.settings.providers.items():
+        origin = reading.origins.get(("providers", name, "api_key"))
+        if provider.api_key and origin is not None:
+            found.append(_Key(name, "template" if is_template(provider.api_key) else "settings", str(origin)))
+    variables = configuration.environment()
+    for known in load_catalog(Path(configuration.places.data_dir)).providers:
+        found += [_Key(known.id, "variable", name) for name in known.api_key if variables.get(name)][:1]
+    return found

@@ -1,0 +1,232 @@
+"""What `holdfast run` does, from what was asked to the exit code.
+
+Up to the prompt on the wire it loads next to nothing: no click, no types of events. What follows the run is
+loaded while the server works already.
+"""
+
+import os
+import stat
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.cli.asked import Asked, read_quickly
+from holdfast.cli.lean import load_msgspec
+from holdfast.cli.link import FROM_NOW, Link, new_id, text_in
+from holdfast.cli.signals import Signals
+from holdfast.cli.speak import Mode, Speaker, complain, conclude
+from holdfast.client.errors import ConnectionLost, TimedOut, Unreachable
+from holdfast.client.locate import locate
+from holdfast.domain.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.client.thin import ThinStream
+
+__all__ = ["REFUSED", "Misuse", "execute", "run_quickly"]
+
+REFUSED = 4
+"""The exit code when no server answers, or it refuses."""
+
+_LOST = (ConnectionLost, TimedOut, Unreachable)
+_LONGEST_TITLE = 50
+
+Message = dict[str, object]
+
+
+class _Sent(NamedTuple):
+    """A prompt that is on its way. `may_be_old`: it may have been there before."""
+
+    run: str
+    session: str
+    deadline: float | None
+    may_be_old: bool
+
+
+class Misuse(Exception):
+    """The command line makes no sense: a sentence, and exit code 2."""
+
+
+def run_quickly(arguments: list[str]) -> int | None:
+    """The exit code, or None if click has to look at the command line."""
+    asked = read_quickly(arguments)
+    if asked is None:
+        return None
+    try:
+        return execute(asked)
+    except Misuse as misuse:
+        from holdfast.cli.run import complain_of_usage
+
+        return complain_of_usage(misuse)
+
+
+def execute(asked: Asked) -> int:
+    """The exit code. Raises `Misuse` before anything is sent."""
+    try:
+        text = _prompt(asked)
+    except KeyboardInterrupt:
+        return 130
+    if not text.strip() and not asked.attach:
+        raise Misuse('There is no prompt: write one behind the command, as in holdfast run "…", or pipe it in.')
+    attachments = [_attachment(path) for path in asked.attach]
+    try:
+        return _execute(asked, text, attachments)
+    except HoldfastError as error:
+        complain(f"holdfast: {error}")
+    except UnicodeEncodeError:
+        complain("holdfast: A path or name is not valid UTF-8, and cannot be sent.")
+    except KeyboardInterrupt:
+        return 130
+    return REFUSED
+
+
+def _prompt(asked: Asked) -> str:
+    """Stdin, if it is a pipe or a file, then the arguments."""
+    pieces = [" ".join(asked.prompt).encode("utf-8", "replace").decode()]
+    if _is_fed():
+        pieces.insert(0, sys.stdin.buffer.read().decode("utf-8", "replace").strip("\r\n"))
+    return "\n\n".join(piece for piece in pieces if piece)
+
+
+def _is_fed() -> bool:
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
+    deadline = None if asked.timeout is None else time.monotonic() + asked.timeout
+    signals = Signals()
+    signals.install()
+    link = Link(locate(asked.host, asked.data_dir), asked.cwd, yolo=asked.yolo)
+    link.deadline = deadline
+    try:
+        link.enter(signals.wait)
+        session = _session(link, asked, text)
+        run = asked.run_id or new_id()
+        if asked.is_verbose:
+            complain(f"run {run}, session {session}")
+        message: Message = {
+            "session_id": session,
+            "prompt": text,
+            "run_id": run,
+            "delivery": asked.delivery,
+            "client_id": link.client_id,
+            "interactive": False,
+        }
+        if attachments:
+            message["attachments"] = attachments
+        if asked.detach:
+            return _detach(link, signals, asked, message)
+        stream = link.stream(FROM_NOW)
+        is_old = _post(link, message, signals) or asked.run_id is not None
+        link.deadline = None
+        return _follow(link, signals, asked, _Sent(run, session, deadline, is_old), stream)
+    except TimedOut as late:
+        if deadline is None or time.monotonic() < deadline:
+            raise
+        complain(f"holdfast: timed out. {late}")
+        return 124
+
+
+def _session(link: Link, asked: Asked, text: str) -> str:
+    """The one that was chosen, the last one, or a new one."""
+    if asked.model or asked.small_model:
+        from holdfast.cli.setting import choose_models
+
+        choose_models(link, asked.model, asked.small_model)
+    if asked.session:
+        return asked.session
+    if asked.continues:
+        from holdfast.cli.setting import latest_session
+
+        if (latest := latest_session(link)) is not None:
+            return latest.id
+    return text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": _title(text)}), "id")
+
+
+def _title(text: str) -> str:
+    """The first words of a prompt."""
+    line = " ".join(text[:400].split())
+    if len(line) <= _LONGEST_TITLE:
+        return line or "New session"
+    head = line[:_LONGEST_TITLE]
+    return (head.rpartition(" ")[0] or head) + "…"
+
+
+def _post(link: Link, message: Message, signals: Signals) -> bool:
+    """Send the prompt. Whether it had to be sent twice: with its run id that does no harm."""
+    signals.is_running = True
+    try:
+        link.send("POST", link.path("agent"), body=message, can_repeat=True)
+    except _LOST:
+        link.enter(signals.wait)
+        link.send("POST", link.path("agent"), body=message, can_repeat=True)
+        return True
+    return False
+
+
+def _detach(link: Link, signals: Signals, asked: Asked, message: Message) -> int:
+    """Leave as soon as the prompt is stored."""
+    from holdfast.cli.detached import remember
+
+    _post(link, message, signals)
+    run, session = str(message["run_id"]), str(message["session_id"])
+    remember(link.where.data_dir, run, asked.cwd)
+    text = run
+    if asked.as_json:
+        from json import dumps
+
+        text = dumps({"run_id": run, "session_id": session}, separators=(",", ":"))
+    Speaker("stream").write(text + "\n")
+    return 0
+
+
+def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "ThinStream") -> int:
+    """Wait for the end of the run."""
+    load_msgspec()
+    from holdfast.cli.ask import Asker
+    from holdfast.cli.conduct import Conduct, Gone
+    from holdfast.cli.detached import remember
+    from holdfast.cli.signals import DETACHED
+    from holdfast.cli.watch import Watch
+    from holdfast.domain.ids import RunId, SessionId
+
+    speaker = Speaker(_mode(asked), is_quiet=asked.is_quiet, is_verbose=asked.is_verbose)
+    watch = Watch(RunId(sent.run), SessionId(sent.session), speaker)
+    conduct = Conduct(link, signals, speaker, watch, asker=Asker(link, speaker, watch.run))
+    try:
+        end = conduct.run(stream, sent.deadline, may_be_old=sent.may_be_old)
+    except SystemExit as leaving:
+        if leaving.code == DETACHED:
+            remember(link.where.data_dir, sent.run, asked.cwd)
+        raise
+    except Gone as gone:
+        complain(f"holdfast: {gone}")
+        return 124 if conduct.is_overdue else 130 if signals.stops else REFUSED
+    return conclude(end, watch.said(end.message_id), speaker, is_overdue=conduct.is_overdue)
+
+
+def _mode(asked: Asked) -> Mode:
+    if asked.as_json:
+        return "json"
+    return "stream" if asked.streams or os.isatty(1) else "final"
+
+
+def _attachment(path: str) -> Message:
+    from binascii import b2a_base64
+    from mimetypes import guess_type
+
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise Misuse(f"{path} cannot be read: {error.strerror}.") from None
+    kind = guess_type(path)[0] or ("application/octet-stream" if b"\0" in content[:4096] else "text/plain")
+    return {
+        "content": b2a_base64(content, newline=False).decode(),
+        "file_path": os.path.abspath(path),
+        "file_name": os.path.basename(path),
+        "mime_type": kind,
+    }

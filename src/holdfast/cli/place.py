@@ -1,0 +1,65 @@
+"""Which settings a command means: those of a directory, under a data directory. Reads files, asks no server."""
+
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import click
+
+from holdfast.client.places import data_directory
+from holdfast.config.configuration import Configuration
+from holdfast.config.locations import places_for
+
+__all__ = ["configuration_for", "directory_options", "in_terminal", "printable"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def directory_options(function: F) -> F:
+    cwd = click.option(
+        "--cwd",
+        metavar="DIR",
+        type=click.Path(exists=True, file_okay=False),
+        callback=lambda _context, _parameter, value: os.path.realpath(value or os.getcwd()),
+        help="The workspace's directory; the current one.",
+    )
+    data = click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
+    return cwd(data(function))
+
+
+def configuration_for(cwd: str, data_dir: str | None) -> Configuration:
+    environment = dict(os.environ)
+    environment.setdefault("HOME", os.path.expanduser("~"))
+    data = os.path.realpath(data_directory(data_dir, environment, environment["HOME"]))
+    places = places_for(cwd, environment, data_dir=data, workspace_id=_workspace_id(data, cwd))
+    return Configuration(places, environment)
+
+
+def _workspace_id(data_dir: str, directory: str) -> str:
+    """As the server has written it down; empty if it has never worked there."""
+    database = os.path.join(data_dir, "holdfast.db")
+    if not os.path.isfile(database):
+        return ""
+    address = f"file:{quote(os.fsencode(database))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=1.0)) as connection:
+            row = connection.execute("SELECT id FROM workspaces WHERE path = ?", (os.fsencode(directory),)).fetchone()
+    except sqlite3.Error:
+        return ""
+    return str(row[0]) if row else ""
+
+
+def in_terminal() -> bool:
+    """Whether stdout is one, and may have colours."""
+    wants_none = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return not wants_none and sys.stdout is not None and sys.stdout.isatty()
+
+
+def printable(text: str) -> str:
+    """Without what would move the cursor or change colours: files of a project are not ours."""
+    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return shown.encode("utf-8", "backslashreplace").decode()

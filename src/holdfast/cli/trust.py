@@ -1,0 +1,108 @@
+"""`holdfast trust`: let a project's settings take effect."""
+
+import os
+import sys
+import time
+from typing import Any
+
+import click
+
+from holdfast.cli.common import Failure, sentences
+from holdfast.cli.place import configuration_for, in_terminal, printable
+from holdfast.config.configuration import Configuration
+from holdfast.config.fit import leaves
+from holdfast.config.problems import dotted
+from holdfast.config.secrets import redacted
+
+__all__ = ["command"]
+
+_MOST_SHOWN = 200
+
+
+@click.command("trust")
+@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(exists=True, file_okay=False))
+@click.option("--show", "only_shows", is_flag=True, help="Only say what would take effect.")
+@click.option("--revoke", is_flag=True, help="Take trust back.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
+def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_dir: str | None) -> None:
+    """Let the settings of a project take effect: its commands, servers, hooks and addresses.
+
+    Until then its files may only choose models, name context files and make permissions tighter. Trust is given
+    to what the files say now: when one of them changes, you are asked again.
+
+    \b
+      holdfast trust              see what would take effect, and decide
+      holdfast trust --show       only see it
+      holdfast trust --revoke     take it back
+    """
+    if only_shows + revoke + yes > 1:
+        raise click.UsageError("--show, --revoke and --yes do not go together.")
+    with sentences():
+        configuration = configuration_for(os.path.realpath(directory), data_dir)
+        if revoke:
+            _revoke(configuration)
+        else:
+            _trust(configuration, only_shows=only_shows, yes=yes)
+
+
+def _revoke(configuration: Configuration) -> None:
+    anchor = configuration.reading().project.anchor or configuration.places.directory
+    if configuration.trust.revoke(anchor):
+        click.echo(f"{printable(anchor)} is no longer trusted.", err=True)
+    else:
+        click.echo(f"{printable(anchor)} was not trusted.", err=True)
+
+
+def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None:
+    reading = configuration.reading()
+    project = reading.project
+    broken = [
+        problem
+        for problem in reading.problems
+        if problem.severity == "error" and _is_project(configuration, problem.file)
+    ]
+    for problem in broken:
+        click.echo(f"holdfast: {printable(str(problem))}", err=True)
+    if not project.files:
+        click.echo(f"There are no settings in {printable(configuration.places.directory)}: nothing to trust.", err=True)
+        return
+    _show(configuration)
+    if project.is_trusted or only_shows:
+        click.echo(f"{printable(project.anchor)} is {'' if project.is_trusted else 'not '}trusted.", err=True)
+        return
+    if broken:
+        raise Failure("Mend these files first: nobody can say what they mean.")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("Say --yes to trust a project without being asked.")
+        click.confirm("Do you trust these files?", abort=True, err=True)
+    configuration.trust.trust(project.anchor, project.digest, at=time.time())
+    click.echo(f"{printable(project.anchor)} is trusted, until one of these files changes.", err=True)
+
+
+def _is_project(configuration: Configuration, file: str) -> bool:
+    return any(source.kind == "project" and source.path == file for source in configuration.places.sources)
+
+
+def _show(configuration: Configuration) -> None:
+    """Everything the files say: what needs trust is marked."""
+    for layer, withheld in configuration.project_layers():
+        click.echo(printable(layer.file))
+        needs = {item.path for item in withheld}
+        rows = list(leaves(redacted(layer.tree)))
+        for path, value in rows[:_MOST_SHOWN]:
+            needs_trust = any(path[:length] in needs for length in range(1, len(path) + 1))
+            _line(path, value, layer.lines.get(path, 0), needs_trust=needs_trust)
+        if len(rows) > _MOST_SHOWN:
+            click.echo(f"  … and {len(rows) - _MOST_SHOWN} more: read the file before you trust it.")
+
+
+def _line(path: tuple[str | int, ...], value: Any, line: int, *, needs_trust: bool) -> None:  # noqa: ANN401 - any JSON
+    import msgspec
+
+    text = printable(f"{dotted(path)} = {msgspec.json.encode(value).decode()}")
+    mark = "!" if needs_trust else " "
+    where = f"  (line {line})" if line else ""
+    shown = click.style(f"{mark} {text}", fg="yellow") if needs_trust and in_terminal() else f"{mark} {text}"
+    click.echo(f"  {shown}{where}")

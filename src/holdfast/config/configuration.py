@@ -1,0 +1,231 @@
+"""The settings of one workspace, as its files say at this moment.
+
+Every file is looked at before its word is used; nothing is read again that has not changed. A file that is broken
+keeps its last good contents in force, and everything that is wrong is listed.
+"""
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.config.expand import CommandRunner, Expander, ExpansionFailed
+from holdfast.config.files import Signature, signature
+from holdfast.config.lines import KeyPath
+from holdfast.config.load import Loaded, load
+from holdfast.config.locations import Places, Source
+from holdfast.config.merge import Layer, Origin, merge
+from holdfast.config.problems import Problem, dotted
+from holdfast.config.trust import TrustStore, Withheld, digest_of, split
+from holdfast.domain.errors import NotFound
+from holdfast.domain.settings import LspSettings, McpSettings, ProviderSettings, Settings
+
+__all__ = ["Configuration", "Project", "Reading"]
+
+T = TypeVar("T", ProviderSettings, McpSettings, LspSettings)
+
+_EXPANDED = {
+    "providers": frozenset({"api_key", "base_url", "extra_headers", "extra_body"}),
+    "mcp": frozenset({"command", "args", "env", "url", "headers", "oauth_client_id", "oauth_client_secret"}),
+    "lsp": frozenset({"command", "args", "env"}),
+}
+_HEADERS = frozenset({"extra_headers", "headers"})
+
+
+class Project(msgspec.Struct, frozen=True):
+    """The files of a project that are in force or withheld, and whether they are trusted."""
+
+    files: tuple[str, ...] = ()
+    anchor: str = ""
+    """The directory of the deepest file: trust is kept under its name."""
+    digest: str = ""
+    is_trusted: bool = False
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """One state of all files together. It does not change; the next one is another."""
+
+    settings: Settings
+    tree: dict[str, Any]
+    """The same as plain objects, without what nobody set."""
+    origins: dict[KeyPath, Origin]
+    problems: tuple[Problem, ...]
+    withheld: tuple[Withheld, ...]
+    project: Project
+
+    def __repr__(self) -> str:
+        return f"Reading({self.settings!r}, {len(self.problems)} problems, {len(self.withheld)} withheld)"
+
+
+class Configuration:
+    """Reads, merges, keeps what is good. The environment is that of whoever opened the workspace."""
+
+    def __init__(
+        self,
+        places: Places,
+        environment: Mapping[str, str],
+        *,
+        trust: TrustStore | None = None,
+        run: CommandRunner | None = None,
+    ) -> None:
+        self.places = places
+        self.trust = trust or TrustStore(places.trust_file)
+        self._given = dict(environment)
+        self._run = run
+        self._loaded: dict[str, Loaded] = {}
+        self._good: dict[str, Loaded] = {}
+        self._trust_seen: Signature = None
+        self._variables: dict[str, str] | None = None
+        self._reading = self._read()
+
+    def __repr__(self) -> str:
+        return f"Configuration({self.places.directory!r})"
+
+    def current(self) -> Settings:
+        """What is in force now. Looks at the files, and reads those that have changed."""
+        return self.reading().settings
+
+    def reading(self) -> Reading:
+        """The same with everything that is known about it."""
+        if self._is_stale():
+            self._reading = self._read()
+            self._variables = None
+        return self._reading
+
+    @property
+    def settings(self) -> Settings:
+        """As of the last look."""
+        return self._reading.settings
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return self._reading.problems
+
+    @property
+    def origins(self) -> dict[KeyPath, Origin]:
+        return self._reading.origins
+
+    @property
+    def withheld(self) -> tuple[Withheld, ...]:
+        return self._reading.withheld
+
+    def project_layers(self) -> tuple[tuple[Layer, tuple[Withheld, ...]], ...]:
+        """What the project's files say, and what of it needs trust: from the very bytes that trust is given to."""
+        layers = [self._layer(source, self._reading.project) for source in self.places.sources if self._has(source)]
+        return tuple((layer, split(layer, self.places.root, self.places.directory)[1]) for layer in layers)
+
+    def _has(self, source: Source) -> bool:
+        return source.kind == "project" and source.path in self._reading.project.files
+
+    # Expansion: blocks while commands run, so a server calls these in a thread.
+
+    def provider(self, name: str) -> tuple[ProviderSettings, tuple[Problem, ...]]:
+        """With its values expanded. A field that cannot be is empty, and a problem says why."""
+        return self._expanded("providers", name, ProviderSettings)
+
+    def mcp(self, name: str) -> tuple[McpSettings, tuple[Problem, ...]]:
+        return self._expanded("mcp", name, McpSettings)
+
+    def lsp(self, name: str) -> tuple[LspSettings, tuple[Problem, ...]]:
+        return self._expanded("lsp", name, LspSettings)
+
+    def environment(self) -> dict[str, str]:
+        """What was given, with the variables of `[env]` on top. Kept until a file changes or `forget` is called."""
+        if self._variables is None:
+            expander = Expander(self._given, self._run)
+            variables, _ = self._tree_of(self._reading.tree.get("env", {}), ("env",), expander)
+            self._variables = {**self._given, **variables}
+        return dict(self._variables)
+
+    def forget(self) -> None:
+        """Expand everything anew the next time: a key may have been replaced since."""
+        self._variables = None
+
+    def expand(self, text: str, path: KeyPath) -> str:
+        """One text, with the rights of the file that `path` came from. Raises `ExpansionFailed`."""
+        origin = self._reading.origins.get(path)
+        return Expander(self.environment(), self._run).expand(text, may_run=origin is not None and origin.may_run)
+
+    def _expanded(self, section: str, name: str, kind: type[T]) -> tuple[T, tuple[Problem, ...]]:
+        tree = self._reading.tree.get(section, {}).get(name)
+        if tree is None:
+            raise NotFound(f"Nothing is set for {dotted((section, name))}.")
+        expander = Expander(self.environment(), self._run)
+        whole, problems = dict(tree), []
+        if section == "providers" and not whole.get("id"):
+            whole["id"] = name
+        for field in _EXPANDED[section] & tree.keys():
+            whole[field], found = self._tree_of(tree[field], (section, name, field), expander)
+            problems += found
+        return msgspec.convert(whole, kind), tuple(problems)
+
+    def _tree_of(self, value: Any, path: KeyPath, expander: Expander) -> tuple[Any, list[Problem]]:  # noqa: ANN401
+        if isinstance(value, dict):
+            pairs = {name: self._tree_of(item, (*path, name), expander) for name, item in value.items()}
+            problems = [problem for _, found in pairs.values() for problem in found]
+            # A header or variable that could not be made is left out; so is a header that came out empty.
+            drops_empty = path[-1] in _HEADERS
+            return {
+                name: item for name, (item, found) in pairs.items() if not found and (item != "" or not drops_empty)
+            }, problems
+        if isinstance(value, list):
+            items = [self._tree_of(item, (*path, index), expander) for index, item in enumerate(value)]
+            return [item for item, _ in items], [problem for _, found in items for problem in found]
+        if not isinstance(value, str) or "$" not in value:
+            return value, []
+        origin = self._reading.origins.get(path, Origin("", 0, may_run=False))
+        try:
+            return expander.expand(value, may_run=origin.may_run), []
+        except ExpansionFailed as error:
+            return "", [Problem("error", origin.file, origin.line, dotted(path), str(error))]
+
+    # Reading
+
+    def _is_stale(self) -> bool:
+        if self.trust.signature() != self._trust_seen:
+            return True
+        return any(signature(source.path) != self._loaded[source.path].seen for source in self.places.sources)
+
+    def _read(self) -> Reading:
+        self._trust_seen = self.trust.signature()
+        for source in self.places.sources:
+            known = self._loaded.get(source.path)
+            if known is None or signature(source.path) != known.seen:
+                self._take(source, load(source))
+        project = self._project()
+        layers: list[Layer] = []
+        withheld: list[Withheld] = []
+        for source in self.places.sources:
+            layer = self._layer(source, project)
+            if source.kind == "project" and not project.is_trusted:
+                layer, refused = split(layer, self.places.root, self.places.directory)
+                withheld += refused
+            layers.append(layer)
+        tree, origins = merge(layers)
+        problems = [problem for source in self.places.sources for problem in self._loaded[source.path].problems]
+        problems += self.trust.problems()
+        return Reading(msgspec.convert(tree, Settings), tree, origins, tuple(problems), tuple(withheld), project)
+
+    def _take(self, source: Source, loaded: Loaded) -> None:
+        """What is broken changes nothing, unless there is nothing good to keep: then what fits of it is used."""
+        self._loaded[source.path] = loaded
+        if loaded.is_good or (loaded.data is not None and source.path not in self._good):
+            self._good[source.path] = loaded
+
+    def _layer(self, source: Source, project: Project) -> Layer:
+        good = self._good.get(source.path, Loaded())
+        may_run = source.may_run or (source.kind == "project" and project.is_trusted)
+        return Layer(good.tree, source.path, good.lines, may_run)
+
+    def _project(self) -> Project:
+        files = [
+            (source.path, good.data)
+            for source in self.places.sources
+            if source.kind == "project" and (good := self._good.get(source.path)) is not None and good.data is not None
+        ]
+        if not files:
+            return Project()
+        digest, anchor = digest_of(files), posixpath.dirname(files[-1][0])
+        is_trusted = self.trust.is_trusted(anchor, digest)
+        return Project(tuple(path for path, _ in files), anchor, digest, is_trusted)

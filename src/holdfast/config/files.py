@@ -1,0 +1,145 @@
+"""Small files that others may change at any moment: read whole or not at all, replaced whole, one writer at a time.
+
+Nothing here waits for ever: a path may be a pipe nobody writes to, a device, or a file of another user.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from holdfast.domain.errors import Conflict, HoldfastError, StorageUnavailable
+
+__all__ = ["LARGEST", "Signature", "Unreadable", "Unwritable", "contents", "locked", "replace", "signature"]
+
+LARGEST = 256 * 1024
+"""More than anybody writes by hand. What is larger is no configuration, and is not read."""
+
+Signature: TypeAlias = tuple[int, int, int, int] | None
+"""When a file changed, how large it is, which one it is; None if there is none."""
+
+_PATIENCE = 10.0
+_BETWEEN_TRIES = 0.01
+
+
+class Unreadable(HoldfastError):
+    """The file cannot be read."""
+
+
+class Unwritable(StorageUnavailable):
+    """The file cannot be written."""
+
+
+def signature(path: str) -> Signature:
+    """What changes when the file does. Costs one look at the directory."""
+    try:
+        return _signature(os.stat(path))
+    except (OSError, ValueError):
+        return None
+
+
+def contents(path: str) -> tuple[bytes, Signature]:
+    """The whole file and the signature it had. `FileNotFoundError` if there is none, `Unreadable` if it is no file
+    one can read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(path) from error
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{path} cannot be read: {_why(error)}.") from error
+    try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise Unreadable(f"{path} is not a file: move it away, or put a file in its place.")
+        data = _read(descriptor)
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {_why(error)}.") from error
+    finally:
+        os.close(descriptor)
+    if len(data) > LARGEST:
+        raise Unreadable(f"{path} is larger than {LARGEST // 1024} KiB: that is no configuration.")
+    return data, _signature(state)
+
+
+def _read(descriptor: int) -> bytes:
+    pieces: list[bytes] = []
+    left = LARGEST + 1
+    while left > 0 and (piece := os.read(descriptor, left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def _signature(state: os.stat_result) -> Signature:
+    return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino
+
+
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        if error.errno == errno.ELOOP:
+            return "it is a link that leads back to itself"
+        return (error.strerror or "the system refused").lower()
+    return "its path is not a valid one"
+
+
+@contextmanager
+def locked(directory: str) -> Iterator[None]:
+    """The only writer in `directory`, among all processes. The lock is on the directory itself: it leaves no file."""
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    except (OSError, ValueError) as error:
+        raise Unwritable(f"Nothing can be written in {directory}: {_why(error)}.") from error
+    try:
+        _acquire(descriptor, directory)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, directory: str) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    pause = threading.Event()
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise Conflict(f"Another process is writing in {directory}: try again.") from None
+            pause.wait(_BETWEEN_TRIES)
+        else:
+            return
+
+
+def replace(path: str, data: bytes, *, mode: int = 0o600) -> None:
+    """A crash leaves the old file or the new one, never half of one. A link stays a link: its target is replaced."""
+    target = os.path.realpath(path)
+    directory = os.path.dirname(target)
+    draft = os.path.join(directory, f".{os.path.basename(target)}.{os.getpid()}.{threading.get_ident():x}.new")
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+    except OSError as error:
+        with _ignored():
+            os.unlink(draft)
+        raise Unwritable(f"{path} cannot be written: {_why(error)}.") from error
+
+
+@contextmanager
+def _ignored() -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        return

@@ -1,0 +1,134 @@
+"""Where settings come from, lowest first: each file stands above those before it.
+
+Everything is computed from a directory and an environment; only the search for the root of the repository looks
+at the disk.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from posixpath import join
+from typing import Literal, TypeAlias
+
+import msgspec
+
+__all__ = ["Form", "Kind", "Places", "Source", "places_for", "root_of"]
+
+Form: TypeAlias = Literal["toml", "json"]
+
+Kind: TypeAlias = Literal[
+    "system",  # for everybody on this machine
+    "crush",  # Crush's global file, and what Crush wrote by itself: read only
+    "user",  # written by its user
+    "project",  # comes with the directory: inert until it is trusted
+    "wire",  # set by clients of the server
+]
+"""Whose word it is."""
+
+PROJECT_FILES: tuple[tuple[str, Form], ...] = (
+    ("crush.json", "json"),
+    (".crush.json", "json"),
+    ("holdfast.toml", "toml"),
+    (".holdfast.toml", "toml"),
+)
+
+_SYSTEM = "/etc/holdfast/config.toml"
+
+
+class Source(msgspec.Struct, frozen=True):
+    """One file that may hold settings."""
+
+    path: str
+    form: Form
+    kind: Kind
+
+    @property
+    def may_run(self) -> bool:
+        """Whether `$(command)` in it is run. A project's may once it is trusted."""
+        return self.kind in ("system", "crush", "user")
+
+
+class Places(msgspec.Struct, frozen=True):
+    """All files of one workspace, lowest first, and where things are written."""
+
+    directory: str
+    root: str
+    """The root of the repository, or the directory itself."""
+    sources: tuple[Source, ...]
+    data_dir: str
+    user_file: str
+    credentials_file: str
+    trust_file: str
+
+    @property
+    def project_file(self) -> str:
+        """The project's own TOML file: the highest there is, else one in its root."""
+        for source in reversed(self.sources):
+            if source.kind == "project" and source.form == "toml" and os.path.lexists(source.path):
+                return source.path
+        return join(self.root, "holdfast.toml")
+
+
+def root_of(directory: str) -> str:
+    """The nearest directory above, or this one, that holds `.git`. Without one a project is its directory."""
+    place = directory
+    while True:
+        if os.path.lexists(join(place, ".git")):
+            return place
+        above = os.path.dirname(place)
+        if above == place:
+            return directory
+        place = above
+
+
+def _down(root: str, directory: str) -> Iterator[str]:
+    yield root
+    if root != directory:
+        place = root
+        for name in os.path.relpath(directory, root).split("/"):
+            place = join(place, name)
+            yield place
+
+
+def places_for(
+    directory: str, environment: Mapping[str, str], *, data_dir: str, workspace_id: str = "", system: str = _SYSTEM
+) -> Places:
+    """`directory` is a real path. Without a workspace's id the settings made for it over the wire are left out."""
+    home = environment.get("HOME") or "/"
+    config = join(_base(environment, "XDG_CONFIG_HOME", home, ".config"), "holdfast")
+    crush = environment.get("CRUSH_GLOBAL_CONFIG") or join(
+        _base(environment, "XDG_CONFIG_HOME", home, ".config"), "crush"
+    )
+    written = environment.get("CRUSH_GLOBAL_DATA") or join(
+        _base(environment, "XDG_DATA_HOME", home, ".local/share"), "crush"
+    )
+    root = root_of(directory)
+    user = join(config, "config.toml")
+    sources = [
+        Source(system, "toml", "system"),
+        Source(join(crush, "crush.json"), "json", "crush"),
+        Source(join(written, "crush.json"), "json", "crush"),
+        Source(user, "toml", "user"),
+        *(
+            Source(join(place, name), form, "project")
+            for place in _down(root, directory)
+            for name, form in PROJECT_FILES
+        ),
+        Source(join(data_dir, "config.json"), "json", "wire"),
+    ]
+    if workspace_id:
+        sources.append(Source(join(data_dir, "workspaces", workspace_id, "config.json"), "json", "wire"))
+    return Places(
+        directory=directory,
+        root=root,
+        sources=tuple(sources),
+        data_dir=data_dir,
+        user_file=user,
+        credentials_file=join(config, "credentials.toml"),
+        trust_file=join(data_dir, "trust.json"),
+    )
+
+
+def _base(environment: Mapping[str, str], name: str, home: str, otherwise: str) -> str:
+    """By the rules of the XDG directories a path that is not absolute does not count."""
+    chosen = environment.get(name, "")
+    return chosen if chosen.startswith("/") else join(home, otherwise)

@@ -1,0 +1,142 @@
+"""Several trees become one, and every value keeps the name of the file it came from. Pure.
+
+Objects are merged, scalars are replaced. Lists that are collections are joined, without duplicates; lists whose
+order or number means something (the arguments of a command) are replaced. Models are merged by their ids.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from holdfast.config.lines import KeyPath
+
+__all__ = ["Layer", "Origin", "merge"]
+
+_COLLECTIONS = {
+    "options": {"context_paths", "global_context_paths", "skills_paths", "disabled_tools", "disabled_skills"},
+    "permissions": {"allowed_tools", "allow", "ask", "deny"},
+    "mcp": {"disabled_tools", "enabled_tools"},
+    "lsp": {"filetypes", "root_markers"},
+}
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a value was written. `may_run` says whether a `$(command)` in it is run."""
+
+    file: str
+    line: int
+    may_run: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """The tree of one file."""
+
+    tree: dict[str, Any]
+    file: str
+    lines: dict[KeyPath, int]
+    may_run: bool
+
+    def __repr__(self) -> str:
+        return f"Layer({self.file!r})"
+
+    def origin(self, path: KeyPath) -> Origin:
+        line = self.lines.get(path) or self.lines.get(path[:-1], 0)
+        return Origin(self.file, line, self.may_run)
+
+
+Marks: TypeAlias = Any
+"""The shape of a tree, with an origin in place of every value."""
+
+
+def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[KeyPath, Origin]]:
+    """Lowest first. The second answer has the origin of every value, by its place in the first."""
+    tree: dict[str, Any] = {}
+    marks: dict[str, Marks] = {}
+    for layer in layers:
+        _overlay(tree, marks, layer, layer.tree, ())
+    origins: dict[KeyPath, Origin] = {}
+    _flatten(marks, (), origins)
+    return tree, origins
+
+
+def _overlay(tree: dict[str, Any], marks: dict[str, Marks], layer: Layer, upper: dict[str, Any], path: KeyPath) -> None:
+    for name, value in upper.items():
+        at = (*path, name)
+        below = tree.get(name)
+        if isinstance(value, dict):
+            if not isinstance(below, dict) or not isinstance(marks.get(name), dict):
+                tree[name], marks[name] = {}, {}
+            _overlay(tree[name], marks[name], layer, value, at)
+            if not value and not tree[name]:
+                marks[name] = layer.origin(at)
+        elif isinstance(value, list) and (identity := _identity(at)) is not None:
+            kept = below if isinstance(below, list) else []
+            known = marks[name] if kept else []
+            tree[name], marks[name] = _joined(kept, known, layer, value, at, identity)
+        else:
+            tree[name], marks[name] = value, _marked(value, layer, at)
+
+
+def _identity(path: KeyPath) -> Callable[[Any], Any] | None:
+    """What makes two items of the list at a path the same; None if it is replaced as a whole."""
+    if len(path) == 2 and path[0] == "hooks":
+        return _encoded
+    if len(path) == 3 and path[0] == "providers" and path[2] == "models":
+        return _model_id
+    if len(path) in (2, 3) and path[-1] in _COLLECTIONS.get(str(path[0]), ()):
+        return _encoded
+    return None
+
+
+def _encoded(item: object) -> bytes:
+    return msgspec.json.encode(item, order="deterministic")
+
+
+def _model_id(item: dict[str, Any]) -> object:
+    return item.get("id")
+
+
+def _joined(
+    kept: list[Any],
+    known: list[Marks],
+    layer: Layer,
+    upper: list[Any],
+    path: KeyPath,
+    identity: Callable[[Any], Any],
+) -> tuple[list[Any], list[Marks]]:
+    items, marks = list(kept), list(known)
+    places = {identity(item): index for index, item in enumerate(items)}
+    for index, item in enumerate(upper):
+        place = places.setdefault(identity(item), len(items))
+        if place == len(items):
+            items.append(item)
+            marks.append(_marked(item, layer, (*path, index)))
+        elif isinstance(item, dict):
+            merged, origins = dict(items[place]), dict(marks[place])
+            for name, value in item.items():
+                merged[name], origins[name] = value, _marked(value, layer, (*path, index, name))
+            items[place], marks[place] = merged, origins
+    return items, marks
+
+
+def _marked(value: object, layer: Layer, path: KeyPath) -> Marks:
+    if isinstance(value, dict) and value:
+        return {name: _marked(item, layer, (*path, name)) for name, item in value.items()}
+    if isinstance(value, list) and value:
+        return [_marked(item, layer, (*path, index)) for index, item in enumerate(value)]
+    return layer.origin(path)
+
+
+def _flatten(marks: Marks, path: KeyPath, origins: dict[KeyPath, Origin]) -> None:
+    if isinstance(marks, dict):
+        for name, below in marks.items():
+            _flatten(below, (*path, name), origins)
+    elif isinstance(marks, list):
+        for index, below in enumerate(marks):
+            _flatten(below, (*path, index), origins)
+    else:
+        origins[path] = marks

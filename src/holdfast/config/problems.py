@@ -1,0 +1,80 @@
+"""What is wrong with a file, said so that it can be mended. Values are never repeated: they may be keys. Pure."""
+
+import re
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from holdfast.config.lines import KeyPath
+from holdfast.domain.errors import BadRequest
+
+__all__ = ["BadKey", "Problem", "Severity", "dotted", "key_path"]
+
+Severity: TypeAlias = Literal["error", "warning"]
+
+_BARE = re.compile(r"[A-Za-z0-9_$-]+\Z")
+_PIECE = re.compile(r"""(?P<bare>[A-Za-z0-9_$-]+)|"(?P<basic>(?:[^"\\]|\\["\\])*)"|'(?P<literal>[^']*)'""")
+_INDEX = re.compile(r"\[(\d{1,6})\]")
+_LONGEST = 512
+
+
+class BadKey(BadRequest):
+    """A key is a path of names with dots between them, such as options.tui.compact_mode; quote a name that has dots."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing to mend: where it is, and what was expected there. An error keeps a setting from taking effect."""
+
+    severity: Severity
+    file: str
+    line: int
+    """0 if it is the file as a whole."""
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {self.key}: {self.text}" if self.key else f"{place}: {self.text}"
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as it is written on a command line: `providers."my.own".models[0].id`."""
+    text = ""
+    for name in path:
+        if isinstance(name, int):
+            text += f"[{name}]"
+            continue
+        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+        shown = name if _BARE.match(name) else f'"{escaped}"'
+        text += f".{shown}" if text else shown
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def key_path(text: str) -> KeyPath:
+    """The path that was written."""
+    if len(text) > _LONGEST:
+        raise BadKey
+    path: list[str | int] = []
+    at = 0
+    while True:
+        found = _PIECE.match(text, at)
+        if found is None:
+            raise BadKey
+        path.append(_name(found))
+        at = found.end()
+        while (index := _INDEX.match(text, at)) is not None:
+            path.append(int(index[1]))
+            at = index.end()
+        if at == len(text):
+            return tuple(path)
+        if text[at] != ".":
+            raise BadKey
+        at += 1
+
+
+def _name(found: re.Match[str]) -> str:
+    if found["bare"] is not None:
+        return found["bare"]
+    if found["literal"] is not None:
+        return found["literal"]
+    return re.sub(r"\\(.)", r"\1", found["basic"])

@@ -1,0 +1,117 @@
+"""Which values are nobody else's business, and how they are shown instead. Pure.
+
+A template says where a key comes from and is shown as it was written; a key itself is shown as `set`. Values are
+judged by the name they stand under, and by their looks: a key in an address or an argument is a key too.
+"""
+
+import re
+from typing import Any
+
+from holdfast.config.expand import Command, ExpansionFailed, Piece, Variable, is_template, read_template
+from holdfast.config.lines import KeyPath
+
+__all__ = ["SET", "is_named_secret", "is_secret", "redacted", "redacted_value"]
+
+SET = "set"
+
+_NAME = re.compile(
+    r"(?i)(?:^|[_.-])(?:api[_-]?key|apikey|access[_-]?key|key|token|secret|password|passwd|authorization|auth|cookie"
+    r"|credentials?|bearer|pat)$"
+)
+_KNOWN_KEY = re.compile(
+    r"(?:\b(?:sk|pk|rk|xai|gsk|hf|csk|fw|nvapi|tgp|pplx|ghp|gho|ghu|ghs|glpat|github_pat|xox[abprs])[-_][A-Za-z0-9_-]{8,}"
+    r"|\bAIza[A-Za-z0-9_-]{20,}|\bA(?:KIA|SIA)[A-Z0-9]{12,}|\beyJ[A-Za-z0-9_-]{10,2000}\.[A-Za-z0-9_.-]+)"
+)
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s$\"']{6,}")
+_LOGIN = re.compile(r"(?<=://)[^/@\s$]+@")
+_NAMED = re.compile(
+    r"(?i)\b([a-z0-9_-]{0,40}(?:key|token|secret|password|passwd|signature|authorization))(=|:\s{0,8})"
+    r"(?!\s|bearer|basic)[^&\s$\"']+"
+)
+_AFTER_FLAG = re.compile(r"(?i)((?<!\S)--?[a-z0-9-]{0,40}(?:key|token|secret|password|auth)\s{1,8})(?!-)[^\s$\"']+")
+_FLAG = re.compile(r"(?i)^(--?[a-z0-9-]*(?:key|token|secret|password|auth|credentials?|header))(?:=(.*))?$", re.DOTALL)
+_WORDS = frozenset({"", "bearer", "basic", "token"})
+_ALL_INSIDE = frozenset({"env", "headers", "extra_headers", "oauth", "oauth_token"})
+_NOT_SECRET = frozenset({"aws_auth_refresh", "max_tokens", "default_max_tokens", "token_url", "auth_url", "client_id"})
+
+
+def is_secret(path: KeyPath) -> bool:
+    """Whether what stands under a key is, or may be, a secret, by its names."""
+    names = [name for name in path if isinstance(name, str)]
+    if not names or names[-1] in _NOT_SECRET:
+        return False
+    if any(name in _ALL_INSIDE for name in names[:-1]):
+        return True
+    return is_named_secret(path)
+
+
+def is_named_secret(path: KeyPath) -> bool:
+    """Whether its own name says so. Variables and headers may hold secrets; `API_KEY` certainly does."""
+    names = [name for name in path if isinstance(name, str)]
+    return len(names) > 1 and names[-1] not in _NOT_SECRET and _NAME.search(names[-1]) is not None
+
+
+def redacted_value(value: object, path: KeyPath) -> object:
+    """One value as it may be shown."""
+    if not isinstance(value, str):
+        return SET if is_secret(path) and value not in (None, False, True) else value
+    if is_secret(path) and value:
+        return _template(value)
+    return _cleaned(value)
+
+
+def redacted(value: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401 - any JSON
+    """A whole tree as it may be shown."""
+    if isinstance(value, dict):
+        return {name: redacted(item, (*path, name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return _arguments([redacted(item, (*path, index)) for index, item in enumerate(value)])
+    return redacted_value(value, path)
+
+
+def _template(value: str) -> str:
+    """Where a secret comes from, without what is written out beside it."""
+    if not is_template(value):
+        return SET
+    try:
+        return "".join(_piece(piece) for piece in read_template(value))
+    except ExpansionFailed:
+        return SET
+
+
+def _piece(piece: Piece) -> str:
+    match piece:
+        case str():
+            return piece if piece.strip().lower() in _WORDS else SET
+        case Variable():
+            return (
+                f"${piece.name}" if piece.otherwise is None else f"${{{piece.name}:-{SET if piece.otherwise else ''}}}"
+            )
+        case Command():
+            return f"$({_cleaned(piece.text)})"
+
+
+def _cleaned(value: str) -> str:
+    value = _KNOWN_KEY.sub(SET, value)
+    value = _BEARER.sub(rf"\1 {SET}", value)
+    value = _LOGIN.sub(f"{SET}@", value)
+    value = _NAMED.sub(rf"\1\2{SET}", value)
+    return _AFTER_FLAG.sub(rf"\1{SET}", value)
+
+
+def _arguments(items: list[Any]) -> list[Any]:
+    """In the arguments of a command a key may follow its name: `--token X`, `--token=X`."""
+    shown: list[Any] = []
+    after_flag = False
+    for item in items:
+        if not isinstance(item, str):
+            shown.append(item)
+            after_flag = False
+            continue
+        flag = _FLAG.match(item)
+        if flag is not None and flag[2] is not None:
+            shown.append(item if is_template(flag[2]) else f"{flag[1]}={SET}")
+        else:
+            shown.append(SET if after_flag and not item.startswith("-") and not is_template(item) else item)
+        after_flag = flag is not None and flag[2] is None
+    return shown

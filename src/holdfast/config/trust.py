@@ -1,0 +1,182 @@
+"""What the files of a project may do before somebody has trusted them, and who is trusted.
+
+A project's files come with the project: a clone or a pull must not run anything, or send a key somewhere else. Until
+they are trusted they may choose among the models there are, name context files inside the project, and make
+permissions tighter. Trust is given to contents, by hash: any change takes it back.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from holdfast.config.files import Signature, Unreadable, contents, locked, replace, signature
+from holdfast.config.lines import KeyPath
+from holdfast.config.merge import Layer
+from holdfast.config.problems import Problem
+from holdfast.domain.errors import HoldfastError
+
+__all__ = ["TrustStore", "Withheld", "digest_of", "split"]
+
+_CHOICES = frozenset(
+    {
+        "model",
+        "provider",
+        "reasoning_effort",
+        "think",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "frequency_penalty",
+        "presence_penalty",
+    }
+)
+_TIGHTER = frozenset({("permissions", "ask"), ("permissions", "deny"), ("options", "disabled_tools")})
+
+
+class Withheld(msgspec.Struct, frozen=True):
+    """A setting of a project that has no effect, because the project is not trusted."""
+
+    path: KeyPath
+    file: str
+    line: int
+
+
+def split(layer: Layer, root: str, directory: str) -> tuple[Layer, tuple[Withheld, ...]]:
+    """What of a project's file takes effect without trust, and everything else."""
+    kept: dict[str, Any] = {}
+    refused: list[KeyPath] = []
+    lines = dict(layer.lines)
+    for section, inside in layer.tree.items():
+        for name, value in inside.items():
+            path = (section, name)
+            allowed: Any = None
+            if path == ("options", "context_paths"):
+                allowed = _inside_only(value, path, refused, lines, lambda item: _is_inside(item, root, directory))
+            elif section == "models":
+                allowed = {choice: item for choice, item in value.items() if choice in _CHOICES}
+                refused += [(*path, choice) for choice in value if choice not in _CHOICES]
+            elif path in _TIGHTER or (path == ("options", "sandbox") and value):
+                allowed = value
+            else:
+                refused.append(path)
+            if allowed:
+                kept.setdefault(section, {})[name] = allowed
+    withheld = tuple(Withheld(path, layer.file, layer.origin(path).line) for path in refused)
+    return Layer(kept, layer.file, lines, may_run=False), withheld
+
+
+def _inside_only(
+    items: list[str],
+    path: KeyPath,
+    refused: list[KeyPath],
+    lines: dict[KeyPath, int],
+    is_inside: Callable[[str], bool],
+) -> list[str]:
+    """Those that are; each keeps the line it was written on."""
+    kept: list[str] = []
+    for index, item in enumerate(items):
+        if is_inside(item):
+            lines[(*path, len(kept))] = lines.get((*path, index), 0)
+            kept.append(item)
+        else:
+            refused.append((*path, index))
+    return kept
+
+
+def _is_inside(path: str, root: str, directory: str) -> bool:
+    """Links are followed: a project must not have other files of its user read to a model."""
+    if path.startswith(("/", "~")) or "$" in path or "\0" in path:
+        return False
+    real, top = os.path.realpath(os.path.join(directory, path)), os.path.realpath(root)
+    return real == top or real.startswith(top.rstrip("/") + "/")
+
+
+def digest_of(files: Sequence[tuple[str, bytes]]) -> str:
+    """Of all files of a project together, with their paths: taking one away is a change too."""
+    whole = hashlib.sha256()
+    for path, data in files:
+        name = os.fsencode(path)
+        whole.update(len(name).to_bytes(8, "big") + name + hashlib.sha256(data).digest())
+    return whole.hexdigest()
+
+
+class _Record(msgspec.Struct, frozen=True):
+    digest: str
+    at: float
+
+
+class _Records(msgspec.Struct, frozen=True):
+    projects: dict[str, _Record] = {}
+
+
+class TrustStore:
+    """The projects that are trusted, each by the directory of its deepest file and a hash of all its files."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: Signature = None
+        self._records = _Records()
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def signature(self) -> Signature:
+        return signature(self._path)
+
+    def is_trusted(self, anchor: str, digest: str) -> bool:
+        """A store that cannot be read trusts nobody."""
+        if self.signature() != self._seen:
+            try:
+                self._records, self._seen = self._read()
+            except HoldfastError:
+                self._records, self._seen = _Records(), None
+        record = self._records.projects.get(_named(anchor))
+        return record is not None and record.digest == digest
+
+    def problems(self) -> tuple[Problem, ...]:
+        try:
+            self._read()
+        except HoldfastError as error:
+            text = str(error).removeprefix(f"{self._path} ")
+            return (Problem("error", self._path, 0, "", f"{text} No project is trusted until then."),)
+        return ()
+
+    def trust(self, anchor: str, digest: str, *, at: float) -> None:
+        with locked(os.path.dirname(self._path)):
+            records, _ = self._read()
+            self._write({**records.projects, _named(anchor): _Record(digest, at)})
+
+    def revoke(self, anchor: str) -> bool:
+        """Whether there was anything to take back."""
+        with locked(os.path.dirname(self._path)):
+            projects = dict(self._read()[0].projects)
+            if projects.pop(_named(anchor), None) is None:
+                return False
+            self._write(projects)
+            return True
+
+    def _write(self, projects: dict[str, _Record]) -> None:
+        replace(self._path, msgspec.json.format(msgspec.json.encode(_Records(projects))) + b"\n")
+
+    def _read(self) -> tuple[_Records, Signature]:
+        try:
+            data, seen = contents(self._path)
+            return msgspec.json.decode(data, type=_Records), seen
+        except FileNotFoundError:
+            return _Records(), None
+        except (msgspec.DecodeError, RecursionError) as error:
+            _unusable(self._path, error)
+
+
+def _named(directory: str) -> str:
+    """File names are bytes; names in JSON are not."""
+    return os.fsencode(directory).decode("utf-8", "backslashreplace")
+
+
+def _unusable(path: str, error: Exception) -> NoReturn:
+    raise Unreadable(f"{path} is not what was written there: move it away and trust your projects again.") from error

@@ -1,0 +1,51 @@
+"""Background jobs: commands that go on after the call that started them."""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.domain.errors import NotFound, ToolError
+from holdfast.domain.ids import RunId, SessionId
+
+__all__ = ["JobInfo", "JobOutput", "JobState", "NoRoomForJobs", "ShellResult", "UnknownJob"]
+
+JobState = Literal["running", "completed", "killed"]
+"""`completed`: it ended by itself, whatever its exit code; `killed`: somebody stopped it."""
+
+
+class JobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One job. Times are Unix milliseconds. `exit_code` is there as soon as the command itself has ended."""
+
+    id: str
+    session_id: SessionId
+    run_id: RunId
+    command: str
+    description: str
+    working_directory: str
+    started_at: int
+    state: JobState = "running"
+    exit_code: int | None = None
+    ended_at: int = 0
+
+
+class JobOutput(msgspec.Struct, frozen=True):
+    """A job and what it has said so far, or as much of it as is shown."""
+
+    job: JobInfo
+    stdout: str
+    stderr: str
+
+
+class ShellResult(msgspec.Struct, frozen=True):
+    """What a command that a user typed has said, and its exit code."""
+
+    output: str
+    exit_code: int
+
+
+class UnknownJob(NotFound, ToolError):
+    """There is no such background job."""
+
+
+class NoRoomForJobs(ToolError):
+    """Too many background jobs are running: stop one with job_kill, or wait for one to end."""

@@ -1,0 +1,267 @@
+"""What a workspace is furnished with: settings, models, tools, processes, rules.
+
+A house is what all workspaces of a server share; an outfit is what one of them has for itself. Nothing here
+decides anything: it hands the parts to each other.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.choosing import ChosenModels, means_of
+from holdfast.config.configuration import Configuration
+from holdfast.config.credentials import Credentials
+from holdfast.config.locations import places_for
+from holdfast.config.store import ConfigStore
+from holdfast.core import App, Parts, SystemClock
+from holdfast.domain.asks import Verdict
+from holdfast.domain.ledger import WorkspaceRecord
+from holdfast.domain.sessions import Todo
+from holdfast.domain.settings import PermissionSettings, Settings
+from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
+from holdfast.engine.crews import Crew
+from holdfast.engine.ports import Ledger, Models, Tools
+from holdfast.engine.settings import EngineSettings, Limits
+from holdfast.manners import lookout_for
+from holdfast.permissions.rules import BadRule, Rules
+from holdfast.providers.client import close_connections
+from holdfast.providers.discovery import Discovery
+from holdfast.tools.agent import Agent
+from holdfast.tools.agentic_fetch import AgenticFetch, WebFetch
+from holdfast.tools.bash import Bash, BashArguments
+from holdfast.tools.job_kill import JobKill
+from holdfast.tools.job_output import JobOutputTool
+from holdfast.tools.question import QuestionTool
+from holdfast.tools.registry import BuiltinTools, ToolNeeds
+from holdfast.workspace.guard import Guard
+from holdfast.workspace.jobs import Jobs
+from holdfast.workspace.process import Processes
+from holdfast.workspace.process_child import GuardedSpawn
+from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
+from holdfast.workspace.shell_call import Shell
+from holdfast.workspace.web import Web
+
+__all__ = ["Given", "House", "Outfit", "open_app"]
+
+_LOOKING = frozenset({"glob", "grep", "ls", "view"})
+
+
+class _Some:
+    """The tools of these names only."""
+
+    def __init__(self, tools: BuiltinTools, names: frozenset[str], *more: Tool) -> None:
+        self._tools = tools
+        self._names = names
+        self._more = more
+
+    async def current(self) -> Sequence[Tool]:
+        return (*(tool for tool in await self._tools.current() if tool.spec.name in self._names), *self._more)
+
+
+class _Judge:
+    """The rules of the settings as they are now."""
+
+    def __init__(self, settings: Callable[[], Settings], path: str) -> None:
+        self._settings = settings
+        self._path = path
+        self._known: PermissionSettings | None = None
+        self._rules = Rules(PermissionSettings(), path, real=os.path.realpath)
+
+    def __call__(self, permit: Permit) -> Verdict:
+        wanted = self._settings().permissions
+        if wanted is not self._known:
+            try:
+                self._rules = Rules(wanted, self._path, real=os.path.realpath)
+            except BadRule as error:
+                # Nobody knows what it was meant to forbid.
+                return Verdict("ask", str(error))
+            self._known = wanted
+        return self._rules.judge(permit)
+
+
+class _ConfinedBash(Bash):
+    """Never starts before the sandbox is what the settings say."""
+
+    def __init__(self, outfit: "Outfit") -> None:
+        super().__init__(outfit.shell, outfit.jobs)
+        self._outfit = outfit
+
+    async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
+        await self._outfit.confine()
+        return await super().act(context, arguments)
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What is decided before the first workspace. With `models` none are chosen, with `tools` there are no others."""
+
+    settings: EngineSettings = EngineSettings()
+    models: Models | None = None
+    tools: Tools | None = None
+
+
+class House:
+    """Of one server: who guards processes, who knows local models, where keys are."""
+
+    def __init__(self, data_dir: Path, ledger: Ledger, given: Given) -> None:
+        self.data_dir = data_dir
+        self.ledger = ledger
+        self.settings = given.settings
+        self.models = given.models
+        self.tools = given.tools
+        self.guard = Guard()
+        self.discovery = Discovery()
+        self.web = Web()
+
+    def furnish(self, record: WorkspaceRecord, environment: Mapping[str, str]) -> "Outfit":
+        """For a workspace that was just opened, by somebody who had set these variables."""
+        self.guard.warm()
+        return Outfit(self, record, environment)
+
+    async def close(self) -> None:
+        await self.guard.close()
+        await self.discovery.close()
+        await close_connections()
+
+
+def open_app(data_dir: Path, given: Given | None = None) -> App:
+    """The application of a server."""
+    return App(data_dir, lambda ledger: House(data_dir, ledger, given or Given()))
+
+
+class Outfit:
+    """Of one workspace."""
+
+    def __init__(self, house: House, record: WorkspaceRecord, environment: Mapping[str, str]) -> None:
+        self._house = house
+        self.record = record
+        self.environment = environment
+        """The client's, which commands get beside a few variables of the server; nothing if a client gave nothing."""
+        self.data_dir = house.data_dir / "workspaces" / record.id
+        # Whose files count as the user's own is the server's to know: what they hold may run commands.
+        places = places_for(record.path, os.environ, data_dir=str(house.data_dir), workspace_id=record.id)
+        self.configuration = Configuration(places, environment or os.environ)
+        self.store = ConfigStore(house.data_dir / "config.json", self.data_dir / "config.json")
+        self.credentials = Credentials(places.credentials_file, os.environ)
+        self.choice: ChosenModels | None = None
+        if house.models is None:
+            means = means_of(self.configuration, self.credentials, house.data_dir)
+            self.choice = ChosenModels(means, house.discovery)
+        self.jobs = Jobs(SystemClock().now_ms)
+        grace = house.settings.grace
+        self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
+        self.shell = Shell(self.processes)
+        self._sandbox: Sandbox | None = None
+        self.tools = self._tools()
+
+    @property
+    def settings(self) -> Settings:
+        return self.configuration.current()
+
+    def parts(self) -> Parts:
+        """What the engine gets. Which of the settings it is given once, and which it asks for, shows here."""
+        house = self._house
+        models = self.choice or house.models
+        assert models is not None
+        web = WebFetch(house.web)
+        crews = {
+            "task": Crew(_Some(self.tools, _LOOKING)),
+            "fetch": Crew(_Some(self.tools, _LOOKING, web), "small", "fetch.md"),
+        }
+        judge = _Judge(self.configuration.current, self.record.path)
+        return Parts(
+            house.ledger,
+            models,
+            house.tools or self.tools,
+            self._engine_settings(),
+            lookout=lookout_for(self.record.path, self.configuration.current, os.environ),
+            crews=crews,
+            judge=lambda _: judge,
+            environment=self.environment,
+            farewell=self.jobs.end_run,
+        )
+
+    def _engine_settings(self) -> EngineSettings:
+        options = self.settings.options
+        return msgspec.structs.replace(
+            self._house.settings,
+            auto_summarize=self._house.settings.auto_summarize and not options.disable_auto_summarize,
+            limits=Limits(options.max_steps, options.max_minutes, options.max_cost),
+        )
+
+    def _tools(self) -> BuiltinTools:
+        more = (
+            Agent(),
+            AgenticFetch(),
+            _ConfinedBash(self),
+            JobKill(self.jobs),
+            JobOutputTool(self.jobs),
+            QuestionTool(),
+        )
+        needs = ToolNeeds(
+            spawn=GuardedSpawn(self._house.guard),
+            settings=lambda: self.settings.tools,
+            disabled=lambda: self.settings.options.disabled_tools,
+            readable=lambda: (str(self.data_dir / "output"),),
+            known_todos=self._todos,
+            facts=self._facts,
+            log_file=lambda: self._house.data_dir / "logs" / "server.log",
+            web=self._house.web,
+            more=more,
+        )
+        return BuiltinTools(needs)
+
+    async def _todos(self, context: ToolContext) -> Sequence[Todo]:
+        session = await self._house.ledger.session(self.record.id, context.session_id)
+        return session.todos if session and session.todos else ()
+
+    async def _facts(self, _: ToolContext) -> Mapping[str, Sequence[str]]:
+        """What a model may know about its own settings. Secrets are blacked out by the tool."""
+        settings = self.settings
+        models = self.choice or self._house.models
+        assert models is not None
+        large, small = (await models.large()).info, (await models.small()).info
+        return {
+            "config files": _existing(source.path for source in self.configuration.places.sources),
+            "models": [f"large: {large.provider}/{large.model}", f"small: {small.provider}/{small.model}"],
+            "providers": sorted(settings.providers),
+            "permissions": [*settings.permissions.allowed_tools, *settings.permissions.allow],
+            "disabled tools": settings.options.disabled_tools,
+            "sandbox": [self.sandbox_state().mode],
+        }
+
+    # The sandbox.
+
+    async def confine(self) -> SandboxState:
+        """Bring the sandbox to what the settings say. Raises `SandboxImpossible`."""
+        if self.settings.options.sandbox != "workspace":
+            self._sandbox = self.processes.sandbox = None
+        elif self._sandbox is None:
+            await self._house.guard.ready()
+            policy = SandboxPolicy(
+                self.record.path, str(self.data_dir / "scratch"), hidden=(str(self._house.data_dir),)
+            )
+            self._sandbox = Sandbox(
+                policy, has_namespaces=self._house.guard.has_namespaces, bubblewrap=find_bubblewrap()
+            )
+            self.processes.sandbox = self._sandbox
+        return self.sandbox_state()
+
+    def sandbox_state(self) -> SandboxState:
+        return self._sandbox.describe() if self._sandbox is not None else SandboxState()
+
+    def save_rule(self, rule: str) -> None:
+        """What somebody allowed for always counts for this workspace."""
+        rules = self.store.scope(1).get("permissions", {}).get("allow", [])
+        if rule not in rules:
+            self.store.set(1, "permissions.allow", [*rules, rule])
+
+    async def close(self) -> None:
+        await self.jobs.close()
+        if self.choice is not None:
+            await self.choice.close()
+
+
+def _existing(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if os.path.exists(path)]

@@ -1,0 +1,223 @@
+"""The ways of using git that only look. Pure: a table of subcommands and the options of each that act on nothing.
+
+Git takes abbreviations of long options, so only whole names stand here. Aliases cannot hide a subcommand that git
+knows itself. Not here: what asks another machine (`fetch`, `ls-remote`, `remote show`), what runs filters or tools
+that a setting names (`--ext-diff`, `--textconv`, `grep -O`), what writes (`--output`, `branch -D`, `config a b`).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from holdfast.permissions.options import Options, Taken, take
+from holdfast.permissions.words import Word
+
+__all__ = ["git_looks"]
+
+
+def _set(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+class _Looks(msgspec.Struct, frozen=True):
+    options: Options
+    accepts: Callable[[Taken], bool] = lambda _: True
+
+
+_DIFF_FLAGS = "pusRabwzMCD"
+_DIFF_LONG = (
+    "stat numstat shortstat dirstat summary name-only name-status patch no-patch raw minimal patience histogram color "
+    "no-color word-diff color-words ignore-all-space ignore-space-change ignore-space-at-eol ignore-blank-lines "
+    "ignore-cr-at-eol find-renames find-copies no-renames check full-index binary function-context exit-code quiet "
+    "no-ext-diff no-textconv no-prefix text reverse relative ignore-submodules submodule cached staged merge-base "
+    "compact-summary patch-with-stat pickaxe-all pickaxe-regex cc combined-all-paths"
+)
+_DIFF_VALUED = "unified inter-hunk-context diff-filter diff-algorithm stat-width stat-count abbrev word-diff-regex"
+_LOG_LONG = (
+    "oneline graph all branches tags remotes decorate no-decorate merges no-merges first-parent reverse follow "
+    "abbrev-commit no-abbrev-commit date-order topo-order author-date-order left-right cherry-pick cherry-mark cherry "
+    "boundary source full-history simplify-merges ancestry-path no-walk no-show-signature left-only "
+    "right-only walk-reflogs regexp-ignore-case invert-grep all-match extended-regexp fixed-strings perl-regexp notes "
+    "no-notes parents children use-mailmap no-mailmap relative-date count no-min-parents no-max-parents "
+    "simplify-by-decoration dense sparse"
+)
+_LOG_VALUED = (
+    "max-count skip since until after before author committer grep pretty format date decorate-refs "
+    "decorate-refs-exclude min-parents max-parents glob exclude encoding"
+)
+_LOG = Options(
+    _DIFF_FLAGS + "igEFPtcm",
+    "nLSUlXG",
+    _set(f"{_DIFF_LONG} {_LOG_LONG}"),
+    _set(f"{_DIFF_VALUED} {_LOG_VALUED}"),
+    has_numbers=True,
+)
+_DIFF = Options(_DIFF_FLAGS, "USlX", _set(_DIFF_LONG), _set(_DIFF_VALUED))
+_REFS = Options(
+    "", "", _set("omit-empty ignore-case"), _set("format sort count points-at contains no-contains merged no-merged")
+)
+
+
+def _lists_branches(taken: Taken) -> bool:
+    """A plain word is the name of a branch to make, unless a list was asked for."""
+    return not taken.plain or bool(taken.names & _set("list contains no-contains merged no-merged points-at"))
+
+
+def _lists_tags(taken: Taken) -> bool:
+    return not taken.plain or bool(taken.names & _set("list l n contains no-contains merged no-merged points-at"))
+
+
+def _no_plain(taken: Taken) -> bool:
+    return not taken.plain
+
+
+def _remotes(taken: Taken) -> bool:
+    words = [word.text for word in taken.plain]
+    return not words or (words[0] == "get-url" and len(words) == 2)
+
+
+def _only(*first: str) -> Callable[[Taken], bool]:
+    def accepts(taken: Taken) -> bool:
+        return bool(taken.plain) and taken.plain[0].text in first
+
+    return accepts
+
+
+_SECRET = re.compile(r"extraheader|credential|token|secret|password|^url\.", re.I)
+
+
+def _gets_settings(taken: Taken) -> bool:
+    """Two names would be a name and its new value. Lists of all settings, and some names, hold secrets."""
+    words = [word.text for word in taken.plain]
+    is_read = bool(taken.names & _set("get get-all")) and len(words) == 1
+    return is_read and not _SECRET.search(words[0])
+
+
+def _shows_reflog(taken: Taken) -> bool:
+    return not taken.plain or taken.plain[0].text not in ("expire", "delete", "exists", "drop", "write")
+
+
+def _names_one_object(taken: Taken) -> bool:
+    return bool(taken.names & _set("p t s e")) and len(taken.plain) == 1
+
+
+_SUBCOMMANDS: Mapping[str, _Looks] = {
+    "status": _Looks(
+        Options(
+            "sbvz",
+            "u",
+            _set(
+                "short branch show-stash porcelain long verbose untracked-files ignored ignore-submodules column "
+                "no-column ahead-behind no-ahead-behind renames no-renames find-renames"
+            ),
+        )
+    ),
+    "log": _Looks(_LOG),
+    "show": _Looks(_LOG),
+    "shortlog": _Looks(Options("nsec", "", _set(f"numbered summary email {_LOG_LONG}"), _set(f"group {_LOG_VALUED}"))),
+    "diff": _Looks(_DIFF),
+    "diff-tree": _Looks(
+        Options(_DIFF_FLAGS + "rtvmc", "U", _set(_DIFF_LONG + " root no-commit-id pretty always"), _set(_DIFF_VALUED))
+    ),
+    "rev-list": _Looks(Options("", "n", _set(_LOG_LONG + " objects"), _set(_LOG_VALUED), has_numbers=True)),
+    "blame": _Looks(
+        Options(
+            "lsewftbcp",
+            "LMC",
+            _set("show-email show-name show-number porcelain line-porcelain root incremental color-lines color-by-age"),
+            _set("date since abbrev"),
+        )
+    ),
+    "describe": _Looks(
+        Options(
+            "",
+            "",
+            _set("all tags contains always long dirty broken first-parent exact-match"),
+            _set("abbrev match candidates"),
+        )
+    ),
+    "rev-parse": _Looks(
+        Options(
+            "q",
+            "",
+            _set(
+                "abbrev-ref short verify quiet show-toplevel show-prefix show-cdup git-dir is-inside-work-tree "
+                "symbolic is-bare-repository absolute-git-dir git-common-dir symbolic-full-name branches tags remotes"
+            ),
+        )
+    ),
+    "ls-files": _Looks(
+        Options(
+            "cdmosiktuvfz",
+            "x",
+            _set(
+                "cached deleted modified others stage unmerged killed exclude-standard directory no-empty-directory "
+                "full-name error-unmatch deduplicate eol"
+            ),
+            _set("exclude abbrev"),
+        )
+    ),
+    "ls-tree": _Looks(
+        Options("drtlz", "", _set("long name-only name-status full-name full-tree"), _set("abbrev format"))
+    ),
+    "cat-file": _Looks(Options("ptse"), accepts=_names_one_object),
+    "merge-base": _Looks(Options("a", "", _set("all octopus independent is-ancestor fork-point"))),
+    "name-rev": _Looks(Options("", "", _set("name-only tags always"), _set("refs exclude"))),
+    "for-each-ref": _Looks(_REFS),
+    "show-ref": _Looks(Options("dsq", "", _set("heads tags dereference hash verify quiet head branches"))),
+    "count-objects": _Looks(Options("vH", "", _set("verbose human-readable")), accepts=_no_plain),
+    "check-ignore": _Looks(Options("qvn", "", _set("quiet verbose non-matching no-index"))),
+    "grep": _Looks(
+        Options(
+            "ivwlLcnhHaIFEGPoqrzWp",
+            "eABCm",
+            _set(
+                "ignore-case invert-match word-regexp files-with-matches name-only files-without-match count "
+                "line-number heading break text fixed-strings extended-regexp perl-regexp only-matching cached "
+                "untracked show-function function-context and or not all-match quiet full-name color no-color column"
+            ),
+            _set("context after-context before-context max-depth threads max-count"),
+            has_numbers=True,
+        )
+    ),
+    "branch": _Looks(
+        Options(
+            "avrl",
+            "",
+            _set("all remotes list verbose show-current color no-color column no-column no-abbrev ignore-case"),
+            _set("sort format abbrev contains no-contains merged no-merged points-at"),
+        ),
+        accepts=_lists_branches,
+    ),
+    "tag": _Looks(Options("ln", "", _set("list column no-column ignore-case"), _REFS.long_valued), accepts=_lists_tags),
+    "remote": _Looks(Options("v", "", _set("verbose all push")), accepts=_remotes),
+    "config": _Looks(
+        Options(
+            "z",
+            "",
+            _set("get get-all name-only show-origin show-scope local global system null includes"),
+            _set("type default"),
+        ),
+        accepts=_gets_settings,
+    ),
+    "stash": _Looks(_LOG, accepts=_only("list")),
+    "worktree": _Looks(Options("v", "", _set("porcelain")), accepts=_only("list")),
+    "reflog": _Looks(_LOG, accepts=_shows_reflog),
+    "version": _Looks(Options("", "", _set("build-options")), accepts=_no_plain),
+}
+
+
+def git_looks(words: tuple[Word, ...]) -> bool:
+    """Whether `git` with these words only looks."""
+    rest = words
+    while rest and rest[0].text in ("--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs"):
+        rest = rest[1:]
+    looks = _SUBCOMMANDS.get(rest[0].text) if rest else None
+    if looks is None:
+        return False
+    if any("%G" in word.text or "signature" in word.text for word in rest[1:]):
+        # To show whether a signature holds, git runs the program that checks it.
+        return False
+    taken = take(rest[1:], looks.options)
+    return taken is not None and looks.accepts(taken)

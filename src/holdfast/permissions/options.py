@@ -1,0 +1,91 @@
+"""How the options of a program are written, and which of them only look. Pure.
+
+Every option that is not named here counts as one that acts: options are also abbreviated, joined, and invented.
+"""
+
+import msgspec
+
+from holdfast.permissions.words import Word
+
+__all__ = ["ANY", "Options", "Taken", "take"]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """`flags` are letters that stand alone, `valued` letters with a value, the same for the long names."""
+
+    flags: str = ""
+    valued: str = ""
+    long: frozenset[str] = frozenset()
+    long_valued: frozenset[str] = frozenset()
+    has_numbers: bool = False
+    """`-5` is an option too."""
+
+
+ANY = Options()
+"""The program has no option that acts."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The words of a program that are no options, and the values of those that are."""
+
+    plain: tuple[Word, ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
+    """The name of an option, and its value if it has one."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.values)
+
+
+def take(words: tuple[Word, ...], options: Options) -> Taken | None:
+    """Sort the words. None if one of them is, or may be, an option that is not known."""
+    if options is ANY:
+        return Taken(words, tuple(("", value) for word in words for value in _values(word.text)))
+    plain: list[Word] = []
+    values: list[tuple[str, str]] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.text == "--":
+            plain += rest
+            break
+        if word.may_be_option:
+            return None
+        if not word.text.startswith("-") or word.text == "-":
+            plain.append(word)
+            continue
+        found = _long(word.text, options) if word.text.startswith("--") else _short(word.text, options)
+        if found is None:
+            return None
+        name, value, wants_value = found
+        if wants_value and rest:
+            if rest[0].may_be_option:
+                return None
+            value = rest.pop(0).text
+        values.append((name, value))
+    return Taken(tuple(plain), tuple(values))
+
+
+def _values(text: str) -> tuple[str, ...]:
+    """What may be the value of an option, wherever it stands in the word."""
+    if not text.startswith("-"):
+        return ()
+    return (text.partition("=")[2], text[2:])
+
+
+def _long(text: str, options: Options) -> tuple[str, str, bool] | None:
+    name, sign, value = text[2:].partition("=")
+    if name in options.long_valued:
+        return name, value, not sign
+    return (name, value, False) if name in options.long else None
+
+
+def _short(text: str, options: Options) -> tuple[str, str, bool] | None:
+    if options.has_numbers and text[1:].isdecimal():
+        return text[1:], "", False
+    for at, letter in enumerate(text[1:], start=1):
+        if letter in options.valued:
+            return letter, text[at + 1 :], at + 1 == len(text)
+        if letter not in options.flags:
+            return None
+    return text[1:2], "", False

@@ -1,0 +1,222 @@
+"""What the rules say of what a tool is about to do: allow, ask or deny. Pure.
+
+Of a user's own rules the strictest that fits wins. Where none fits, the defaults count: looking inside the
+workspace is allowed, everything else asks. Some commands ask even where everything is allowed (`bash` alone in
+`allow`), unless a rule names them. Of a shell line every command must be allowed on its own.
+"""
+
+import posixpath
+import shlex
+from collections.abc import Callable, Sequence
+
+from holdfast.domain.asks import Verdict
+from holdfast.domain.settings import PermissionSettings
+from holdfast.domain.tools import Permit
+from holdfast.permissions.commands import Command, Line
+from holdfast.permissions.patterns import BadRule, Rule, escape, parse_rule
+from holdfast.permissions.safe import Place, only_looks, outside, redirection_looks, sets_harmlessly
+from holdfast.permissions.warnings import WARNINGS
+from holdfast.permissions.wrappers import read_line
+
+__all__ = ["BadRule", "Rules"]
+
+_LOOKING = frozenset({"read", "list"})
+_GIT_VALUED = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--exec-path", "--namespace", "--config-env"})
+_WARNINGS = tuple(parse_rule(text, "ask") for text in WARNINGS)
+
+
+class Rules:
+    """The rules of one workspace. `real` follows links; a test may leave them unfollowed."""
+
+    def __init__(
+        self, settings: PermissionSettings, root: str, *, real: Callable[[str], str] = posixpath.normpath
+    ) -> None:
+        """Raises `BadRule` for the first rule that makes no sense."""
+        self._root = root
+        self._real = real
+        self._deny = [parse_rule(text, "deny") for text in settings.deny]
+        self._ask = [parse_rule(text, "ask") for text in settings.ask]
+        self._allow = [parse_rule(text, "allow") for text in (*settings.allowed_tools, *settings.allow)]
+
+    def judge(self, permit: Permit) -> Verdict:
+        if permit.command:
+            return self._judge_line(permit)
+        for rule in self._deny:
+            if self._fits(rule, permit, leniently=True):
+                return _denied(rule)
+        for rule in self._ask:
+            if self._fits(rule, permit, leniently=True):
+                return Verdict("ask", f"The rule {rule.text} says to ask.")
+        allowing = [rule for rule in self._allow if self._fits(rule, permit)]
+        warned = next((rule for rule in _WARNINGS if self._fits(rule, permit, leniently=True)), None)
+        if any(rule.is_naming for rule in allowing) or (allowing and warned is None):
+            return Verdict("allow")
+        place = Place(self._root, self._root, self._real)
+        is_outside = outside(place, _path(permit))
+        if permit.action in _LOOKING and not is_outside and not _address(permit):
+            return Verdict("allow")
+        why = "It is outside of the workspace." if is_outside else "No rule allows it."
+        return Verdict("ask", why, (self._naming(permit),))
+
+    # Files, addresses and other tools.
+
+    def _fits(self, rule: Rule, permit: Permit, *, leniently: bool = False) -> bool:
+        """What forbids fits a path as it is written or as it is; what allows must fit it both ways."""
+        if not rule.is_about(permit):
+            return False
+        if rule.subject == "all":
+            return True
+        if rule.subject == "address":
+            return rule.fits_address(_address(permit))
+        if rule.subject != "path" or (_address(permit) and not permit.params.get("file_path")):
+            return False
+        written = posixpath.normpath(posixpath.join(self._root, _path(permit)))
+        fitting = [rule.fits_path(self._root, path) for path in (written, self._real(written))]
+        return any(fitting) if leniently else all(fitting)
+
+    def _naming(self, permit: Permit) -> str:
+        """A rule for exactly this."""
+        name = f"{permit.tool}:{permit.action}" if permit.action else permit.tool
+        if address := _address(permit):
+            return f"{name}({escape(address)})"
+        if not permit.params.get("file_path") and permit.action not in _LOOKING:
+            return name
+        written = posixpath.normpath(posixpath.join(self._root, _path(permit)))
+        shown = posixpath.relpath(written, self._root) if written.startswith(self._root + "/") else written
+        return f"{name}({escape(shown)})"
+
+    # Shell lines.
+
+    def _judge_line(self, permit: Permit) -> Verdict:
+        line = read_line(permit.command)
+        about = [rule for rule in (*self._deny, *self._ask, *self._allow) if rule.is_about(permit)]
+        deny, ask, allow = ([rule for rule in about if rule.effect == effect] for effect in ("deny", "ask", "allow"))
+        if (found := _forbidding(deny, line, permit.command)) is not None:
+            return _denied(found)
+        if (found := _forbidding(ask, line, permit.command)) is not None:
+            return Verdict("ask", f"The rule {found.text} says to ask.")
+        if any(rule.fits_line(permit.command) for rule in allow):
+            return Verdict("allow")
+        warned = [rule for rule in _WARNINGS if rule.is_about(permit)]
+        if any(not rule.is_naming and _is_everything(rule) for rule in allow):
+            unnamed = [item for item in line.commands if not _named_by(allow, item)]
+            unsafe = _forbidding(warned, Line(tuple(unnamed)), "")
+            return Verdict("allow") if unsafe is None else self._asking(permit, line, allow)
+        place = self._place(permit, line)
+        if not line.doubts and not self._unsettled(line, allow, place) and self._redirects_well(line, place):
+            return Verdict("allow")
+        return self._asking(permit, line, allow)
+
+    def _place(self, permit: Permit, line: Line) -> Place:
+        """Where the line runs, and where it goes: one `cd` at its beginning can be followed, nothing more."""
+        directory = posixpath.normpath(posixpath.join(self._root, permit.path))
+        moves = [command for command in line.commands if command.name in ("cd", "pushd", "popd")]
+        if not moves:
+            return Place(self._root, directory, self._real)
+        if len(moves) > 1 or moves[0] is not line.commands[0] or len(moves[0].argv) != 2:
+            return Place(self._root, directory, self._real, is_lost=True)
+        there = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
+        return Place(self._root, directory, self._real, there)
+
+    def _unsettled(self, line: Line, allow: Sequence[Rule], place: Place) -> list[Command]:
+        """The commands that nothing allows."""
+        if outside(place, place.directory):
+            return [command for command in line.commands if not _named_by(allow, command)]
+        return [
+            command for command in line.commands if not _named_by(allow, command) and not only_looks(command, place)
+        ]
+
+    def _redirects_well(self, line: Line, place: Place) -> bool:
+        return all(
+            redirection_looks(item, place) or self._may_write(item.target.text, place) for item in line.redirections
+        )
+
+    def _may_write(self, target: str, place: Place) -> bool:
+        """A redirection into a file is a write, and judged as one."""
+        if place.is_moved or any(char in target for char in "*?[~$"):
+            return False
+        path = posixpath.normpath(posixpath.join(place.directory, target))
+        permit = Permit("write", "write", path, "", {"file_path": path})
+        return self.judge(permit).decision == "allow"
+
+    def _asking(self, permit: Permit, line: Line, allow: Sequence[Rule]) -> Verdict:
+        place = self._place(permit, line)
+        unsettled = self._unsettled(line, allow, place)
+        exact = f"bash(= {permit.command.strip()})"
+        if line.doubts:
+            return Verdict("ask", f"The line is not fully understood: {line.doubts[0]}.", (exact,))
+        if not unsettled:
+            return Verdict("ask", "It writes to a file.", (exact,))
+        names = ", ".join(dict.fromkeys(_shown(command) for command in unsettled))
+        saves: tuple[str, ...] = (exact,)
+        if self._redirects_well(line, place) and all(_is_plain(command) for command in unsettled):
+            saves = tuple(dict.fromkeys(_exactly(command) for command in unsettled))
+        return Verdict("ask", f"No rule allows: {names}.", saves)
+
+
+def _denied(rule: Rule) -> Verdict:
+    return Verdict("deny", f"The rule {rule.text} forbids it.")
+
+
+def _is_everything(rule: Rule) -> bool:
+    return rule.subject == "all" or rule.words == ("*",)
+
+
+def _path(permit: Permit) -> str:
+    return str(permit.params.get("file_path") or permit.path or ".")
+
+
+def _address(permit: Permit) -> str:
+    address = permit.params.get("url")
+    return address if isinstance(address, str) else ""
+
+
+def _forbidding(rules: Sequence[Rule], line: Line, text: str) -> Rule | None:
+    """The first rule that fits the line, or any command that can be seen in it, however it is spelt."""
+    for rule in rules:
+        if rule.subject == "all" or (text and rule.fits_line(text)):
+            return rule
+        if any(rule.fits_command(argv) for command in line.commands for argv in _spellings(command)):
+            return rule
+    return None
+
+
+def _spellings(command: Command) -> list[tuple[str, ...]]:
+    """As it is written, without the directory of its program, without the options that git takes before its verb."""
+    argv = command.texts
+    if not argv:
+        return []
+    found = [argv]
+    name = posixpath.basename(argv[0])
+    if name != argv[0]:
+        found.append((name, *argv[1:]))
+    if name == "git":
+        rest = list(argv[1:])
+        while rest and rest[0].startswith("-"):
+            del rest[: 2 if rest[0] in _GIT_VALUED else 1]
+        found.append(("git", *rest))
+    return found
+
+
+def _named_by(rules: Sequence[Rule], command: Command) -> bool:
+    """A rule that names the command allows it, unless variables are set that may change what it does."""
+    if not sets_harmlessly(command) or any(word.is_dynamic for word in command.argv):
+        return False
+    return any(rule.is_naming and rule.fits_command(command.texts, is_open=command.is_open) for rule in rules)
+
+
+def _is_plain(command: Command) -> bool:
+    """Whether its words say all: nothing is set, nothing is open, nothing is expanded."""
+    is_exact = not any(word.is_glob or word.is_home or word.is_dynamic for word in command.argv)
+    return bool(command.argv) and not command.assignments and not command.is_open and is_exact
+
+
+def _exactly(command: Command) -> str:
+    return f"bash({' '.join(shlex.quote(escape(word)) for word in command.texts)})"
+
+
+def _shown(command: Command) -> str:
+    if not command.argv:
+        return " ".join(f"{name}=…" for name, _ in command.assignments)
+    text = " ".join(shlex.quote(word) for word in command.texts[:3])
+    return text if len(command.texts) <= 3 else f"{text} …"

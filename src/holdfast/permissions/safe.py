@@ -1,0 +1,120 @@
+"""Whether a command only looks, and only inside the workspace. Pure; what is not named in the tables asks.
+
+A command is let through when its program is known, every option is known to act on nothing, every path lies in
+the workspace, and no variable is set that would make a program run another one.
+"""
+
+import posixpath
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.permissions.commands import Command, Redirection
+from holdfast.permissions.gitlooks import git_looks
+from holdfast.permissions.options import ANY, Taken, take
+from holdfast.permissions.programs import PROGRAMS, VERSIONED, Looks
+from holdfast.permissions.words import Word
+
+__all__ = ["Place", "only_looks", "outside", "redirection_looks", "sets_harmlessly"]
+
+_HARMLESS_VARIABLES = re.compile(r"LC_[A-Z]+|LANG|LANGUAGE|TZ|NO_COLOR|CLICOLOR|FORCE_COLOR|COLUMNS|LINES")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a line would run. `real` follows links. A line that changes its directory may be in `moved_to` as well,
+    or, if it cannot be told where, is lost: then no path is known to be inside.
+    """
+
+    root: str
+    directory: str
+    real: Callable[[str], str] = posixpath.normpath
+    moved_to: str = ""
+    is_lost: bool = False
+
+    @property
+    def is_moved(self) -> bool:
+        return bool(self.moved_to) or self.is_lost
+
+
+def outside(place: Place, text: str, *, is_home: bool = False) -> bool:
+    """Whether a path leads out of the workspace, or may do."""
+    if text == "/dev/null":
+        return False
+    if is_home or place.is_lost or (place.is_moved and ".." in text.split("/")):
+        return True
+    for start in filter(None, (place.directory, place.moved_to)):
+        joined = posixpath.normpath(posixpath.join(start, text))
+        if not (_is_below(place.root, joined) and _is_below(place.root, place.real(joined))):
+            return True
+    return False
+
+
+def _is_below(root: str, path: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def only_looks(command: Command, place: Place) -> bool:
+    """Whether the command may be run without anybody being asked."""
+    if not sets_harmlessly(command):
+        return False
+    if not command.argv:
+        return True
+    program, words = command.argv[0], command.argv[1:]
+    if (program.is_glob and program.text != "[") or program.is_home or any(word.is_dynamic for word in command.argv):
+        return False
+    if program.text == "cd":
+        return len(words) == 1 and not command.is_open and _is_directory_here(words[0], place)
+    if program.text in VERSIONED and command.texts[1:] == ("--version",) and not command.is_open:
+        return True
+    if program.text == "git":
+        return not command.is_open and _git(words, place)
+    looks = PROGRAMS.get(program.text)
+    if looks is None or (command.is_open and (looks.options is not ANY or looks.takes_paths)):
+        return False
+    taken = take(words, looks.options)
+    if taken is None or not looks.accepts(taken):
+        return False
+    if looks.most_plain is not None and len(taken.plain) > looks.most_plain:
+        return False
+    return not looks.takes_paths or _stays_inside(taken, looks, place)
+
+
+def sets_harmlessly(command: Command) -> bool:
+    """Only variables of language, time and colour: none that makes a program find or run another."""
+    return all(_HARMLESS_VARIABLES.fullmatch(name) for name, _ in command.assignments)
+
+
+def redirection_looks(redirection: Redirection, place: Place) -> bool:
+    """Nothing is written but what goes nowhere, nothing is read from outside."""
+    target = redirection.target
+    if redirection.is_descriptor or redirection.operator == "<<<":
+        return True
+    if target.is_glob or target.is_dynamic:
+        return False
+    if redirection.operator == "<":
+        return not outside(place, target.text, is_home=target.is_home)
+    return target.text == "/dev/null"
+
+
+def _is_directory_here(word: Word, place: Place) -> bool:
+    is_plain = bool(word.text) and not word.is_glob and not word.text.startswith("-")
+    return is_plain and not outside(place, word.text, is_home=word.is_home)
+
+
+def _git(words: tuple[Word, ...], place: Place) -> bool:
+    """In the workspace's own directory only: another one may hold a repository whose settings run programs."""
+    if place.is_moved or place.directory != place.root or not git_looks(words):
+        return False
+    texts = [text for word in words for text in (word.text, word.text.partition("=")[2]) if text]
+    return not any(word.is_home for word in words) and not any(outside(place, text) for text in texts)
+
+
+def _stays_inside(taken: Taken, looks: Looks, place: Place) -> bool:
+    plain = taken.plain
+    if looks.first_is_text and not taken.names & looks.text_options:
+        plain = plain[1:]
+    if any(outside(place, word.text, is_home=word.is_home) for word in plain):
+        return False
+    is_path = looks.path_options
+    return not any(outside(place, value) for name, value in taken.values if value and (not name or name in is_path))

@@ -1,0 +1,193 @@
+"""What is known about providers and their models: a snapshot that comes with the package, or a newer one.
+
+It is read when somebody needs it, not before. `scripts/update-catalog` makes the snapshot; `holdfast models
+--refresh` puts a newer one into the data directory, which is used while it is newer and valid.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from functools import cache, cached_property
+from pathlib import Path
+
+import msgspec
+
+from holdfast.domain.models import ModelInfo
+from holdfast.domain.usage import Price
+
+__all__ = [
+    "CATALOG_FORMAT",
+    "Catalog",
+    "CatalogModel",
+    "CatalogProvider",
+    "CatalogSource",
+    "close_matches",
+    "encode_catalog",
+    "info_of",
+    "load_catalog",
+    "parse_catalog",
+    "refreshed_file",
+]
+
+CATALOG_FORMAT = 1
+_WORD = re.compile(r"[a-z]{3,}")
+
+
+class CatalogModel(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One model of a provider. Prices are dollars for a million tokens; 0 is free or unknown."""
+
+    id: str
+    name: str = ""
+    context_window: int = 0
+    default_max_tokens: int = 0
+    cost_in: float = 0.0
+    cost_out: float = 0.0
+    cost_cache_read: float = 0.0
+    cost_cache_write: float = 0.0
+    can_reason: bool = False
+    reasoning_levels: tuple[str, ...] = ()
+    default_reasoning_effort: str = ""
+    images: bool = False
+    thinking: str = ""
+    """How a server of the OpenAI chat wire wants to be told about reasoning, where it has its own way."""
+    type: str = ""
+    """The wire, where it is not the provider's; then `base_url` is its address."""
+    base_url: str = ""
+
+
+class CatalogProvider(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A provider: how it is spoken to, where its key is looked for, what it offers.
+
+    `api_key` names variables of the environment, the best first. `base_url` is a template that is expanded.
+    """
+
+    id: str
+    name: str
+    type: str
+    api_key: tuple[str, ...] = ()
+    base_url: str = ""
+    default_large: str = ""
+    default_small: str = ""
+    aliases: tuple[str, ...] = ()
+    headers: dict[str, str] = {}
+    models: tuple[CatalogModel, ...] = ()
+
+    def model(self, id: str) -> CatalogModel | None:
+        return next((model for model in self.models if model.id == id), None)
+
+
+class CatalogSource(msgspec.Struct, frozen=True):
+    """Where the facts come from."""
+
+    package: str
+    version: str
+    made: str
+    """The day the package's data were made, as YYYY-MM-DD."""
+    licence: str
+    prices: str = ""
+
+
+class Catalog(msgspec.Struct, frozen=True, dict=True):
+    """All providers, in the order in which one is chosen when nothing else decides."""
+
+    source: CatalogSource
+    providers: tuple[CatalogProvider, ...]
+    format: int = CATALOG_FORMAT
+
+    @cached_property
+    def _by_name(self) -> dict[str, CatalogProvider]:
+        names = {alias: provider for provider in self.providers for alias in provider.aliases}
+        return names | {provider.id: provider for provider in self.providers}
+
+    def provider(self, name: str) -> CatalogProvider | None:
+        """By its id or one of its other names, in any case."""
+        return self._by_name.get(name) or self._by_name.get(name.lower())
+
+
+def info_of(provider: str, model: CatalogModel) -> ModelInfo:
+    """The facts as the engine knows them."""
+    return ModelInfo(
+        provider=provider,
+        model=model.id,
+        context_window=model.context_window,
+        max_output_tokens=model.default_max_tokens,
+        price=Price(model.cost_in, model.cost_out, model.cost_cache_read, model.cost_cache_write),
+        supports_images=model.images,
+        name=model.name or model.id,
+        can_reason=model.can_reason,
+        reasoning_levels=model.reasoning_levels,
+        default_reasoning_effort=model.default_reasoning_effort,
+    )
+
+
+def parse_catalog(data: bytes) -> Catalog:
+    """Raises `ValueError` if it is not a catalogue, or one of another format."""
+    catalog = msgspec.json.decode(data, type=Catalog)
+    if catalog.format != CATALOG_FORMAT:
+        raise ValueError(f"its format is {catalog.format}, not {CATALOG_FORMAT}")
+    if not any(provider.models for provider in catalog.providers):
+        raise ValueError("it names no models")
+    return catalog
+
+
+def encode_catalog(catalog: Catalog) -> bytes:
+    """One model a line, so that a difference can be read."""
+    encode = msgspec.json.encode
+    lines = [b'{"format":%d,"source":%s,"providers":[' % (catalog.format, encode(catalog.source))]
+    for number, provider in enumerate(catalog.providers):
+        head = encode(msgspec.structs.replace(provider, models=()))
+        lines.append((b"," if number else b"") + head[:-1] + b',"models":[')
+        last = len(provider.models) - 1
+        lines += [encode(model) + (b"" if place == last else b",") for place, model in enumerate(provider.models)]
+        lines.append(b"]}")
+    return b"\n".join([*lines, b"]}", b""])
+
+
+def refreshed_file(data_dir: Path) -> Path:
+    return data_dir / "catalog.json"
+
+
+def load_catalog(data_dir: Path | None = None) -> Catalog:
+    """The snapshot, or what was fetched since, if that is newer and can be read."""
+    snapshot = _snapshot()
+    if data_dir is None:
+        return snapshot
+    path = refreshed_file(data_dir)
+    try:
+        fetched = _read(path, path.stat().st_mtime_ns)
+    except (OSError, ValueError):
+        return snapshot
+    return fetched if fetched.source.made >= snapshot.source.made else snapshot
+
+
+@cache
+def _snapshot() -> Catalog:
+    return parse_catalog(Path(__file__).with_name("catalog.json").read_bytes())
+
+
+_fetched: dict[Path, tuple[int, Catalog]] = {}
+
+
+def _read(path: Path, stamp: int) -> Catalog:
+    known = _fetched.get(path)
+    if known is None or known[0] != stamp:
+        known = _fetched[path] = (stamp, parse_catalog(path.read_bytes()))
+    return known[1]
+
+
+def close_matches(name: str, names: Iterable[str], *, most: int = 4) -> list[str]:
+    """Names that somebody who wrote `name` may have meant, the closest first."""
+    by_key: dict[str, str] = {}
+    by_word: dict[str, list[str]] = {}
+    for known in names:
+        key = known.lower()
+        by_key.setdefault(key, known)
+        for word in _WORD.findall(key):
+            by_word.setdefault(word, []).append(key)
+    wanted = name.lower()
+    tails = {key.rpartition("/")[2]: key for key in by_key}
+    found = [*difflib.get_close_matches(wanted, by_key, most, 0.6)]
+    found += [tails[tail] for tail in difflib.get_close_matches(wanted.rpartition("/")[2], tails, most, 0.7)]
+    found += [key for key in by_key if len(wanted) >= 3 and (wanted in key or key in wanted)]
+    found += [key for word in difflib.get_close_matches(wanted, by_word, 2, 0.75) for key in by_word[word]]
+    return [by_key[key] for key in dict.fromkeys(found)][:most]

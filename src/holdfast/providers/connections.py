@@ -1,0 +1,319 @@
+"""Connections to providers, kept open between requests. Plain HTTP/1.1 on asyncio and httptools.
+
+General HTTP clients spend several times more on a small piece of an answer than reading it takes; here a piece
+goes from the socket to its reader in one step. And they are closed at once when somebody says so, whatever
+they are doing.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import cast
+
+import httptools
+import msgspec
+
+from holdfast.providers.watch import Watch
+
+__all__ = ["Connection", "ConnectionBroken", "Connections", "NotReached", "Origin", "Reply"]
+
+KEEP_SECONDS = 50.0
+"""How long a connection that nobody uses is kept. Many servers close theirs after a minute."""
+DRAIN_SECONDS = 1.0
+_MOST_UNREAD = 262_144
+_MOST_HEADERS = 200
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Whom to connect to."""
+
+    host: str
+    port: int
+    is_secure: bool
+
+
+class NotReached(OSError):
+    """No connection could be made."""
+
+
+class ConnectionBroken(OSError):
+    """The connection ended in the middle of an answer."""
+
+
+class Reply(msgspec.Struct):
+    """The head of an answer."""
+
+    status: int = 0
+    headers: list[tuple[bytes, bytes]] = []
+    ends_with_connection: bool = False
+
+    def is_silent_about_its_end(self) -> bool:
+        """Whether only the end of the connection tells that the answer is complete."""
+        names = {name.lower() for name, _ in self.headers}
+        has_body = self.status not in (204, 304)
+        return has_body and not names & {b"content-length", b"transfer-encoding"}
+
+
+class Connection(asyncio.Protocol):
+    """One connection, for one request at a time."""
+
+    def __init__(self, origin: Origin, owner: "Connections") -> None:
+        self._loop = asyncio.get_running_loop()
+        self._owner = owner
+        self.origin = origin
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._watch: Watch | None = None
+        self._pieces: list[bytes] = []
+        self._unread = 0
+        self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._error: Exception | None = None
+        self._has_head = False
+        self._is_complete = True
+        self._may_stay = False
+        self._is_abandoned = False
+        self.reply = Reply()
+        self.requests = 0
+        self.has_heard = False
+        """Whether anything of the current answer has come."""
+
+    # From the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no children of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        watch = self._watch
+        if watch is None or self._parser is None:
+            # Nobody asked: whatever this is, the connection cannot be used any more.
+            self.hang_up()
+            return
+        watch.last = self._loop.time()
+        self.has_heard = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            if not self._is_complete or self._parser is None:
+                self._fail(ConnectionBroken(f"not HTTP: {error}"))
+                return
+        if self._pieces:
+            watch.has_begun = True
+            if self._unread > _MOST_UNREAD and not self._is_paused and self._transport is not None:
+                self._is_paused = True
+                self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is None:
+            return
+        self._transport = None
+        self._owner.forget(self)
+        if not self._is_complete:
+            if self._has_head and self.reply.ends_with_connection and error is None:
+                self._is_complete = True
+            else:
+                self._error = self._error or ConnectionBroken(str(error or "the connection was closed"))
+        self._stop_timer()
+        self._wake()
+
+    # From the parser
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            # Another answer, to nothing: whoever sends it cannot be trusted with the next question.
+            self._may_stay = False
+            raise httptools.HttpParserError("more than was asked for")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.reply.headers) >= _MOST_HEADERS:
+            raise httptools.HttpParserError("too many headers")
+        self.reply.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        self.reply.status = self._parser.get_status_code()
+        if self.reply.status >= 200:
+            self.reply.ends_with_connection = self.reply.is_silent_about_its_end()
+            self._has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._pieces.append(body)
+        self._unread += len(body)
+
+    def on_message_complete(self) -> None:
+        if self.reply.status < 200:
+            self.reply = Reply(headers=[])
+            return
+        self._is_complete = True
+        # Asked later, the parser has forgotten it.
+        self._may_stay = self._parser is not None and self._parser.should_keep_alive()
+        if self._is_abandoned:
+            self._give_back()
+
+    # From the one who asks
+
+    @property
+    def is_usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing() and self._is_complete
+
+    @property
+    def has_unread(self) -> bool:
+        return bool(self._pieces)
+
+    def send(self, request: Sequence[bytes], watch: Watch) -> None:
+        """Begin an exchange. `watch` may end it. Raises `ConnectionBroken`."""
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionBroken("the connection was closed")
+        self._stop_timer()
+        self._parser = httptools.HttpResponseParser(self)
+        self._watch, self._error = watch, None
+        self._pieces, self._unread = [], 0
+        self._is_complete = self._has_head = self.has_heard = self._is_abandoned = self._may_stay = False
+        self.reply = Reply(headers=[])
+        self.requests += 1
+        watch.hold(self)
+        if not watch.is_over:
+            self._transport.writelines(request)
+
+    async def head(self) -> Reply:
+        """Raises `ConnectionBroken`."""
+        while not self._has_head:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        return self.reply
+
+    async def read(self) -> bytes:
+        """All that has come of the body since the last call; empty at its end. Raises `ConnectionBroken`."""
+        while not self._pieces:
+            if self._is_complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        pieces = self._pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._pieces, self._unread = [], 0
+        if self._is_paused:
+            self._is_paused = False
+            if self._transport is not None:
+                self._transport.resume_reading()
+        return body
+
+    def release(self) -> None:
+        """The reader has what it wanted. The rest of the answer, if there is any, may come for a moment."""
+        if self._is_abandoned or self._transport is None:
+            return
+        self._pieces, self._unread = [], 0
+        if self._is_complete:
+            self._give_back()
+        else:
+            self._is_abandoned = True
+            self._timer = self._loop.call_later(DRAIN_SECONDS, self.hang_up)
+            if self._is_paused:
+                self._is_paused = False
+                self._transport.resume_reading()
+
+    def hang_up(self) -> None:
+        self._fail(ConnectionBroken("hung up"))
+
+    def wait_unused(self, seconds: float) -> None:
+        """Stay open for a while without anything to do."""
+        self._timer = self._loop.call_later(seconds, self.hang_up)
+
+    # Within
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._is_complete:
+            self._error = self._error or error
+        self._stop_timer()
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_back(self) -> None:
+        self._stop_timer()
+        watch, self._parser, self._watch = self._watch, None, None
+        if watch is not None:
+            watch.let_go(self)
+        if self._may_stay and not self.reply.ends_with_connection and self.is_usable:
+            self._owner.keep(self)
+        else:
+            self.hang_up()
+
+
+class Connections:
+    """All connections of one event loop, by whom they lead to."""
+
+    def __init__(self) -> None:
+        self._idle: dict[Origin, list[Connection]] = {}
+        self._open: set[Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def waiting(self, origin: Origin) -> Connection | None:
+        """One that has nothing to do, if there is one."""
+        idle = self._idle.get(origin, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable:
+                return connection
+        return None
+
+    async def make(self, origin: Origin, tls: ssl.SSLContext | None, seconds: float | None) -> Connection:
+        """A new one. Raises `NotReached`, or `TimeoutError`."""
+        loop = asyncio.get_running_loop()
+        connection = Connection(origin, self)
+        try:
+            async with asyncio.timeout(seconds):
+                await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=tls)
+        except TimeoutError:
+            connection.hang_up()
+            raise
+        except OSError as error:
+            raise NotReached(str(error)) from error
+        except BaseException:
+            connection.hang_up()
+            raise
+        self._open.add(connection)
+        return connection
+
+    def keep(self, connection: Connection) -> None:
+        """For the next request to the same."""
+        self._idle.setdefault(connection.origin, []).append(connection)
+        connection.wait_unused(KEEP_SECONDS)
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed."""
+        self._open.discard(connection)
+        idle = self._idle.get(connection.origin)
+        if idle is not None and connection in idle:
+            idle.remove(connection)
+
+    def close(self) -> None:
+        """Close all, those in use too."""
+        for connection in tuple(self._open):
+            connection.hang_up()

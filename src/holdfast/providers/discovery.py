@@ -1,0 +1,272 @@
+"""Which models a server offers, asked of the server itself: of local ones always, of others if they are configured.
+
+Answers are kept for some minutes. Whoever asks meanwhile, or at the same time, gets the same one. A server that is
+silent, slow or talks nonsense is one that offers nothing; nobody waits longer than `LIMIT` for it.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.providers.client import http_client
+from holdfast.providers.findings import Found, of_lm_studio, of_ollama, of_openai, with_context
+from holdfast.tasks import TaskOwner
+
+__all__ = [
+    "LIMIT",
+    "LOCAL_SERVERS",
+    "Discovery",
+    "Finding",
+    "Kind",
+    "Place",
+    "is_loopback",
+    "ollama_address",
+]
+
+LIMIT = 3.0
+_CONNECT = 0.5
+_LARGEST = 8 * 1024 * 1024
+_MOST_SHOWN = 64
+"""Of how many models Ollama is asked for details."""
+_KEPT = 300.0
+_KEPT_NOTHING = 20.0
+
+Kind: TypeAlias = Literal["openai", "ollama", "lmstudio"]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where to ask, and as whom. Its address and its headers may hold a key: neither is printed."""
+
+    base_url: str
+    kind: Kind = "openai"
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Place({self.kind!r}, …)"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What came of asking. `has_answered` is false when nobody is there."""
+
+    models: tuple[Found, ...] = ()
+    has_answered: bool = False
+
+    def model(self, id: str) -> Found | None:
+        return next((found for found in self.models if found.id == id), None)
+
+
+LOCAL_SERVERS: tuple[tuple[str, str, Kind, str], ...] = (
+    ("ollama", "Ollama", "ollama", "http://127.0.0.1:11434/v1"),
+    ("lmstudio", "LM Studio", "lmstudio", "http://127.0.0.1:1234/v1"),
+)
+"""Who may be running on this machine: id, name, how it is asked, where."""
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is one of this machine. A name that only looks like it is not."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def ollama_address(environment: Mapping[str, str]) -> str:
+    """Where Ollama listens: `OLLAMA_HOST` as Ollama itself reads it, or the usual place."""
+    given = environment.get("OLLAMA_HOST", "").strip()
+    if not given:
+        return LOCAL_SERVERS[0][3]
+    scheme, separator, rest = given.rpartition("://")
+    try:
+        parts = urlsplit(f"//{rest}")
+        host, port = parts.hostname or "127.0.0.1", parts.port
+    except ValueError:
+        return LOCAL_SERVERS[0][3]
+    port = port or {"http": 80, "https": 443}.get(scheme if separator else "", 11434)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    host = f"[{host}]" if ":" in host else host
+    return f"{scheme or 'http'}://{host}:{port}{parts.path.rstrip('/')}/v1"
+
+
+class Discovery:
+    """Asks, and remembers. One for all workspaces of a server."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tasks = TaskOwner()
+        self._known: dict[Place, tuple[float, Finding]] = {}
+        self._asking: dict[Place, asyncio.Task[Finding]] = {}
+        self.version = 0
+        """Grows when something else than before was found."""
+
+    def known(self, place: Place) -> Finding | None:
+        """What is remembered, without asking anybody."""
+        held = self._known.get(place)
+        return held[1] if held is not None and self._clock() < held[0] else None
+
+    async def ask(self, place: Place) -> Finding:
+        """What the server offers. Never fails."""
+        known = self.known(place)
+        return known if known is not None else await asyncio.shield(self._ask(place))
+
+    def ask_in_background(self, place: Place) -> None:
+        """For the next one who wants to know."""
+        if self.known(place) is None:
+            self._ask(place)
+
+    def forget(self) -> None:
+        """Ask again the next time."""
+        self._known.clear()
+
+    async def close(self) -> None:
+        self._tasks.cancel_all()
+        await self._tasks.drain()
+
+    def _ask(self, place: Place) -> asyncio.Task[Finding]:
+        task = self._asking.get(place)
+        if task is None or task.done():
+            task = self._tasks.start(self._look(place), name="ask for models")
+            self._asking[place] = task
+        return task
+
+    async def _look(self, place: Place) -> Finding:
+        finding = Finding()
+        try:
+            finding = await _look(place)
+        finally:
+            self._asking.pop(place, None)
+        before = self._known.get(place)
+        lasts = _KEPT if finding.models else _KEPT_NOTHING
+        self._known[place] = (self._clock() + lasts, finding)
+        if before is None or before[1] != finding:
+            self.version += 1
+        return finding
+
+
+async def _look(place: Place) -> Finding:
+    found: list[Found] = []
+    try:
+        async with asyncio.timeout(LIMIT):
+            if not await _is_there(place.base_url):
+                return Finding()
+            await _LOOKS[place.kind](place, found)
+    except TimeoutError:
+        return Finding(tuple(found), has_answered=bool(found))
+    except (_Nonsense, ValueError):
+        return Finding()
+    return Finding(tuple(found), has_answered=True)
+
+
+class _Nonsense(Exception):
+    """It is no server of the kind we look for."""
+
+
+async def _is_there(url: str) -> bool:
+    """Whether somebody listens. Elsewhere than on this machine a proxy may be in between: then we simply ask."""
+    if not is_loopback(url):
+        return True
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(_CONNECT):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+    except (OSError, ValueError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+async def _fetch(place: Place, url: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
+    """A JSON object. Raises `_Nonsense`."""
+    import httpx2  # noqa: PLC0415 - loaded by now, in a thread
+
+    client = await http_client(url)
+    headers = {"accept": "application/json", **dict(place.headers)}
+    method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
+    try:
+        async with client.stream(method, url, headers=headers, content=content) as answer:
+            if answer.status_code != 200:
+                raise _Nonsense
+            data = bytearray()
+            async for piece in answer.aiter_bytes():
+                data += piece
+                if len(data) > _LARGEST:
+                    raise _Nonsense
+        decoded = msgspec.json.decode(data)
+    except (httpx2.HTTPError, httpx2.InvalidURL, msgspec.DecodeError, UnicodeError, OSError) as error:
+        raise _Nonsense from error
+    if not isinstance(decoded, dict):
+        raise _Nonsense
+    return decoded
+
+
+async def _look_openai(place: Place, found: list[Found]) -> None:
+    """`/models`, and what this kind of server says more about its models where it says too little there."""
+    answer = await _fetch(place, f"{place.base_url.rstrip('/')}/models")
+    models, maker = of_openai(answer)
+    found += models
+    if all(model.context_window for model in models):
+        return
+    with contextlib.suppress(_Nonsense):
+        more: list[Found] = []
+        if maker in ("library", "ollama"):
+            await _look_ollama(place, more)
+        elif maker == "organization_owner":
+            await _look_lm_studio(place, more)
+        elif maker == "llamacpp":
+            window = _window_of(await _fetch(place, f"{_root(place)}/props"))
+            more = [Found(id=model.id, context_window=window) for model in models]
+        found[:] = with_context(models, more)
+
+
+async def _look_ollama(place: Place, found: list[Found]) -> None:
+    root = _root(place)
+    tags = await _fetch(place, f"{root}/api/tags")
+    found += of_ollama(tags, {}, {})
+    running: dict[str, Any] = {}
+    with contextlib.suppress(_Nonsense):
+        running = await _fetch(place, f"{root}/api/ps")
+    shown: dict[str, Any] = {}
+
+    async def show(name: str) -> None:
+        with contextlib.suppress(_Nonsense):
+            shown[name] = await _fetch(place, f"{root}/api/show", {"model": name})
+
+    try:
+        # A few at a time: Ollama reads each model's file for it.
+        names = [model.id for model in found][:_MOST_SHOWN]
+        for start in range(0, len(names), 4):
+            async with asyncio.TaskGroup() as group:
+                for name in names[start : start + 4]:
+                    group.create_task(show(name))
+    finally:
+        found[:] = of_ollama(tags, shown, running)
+
+
+async def _look_lm_studio(place: Place, found: list[Found]) -> None:
+    try:
+        answer = await _fetch(place, f"{_root(place)}/api/v0/models")
+    except _Nonsense:
+        found += of_openai(await _fetch(place, f"{place.base_url.rstrip('/')}/models"))[0]
+    else:
+        found += of_lm_studio(answer)
+
+
+def _root(place: Place) -> str:
+    return place.base_url.rstrip("/").removesuffix("/v1")
+
+
+def _window_of(properties: dict[str, Any]) -> int:
+    settings = properties.get("default_generation_settings")
+    window = settings.get("n_ctx") if isinstance(settings, dict) else 0
+    return window if isinstance(window, int) else 0
+
+
+_LOOKS = {"openai": _look_openai, "ollama": _look_ollama, "lmstudio": _look_lm_studio}

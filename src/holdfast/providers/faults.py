@@ -1,0 +1,104 @@
+"""The exceptions of libraries into our errors. Knows them by what they carry, so that none has to be imported."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.domain.errors import ProviderError
+from holdfast.providers.troubles import (
+    Place,
+    connection_error,
+    credentials_error,
+    cut_error,
+    error_in_stream,
+    refusal,
+    refused_error,
+    stall_error,
+)
+from holdfast.providers.watch import Watch
+
+__all__ = ["fault_of"]
+
+_BROKEN = {
+    "TransportError", "StreamError", "APIConnectionError", "ModelConnectionError", "HTTPClientError", "HTTPError",
+    "ConnectionBroken", "NotReached", "ClosedResourceError", "BrokenResourceError", "ModelTimeoutError",
+}  # fmt: skip
+_GARBLED = {"UnexpectedModelBehavior", "JSONDecodeError", "UnknownApiResponseError", "ValidationError"}
+_OWN_FAULT = {"BotoCoreError", "UserError", "NotImplementedError", "TypeError", "ValueError"}
+_SIGNED_OUT = {"DefaultCredentialsError", "RefreshError", "NoCredentialsError", "PartialCredentialsError"}
+
+
+def fault_of(place: Place, watch: Watch, error: BaseException | None, *, now: float) -> ProviderError:
+    """What went wrong. Without an error, the request was given up."""
+    if isinstance(error, ProviderError):
+        return error
+    if watch.has_stalled:
+        return stall_error(place, watch.patience, has_begun=watch.has_begun)
+    if watch.page is not None:
+        status, body = watch.page
+        return refusal(place, status, {"content-type": "text/html"}, body, now=now)
+    if error is None:
+        return cut_error(place)
+    chain = list(_chain(error))
+    for item in chain:
+        if (found := _told(place, item, now=now)) is not None:
+            return found
+    return _by_name(place, chain, has_begun=watch.has_begun)
+
+
+def _by_name(place: Place, chain: Sequence[BaseException], *, has_begun: bool) -> ProviderError:
+    names = {kind.__name__ for item in chain for kind in type(item).__mro__}
+    reason = next((text for item in reversed(chain) if (text := str(item))), type(chain[0]).__name__)
+    if names & _SIGNED_OUT:
+        return credentials_error(place, reason)
+    if names & _BROKEN:
+        return cut_error(place, reason) if has_begun else connection_error(place, reason)
+    if names & _GARBLED:
+        return cut_error(place, reason)
+    if names & _OWN_FAULT:
+        return refused_error(place, reason)
+    return error_in_stream(place, {"message": reason})
+
+
+def _told(place: Place, error: BaseException, *, now: float) -> ProviderError | None:
+    """A status and a body, wherever the library has put them."""
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        return None
+    body = getattr(error, "body", None)
+    if status < 400:
+        return error_in_stream(place, body or str(error))
+    headers = getattr(error, "headers", None)
+    if headers is None and (response := getattr(error, "response", None)) is not None:
+        headers = getattr(response, "headers", None)
+    lowered = {str(name).lower(): str(value) for name, value in dict(headers or {}).items()}
+    return refusal(place, status, lowered, _bytes(body), now=now)
+
+
+def _bytes(body: Any) -> bytes:  # noqa: ANN401 - whatever the library kept
+    if body is None:
+        return b""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode("utf-8", "replace")
+    try:
+        return msgspec.json.encode(body, enc_hook=str)
+    except (TypeError, ValueError):
+        return str(body).encode("utf-8", "replace")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what caused it; groups are taken apart."""
+    seen: set[int] = set()
+    pending: list[BaseException] = [error]
+    while pending:
+        item = pending.pop(0)
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield item
+        if isinstance(item, BaseExceptionGroup):
+            pending += item.exceptions
+        pending += [cause for cause in (item.__cause__, item.__context__) if cause is not None]

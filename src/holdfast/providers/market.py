@@ -1,0 +1,284 @@
+"""Everything on offer under one state of the settings: who can be used, and which model a selection means.
+
+Expanding a template may run a command, and a stored key may be slow to get: both happen in a thread, once.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from functools import cached_property
+
+import msgspec
+
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.models import ModelInfo
+from holdfast.domain.settings import Selection, Settings
+from holdfast.providers.catalog import Catalog, close_matches
+from holdfast.providers.discovery import LOCAL_SERVERS, Discovery, Finding, Place, is_loopback, ollama_address
+from holdfast.providers.findings import Found
+from holdfast.providers.offers import Described, Offer, describe, models_of, offers_of
+from holdfast.providers.reach import Lack, Reach, Sources, reach
+from holdfast.providers.view import ProviderView, model_view, provider_view
+
+__all__ = ["Market", "Pick"]
+
+_KINDS = {id: kind for id, _, kind, _ in LOCAL_SERVERS}
+
+
+class Pick(msgspec.Struct, frozen=True):
+    """One model of one provider that can be reached."""
+
+    offer: Offer
+    reach: Reach
+    model: Described
+    selection: Selection
+
+
+class Market:
+    """`tour` is what answers when there is nobody else: a pick of it is None."""
+
+    def __init__(
+        self, catalog: Catalog, settings: Settings, sources: Sources, discovery: Discovery, tour: ModelInfo
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._sources = sources
+        self._discovery = discovery
+        self._tour = tour
+        self._reached: dict[str, Reach | Lack] = {}
+        self._views: dict[str, ProviderView] = {}
+
+    @cached_property
+    def offers(self) -> dict[str, Offer]:
+        """By id, in the order in which they are tried."""
+        local = [
+            Offer(
+                id, name, "openai-compat", "local", ollama_address(self._sources.environment) if id == "ollama" else url
+            )
+            for id, name, _, url in LOCAL_SERVERS
+        ]
+        return {offer.id: offer for offer in offers_of(self._catalog, self._settings, local)}
+
+    # Picking
+
+    async def pick(self, selection: Selection) -> Pick | None:
+        """What a selection means; without a provider and a model, the best there is. Raises `ProviderError`."""
+        provider, model = self._split(selection)
+        if provider == self._tour.provider:
+            if model in ("", self._tour.model):
+                return None
+            raise _unknown_model("the scripted provider", self._tour.provider, model, [self._tour.model])
+        if provider:
+            offer = self._offer(provider)
+            found = self._usable(offer, await self._reach(offer))
+            model = model or await self._first_model(offer, found)
+            if not model:
+                raise await self._nothing_there(offer, found)
+            return Pick(offer, found, await self._model(offer, found, model), selection)
+        return await self._by_model(model, selection) if model else await self._best(selection)
+
+    async def pick_small(self, large: Pick | None, selection: Selection) -> Pick | None:
+        """The small model that goes with a large one: the provider's, else the same."""
+        if large is None:
+            return None
+        name = large.offer.default_small
+        model = describe(large.offer, name) if name else None
+        return msgspec.structs.replace(large, model=model or large.model, selection=selection)
+
+    def _split(self, selection: Selection) -> tuple[str, str]:
+        """A model may be named together with its provider."""
+        if selection.provider:
+            return selection.provider, selection.model
+        head, slash, rest = selection.model.partition("/")
+        if not slash or not rest:
+            return "", selection.model
+        if head == self._tour.provider:
+            return head, rest
+        # Many models have a maker's name and a slash in their own name: then it is no provider's.
+        offer = self.find(head)
+        is_provider = offer is not None and (offer.catalog is None or describe(offer, rest) is not None)
+        return (head, rest) if is_provider else ("", selection.model)
+
+    def find(self, name: str) -> Offer | None:
+        """A provider by its id or another of its names."""
+        known = self._catalog.provider(name)
+        return self.offers.get(name) or self.offers.get(known.id if known else name.lower())
+
+    def _offer(self, name: str) -> Offer:
+        offer = self.find(name)
+        if offer is not None:
+            return offer
+        names = [*self.offers, self._tour.provider]
+        raise ProviderError(
+            f"There is no provider {name}.{_meant(close_matches(name, names))} `holdfast models --all` lists them; "
+            f"for one of your own set providers.{name}.base_url.",
+            title="Unknown Provider",
+            trouble="refused",
+        )
+
+    async def _by_model(self, id: str, selection: Selection) -> Pick | None:
+        if id == self._tour.model:
+            return None
+        holders = [offer for offer in self.offers.values() if describe(offer, id) is not None]
+        for offer in holders:
+            found = await self._reach(offer)
+            if isinstance(found, Reach):
+                return Pick(offer, found, await self._model(offer, found, id), selection)
+        if holders:
+            self._usable(holders[0], await self._reach(holders[0]))
+        for offer in self._own():
+            found = await self._reach(offer)
+            if isinstance(found, Reach) and (await self._ask(offer, found)).model(id):
+                return Pick(offer, found, await self._model(offer, found, id), selection)
+        names = [f"{offer.id}/{model.info.model}" for offer in self.offers.values() for model in models_of(offer)]
+        raise ProviderError(
+            f"There is no model {id}.{_meant(close_matches(id, names))} `holdfast models TERM` finds them.",
+            title="Unknown Model",
+            trouble="refused",
+        )
+
+    async def _best(self, selection: Selection) -> Pick | None:
+        """The first that can be used: those the settings name, those with a key, local servers, the tour."""
+        offers = list(self.offers.values())
+        for offer in offers:
+            if offer.origin == "local" and not offer.is_named:
+                continue
+            found = await self._reach(offer)
+            if isinstance(found, Reach) and (offer.is_named or not found.is_ambient):
+                model = await self._first_model(offer, found)
+                if model:
+                    return Pick(offer, found, await self._model(offer, found, model), selection)
+        return await self._best_local(selection)
+
+    async def _best_local(self, selection: Selection) -> Pick | None:
+        local = [
+            (offer, found)
+            for offer in self._own()
+            if offer.origin == "local" and is_loopback(offer.base_url)
+            if isinstance(found := await self._reach(offer), Reach)
+        ]
+        findings = await asyncio.gather(*(self._ask(offer, found) for offer, found in local))
+        for (offer, found), finding in zip(local, findings, strict=True):
+            if model := _best_of(finding.models):
+                described = describe(offer, model.id, model)
+                assert described is not None
+                return Pick(offer, found, described, selection)
+        return None
+
+    async def _first_model(self, offer: Offer, found: Reach) -> str:
+        if offer.default_large:
+            return offer.default_large
+        if offer.settings.models:
+            return offer.settings.models[0].id
+        best = _best_of((await self._ask(offer, found)).models) if _can_ask(offer) else None
+        return best.id if best else ""
+
+    async def _nothing_there(self, offer: Offer, found: Reach) -> ProviderError:
+        advice = f"name one as {offer.id}/MODEL"
+        if _can_ask(offer) and not (await self._ask(offer, found)).has_answered:
+            message = f"{offer.name} is chosen, but does not answer: start it, or {advice}."
+            return ProviderError(message, title="Provider Not Ready", trouble="connection")
+        message = f"{offer.name} is chosen, but none of its models: {advice}."
+        return ProviderError(message, title="Unknown Model", trouble="refused")
+
+    async def _model(self, offer: Offer, found: Reach, id: str) -> Described:
+        """Raises `ProviderError` if the provider has no such model, as far as anybody can tell."""
+        place = _place(offer, found)
+        remembered = self._discovery.known(place)
+        described = describe(offer, id, remembered.model(id) if remembered else None)
+        if described is not None:
+            if not described.info.context_window and _can_ask(offer):
+                self._discovery.ask_in_background(place)
+            return described
+        finding = await self._ask(offer, found) if _can_ask(offer) else Finding()
+        listed = finding.model(id) or finding.model(f"{id}:latest")
+        names = [model.info.model for model in models_of(offer, finding.models)]
+        if listed is None and names:
+            raise _unknown_model(offer.name, offer.id, id, names)
+        # Nobody says what there is. The server will know.
+        named = describe(offer, listed.id if listed else id, listed or Found(id))
+        assert named is not None
+        return named
+
+    # Asking
+
+    def _own(self) -> list[Offer]:
+        """Those of whom only they themselves know what they have."""
+        return [offer for offer in self.offers.values() if offer.origin in ("settings", "local") and _can_ask(offer)]
+
+    async def _ask(self, offer: Offer, found: Reach) -> Finding:
+        return await self._discovery.ask(_place(offer, found))
+
+    async def _reach(self, offer: Offer) -> Reach | Lack:
+        known = self._reached.get(offer.id)
+        if known is None:
+            known = self._reached[offer.id] = await asyncio.to_thread(reach, offer, self._sources)
+        return known
+
+    def _usable(self, offer: Offer, found: Reach | Lack) -> Reach:
+        if isinstance(found, Reach):
+            return found
+        raise ProviderError(
+            found.sentence, title="Provider Not Ready", trouble="credentials" if found.is_key else "refused"
+        )
+
+    # Showing
+
+    async def view(self, *, asks: bool) -> tuple[ProviderView, ...]:
+        """All of them. Servers are asked what they have, or only what is remembered is told."""
+        offers = list(self.offers.values())
+        unknown = [offer for offer in offers if offer.id not in self._reached]
+        self._reached |= await asyncio.to_thread(lambda: {offer.id: reach(offer, self._sources) for offer in unknown})
+        views = await asyncio.gather(*(self._view(offer, self._reached[offer.id], asks=asks) for offer in offers))
+        tour = ProviderView(
+            self._tour.provider, "Scripted", "scripted", (model_view(self._tour),), origin="scripted",
+            default_large_model_id=self._tour.model, default_small_model_id=self._tour.model,
+        )  # fmt: skip
+        return (*views, tour)
+
+    async def _view(self, offer: Offer, found: Reach | Lack, *, asks: bool) -> ProviderView:
+        if offer.origin == "catalog":
+            if offer.id not in self._views:
+                self._views[offer.id] = provider_view(offer, found, models_of(offer))
+            return self._views[offer.id]
+        finding: Finding | None = None
+        if isinstance(found, Reach) and _can_ask(offer):
+            is_ours = offer.is_named or is_loopback(found.base_url)
+            place = _place(offer, found)
+            finding = self._discovery.known(place)
+            if finding is None and is_ours and asks:
+                finding = await self._discovery.ask(place)
+            elif finding is None and is_ours:
+                self._discovery.ask_in_background(place)
+        models = models_of(offer, finding.models if finding else ())
+        if offer.origin == "local" and not models and isinstance(found, Reach):
+            found = Lack(f"{offer.name} does not answer at {offer.base_url}.")
+        return provider_view(offer, found, models)
+
+
+def _can_ask(offer: Offer) -> bool:
+    return offer.type == "openai-compat" and offer.settings.discover_models
+
+
+def _place(offer: Offer, found: Reach) -> Place:
+    headers = {"authorization": f"Bearer {found.api_key}"} if found.api_key else {}
+    headers |= {name.lower(): value for name, value in found.headers.items()}
+    return Place(found.base_url, _KINDS.get(offer.id, "openai"), tuple(sorted(headers.items())))
+
+
+def _best_of(models: Iterable[Found]) -> Found | None:
+    """One that is in memory, one that can use tools; else as the server lists them."""
+    ranked = sorted(models, key=lambda model: (model.tools is False, not model.is_loaded))
+    return ranked[0] if ranked else None
+
+
+def _meant(names: list[str]) -> str:
+    return f" Did you mean {' or '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}?" if names else ""
+
+
+def _unknown_model(who: str, provider: str, id: str, names: Iterable[str]) -> ProviderError:
+    return ProviderError(
+        f"There is no model {id} at {who}.{_meant(close_matches(id, names))} `holdfast models {provider}` lists them; "
+        f"one that is newer can be described under providers.{provider}.models.",
+        title="Unknown Model",
+        trouble="refused",
+    )

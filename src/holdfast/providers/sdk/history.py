@@ -1,0 +1,178 @@
+"""A request into the messages of pydantic-ai."""
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from pydantic_ai.messages import (
+    BinaryContent,
+    InstructionPart,
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserContent,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.tools import ToolDefinition
+
+from holdfast.domain import messages as ours
+from holdfast.domain import models
+from holdfast.providers.access import Access
+
+__all__ = ["conversation", "parameters"]
+
+_REDACTED = {"bedrock": "redacted_content"}
+
+
+def parameters(request: models.ModelRequest, access: Access) -> ModelRequestParameters:
+    """The system prompt and the tools. Their schemas are sent as they are."""
+    texts = [text for text in (access.system_prefix, request.system) if text.strip()]
+    tools = [
+        ToolDefinition(
+            name=spec.name,
+            description=spec.description,
+            parameters_json_schema=msgspec.json.decode(spec.parameters or "{}"),
+            strict=False,
+        )
+        for spec in request.tools
+    ]
+    instructions = [InstructionPart(content=ours.encodable(text)) for text in texts]
+    return ModelRequestParameters(function_tools=tools, instruction_parts=instructions or None)
+
+
+def conversation(messages: Sequence[ours.Message], info: models.ModelInfo, system: str) -> list[ModelMessage]:
+    """The messages, what belongs together in one. `system` is the name pydantic-ai has for the provider."""
+    out: list[ModelMessage] = []
+    for message in messages:
+        if message.role == "assistant":
+            out.append(_assistant(message, info, system))
+            continue
+        parts = list(_results(message, info) if message.role == "tool" else _user(message))
+        if out and isinstance(last := out[-1], ModelRequest):
+            last.parts = [*last.parts, *parts]
+        else:
+            out.append(ModelRequest(parts=parts))
+    return [_results_first(item) if isinstance(item, ModelRequest) else item for item in out]
+
+
+def _results_first(request: ModelRequest) -> ModelRequest:
+    """Results stand together behind their calls: what they show comes after the last of them."""
+    request.parts = sorted(request.parts, key=lambda part: not isinstance(part, ToolReturnPart))
+    return request
+
+
+def _user(message: ours.Message) -> Iterator[ModelRequestPart]:
+    content: list[UserContent] = []
+    for part in message.parts:
+        if isinstance(part, ours.TextPart):
+            content.append(part.data.text)
+        elif isinstance(part, ours.BinaryPart):
+            content.append(BinaryContent(part.data.data, media_type=part.data.mime_type))
+    yield UserPromptPart(content=content)
+
+
+def _results(message: ours.Message, info: models.ModelInfo) -> Iterator[ModelRequestPart]:
+    for result in message.tool_results:
+        content: Any = result.content
+        shown = _media(result)
+        if shown is not None and info.takes_media_in_results:
+            content = [result.content, shown]
+        yield ToolReturnPart(
+            tool_name=result.name,
+            content=content,
+            tool_call_id=result.tool_call_id,
+            outcome="failed" if result.is_error else "success",
+        )
+        if shown is not None and not info.takes_media_in_results:
+            yield UserPromptPart(content=[f"What {result.name} (call {result.tool_call_id}) shows:", shown])
+
+
+def _media(result: ours.ToolResult) -> BinaryContent | None:
+    if not result.data:
+        return None
+    return BinaryContent(base64.b64decode(result.data), media_type=result.mime_type)
+
+
+def _assistant(message: ours.Message, info: models.ModelInfo, system: str) -> ModelResponse:
+    is_own = message.provider == info.provider
+    marks = list(_marks(message)) if is_own else []
+    parts: list[ModelResponsePart] = []
+    calls = texts = 0
+    for part in message.parts:
+        match part:
+            case ours.TextPart(data=text):
+                details = _details(marks, "text", texts)
+                texts += 1
+                parts.append(
+                    TextPart(content=text.text, provider_name=system if details else None, provider_details=details)
+                )
+            case ours.ReasoningPart(data=thought) if is_own:
+                parts += _thoughts(thought, system)
+            case ours.ToolCallPart(data=call):
+                details = _details(marks, "call", calls)
+                calls += 1
+                parts.append(
+                    ToolCallPart(
+                        tool_name=call.name,
+                        args=call.input or "{}",
+                        tool_call_id=call.id,
+                        provider_name=system if details else None,
+                        provider_details=details,
+                    )
+                )
+            case _:
+                # Thoughts of another provider are sealed with a key that this one does not have.
+                pass
+    return ModelResponse(parts=parts, provider_name=system, model_name=message.model)
+
+
+def _details(marks: Sequence[dict[str, Any]], what: str, number: int) -> dict[str, Any] | None:
+    return next((mark.get("details") for mark in marks if mark.get(what) == number), None)
+
+
+def _thoughts(thought: ours.Reasoning, system: str) -> Iterable[ThinkingPart]:
+    if thought.thinking or thought.signature:
+        sealed = _unpacked(thought.signature)
+        if sealed.get("signature") or sealed.get("id") or sealed.get("details"):
+            yield ThinkingPart(
+                content=thought.thinking,
+                id=sealed.get("id"),
+                signature=sealed.get("signature"),
+                provider_name=system,
+                provider_details=sealed.get("details"),
+            )
+    for block in thought.redacted:
+        if not block.startswith("{"):
+            yield ThinkingPart(
+                content="",
+                id=_REDACTED.get(system, "redacted_thinking"),
+                signature=block,
+                provider_name=system,
+            )
+
+
+def _unpacked(signature: str) -> dict[str, Any]:
+    if signature.startswith("{"):
+        try:
+            value = msgspec.json.decode(signature)
+        except msgspec.DecodeError:
+            return {}
+        return value if isinstance(value, dict) else {}
+    return {"signature": signature}
+
+
+def _marks(message: ours.Message) -> Iterator[dict[str, Any]]:
+    """What a provider wants back with a text or a call, kept beside the thoughts."""
+    for part in message.parts:
+        if isinstance(part, ours.ReasoningPart):
+            for block in part.data.redacted:
+                if block.startswith("{"):
+                    yield _unpacked(block)

@@ -1,0 +1,57 @@
+"""OpenAI, by its responses and its chat wire, and Azure."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+from openai import AsyncOpenAI
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.azure import AzureProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from holdfast.domain.models import ModelInfo
+from holdfast.providers.access import Access
+
+__all__ = ["build", "build_azure", "build_chat", "build_responses", "refine"]
+
+
+def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIChatModel | OpenAIResponsesModel:
+    """OpenAI itself has the better of its wires; others that say they are OpenAI mostly have the older one."""
+    host = urlsplit(access.base_url).hostname or "api.openai.com"
+    return (build_responses if host.endswith("openai.com") else build_chat)(info, access, client)
+
+
+def build_chat(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIChatModel:
+    return OpenAIChatModel(info.model, provider=_provider(access, client))
+
+
+def build_responses(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIResponsesModel:
+    return OpenAIResponsesModel(info.model, provider=_provider(access, client))
+
+
+def build_azure(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIChatModel:
+    provider = AzureProvider(
+        azure_endpoint=access.base_url,
+        api_version=access.extras.get("api_version") or None,
+        api_key=access.api_key,
+        http_client=client,
+    )
+    provider.client.max_retries = 0
+    return OpenAIChatModel(info.model, provider=provider)
+
+
+def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
+    """Nothing is kept at OpenAI; the reasoning comes along encrypted, so that it can be handed back."""
+    own = {"openai_store": False, "openai_reasoning_summary": "auto", "openai_prompt_cache_key": session}
+    return own | settings
+
+
+def _provider(access: Access, client: httpx2.AsyncClient) -> OpenAIProvider:
+    sdk = AsyncOpenAI(
+        api_key=access.api_key or "none",
+        base_url=access.base_url or "https://api.openai.com/v1",
+        default_headers=access.headers,
+        http_client=client,
+        max_retries=0,
+    )
+    return OpenAIProvider(openai_client=sdk)

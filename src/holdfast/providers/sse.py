@@ -1,0 +1,52 @@
+"""Server-sent events out of bytes that come in any pieces. Pure."""
+
+__all__ = ["Events"]
+
+_MARK = b"\xef\xbb\xbf"
+
+
+class Events:
+    """Feed it bytes, get the data of the events that are complete. Names, ids and comments are passed over.
+
+    The lines of an event with several are joined by newlines. A piece of a long line costs only itself.
+    """
+
+    def __init__(self) -> None:
+        self._tail: list[bytes] = []
+        self._data: list[bytes] = []
+        self._is_first = True
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if b"\n" not in data:
+            if data:
+                self._tail.append(data)
+            return []
+        if self._tail:
+            self._tail.append(data)
+            data = b"".join(self._tail)
+        *lines, rest = data.split(b"\n")
+        self._tail = [rest] if rest else []
+        return self._read(lines)
+
+    def end(self) -> list[bytes]:
+        """Nothing more will come. Some servers leave out the empty line after their last event."""
+        lines, self._tail = [b"".join(self._tail)], []
+        return self._read([*lines, b""])
+
+    def _read(self, lines: list[bytes]) -> list[bytes]:
+        if self._is_first:
+            self._is_first = False
+            lines[0] = lines[0].removeprefix(_MARK)
+        events: list[bytes] = []
+        data = self._data
+        for line in lines:
+            text = line[:-1] if line[-1:] == b"\r" else line
+            if text[:5] == b"data:":
+                data.append(text[6:] if text[5:6] == b" " else text[5:])
+            elif not text and data:
+                events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                data.clear()
+            elif text[:6] == b"error:":
+                # No field of the standard, but some servers report a failure so.
+                events.append(b'{"error":%s}' % text[6:])
+        return events

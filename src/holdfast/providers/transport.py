@@ -1,0 +1,128 @@
+"""Our connections below httpx2: its requests, addresses and certificates, and its clients for the SDKs.
+
+This module imports httpx2, which takes a while: nobody imports it but `holdfast.providers.client`, in a thread.
+"""
+
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+
+from holdfast.providers.connections import Connection, ConnectionBroken, Connections, NotReached, Origin, Reply
+from holdfast.providers.watch import CURRENT, Watch
+
+__all__ = ["CONNECT_SECONDS", "Transport", "certificates", "has_certificates", "make_client"]
+
+CONNECT_SECONDS = 30.0
+_READ_SECONDS = 300.0
+_MOST_PAGE = 4_000
+_tls: list[ssl.SSLContext] = []
+
+
+def certificates() -> ssl.SSLContext:
+    """Reads the certificates of the system, once. Slow."""
+    if not _tls:
+        _tls.append(httpx2.create_ssl_context())
+    return _tls[0]
+
+
+def has_certificates() -> bool:
+    return bool(_tls)
+
+
+def make_client(*, is_direct: bool) -> httpx2.AsyncClient:
+    """With connections of ours, or httpx2's own, which know their way through proxies."""
+    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+    if is_direct:
+        return httpx2.AsyncClient(transport=Transport(), timeout=timeout, trust_env=False)
+    return httpx2.AsyncClient(verify=certificates(), timeout=timeout)
+
+
+class _Body(httpx2.AsyncByteStream):
+    """What httpx2 and those above it read from."""
+
+    def __init__(self, connection: Connection, page: Watch | None) -> None:
+        self._connection = connection
+        self._page = page
+        self._is_closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while body := await self._connection.read():
+                if self._page is not None and self._page.page is not None:
+                    status, seen = self._page.page
+                    self._page.page = status, (seen + body)[:_MOST_PAGE]
+                yield body
+        except ConnectionBroken as error:
+            raise httpx2.ReadError(str(error)) from error
+
+    async def aclose(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._connection.release()
+
+
+class Transport(httpx2.AsyncBaseTransport):
+    """HTTP/1.1 without detours. A request is under the watch that is named in its extensions, or is current."""
+
+    def __init__(self) -> None:
+        self.connections = Connections()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        timeouts: dict[str, Any] = request.extensions.get("timeout", {})
+        watch = request.extensions.get("watch") or CURRENT.get()
+        if watch is None:
+            seconds = timeouts.get("read") or _READ_SECONDS
+            watch = Watch(seconds, seconds)
+            watch.start()
+        body = await request.aread()
+        try:
+            connection, reply = await self._exchange(request, body, watch, timeouts.get("connect") or CONNECT_SECONDS)
+        except NotReached as error:
+            raise httpx2.ConnectError(str(error)) from error
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout("no connection was made in time") from error
+        except ConnectionBroken as error:
+            raise httpx2.RemoteProtocolError(str(error)) from error
+        is_page = any(name.lower() == b"content-type" and b"text/html" in value for name, value in reply.headers)
+        if is_page:
+            watch.page = reply.status, b""
+        stream = _Body(connection, watch if is_page else None)
+        extensions = {"http_version": b"HTTP/1.1", "connection": connection}
+        return httpx2.Response(reply.status, headers=reply.headers, stream=stream, extensions=extensions)
+
+    async def _exchange(
+        self, request: httpx2.Request, body: bytes, watch: Watch, seconds: float
+    ) -> tuple[Connection, Reply]:
+        url = request.url
+        is_secure = url.scheme == "https"
+        origin = Origin(url.host, url.port or (443 if is_secure else 80), is_secure)
+        message = _head(request), body
+        if (kept := self.connections.waiting(origin)) is not None:
+            try:
+                return kept, await _ask(kept, message, watch)
+            except ConnectionBroken:
+                # A server may close a connection just when we send: then it has seen nothing of it.
+                if kept.has_heard or watch.is_over:
+                    raise
+        fresh = await self.connections.make(origin, certificates() if is_secure else None, seconds)
+        return fresh, await _ask(fresh, message, watch)
+
+    async def aclose(self) -> None:
+        self.connections.close()
+
+
+async def _ask(connection: Connection, message: tuple[bytes, bytes], watch: Watch) -> Reply:
+    try:
+        connection.send(message, watch)
+        return await connection.head()
+    except BaseException:
+        connection.hang_up()
+        raise
+
+
+def _head(request: httpx2.Request) -> bytes:
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    lines += [b"%s: %s" % pair for pair in request.headers.raw]
+    return b"\r\n".join(lines) + b"\r\n\r\n"

@@ -1,0 +1,73 @@
+"""What goes on in a workspace beside the conversation: commands a person types, background jobs, the sandbox, trust."""
+
+import time
+
+from holdfast.config.problems import dotted
+from holdfast.domain.errors import BadRequest, ToolError
+from holdfast.domain.ids import SessionId
+from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
+from holdfast.domain.messages import ShellCommand
+from holdfast.domain.sandbox import SandboxState
+from holdfast.protocol.bodies import TrustBody, WithheldKey
+from holdfast.server.calls import Call
+
+__all__ = ["get_sandbox", "get_trust", "job_output", "kill_job", "list_jobs", "run_shell", "set_trust"]
+
+
+async def run_shell(call: Call) -> ShellResult:
+    """A line that a person typed. It ends when they leave; what it said is part of the conversation."""
+    desk = call.desk
+    line = call.body.command
+    if not line.strip():
+        raise BadRequest("The command is empty.")
+    try:
+        await desk.outfit.confine()
+        environment = dict(item.partition("=")[::2] for item in desk.env)
+        result = await desk.outfit.shell.call(line, desk.path, environment, columns=call.body.term_width)
+    except ToolError as error:
+        raise BadRequest(str(error)) from None
+    await desk.workspace.sessions.note_shell(call.session, ShellCommand(line, result.output, result.exit_code))
+    return result
+
+
+async def list_jobs(call: Call) -> tuple[JobInfo, ...]:
+    return call.desk.outfit.jobs.list(SessionId(call.query["session_id"]) if call.query.get("session_id") else None)
+
+
+async def job_output(call: Call) -> JobOutput:
+    return call.desk.outfit.jobs.output(call.params["job_id"])
+
+
+async def kill_job(call: Call) -> JobOutput:
+    return await call.desk.outfit.jobs.kill(call.params["job_id"])
+
+
+async def get_sandbox(call: Call) -> SandboxState:
+    try:
+        return await call.desk.outfit.confine()
+    except ToolError as error:
+        raise BadRequest(str(error)) from None
+
+
+async def get_trust(call: Call) -> TrustBody:
+    """Whether the project's own settings are in force, and what is withheld until they are."""
+    reading = call.desk.outfit.configuration.reading()
+    project = reading.project
+    withheld = tuple(WithheldKey(dotted(item.path), item.file, item.line) for item in reading.withheld)
+    return TrustBody(project.is_trusted or not project.files, project.files, project.digest, withheld)
+
+
+async def set_trust(call: Call) -> TrustBody:
+    """Trust is given to what was shown: the digest has to be the one of the files as they are."""
+    configuration = call.desk.outfit.configuration
+    project = configuration.reading().project
+    if not project.files:
+        raise BadRequest("This project has no settings of its own: there is nothing to trust.")
+    if call.body.trusted:
+        if call.body.digest != project.digest:
+            raise BadRequest("The project's files are not what was shown: look at them again.")
+        configuration.trust.trust(project.anchor, project.digest, at=time.time())
+    else:
+        configuration.trust.revoke(project.anchor)
+    call.desk.tell_of_change()
+    return await get_trust(call)

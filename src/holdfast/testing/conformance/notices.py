@@ -1,0 +1,76 @@
+"""Asks and answers: said, numbered, and kept like every other event."""
+
+from holdfast.domain.asks import (
+    Choice,
+    PermissionNotification,
+    PermissionRequest,
+    Question,
+    QuestionNotification,
+    QuestionRequest,
+)
+from holdfast.domain.events import (
+    AskEvent,
+    Change,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
+)
+from holdfast.domain.ids import RunId, SessionId, ToolCallId
+from holdfast.domain.ledger import Admit, Announce
+from holdfast.testing.conformance.subject import Check, Desk, Subject, run
+
+__all__ = ["CHECKS"]
+
+SESSION, CALL = SessionId("s"), ToolCallId("c")
+QUESTIONS = (
+    Question("q", "single_choice", "Which?", "Where", "**bold**", (Choice("a", "A", "first"), Choice("b", "B"))),
+)
+EVENTS: tuple[AskEvent, ...] = (
+    PermissionRequestEvent(
+        Change("created", PermissionRequest("p", SESSION, CALL, "bash", "run", "execute", {"command": "é"}, "/w"))
+    ),
+    PermissionNotificationEvent(Change("created", PermissionNotification(CALL, granted=False, denied=False))),
+    PermissionNotificationEvent(
+        Change("created", PermissionNotification(CALL, granted=True, denied=False, id="p", by="c1", action="allow"))
+    ),
+    QuestionRequestEvent(Change("created", QuestionRequest("b", SESSION, CALL, QUESTIONS, "Ready?", "", RunId("r")))),
+    QuestionNotificationEvent(Change("created", QuestionNotification("b", SESSION, "c1", withdrawn=True))),
+)
+
+
+async def what_is_announced_is_numbered_and_comes_back_whole(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    start = (await subject.ledger.bounds(desk.id))[1]
+    receipt = await desk.do(*(Announce(event) for event in EVENTS))
+    assert [entry.number for entry in receipt.entries] == list(range(start + 1, start + 1 + len(EVENTS)))
+    assert receipt.runs == ()
+    assert [event for _, event in await desk.events(start)] == list(EVENTS)
+
+
+async def what_is_announced_outlives_a_crash(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.do(*(Announce(event) for event in EVENTS))
+    await subject.crash()
+    desk = await Desk.open(subject.ledger)
+    assert [event for _, event in await desk.events()][-len(EVENTS) :] == list(EVENTS)
+
+
+async def it_changes_no_row(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.do(Admit(run("r"), b"h"))
+    before = await subject.ledger.snapshot(desk.id, SESSION)
+    await desk.do(Announce(EVENTS[0]))
+    after = await subject.ledger.snapshot(desk.id, SESSION)
+    assert (after.sessions, after.messages, after.runs) == (before.sessions, before.messages, before.runs)
+    assert after.cursor == before.cursor + 1
+
+
+CHECKS = tuple(
+    Check(check)
+    for check in (
+        what_is_announced_is_numbered_and_comes_back_whole,
+        what_is_announced_outlives_a_crash,
+        it_changes_no_row,
+    )
+)

@@ -1,0 +1,148 @@
+"""Commands that do not want to end, and the check that they do: nothing survives a cancel, or the server.
+
+Each shape is a line for bash. It says `ready` when the process that is hard to catch exists, and every process
+of it has the token on its command line, so that whoever survives can be found from outside.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import sys
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from holdfast.workspace.guard import Guard, TreeEnd
+from holdfast.workspace.process import Launch, Processes, Running
+
+__all__ = ["SHAPES", "Watched", "launch_of", "new_token", "start_shape", "survivors", "try_tree"]
+
+_PYTHON = "exec '{python}' -I -S -c '{code}' {token}"
+
+SHAPES: dict[str, str] = {
+    "own session": "setsid bash -c 'echo ready; exec sleep {token}' & wait",
+    "double fork": "( ( bash -c 'echo ready; exec sleep {token}' & ) & ); exec sleep {token}",
+    "trapped TERM": "trap '' TERM; echo ready; while :; do sleep {token}; done",
+    "deaf to all": _PYTHON.replace(
+        "{code}",
+        "import signal, time; "
+        "[signal.signal(n, signal.SIG_IGN) for n in range(1, 32) if n not in (9, 17, 19)]; "
+        'print("ready", flush=True); [time.sleep(99) for _ in iter(int, 1)]',
+    ),
+    "stopped child": "sleep {token} & kill -STOP $!; echo ready; wait",
+    "stopped group": "sleep {token} & echo ready; kill -STOP 0",
+    "bounded fork bomb": (
+        "f() {{ if [ $1 -gt 0 ]; then f $(($1-1)) & f $(($1-1)) & wait; else exec sleep {token}; fi; }}; "
+        "f 4 & echo ready; wait"
+    ),
+    "fork loop": _PYTHON.replace(
+        "{code}", 'import os; print("ready", flush=True); [os._exit(0) for _ in iter(int, 1) if os.fork()]'
+    ),
+    "fork loop in new sessions": _PYTHON.replace(
+        "{code}",
+        'import os; print("ready", flush=True); [os._exit(0) if os.fork() else os.setsid() for _ in iter(int, 1)]',
+    ),
+    "respawner": (
+        "setsid bash -c 'trap \"\" TERM INT HUP; echo ready; while :; do sleep {token}; done' & "
+        "while :; do sleep {token}; done"
+    ),
+    "daemon that holds stdout": _PYTHON.replace(
+        "{code}",
+        "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
+        'print("ready", flush=True); [time.sleep(99) for _ in iter(int, 1)]',
+    ),
+    "user of a PTY": _PYTHON.replace(
+        "{code}",
+        "import os, pty; child, terminal = pty.fork(); "
+        'child or os.execvp("sleep", ["sleep", "{token}"]); print("ready", flush=True); os.read(terminal, 9)',
+    ),
+    "zombie parent": _PYTHON.replace(
+        "{code}",
+        "import os, time; [os.fork() or os._exit(0) for _ in range(5)]; "
+        'print("ready", flush=True); [time.sleep(99) for _ in iter(int, 1)]',
+    ),
+    "nohup and disown": "nohup sleep {token} >/dev/null 2>&1 & disown; echo ready; exec sleep {token}",
+    "cleaned environment": "env -i setsid bash -c 'echo ready; exec sleep {token}' & wait",
+    "chain of programs": (
+        "export LOOP='[ $1 -eq 20 ] && echo ready; exec bash -c \"$LOOP\" {token} $(($1+1))'; "
+        'exec bash -c "$LOOP" {token} 1'
+    ),
+    "no descriptors": "bash -c 'exec 0<&- 1>&- 2>&-; exec sleep {token}' & echo ready; wait",
+}
+"""At least twelve, by name."""
+
+
+def new_token() -> str:
+    """Something `sleep` takes for a long time and that stands on no other command line."""
+    return f"9999.{secrets.randbits(60):020}"
+
+
+def launch_of(shape: str, token: str, cwd: str = "/") -> Launch:
+    line = SHAPES[shape].format(python=sys.executable, token=token)
+    env = {"PATH": os.environ.get("PATH", os.defpath)}
+    return Launch(("/bin/bash", "-c", line, token), cwd, env, linger=None)
+
+
+def survivors(token: str) -> list[str]:
+    """The command lines of what still runs."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                if token in line:
+                    found.append(f"{name}: {line}")
+    return found
+
+
+class Watched:
+    """A shape that runs. `ready` is set when it says so."""
+
+    def __init__(self, processes: Processes, shape: str) -> None:
+        self.token = new_token()
+        self.ready = asyncio.Event()
+        self.running: Running = processes.start(launch_of(shape, self.token), say=self._say)
+
+    def _say(self, text: str) -> None:
+        if "ready" in text:
+            self.ready.set()
+
+    async def stop(self, grace: float) -> TreeEnd:
+        """Stop it; the end must mean that nothing is left."""
+        end = await self.running.stopped(grace)
+        left = survivors(self.token)
+        assert not left, f"survivors: {left}"
+        assert not end.left
+        return end
+
+
+async def start_shape(processes: Processes, shape: str) -> Watched:
+    """Start a shape and wait until it is ready."""
+    watched = Watched(processes, shape)
+    await watched.ready.wait()
+    return watched
+
+
+async def _try(seed: int) -> None:
+    chance = random.Random(seed)
+    containment: Literal["namespace", "tree"] = chance.choice(("namespace", "tree"))
+    guard = Guard(containment)
+    with tempfile.TemporaryDirectory() as spills:
+        processes = Processes(guard, Path(spills))
+        try:
+            shapes = chance.choices(sorted(SHAPES), k=4)
+            for watched in [Watched(processes, shape) for shape in shapes]:
+                if chance.random() < 0.5:
+                    await watched.ready.wait()
+                else:
+                    await asyncio.sleep(chance.random() / 20)
+                await watched.stop(chance.choice((0.0, 0.02, 0.1)))
+        finally:
+            await guard.close()
+
+
+def try_tree(seed: int) -> None:
+    """A few shapes, stopped at any moment: for `scripts/long`."""
+    asyncio.run(_try(seed))

@@ -1,0 +1,1 @@
+"""What providers say, in their own tongues, from one neutral script."""

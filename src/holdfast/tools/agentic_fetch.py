@@ -1,0 +1,71 @@
+"""Ask a question about pages on the web: a helper reads them."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.domain.errors import PermissionDenied, ToolError
+from holdfast.domain.tools import Errand, Permit, ToolContext, ToolOutcome
+from holdfast.tools.base import BaseTool
+from holdfast.tools.fetch import read_page
+from holdfast.workspace.web import Target, Web, checked
+
+__all__ = ["AgenticFetch", "AgenticFetchArguments", "WebFetch", "WebFetchArguments"]
+
+_SECONDS = 60
+
+
+class AgenticFetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to find out, and where to begin."""
+
+    prompt: Annotated[str, Meta(description="What you want to know.")]
+    url: Annotated[str, Meta(description="The page to begin with, if you know it.")] = ""
+
+
+class AgenticFetch(BaseTool[AgenticFetchArguments]):
+    """One permission covers the pages a helper reads: all of them are on the open internet."""
+
+    name = "agentic_fetch"
+    is_parallel = True
+    arguments = AgenticFetchArguments
+
+    async def act(self, context: ToolContext, arguments: AgenticFetchArguments) -> ToolOutcome:
+        if not arguments.prompt.strip():
+            raise ToolError("The prompt is empty: say what you want to know.")
+        params: dict[str, object] = {"prompt": arguments.prompt}
+        begin = ""
+        if arguments.url:
+            params["url"] = checked(arguments.url).url
+            begin = f"Begin with {params['url']}\n\n"
+        what = f"Let a helper read pages on the web: {arguments.url or arguments.prompt}"
+        await context.permit(Permit(self.name, "fetch", context.workspace_path, what, params))
+        return ToolOutcome(await context.send(Errand(begin + arguments.prompt, "Fetch Analysis", "fetch")))
+
+
+class WebFetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which page."""
+
+    url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
+
+
+class WebFetch(BaseTool[WebFetchArguments]):
+    """For helpers whose errand was permitted. It never reaches this machine or a private network."""
+
+    name = "web_fetch"
+    is_parallel = True
+    arguments = WebFetchArguments
+
+    def __init__(self, web: Web | None = None) -> None:
+        super().__init__()
+        self._web = web or Web()
+
+    async def act(self, context: ToolContext, arguments: WebFetchArguments) -> ToolOutcome:
+        target = checked(arguments.url)
+        await _only_the_open_internet(target)
+        return await read_page(self._web, target, _only_the_open_internet, context.environment, _SECONDS)
+
+
+async def _only_the_open_internet(target: Target) -> None:
+    if target.note:
+        raise PermissionDenied(f"{target.host} is {target.note}: helpers may not go there.", stops_turn=False)

@@ -1,0 +1,169 @@
+"""Run a command line."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.jobs import JobInfo, NoRoomForJobs
+from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
+from holdfast.tools.base import BaseTool, metadata
+from holdfast.workspace.guard import TreeEnd
+from holdfast.workspace.jobs import Job, Jobs
+from holdfast.workspace.process import Running
+from holdfast.workspace.shell_call import Shell
+
+__all__ = ["Bash", "BashArguments", "BashTimes", "output_text"]
+
+_LEFT_RUNNING = (
+    "[Processes that the command had left running were stopped. For something that is to go on, set run_in_background.]"
+)
+
+
+class BashTimes(msgspec.Struct, frozen=True):
+    """Seconds. `early`: how long a background job is watched for a failure at its start."""
+
+    auto_background: float = 60.0
+    early: float = 1.0
+
+
+class BashArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    command: str
+    description: str = ""
+    working_dir: str = ""
+    run_in_background: bool = False
+    auto_background_after: int = 0
+
+
+class Bash(BaseTool[BashArguments]):
+    """One for each workspace, as its jobs are."""
+
+    name = "bash"
+    arguments = BashArguments
+
+    def __init__(self, shell: Shell, jobs: Jobs, times: BashTimes | None = None) -> None:
+        super().__init__()
+        self._shell = shell
+        self._jobs = jobs
+        self._times = times or BashTimes()
+
+    async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
+        cwd = _directory(context, arguments)
+        params = {**msgspec.to_builtins(arguments), "working_dir": cwd}
+        what = f"Execute command: {arguments.command}"
+        await context.permit(Permit(self.name, "execute", cwd, what, params, arguments.command))
+        if arguments.run_in_background:
+            self._jobs.check_room()
+        launch = self._shell.launch(arguments.command, cwd, context.environment)
+        call = _Call(context, arguments, cwd, context.now_ms())
+        # Nothing waits between here and the `try`: a cancel finds either no process or one that it stops.
+        running = self._shell.processes.start(launch, say=context.say)
+        try:
+            return await self._watch(call, running)
+        except BaseException:
+            if call.is_handed_over:
+                raise
+            await running.stopped(self._shell.processes.grace)
+            raise
+
+    async def _watch(self, call: "_Call", running: Running) -> ToolOutcome:
+        if call.arguments.run_in_background:
+            job = self._jobs.add(call.job(), running)
+            try:
+                await _wait(running, self._times.early)
+                if not job.is_over:
+                    return self._hand_over(call, job)
+            finally:
+                if not call.is_handed_over:
+                    self._jobs.remove(job)
+            return call.outcome(running, running.ended.result())
+        seconds = call.arguments.auto_background_after
+        await _wait(running, seconds if seconds > 0 else self._times.auto_background)
+        if not running.ended.done() and not running.exited.done():
+            try:
+                return self._hand_over(call, self._jobs.add(call.job(), running))
+            except NoRoomForJobs:
+                # It stays in the foreground: it can still be cancelled there.
+                pass
+        return call.outcome(running, await running.until_ended())
+
+    def _hand_over(self, call: "_Call", job: Job) -> ToolOutcome:
+        call.is_handed_over = True
+        job.running.go_silent()
+        return call.background(job)
+
+
+class _Call:
+    """What the results of one call have in common."""
+
+    def __init__(self, context: ToolContext, arguments: BashArguments, cwd: str, start_ms: int) -> None:
+        self.arguments = arguments
+        self.is_handed_over = False
+        self._context = context
+        self._cwd = cwd
+        self._start_ms = start_ms
+
+    def job(self) -> JobInfo:
+        context, arguments = self._context, self.arguments
+        about = (arguments.command, arguments.description, self._cwd, self._start_ms)
+        return JobInfo("", context.session_id, context.run_id, *about)
+
+    def outcome(self, running: Running, end: TreeEnd) -> ToolOutcome:
+        if end.error:
+            raise ToolError(end.error)
+        text = output_text(running.stdout.shown(), running.stderr.shown(), end.code, _remark(end))
+        return ToolOutcome(f"{text}\n\n<cwd>{self._cwd}</cwd>" if text else "no output", self._metadata(text))
+
+    def background(self, job: Job) -> ToolOutcome:
+        output = job.output()
+        text = output_text(output.stdout, output.stderr, None)
+        told = (
+            f"The command goes on in the background as job {job.info.id}.\n"
+            f'Read it with job_output {{"shell_id": "{job.info.id}"}}, stop it with job_kill.'
+        )
+        so_far = f"\n\nSo far it has said:\n{text}" if text else ""
+        seen = self._metadata(text, background=True, shell_id=job.info.id)
+        return ToolOutcome(f"{told}{so_far}\n\n<cwd>{self._cwd}</cwd>", seen)
+
+    def _metadata(self, output: str, **more: object) -> str:
+        return metadata(
+            start_time=self._start_ms,
+            end_time=self._context.now_ms(),
+            output=output,
+            description=self.arguments.description,
+            working_directory=self._cwd,
+            **more,
+        )
+
+
+async def _wait(running: Running, seconds: float) -> None:
+    """Until it is over, or for so long."""
+    await asyncio.wait([running.ended], timeout=seconds)
+
+
+def output_text(stdout: str, stderr: str, code: int | None, remark: str = "") -> str:
+    """What was said, then how it ended, if that is worth a word."""
+    exit_line = f"Exit code {code}" if code else ""
+    parts = (stdout.rstrip("\n"), stderr.rstrip("\n"), remark, exit_line)
+    return "\n".join(part for part in parts if part)
+
+
+def _remark(end: TreeEnd) -> str:
+    if end.left:
+        numbers = ", ".join(map(str, end.left))
+        return f"[These processes run as another user and could not be stopped: {numbers}.]"
+    if end.code is None:
+        return "[The command was stopped before it was done.]"
+    return _LEFT_RUNNING if end.was_killed else ""
+
+
+def _directory(context: ToolContext, arguments: BashArguments) -> str:
+    if not arguments.command.strip():
+        raise ToolError("The command is empty: say what to run.")
+    if "\0" in arguments.command or "\0" in arguments.working_dir:
+        raise ToolError("A command cannot contain a NUL character.")
+    place = Path(context.workspace_path, arguments.working_dir).resolve()
+    if not place.is_dir():
+        raise ToolError(f"{place} is not a directory: choose another working_dir, or leave it out.")
+    return str(place)

@@ -1,0 +1,89 @@
+"""Save a file from the web."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.tools.base import BaseTool
+from holdfast.tools.changing import place_of
+from holdfast.tools.fetch import permit_web, whole_seconds, without_clock
+from holdfast.workspace.drafts import Draft
+from holdfast.workspace.files import Place, look
+from holdfast.workspace.web import Answer, Web, checked
+
+__all__ = ["Download", "DownloadArguments"]
+
+_SECONDS = 300
+_MOST_SECONDS = 600
+_MOST_BYTES = 512 * 1024 * 1024
+_BUFFER = 1 << 20
+_PAUSE = 1.0
+
+
+class DownloadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
+    file_path: Annotated[str, Meta(description="The new file, absolute or from the workspace's directory.")]
+    timeout: Annotated[int, Meta(description="Seconds, 600 at most.")] = _SECONDS
+
+
+class Download(BaseTool[DownloadArguments]):
+    name = "download"
+    arguments = DownloadArguments
+
+    def __init__(self, web: Web | None = None, most: Callable[[], int] = lambda: _MOST_BYTES) -> None:
+        super().__init__()
+        self._web = web or Web()
+        self._most = most
+
+    async def act(self, context: ToolContext, arguments: DownloadArguments) -> ToolOutcome:
+        target = checked(arguments.url)
+        place = await place_of(context, arguments.file_path)
+        if await asyncio.to_thread(look, place) is not None:
+            raise ToolError(f"{place.name} exists already. Choose another name, or remove it first.")
+        seconds = whole_seconds(arguments.timeout, _SECONDS, _MOST_SECONDS)
+        params: dict[str, object] = {"url": target.url, "file_path": place.path, "timeout": seconds}
+        ask = permit_web(context, self.name, "download", place.path, params)
+        await ask(target)
+        draft = Draft(place, None)
+        deadline = asyncio.timeout(seconds)
+        try:
+            consent = without_clock(deadline, ask)
+            async with deadline, self._web.get(target, consent, context.environment) as answer:
+                if answer.status != 200:
+                    raise ToolError(f"{target.host} answered with status {answer.status}; nothing was saved.")
+                await self._save(context, place, draft, answer)
+            # Nothing waits between the last piece and this: a cancel has come before, or it comes too late.
+            draft.put()
+        except TimeoutError:
+            raise ToolError(f"The download took longer than {seconds} s and was given up.") from None
+        finally:
+            draft.give_up()
+        kind = answer.content_type or "an unknown type"
+        return ToolOutcome(f"Saved {draft.size:,} bytes ({kind}) from {answer.url} as {place.name}.")
+
+    async def _save(self, context: ToolContext, place: Place, draft: Draft, answer: Answer) -> None:
+        most = self._most()
+        if answer.length is not None and answer.length > most:
+            raise ToolError(f"The file has {answer.length:,} bytes; at most {most:,} are saved.")
+        await asyncio.to_thread(draft.open)
+        buffer = bytearray()
+        told, size = time.monotonic(), 0
+        async for piece in answer.pieces():
+            buffer += piece
+            size += len(piece)
+            if size > most:
+                raise ToolError(f"The file is larger than {most:,} bytes and was not saved as {place.name}.")
+            if len(buffer) >= _BUFFER:
+                await asyncio.to_thread(draft.add, bytes(buffer))
+                buffer.clear()
+            if time.monotonic() - told > _PAUSE:
+                told = time.monotonic()
+                context.say(f"{size:,} of {answer.length:,} bytes\n" if answer.length else f"{size:,} bytes\n")
+        await asyncio.to_thread(draft.add, bytes(buffer))
+        await asyncio.to_thread(draft.finish)

@@ -1,0 +1,54 @@
+"""Find files by their names."""
+
+import posixpath
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.settings import ToolSettings
+from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.tools.base import BaseTool, metadata
+from holdfast.tools.grep import search_environment, searched
+from holdfast.workspace.paths import is_within
+from holdfast.workspace.search import Search, Searcher
+
+__all__ = ["Glob", "GlobArguments"]
+
+_SECONDS = 30.0
+
+
+class GlobArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pattern: Annotated[str, Meta(min_length=1, description='Such as "*.py", "src/**/*.{ts,tsx}" or "**/test_*".')]
+    path: Annotated[str, Meta(description="The directory to look in; the workspace's if left out.")] = "."
+
+
+class Glob(BaseTool[GlobArguments]):
+    name = "glob"
+    arguments = GlobArguments
+    is_parallel = True
+
+    def __init__(self, searcher: Searcher | None = None, settings: Callable[[], ToolSettings] = ToolSettings) -> None:
+        super().__init__()
+        self._searcher = searcher or Searcher()
+        self._settings = settings
+
+    async def act(self, context: ToolContext, arguments: GlobArguments) -> ToolOutcome:
+        place, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
+        if not is_folder:
+            raise ToolError(f"{place.name} is a file: give the directory to look in.")
+        pattern = arguments.pattern
+        if is_within(place.path, pattern):
+            pattern = pattern.removeprefix(place.path)
+        seconds = self._settings().glob.get("timeout", 0) / 1e9 or _SECONDS
+        where = Search(place.root, place.path, search_environment(context), seconds)
+        found = await self._searcher.files(where, pattern)
+        lines = [posixpath.join(place.path, path) for path in found.paths]
+        if found.is_truncated:
+            lines += ["", "(there are more: use a sharper pattern or path)"]
+        if found.is_late:
+            lines += ["", f"(the search was stopped after {seconds:g} s: give a path)"]
+        told = metadata(number_of_files=len(found.paths), truncated=found.is_truncated or found.is_late)
+        return ToolOutcome("\n".join(lines).strip() or "No files found", told)

@@ -1,0 +1,86 @@
+"""Search the contents of files."""
+
+import asyncio
+import os
+import posixpath
+import stat
+from collections.abc import Callable
+from itertools import groupby
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.settings import ToolSettings
+from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
+from holdfast.tools.base import BaseTool, metadata
+from holdfast.tools.changing import place_of
+from holdfast.workspace.files import Place, look
+from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
+
+__all__ = ["Grep", "GrepArguments", "search_environment", "searched"]
+
+_SECONDS = 5.0
+_NEEDED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "XDG_CONFIG_HOME")
+
+
+class GrepArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pattern: Annotated[str, Meta(min_length=1, description="A regular expression, tried on each line.")]
+    path: Annotated[str, Meta(description="A directory or one file; the workspace's if left out.")] = "."
+    include: Annotated[str, Meta(description='Only files that fit, such as "*.py" or "src/**/*.{ts,tsx}".')] = ""
+    literal_text: Annotated[bool, Meta(description="Take the pattern as plain text.")] = False
+
+
+class Grep(BaseTool[GrepArguments]):
+    name = "grep"
+    arguments = GrepArguments
+    is_parallel = True
+
+    def __init__(self, searcher: Searcher | None = None, settings: Callable[[], ToolSettings] = ToolSettings) -> None:
+        super().__init__()
+        self._searcher = searcher or Searcher()
+        self._settings = settings
+
+    async def act(self, context: ToolContext, arguments: GrepArguments) -> ToolOutcome:
+        if "\n" in arguments.pattern:
+            raise ToolError("The pattern has a line break in it, and lines are searched one by one: leave it out.")
+        place, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
+        seconds = self._settings().grep.get("timeout", 0) / 1e9 or _SECONDS
+        where = Search(place.root, place.path, search_environment(context), seconds)
+        ask = GrepAsk(arguments.pattern, arguments.literal_text, arguments.include)
+        found = await self._searcher.grep(where, ask)
+        told = metadata(number_of_matches=len(found.matches), truncated=found.is_truncated or found.is_late)
+        return ToolOutcome(_text(found, place.path if is_folder else posixpath.dirname(place.path), seconds), told)
+
+
+async def searched(context: ToolContext, tool: str, given: str, params: dict[str, object]) -> tuple[Place, bool]:
+    """The directory or file to search, and whether it is a directory. Outside of the workspace somebody is asked."""
+    place = await place_of(context, given)
+    if not place.is_inside:
+        shown = {"path": place.path, **params}
+        await context.permit(Permit(tool, "list", place.path, f"Search {place.path}", shown))
+    status = await asyncio.to_thread(look, place)
+    if status is None:
+        raise ToolError(f"There is no file or directory {place.name}.")
+    return place, stat.S_ISDIR(status.st_mode)
+
+
+def search_environment(context: ToolContext) -> dict[str, str]:
+    """What a searching program needs, and nothing that is secret."""
+    known = {name: context.environment[name] for name in _NEEDED if name in context.environment}
+    return {"PATH": os.environ.get("PATH", os.defpath), **known}
+
+
+def _text(found: FoundText, folder: str, seconds: float) -> str:
+    late = f"The search was stopped after {seconds:g} s: narrow it with path or include."
+    if not found.matches:
+        return f"No matches so far. {late}" if found.is_late else "No matches found"
+    more = " or more" if found.is_truncated or found.is_late else ""
+    lines = [f"Found {len(found.matches)}{more} match{'es' * (len(found.matches) != 1)}"]
+    for path, matches in groupby(found.matches, key=lambda match: match.path):
+        lines += ["", f"{os.path.join(folder, path)}:"]
+        lines += [f"  Line {match.line}, Char {match.column}: {match.text}" for match in matches]
+    if found.is_truncated:
+        lines += ["", "(only the newest files are shown: use a sharper pattern, path or include)"]
+    return "\n".join([*lines, *(["", f"({late})"] if found.is_late else [])])

@@ -1,0 +1,63 @@
+"""The end of Holdfast's own log."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.tools.base import BaseTool
+from holdfast.workspace.secrets import redacted
+
+__all__ = ["Logs", "LogsArguments"]
+
+_LINES = 50
+_MOST_LINES = 100
+_MOST_BYTES = 256 * 1024
+_LONGEST = 2_000
+
+
+class LogsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    lines: Annotated[int, Meta(description="How many of the last entries; 100 at most.")] = _LINES
+
+
+class Logs(BaseTool[LogsArguments]):
+    """`file` says where the log is, if there is one."""
+
+    name = "holdfast_logs"
+    document = "logs"
+    arguments = LogsArguments
+    is_parallel = True
+
+    def __init__(self, file: Callable[[], Path | None] = lambda: None) -> None:
+        super().__init__()
+        self._file = file
+
+    async def act(self, context: ToolContext, arguments: LogsArguments) -> ToolOutcome:
+        count = min(arguments.lines, _MOST_LINES) if arguments.lines > 0 else _LINES
+        path = self._file()
+        if path is None:
+            raise ToolError("This server keeps no log file.")
+        text = await asyncio.to_thread(_end, path)
+        lines = [line[:_LONGEST] + "…" * (len(line) > _LONGEST) for line in redacted(text).splitlines() if line.strip()]
+        return ToolOutcome("\n".join(lines[-count:]) or "The log is empty.")
+
+
+def _end(path: Path) -> str:
+    """The last part of the file, whole lines."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            begin = max(0, size - _MOST_BYTES)
+            stream.seek(begin)
+            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ToolError(f"The log cannot be read: {(error.strerror or 'refused').lower()}.") from None
+    return text.partition("\n")[2] if begin else text

@@ -1,0 +1,93 @@
+"""The model's plan, for people to see."""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.ids import SessionId
+from holdfast.domain.ledger import PatchSession
+from holdfast.domain.sessions import SessionPatch, Todo
+from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.tools.base import BaseTool, metadata
+
+__all__ = ["Known", "TodoItem", "Todos", "TodosArguments"]
+
+_MOST = 200
+_MOST_REMEMBERED = 1_000
+
+Known: TypeAlias = Callable[[ToolContext], Awaitable[Sequence[Todo]]]
+"""The session's list as it is stored."""
+
+
+class TodoItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    content: Annotated[str, Meta(min_length=1, description="What to do, as a command.")]
+    status: Annotated[Literal["pending", "in_progress", "completed"], Meta(description="How far it is.")]
+    active_form: Annotated[str, Meta(description="What is being done while it is in progress.")] = ""
+
+
+class TodosArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    todos: Annotated[tuple[TodoItem, ...], Meta(description="The whole list, in order.")]
+
+
+class Todos(BaseTool[TodosArguments]):
+    """`known` tells what the list was; without it the tool remembers what it wrote itself."""
+
+    name = "todos"
+    arguments = TodosArguments
+
+    def __init__(self, known: Known | None = None) -> None:
+        super().__init__()
+        self._known = known
+        self._written: OrderedDict[SessionId, Sequence[Todo]] = OrderedDict()
+
+    async def act(self, context: ToolContext, arguments: TodosArguments) -> ToolOutcome:
+        if len(arguments.todos) > _MOST:
+            raise ToolError(f"The list has {len(arguments.todos)} entries; {_MOST} at most. Put small steps together.")
+        todos = tuple(Todo(item.content, item.status, item.active_form or item.content) for item in arguments.todos)
+        before = await self._known(context) if self._known else self._written.get(context.session_id, ())
+        patch = SessionPatch(context.session_id, context.now_ms() // 1000, todos=todos)
+        await context.record(PatchSession(patch))
+        self._remember(context.session_id, todos)
+        return ToolOutcome(_text(todos), _told(before, todos))
+
+    def _remember(self, session: SessionId, todos: Sequence[Todo]) -> None:
+        self._written[session] = todos
+        self._written.move_to_end(session)
+        while len(self._written) > _MOST_REMEMBERED:
+            self._written.popitem(last=False)
+
+
+def _told(before: Sequence[Todo], todos: Sequence[Todo]) -> str:
+    old = {todo.content: todo.status for todo in before}
+    completed = [todo for todo in todos if todo.status == "completed"]
+    just = [
+        todo.content for todo in completed if old.get(todo.content, "completed" if not before else "") != "completed"
+    ]
+    started = [
+        todo.active_form for todo in todos if todo.status == "in_progress" and old.get(todo.content) != "in_progress"
+    ]
+    return metadata(
+        is_new=not before,
+        todos=[msgspec.to_builtins(todo) for todo in todos],
+        just_completed=just or None,
+        just_started=started[0] if started else None,
+        completed=len(completed),
+        total=len(todos),
+    )
+
+
+def _text(todos: Sequence[Todo]) -> str:
+    counts = {
+        status: sum(todo.status == status for todo in todos) for status in ("pending", "in_progress", "completed")
+    }
+    running = counts["in_progress"]
+    advice = " Have only one step in progress at a time." if running > 1 else ""
+    return (
+        f"The list was saved: {counts['pending']} to do, {running} in progress, {counts['completed']} done.{advice}"
+        if todos
+        else "The list is empty now."
+    )

@@ -1,0 +1,314 @@
+"""Lists to choose from: sessions, models, commands, runs, jobs, changed files, themes."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from textual import work
+
+from holdfast.domain.files import FileVersion, UndoAsk
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.jobs import JobInfo
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.tui.commands import COMMANDS
+from holdfast.tui.diffs import counted, diff_of
+from holdfast.tui.screens.difference import DifferenceScreen
+from holdfast.tui.screens.entry import Confirm, Entry
+from holdfast.tui.screens.picker import Choice, Picker
+from holdfast.tui.screens.reading import ReadingScreen
+from holdfast.tui.stage import Stage
+from holdfast.tui.status import ago, elapsed, thousands, usage_of
+
+__all__ = ["Choosing"]
+
+_SESSION_KEYS = "enter open · ctrl+r rename · ctrl+x delete · esc close     ● busy  ◉ others look at it"
+_MODEL_KEYS = "enter choose · tab large or small · ctrl+e set a key · esc close"
+_MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■", "interrupted": "!"}
+
+
+class Choosing(Stage):
+    """Dialogs that list things."""
+
+    @work
+    async def action_commands(self) -> None:
+        choices = [Choice(item.action, item.title, f"/{item.name}  {item.key}".rstrip()) for item in COMMANDS]
+        picked = await self.push_screen_wait(Picker("Commands", choices))
+        if picked is not None:
+            await self.run_action(picked.value)
+
+    # Sessions.
+
+    @work
+    async def action_new_session(self) -> None:
+        await self.say(self.link.choose(None))
+        self.editor.focus()
+
+    @work
+    async def action_sessions(self) -> None:
+        start = str(self.link.session or "")
+        while True:
+            sessions = await self.ask(self.link.client.list_sessions(self.link.workspace))
+            if sessions is None:
+                return
+            known = {item.id: item for item in sessions}
+            now = int(time.time())
+            choices = [_session_choice(item, now, is_mine=item.id == self.link.session) for item in sessions]
+            picker = Picker(
+                "Sessions", choices, _SESSION_KEYS, keys=("ctrl+r", "ctrl+x"), start=start, empty="No session fits."
+            )
+            picked = await self.push_screen_wait(picker)
+            if picked is None or (session := known.get(SessionId(picked.value))) is None:
+                return
+            start = picked.value
+            if picked.key == "enter":
+                await self.say(self.link.choose(session.id))
+                self.editor.focus()
+                return
+            await (self._rename(session) if picked.key == "ctrl+r" else self._delete(session))
+
+    async def _rename(self, session: Session) -> None:
+        title = await self.push_screen_wait(Entry("Rename the session", session.title))
+        if title:
+            await self.say(self.link.client.put_session(self.link.workspace, session.id, title))
+
+    async def _delete(self, session: Session) -> None:
+        text = "Its conversation and the history of its files go with it."
+        if session.is_busy:
+            text += " It is busy: what runs is cancelled."
+        if await self.push_screen_wait(Confirm(f"Delete “{session.title}”?", text, "delete it")):
+            await self.say(self.link.client.delete_session(self.link.workspace, session.id))
+
+    # Models.
+
+    @work
+    async def action_models(self) -> None:
+        size: Literal["large", "small"] = "large"
+        start = ""
+        while True:
+            providers = await self.ask(self.link.client.list_providers(self.link.workspace))
+            if providers is None:
+                return
+            picked = await self.push_screen_wait(self._model_picker(providers, size, start))
+            if picked is None:
+                return
+            start = picked.value
+            provider, _, model = picked.value.partition("/")
+            if picked.key == "tab":
+                size = "small" if size == "large" else "large"
+                start = ""
+            elif picked.key == "ctrl+e" or (not model and provider):
+                await self._set_key(provider, providers)
+            elif model:
+                choice = ConfigModel(size, ModelChoice(model, provider))
+                await self.say(self.link.client.config_model(self.link.workspace, choice))
+                self.notify(f"{model} is the {size} model now.", markup=False)
+                return
+
+    def _model_picker(self, providers: Sequence[Mapping[str, Any]], size: str, start: str) -> Picker:
+        chosen = self.config.get("models", {}).get(size, {})
+        now = f"{chosen.get('provider', '')}/{chosen.get('model', '')}"
+        choices = [choice for provider in providers for choice in _model_choices(provider, now)]
+        what = "the large model: it does the work" if size == "large" else "the small model: it writes titles"
+        return Picker(f"Choose {what}", choices, _MODEL_KEYS, keys=("tab", "ctrl+e"), start=start or now)
+
+    async def _set_key(self, provider: str, providers: Sequence[Mapping[str, Any]]) -> None:
+        if not provider:
+            return
+        known = next((item for item in providers if item.get("id") == provider), {})
+        variable = str(known.get("api_key") or "")
+        hint = f"It is stored by the server and never shown. Instead you may set {variable}." if variable else ""
+        key = await self.push_screen_wait(Entry(f"Key of {known.get('name') or provider}", hint=hint, is_secret=True))
+        if key:
+            body = {"scope": 0, "provider_id": provider, "kind": "string", "api_key": key}
+            if await self.say(self.link.client.config_provider_key(self.link.workspace, body)):
+                self.notify("The key is stored.")
+
+    # Runs and jobs.
+
+    @work
+    async def action_runs(self) -> None:
+        while True:
+            runs = await self.ask(self.link.client.list_runs(self.link.workspace, limit=100))
+            if runs is None:
+                return
+            now = int(time.time() * 1000)
+            choices = [_run_choice(run, now) for run in runs if not run.parent_run_id]
+            hint = "enter show its session · ctrl+x cancel · esc close"
+            picked = await self.push_screen_wait(
+                Picker("Runs", choices, hint, keys=("ctrl+x",), empty="Nothing was asked yet.")
+            )
+            if picked is None or not picked.value:
+                return
+            if picked.key == "ctrl+x":
+                await self.say(self.link.client.cancel_run(self.link.workspace, RunId(picked.value)))
+                continue
+            run = next(run for run in runs if run.run_id == picked.value)
+            await self.say(self.link.choose(run.session_id))
+            return
+
+    @work
+    async def action_jobs(self) -> None:
+        while True:
+            jobs = await self.ask(self.link.client.list_jobs(self.link.workspace))
+            if jobs is None:
+                return
+            now = int(time.time() * 1000)
+            hint = "enter what it says · ctrl+x end it · esc close"
+            picker = Picker(
+                "Background jobs", [_job_choice(job, now) for job in jobs], hint, keys=("ctrl+x",), empty="No job runs."
+            )
+            picked = await self.push_screen_wait(picker)
+            if picked is None or not picked.value:
+                return
+            if picked.key == "ctrl+x":
+                await self.say(self.link.client.kill_job(self.link.workspace, picked.value))
+                continue
+            output = await self.ask(self.link.client.job_output(self.link.workspace, picked.value))
+            if output is not None:
+                said = "\n".join(text for text in (output.stdout, output.stderr) if text)
+                await self.push_screen_wait(ReadingScreen(output.job.command, said or "It has said nothing yet."))
+
+    # Files.
+
+    @work
+    async def action_changes(self) -> None:
+        if self.link.session is None:
+            self.notify("This session has changed nothing yet.")
+            return
+        start = ""
+        while True:
+            versions = await self.ask(self.link.client.list_history(self.link.workspace, self.link.session))
+            if versions is None:
+                return
+            changes = _changes(versions)
+            root = f"{self.link.directory}/"
+            choices = [_change_choice(path, first, last, root) for path, (first, last) in changes.items()]
+            picker = Picker("Changed files", choices, "enter show · esc close", start=start, empty="Nothing changed.")
+            picked = await self.push_screen_wait(picker)
+            if picked is None:
+                return
+            start = picked.value
+            first, last = changes[picked.value]
+            screen = DifferenceScreen(
+                picked.value.removeprefix(root),
+                diff_of(first.content, last.content),
+                self.look,
+                can_undo=True,
+            )
+            if await self.push_screen_wait(screen) == "undo":
+                await self._undo(picked.value)
+
+    async def _undo(self, path: str) -> None:
+        ask = UndoAsk(path, session_id=self.link.session or SessionId(""))
+        report = await self.ask(self.link.client.undo_changes(self.link.workspace, ask))
+        if report is None:
+            return
+        refused = [item for item in report.files if item.outcome == "refused"]
+        if refused:
+            question = Confirm("The file has changed since.", refused[0].reason, "undo it all the same")
+            if not await self.push_screen_wait(question):
+                return
+            forced = msgspec.structs.replace(ask, force=True)
+            report = await self.ask(self.link.client.undo_changes(self.link.workspace, forced))
+        for item in report.files if report is not None else ():
+            self.notify(f"{item.path.rpartition('/')[2]}: {item.outcome}", markup=False)
+
+    # The rest.
+
+    @work
+    async def action_themes(self) -> None:
+        choices = [
+            Choice(name, name, "dark" if theme.dark else "light") for name, theme in self.available_themes.items()
+        ]
+        ours = ("harbour", "paper", "midnight")
+        choices.sort(key=lambda choice: (choice.value not in ours, choice.value))
+        picked = await self.push_screen_wait(Picker("Themes", choices, start=self.theme))
+        if picked is not None:
+            self.theme = picked.value
+            await self.say(self.link.client.config_set(self.link.workspace, "options.tui.theme", picked.value))
+
+    @work
+    async def action_yolo(self) -> None:
+        now = await self.ask(self.link.client.get_skip(self.link.workspace))
+        if now is None or not await self.say(self.link.client.set_skip(self.link.workspace, skip=not now.skip)):
+            return
+        if now.skip:
+            self.notify("Tools ask again.")
+        else:
+            self.notify("Tools act without asking now.", severity="warning")
+
+    @work
+    async def action_summarize(self) -> None:
+        if self.link.session is not None:
+            await self.say(self.link.client.summarize(self.link.workspace, self.link.session))
+
+    @work
+    async def action_init(self) -> None:
+        """Let the model describe the project for those who come after."""
+        start = await self.ask(self.link.client.init_prompt(self.link.workspace))
+        if start is not None:
+            await self.say(self.link.prompt(start.prompt))
+
+
+def _session_choice(session: Session, now: int, *, is_mine: bool) -> Choice:
+    others = session.attached_clients - is_mine
+    mark = "●" if session.is_busy else "◉" if others > 0 else ""
+    stamp = session.updated_at // 1000 if session.updated_at > 10**11 else session.updated_at
+    facts = [ago(now - stamp), f"{session.message_count} messages", usage_of(session, 0)]
+    if others > 0:
+        facts.append(f"{others} attached")
+    return Choice(session.id, session.title, " · ".join(fact for fact in facts if fact), mark)
+
+
+def _model_choices(provider: Mapping[str, Any], now: str) -> list[Choice]:
+    name, lack = str(provider.get("name") or provider.get("id")), str(provider.get("lack") or "")
+    models = provider.get("models") or []
+    if lack and not models:
+        return [Choice(f"{provider['id']}/", name, lack)]
+    choices: list[Choice] = []
+    for model in models:
+        value = f"{provider['id']}/{model['id']}"
+        window, price = model.get("context_window"), model.get("cost_per_1m_in")
+        facts = [name, f"{thousands(int(window))} tokens" if window else "", f"${price:.3g} in" if price else "", lack]
+        choices.append(
+            Choice(
+                value,
+                str(model.get("name") or model["id"]),
+                " · ".join(fact for fact in facts if fact),
+                "●" if value == now else "",
+            )
+        )
+    return choices
+
+
+def _run_choice(run: Run, now: int) -> Choice:
+    took = elapsed((run.ended_at or now) - run.started_at) if run.started_at else ""
+    facts = [run.outcome or run.state, took, run.error]
+    mark = _MARKS.get(run.outcome or "", "●")
+    return Choice(run.run_id, " ".join(run.prompt.split())[:120] or run.kind, " · ".join(filter(None, facts)), mark)
+
+
+def _changes(versions: Sequence[FileVersion]) -> dict[str, tuple[FileVersion, FileVersion]]:
+    """Each changed file with its first and its newest state, the newest first."""
+    found: dict[str, tuple[FileVersion, FileVersion]] = {}
+    for version in sorted(versions, key=lambda item: item.version):
+        first, _ = found.get(version.path, (version, version))
+        found[version.path] = (first, version)
+    changed = {path: pair for path, pair in found.items() if not pair[0].is_same_state(pair[1])}
+    return dict(sorted(changed.items(), key=lambda item: -item[1][1].created_at))
+
+
+def _change_choice(path: str, first: FileVersion, last: FileVersion, root: str) -> Choice:
+    more, less = counted(diff_of(first.content, last.content))
+    word = "removed" if last.is_missing else "new" if first.is_missing else ""
+    return Choice(path, path.removeprefix(root), f"+{more} -{less}  {word}".rstrip())
+
+
+def _job_choice(job: JobInfo, now: int) -> Choice:
+    end = "" if job.exit_code is None else f"exit code {job.exit_code}"
+    facts = [job.id, job.state, end, elapsed((job.ended_at or now) - job.started_at)]
+    mark = "●" if job.state == "running" else "✗" if job.exit_code else "✓"
+    return Choice(job.id, " ".join(job.command.split())[:120], " · ".join(fact for fact in facts if fact), mark)

@@ -1,0 +1,41 @@
+"""The names that are offered above the editor while one writes `@` or `/`."""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+from textual.message import Message
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+__all__ = ["Completer"]
+
+
+class Completer(OptionList, can_focus=False):
+    """The editor keeps the focus; the app hands over the keys that choose."""
+
+    class Picked(Message):
+        """A name was chosen: a path, or `/` and a command."""
+
+        def __init__(self, value: str) -> None:
+            super().__init__()
+            self.value = value
+
+    def offer(self, names: Sequence[tuple[str, str]]) -> None:
+        """Show these: each a value, and a word about it. None hides it."""
+        self.clear_options()
+        self.display = bool(names)
+        for value, detail in names:
+            line = Text.assemble(value, ("  ", ""), (detail, "dim"), no_wrap=True, overflow="ellipsis")
+            self.add_option(Option(line, id=value))
+        if names:
+            self.highlighted = 0
+
+    def pick(self) -> None:
+        if self.display and self.highlighted is not None:
+            self.post_message(self.Picked(str(self.get_option_at_index(self.highlighted).id)))
+            self.offer(())
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.highlighted = event.option_index
+        self.pick()

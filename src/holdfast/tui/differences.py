@@ -1,0 +1,115 @@
+"""Draws a change: one column, or two where there is room. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.style import Style
+
+from holdfast.tui.diffs import DiffLine, Pair, changed_span, paired
+from holdfast.tui.look import Look
+
+__all__ = ["SPLIT_FROM", "Differences"]
+
+SPLIT_FROM = 110
+"""From this width on old and new stand side by side."""
+_SIGNS = {"same": " ", "added": "+", "removed": "-"}
+
+
+class Differences:
+    """`most` lines of a change. `split`: in two columns; unless it is said, that depends on the width."""
+
+    def __init__(
+        self, lines: Sequence[DiffLine], look: Look, *, most: int | None = None, split: bool | None = None
+    ) -> None:
+        self._lines = lines
+        self._look = look
+        self._most = most
+        self._split = split
+        numbers = max((max(line.old, line.new) for line in lines), default=0)
+        self._digits = max(2, len(str(numbers)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width
+        is_split = wide >= SPLIT_FROM if self._split is None else self._split
+        has_both = {"added", "removed"} <= {line.kind for line in self._lines}
+        rows = list(self._columns(wide) if is_split and has_both else self._column(wide))
+        shown = rows if self._most is None or len(rows) <= self._most + 1 else rows[: self._most]
+        for row in shown:
+            yield from row
+            yield Segment.line()
+        if len(shown) < len(rows):
+            yield Segment(set_cell_size(f"… {len(rows) - len(shown)} more lines", wide), self._style(self._look.faint))
+            yield Segment.line()
+
+    def _style(self, text: str) -> Style:
+        return Style.parse(text) if text else Style.null()
+
+    def _column(self, wide: int) -> Iterator[list[Segment]]:
+        others = {id(line): other for line, other in _partners(self._lines)}
+        for line in self._lines:
+            if line.kind == "hunk":
+                yield [self._hunk(wide)]
+                continue
+            old = str(line.old) if line.old else ""
+            new = str(line.new) if line.new else ""
+            gutter = f"{old:>{self._digits}} {new:>{self._digits}} "
+            yield [
+                Segment(gutter[:wide], self._style(self._look.faint)),
+                *self._text(line, others.get(id(line)), wide - len(gutter)),
+            ]
+
+    def _columns(self, wide: int) -> Iterator[list[Segment]]:
+        left = (wide - 3) // 2
+        bar = Segment(" │ ", self._style(self._look.faint))
+        for old, new in paired(self._lines):
+            if old is not None and old.kind == "hunk":
+                yield [self._hunk(wide)]
+                continue
+            right = wide - 3 - left
+            yield [*self._side(old, new, "old", left), bar, *self._side(new, old, "new", right)]
+
+    def _side(self, line: DiffLine | None, other: DiffLine | None, side: str, wide: int) -> list[Segment]:
+        if line is None:
+            return [Segment(" " * wide)]
+        gutter = f"{getattr(line, side):>{self._digits}} "
+        partner = other if other is not None and other.kind != line.kind else None
+        return [Segment(gutter, self._style(self._look.faint)), *self._text(line, partner, wide - len(gutter))]
+
+    def _text(self, line: DiffLine, other: DiffLine | None, wide: int) -> list[Segment]:
+        """The line with its sign, filled up to the width; what differs from its partner stands out."""
+        if wide < 2:
+            return []
+        look = self._look
+        base, part = {
+            "added": (look.added, look.added_part),
+            "removed": (look.removed, look.removed_part),
+        }.get(line.kind, (look.muted, ""))
+        text = line.text.expandtabs(4)
+        start, end = changed_span(text, other.text.expandtabs(4)) if other is not None else (0, 0)
+        pieces = [(_SIGNS[line.kind] + text[:start], base), (text[start:end], part), (text[end:], base)]
+        return list(self._fitted(pieces, base, wide))
+
+    def _fitted(self, pieces: Sequence[tuple[str, str]], base: str, wide: int) -> Iterator[Segment]:
+        left = wide
+        for text, style in pieces:
+            shown = "".join(character if character.isprintable() else "·" for character in text)
+            if cell_len(shown) > left:
+                shown = set_cell_size(shown, max(0, left - 1)) + "…" if left else ""
+            left -= cell_len(shown)
+            if shown:
+                yield Segment(shown, self._style(style))
+        if left:
+            yield Segment(" " * left, self._style(base))
+
+    def _hunk(self, wide: int) -> Segment:
+        return Segment(set_cell_size(" " * self._digits + " ⋯", wide), self._style(self._look.faint))
+
+
+def _partners(lines: Sequence[DiffLine]) -> Iterator[tuple[DiffLine, DiffLine]]:
+    pairs: list[Pair] = paired(lines)
+    for old, new in pairs:
+        if old is not None and new is not None and old is not new:
+            yield old, new
+            yield new, old

@@ -1,0 +1,168 @@
+"""How the app is drawn: at most every 50 ms, and only what changed."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+from textual.timer import Timer
+from textual.widgets import OptionList, Static
+
+from holdfast.domain.ids import MessageId
+from holdfast.domain.runs import Run
+from holdfast.tui.blocks import blocks_of
+from holdfast.tui.editor import Editor
+from holdfast.tui.queue import Queue
+from holdfast.tui.stage import Stage
+from holdfast.tui.status import activity_of, elapsed, usage_of
+from holdfast.tui.welcome import welcome
+
+__all__ = ["SECOND_ESCAPE", "Drawing"]
+
+FRAME = 0.05
+SECOND_ESCAPE = 2.0
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+class Drawing(Stage):
+    """Frames, and what is in each."""
+
+    _is_due = False
+    _drawn_at = 0.0
+    _ticks = 0
+    _ticker: Timer | None = None
+    _written: dict[str, RenderableType]
+
+    def begin_drawing(self) -> None:
+        self._written = {}
+        self._ticker = self.set_interval(0.1, self._tick, pause=True)
+        self.note_change()
+
+    def note_change(self) -> None:
+        """Draw soon: at once after a quiet while, else when the frame is over."""
+        if self._is_due or not self.is_running:
+            return
+        self._is_due = True
+        self.set_timer(max(0.001, self._drawn_at + FRAME - time.monotonic()), self._frame)
+
+    def _frame(self) -> None:
+        self._is_due = False
+        if not self.screen_stack or not self.base.query(Editor):
+            # The last frame may come when the screen is taken down already.
+            return
+        self._drawn_at = time.monotonic()
+        runs = self.link.runs()
+        with self.batch_update():
+            self._draw_transcript()
+            self._draw_top()
+            waiting = self.link.waiting()
+            self.base.query_one(Queue).show(waiting, self.link.client.client_id if self.link.is_open else "")
+            self._draw_activity(runs)
+        self.after_frame()
+        if self._ticker is not None:
+            self._ticker.resume() if runs else self._ticker.pause()
+
+    def after_frame(self) -> None:
+        """For what else depends on the view."""
+
+    def _tick(self) -> None:
+        """Time passes, and it shows."""
+        self._ticks += 1
+        if self.screen_stack and self.base.query(Editor):
+            self._draw_activity(self.link.runs())
+
+    def _draw_transcript(self) -> None:
+        link, transcript = self.link, self.transcript
+        is_empty = link.session is None
+        self.base.query_one("#welcome").display = is_empty
+        transcript.display = not is_empty
+        if is_empty:
+            self._draw_welcome()
+        if link.is_new:
+            link.is_new = False
+            transcript.clear()
+            link.index.dirty.clear()
+            for message in link.messages():
+                self._put(message.id)
+        elif link.index.dirty:
+            for changed in tuple(link.index.dirty):
+                self._put(changed)
+            link.index.dirty.clear()
+        else:
+            return
+        transcript.show()
+
+    def _draw_welcome(self) -> None:
+        self._write("welcome-text", welcome(self.link, self.found_models(), self.size.height))
+        self.base.query_one("#welcome-doors", OptionList).display = self.size.height >= 20
+
+    def found_models(self) -> str:
+        """Who could answer here, in words."""
+        return ""
+
+    def _put(self, id: MessageId) -> None:
+        message = self.link.message(id)
+        if message is None:
+            self.transcript.drop(id)
+        else:
+            self.transcript.put(id, list(blocks_of(message, self.link.index.scene)))
+
+    def _draw_top(self) -> None:
+        view = self.link.view
+        session = view.sessions.get(self.link.session) if self.link.session else None
+        name = Path(self.link.directory).name or self.link.directory
+        left = Text.assemble(("holdfast ", "bold"), (name, ""), no_wrap=True, overflow="ellipsis")
+        if session is not None:
+            left.append(f"  {session.title}", style="dim")
+        self._write("top-left", left)
+        if self.link.state == "broken":
+            self._write("top-right", Text("reconnecting …", style="bold", no_wrap=True))
+            return
+        large = self.config.get("models", {}).get("large", {})
+        pieces = [f"{self.link.others + 1} here" if self.link.others else "", str(large.get("model", ""))]
+        if session is not None:
+            pieces.append(usage_of(session, _window(self.config)))
+        if view.workspace is not None and view.workspace.yolo:
+            pieces.append("acts without asking")
+        self._write("top-right", Text(" · ".join(piece for piece in pieces if piece), no_wrap=True))
+
+    def _draw_activity(self, runs: list[Run]) -> None:
+        line: RenderableType = ""
+        hints = "enter send · ctrl+j new line · ctrl+p commands · ctrl+s sessions · ctrl+g help"
+        if runs:
+            now = int(time.time() * 1000)
+            since = elapsed(now - (runs[0].started_at or runs[0].accepted_at))
+            spinner = _SPINNER[self._ticks % len(_SPINNER)]
+            words = activity_of(runs, self.link.latest(), self.link.notice)
+            waits = f" · {len(runs) - 1} waiting" if len(runs) > 1 else ""
+            line = Text(f"{spinner} {words} · {since}{waits}", no_wrap=True, overflow="ellipsis")
+            armed = time.monotonic() - self.escaped_at < SECOND_ESCAPE
+            hints = "enter steer · alt+enter queue · esc esc cancel · ctrl+t queue · ctrl+p commands"
+            hints = "esc again to cancel" if armed else hints
+        elif self.link.is_shelling:
+            line = Text(f"▸ {self.link.shell}", no_wrap=True, overflow="ellipsis")
+        elif self.link.notice is not None and self.link.notice.type == "re_authenticate":
+            line = Text(f"! {self.link.notice.error} ctrl+l sets a key.", no_wrap=True, overflow="ellipsis")
+        elif self.link.state == "broken":
+            line = Text(f"The connection is gone; it comes back by itself. {self.link.trouble}", no_wrap=True)
+        if self.editor.text.startswith("!"):
+            hints = "enter runs it in the shell, here and now · the model sees what it prints"
+        self._write("activity", line)
+        self._write("hints", Text(hints, no_wrap=True, overflow="ellipsis"))
+
+    def _write(self, name: str, content: RenderableType) -> None:
+        """What says the same as before is not drawn again."""
+        if self._written.get(name) != content:
+            self._written[name] = content
+            self.base.query_one(f"#{name}", Static).update(content)
+
+
+def _window(config: dict[str, Any]) -> int:
+    """How much the large model holds, as far as the configuration tells."""
+    large = config.get("models", {}).get("large", {})
+    provider = config.get("providers", {}).get(large.get("provider"), {})
+    for model in provider.get("models", []):
+        if model.get("id") == large.get("model"):
+            return int(model.get("context_window") or 0)
+    return 0

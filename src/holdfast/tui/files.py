@@ -1,0 +1,100 @@
+"""Files on this side: which there are, and what goes along with a prompt."""
+
+import mimetypes
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from holdfast.domain.runs import Attachment
+
+__all__ = ["LARGEST", "TooLarge", "attached", "clipboard_image", "listed", "pasted", "path_in_paste"]
+
+LARGEST = 5 * 1024 * 1024
+_MOST_FILES = 20_000
+_LITTER = frozenset({"node_modules", "__pycache__", "venv", "target", "dist", "build"})
+_IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+_CLIPBOARDS = (
+    ("wl-paste", "--no-newline", "--type", "image/png"),
+    ("xclip", "-selection", "clipboard", "-target", "image/png", "-out"),
+    ("pngpaste", "-"),
+)
+
+
+class TooLarge(Exception):
+    """The file is larger than 5 MB: a prompt cannot take it along."""
+
+
+def listed(directory: str) -> Sequence[str]:
+    """The files of a directory as a person knows them: those git would show, else a walk with a bound."""
+    try:
+        done = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            cwd=directory,
+            capture_output=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return _walked(directory)
+    names = done.stdout.decode("utf-8", "replace").split("\0")
+    return [name for name in names[:_MOST_FILES] if name]
+
+
+def _walked(directory: str) -> Sequence[str]:
+    names: list[str] = []
+    for root, directories, files in os.walk(directory):
+        directories[:] = sorted(name for name in directories if not name.startswith(".") and name not in _LITTER)
+        inside = os.path.relpath(root, directory)
+        names += [name if inside == "." else f"{inside}/{name}" for name in sorted(files)]
+        if len(names) >= _MOST_FILES:
+            break
+    return names[:_MOST_FILES]
+
+
+def attached(path: str, name: str) -> Attachment | None:
+    """A file to send along; None if there is no such file, or one that no model can read. Raises `TooLarge`."""
+    try:
+        if not os.path.isfile(path):
+            return None
+        if os.path.getsize(path) > LARGEST:
+            raise TooLarge
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError:
+        return None
+    kind = mimetypes.guess_type(path)[0] or ""
+    if not path.lower().endswith(_IMAGES) and kind != "application/pdf":
+        if b"\0" in content[:8192]:
+            return None
+        kind = "text/plain; charset=utf-8"
+    return Attachment(content, name, os.path.basename(path), kind)
+
+
+def pasted(text: str, number: int) -> Attachment:
+    """A long text as a file."""
+    name = f"paste-{number}.txt"
+    return Attachment(text.encode("utf-8", "replace"), name, name, "text/plain; charset=utf-8")
+
+
+def path_in_paste(text: str) -> str | None:
+    """Terminals paste the path of a picture that is dropped on them."""
+    path = text.strip().removeprefix("file://").strip("'\"").replace("\\ ", " ")
+    if "\n" in path or not path.lower().endswith(_IMAGES):
+        return None
+    path = os.path.expanduser(path)
+    return path if os.path.isfile(path) else None
+
+
+def clipboard_image() -> bytes | None:
+    """The picture on the clipboard, where a program can tell."""
+    for command in _CLIPBOARDS:
+        if shutil.which(command[0]) is None:
+            continue
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=5, check=True)
+        except (OSError, subprocess.SubprocessError):
+            continue
+        if done.stdout:
+            return done.stdout
+    return None

@@ -1,0 +1,270 @@
+"""What a person writes, and what becomes of it: sent, queued, steered, cancelled, taken back."""
+
+import asyncio
+import os
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+
+from textual import on, work
+from textual.app import SuspendNotSupported
+from textual.widgets import Static
+
+from holdfast.client.errors import ClientError
+from holdfast.domain.messages import text_of
+from holdfast.domain.runs import Attachment
+from holdfast.protocol.bodies import RunPatch
+from holdfast.tui.commands import COMMANDS
+from holdfast.tui.completer import Completer
+from holdfast.tui.drawing import SECOND_ESCAPE
+from holdfast.tui.editor import Editor
+from holdfast.tui.files import TooLarge, attached, clipboard_image, listed, pasted
+from holdfast.tui.mentions import best, mentioned
+from holdfast.tui.queue import Queue
+from holdfast.tui.screens.picker import Choice, Picker
+from holdfast.tui.stage import Stage
+
+__all__ = ["Prompting"]
+
+_FRESH = 20.0
+"""For how many seconds a list of files is good enough."""
+
+
+class Prompting(Stage):
+    """The editor, what goes along with a prompt, and the queue."""
+
+    _attachments: tuple[Attachment, ...] = ()
+    _files: Sequence[str] = ()
+    _listed_at = -_FRESH
+    _pastes = 0
+
+    # Sending.
+
+    @on(Editor.Sent)
+    def _sent(self, event: Editor.Sent) -> None:
+        if event.text.startswith("!") and event.text[1:].strip():
+            self._run_shell(event.text[1:].strip())
+        else:
+            self._prompt(event.text, queues=event.queues)
+
+    @work
+    async def _prompt(self, text: str, *, queues: bool) -> None:
+        given, self._attachments = self._attachments, ()
+        self._draw_attachments()
+        try:
+            named = await asyncio.to_thread(self._named, text)
+            await self.link.prompt(text, delivery="queue" if queues else None, attachments=(*given, *named))
+        except (ClientError, TooLarge) as error:
+            self._attachments = given
+            self._draw_attachments()
+            self.editor.take(text)
+            words = str(error) or str(type(error).__doc__)
+            self.notify(words, title="Not sent", severity="error", timeout=10, markup=False)
+
+    def _named(self, text: str) -> list[Attachment]:
+        """The files that a text names with `@`."""
+        found = (attached(os.path.join(self.link.directory, name), name) for name in mentioned(text))
+        return [item for item in found if item is not None]
+
+    @work
+    async def _run_shell(self, command: str) -> None:
+        if self.link.session is None:
+            made = await self.ask(self.link.client.create_session(self.link.workspace))
+            if made is None:
+                return
+            await self.link.choose(made.id)
+        session = self.link.session
+        if session is None:
+            return
+        self.link.shell, self.link.is_shelling = f"$ {command}", True
+        self.note_change()
+        call = self.link.client.run_shell(self.link.workspace, session, command, self.size.width)
+        result = await self.ask(call)
+        self.link.is_shelling = False
+        if result is None:
+            self.editor.take(f"!{command}")
+        self.note_change()
+
+    # Cancelling.
+
+    def action_escape(self) -> None:
+        if not self.link.runs() or not self.editor.has_focus:
+            self.editor.focus()
+            if not self.link.runs():
+                return
+        now = time.monotonic()
+        if now - self.escaped_at < SECOND_ESCAPE:
+            self.escaped_at = 0.0
+            self._cancel()
+        else:
+            self.escaped_at = now
+            self.set_timer(SECOND_ESCAPE + 0.05, self.note_change)
+        self.note_change()
+
+    @work
+    async def _cancel(self) -> None:
+        mine = self.link.client.client_id
+        waiting = [run for run in self.link.waiting() if run.client_id in ("", mine)]
+        if await self.say(self.link.cancel()) and waiting:
+            self.editor.take("\n\n".join(run.prompt for run in waiting))
+
+    # The queue.
+
+    def action_queue_focus(self) -> None:
+        queue = self.base.query_one(Queue)
+        if queue.display:
+            queue.focus()
+        else:
+            self.notify("Nothing waits.")
+
+    @on(Queue.Wished)
+    def _wished(self, event: Queue.Wished) -> None:
+        self._change_queue(event)
+
+    @work
+    async def _change_queue(self, event: Queue.Wished) -> None:
+        client, workspace, run = self.link.client, self.link.workspace, event.run
+        match event.wish:
+            case "edit":
+                if await self.say(client.cancel_run(workspace, run.run_id)):
+                    self.editor.take(run.prompt)
+            case "remove":
+                await self.say(client.cancel_run(workspace, run.run_id))
+                if len(self.link.waiting()) <= 1:
+                    self.editor.focus()
+            case "up" | "down":
+                place = max(0, event.place + (1 if event.wish == "down" else -1))
+                await self.say(client.patch_run(workspace, run.run_id, RunPatch(position=place)))
+            case "now":
+                await self.say(client.patch_run(workspace, run.run_id, RunPatch(delivery="steer")))
+            case "later":
+                await self.say(client.patch_run(workspace, run.run_id, RunPatch(delivery="queue")))
+
+    # Attachments.
+
+    @on(Editor.Pasted)
+    def _pasted(self, event: Editor.Pasted) -> None:
+        try:
+            if event.is_path:
+                item = attached(event.text, event.text)
+            else:
+                self._pastes += 1
+                item = pasted(event.text, self._pastes)
+        except TooLarge as error:
+            self.notify(str(type(error).__doc__), severity="error")
+            return
+        if item is not None:
+            self._add(item)
+
+    @on(Editor.ImageWanted)
+    @work
+    async def _paste_image(self) -> None:
+        image = await asyncio.to_thread(clipboard_image)
+        if image is None:
+            self.editor.action_paste()
+            return
+        self._pastes += 1
+        name = f"image-{self._pastes}.png"
+        self._add(Attachment(image, name, name, "image/png"))
+
+    @on(Editor.Emptied)
+    def _emptied(self) -> None:
+        if self._attachments:
+            self._attachments = self._attachments[:-1]
+            self._draw_attachments()
+
+    def _add(self, item: Attachment) -> None:
+        self._attachments = (*self._attachments, item)
+        self._draw_attachments()
+
+    def _draw_attachments(self) -> None:
+        self.editor.has_attachments = bool(self._attachments)
+        line = self.base.query_one("#attachments", Static)
+        line.display = bool(self._attachments)
+        names = "   ".join(f"⊞ {item.file_name} ({_size(len(item.content))})" for item in self._attachments)
+        line.update(f"{names}   backspace takes the last one off" if names else "")
+
+    # Completing.
+
+    @on(Editor.Completing)
+    def _completing(self, event: Editor.Completing) -> None:
+        self.workers.cancel_group(self, "files")
+        if event.kind == "command":
+            fitting = [(f"/{name}", title) for name, title in _SLASHES if event.letters.lower() in name]
+            self._offer(fitting[:10])
+        elif event.kind == "file":
+            self._offer_files(event.letters)
+        else:
+            self._offer(())
+        self.note_change()
+
+    def _offer(self, names: Sequence[tuple[str, str]]) -> None:
+        self.base.query_one(Completer).offer(names)
+        self.editor.completes = bool(names)
+
+    @work(exclusive=True, group="files")
+    async def _offer_files(self, letters: str) -> None:
+        if time.monotonic() - self._listed_at > _FRESH:
+            self._files = await asyncio.to_thread(listed, self.link.directory)
+            self._listed_at = time.monotonic()
+        names = await asyncio.to_thread(best, letters, self._files)
+        self._offer([(name, "") for name in names])
+
+    @on(Completer.Picked)
+    async def _picked(self, event: Completer.Picked) -> None:
+        self.editor.completes = False
+        self.editor.complete(event.value)
+        if event.value.startswith("/"):
+            await self.run_action(dict(_ACTIONS)[event.value[1:]])
+
+    # Elsewhere.
+
+    def action_editor(self) -> None:
+        """Write in one's own editor, and come back with the text."""
+        command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+        with tempfile.NamedTemporaryFile("w+", suffix=".md", prefix="holdfast-", delete=False) as file:
+            file.write(self.editor.text)
+        try:
+            with self.suspend():
+                done = subprocess.run([*shlex.split(command), file.name], check=False)
+            if done.returncode == 0:
+                with open(file.name, encoding="utf-8", errors="replace") as written:
+                    self.editor.text = written.read().rstrip("\n")
+                self.editor.move_cursor(self.editor.document.end)
+        except (SuspendNotSupported, OSError, ValueError) as error:
+            self.notify(f"{command} cannot be started: {error}. Set EDITOR.", severity="error", markup=False)
+        finally:
+            os.unlink(file.name)
+        self.editor.focus()
+
+    @work
+    async def action_recall(self) -> None:
+        """Find a prompt of any session again."""
+        texts = list(dict.fromkeys(reversed(self.editor.sent)))
+        choices = [Choice(str(at), " ".join(text.split())[:200]) for at, text in enumerate(texts)]
+        picked = await self.push_screen_wait(Picker("Sent before", choices, empty="Nothing was sent yet."))
+        if picked is not None:
+            self.editor.text = texts[int(picked.value)]
+            self.editor.move_cursor(self.editor.document.end)
+        self.editor.focus()
+
+    async def remember_prompts(self) -> None:
+        """What was asked here before, for the editor's history."""
+        try:
+            messages = await self.link.client.list_all_user_messages(self.link.workspace)
+        except ClientError:
+            return
+        texts = [text_of(message).strip() for message in reversed(messages[:500])]
+        self.editor.remember([text for text in texts if text] + self.editor.sent)
+
+
+_SLASHES = tuple((command.name, command.title) for command in COMMANDS)
+_ACTIONS = tuple((command.name, command.action) for command in COMMANDS)
+
+
+def _size(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    return f"{count // 1024} KB" if count < 1024 * 1024 else f"{count / 1024 / 1024:.1f} MB"

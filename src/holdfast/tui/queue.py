@@ -1,0 +1,101 @@
+"""The prompts that wait, below the conversation: one can go there and change them."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from rich.text import Text
+from textual.binding import BindingType
+from textual.message import Message
+from textual.widgets import Static
+
+from holdfast.domain.ids import RunId
+from holdfast.domain.runs import Run
+
+__all__ = ["Queue", "QueueWish"]
+
+QueueWish = Literal["edit", "remove", "up", "down", "now", "later"]
+_SIGNS = {"steer": "↳", "queue": "⋯"}
+_MOST = 5
+
+
+class Queue(Static, can_focus=True):
+    """Shows the waiting runs in order. With the focus, keys act on the marked one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("up,k", "move(-1)", "Up"),
+        ("down,j", "move(1)", "Down"),
+        ("enter,e", "wish('edit')", "Edit"),
+        ("x,delete,backspace", "wish('remove')", "Remove"),
+        ("shift+up,K", "wish('up')", "Earlier"),
+        ("shift+down,J", "wish('down')", "Later"),
+        ("s", "wish('now')", "Send now"),
+        ("q", "wish('later')", "Own turn"),
+    ]
+
+    class Wished(Message):
+        """Something is to be done with a waiting run. `place` is where it stands, from 0."""
+
+        def __init__(self, wish: QueueWish, run: Run, place: int) -> None:
+            super().__init__()
+            self.wish = wish
+            self.run = run
+            self.place = place
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._runs: Sequence[Run] = ()
+        self._marked: RunId | None = None
+        self._mine = ""
+        self.display = False
+
+    def show(self, runs: Sequence[Run], mine: str) -> None:
+        """`mine` is the client here: what others asked for says so."""
+        if list(runs) == list(self._runs) and mine == self._mine:
+            return
+        self._runs, self._mine = runs, mine
+        self.display = bool(runs)
+        self._draw()
+
+    def on_focus(self) -> None:
+        self._draw()
+
+    def on_blur(self) -> None:
+        self._draw()
+
+    def _place(self) -> int:
+        return next((at for at, run in enumerate(self._runs) if run.run_id == self._marked), 0)
+
+    def _draw(self) -> None:
+        if not self._runs:
+            self.update("")
+            return
+        place = self._place()
+        first = max(0, min(place - _MOST // 2, len(self._runs) - _MOST))
+        lines = [self._line(run, is_marked=at == place) for at, run in enumerate(self._runs)][first : first + _MOST]
+        if len(self._runs) > _MOST:
+            lines.append(Text(f"  {len(self._runs)} prompts wait", style="dim"))
+        if self.has_focus:
+            lines.append(
+                Text("  enter edit · x remove · s send now · q own turn · shift+↑↓ move · esc back", style="dim")
+            )
+        self.update(Text("\n").join(lines))
+
+    def _line(self, run: Run, *, is_marked: bool) -> Text:
+        words = " ".join(run.prompt.split()) or "(attachments)"
+        line = Text(f"{_SIGNS.get(run.delivery, '⋯')} {words}", no_wrap=True, overflow="ellipsis")
+        if run.client_id and run.client_id != self._mine:
+            line.append("  from elsewhere", style="dim")
+        if is_marked and self.has_focus:
+            line.stylize("reverse")
+        return line
+
+    def action_move(self, by: int) -> None:
+        if self._runs:
+            self._marked = self._runs[max(0, min(self._place() + by, len(self._runs) - 1))].run_id
+            self._draw()
+
+    def action_wish(self, wish: QueueWish) -> None:
+        if self._runs:
+            place = self._place()
+            self._marked = self._runs[place].run_id
+            self.post_message(self.Wished(wish, self._runs[place], place))

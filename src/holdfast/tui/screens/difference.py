@@ -1,0 +1,69 @@
+"""One change, as large as the screen: in one column or two, and back again."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Label, Static
+
+from holdfast.tui.differences import SPLIT_FROM, Differences
+from holdfast.tui.diffs import DiffLine, counted
+from holdfast.tui.look import Look
+
+__all__ = ["DifferenceScreen"]
+
+
+class DifferenceScreen(ModalScreen[str | None]):
+    """Answers `undo` if that is wanted, else None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("t", "turn", "One column or two"),
+        ("u", "undo", "Undo"),
+        ("j,down", "scroll(1)", "Down"),
+        ("k,up", "scroll(-1)", "Up"),
+        ("d,pagedown,space", "scroll(15)", "Page down"),
+        ("b,pageup", "scroll(-15)", "Page up"),
+        ("escape,q,enter", "leave", "Close"),
+    ]
+
+    def __init__(self, title: str, lines: Sequence[DiffLine], look: Look, *, can_undo: bool = False) -> None:
+        super().__init__()
+        self._title = title
+        self._lines = lines
+        self._look = look
+        self._can_undo = can_undo
+        self._split: bool | None = None
+
+    def compose(self) -> ComposeResult:
+        more, less = counted(self._lines)
+        with Vertical(classes="dialog whole"):
+            yield Label(f"{self._title}   +{more} -{less}", classes="dialog-title", markup=False)
+            with VerticalScroll(id="difference"):
+                yield Static()
+            undo = " · u undo the last change" if self._can_undo else ""
+            yield Label(f"t one column or two · ↑↓ scroll{undo} · esc close", classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        self._draw()
+        self.query_one(VerticalScroll).focus()
+
+    def _draw(self) -> None:
+        self.query_one(Static).update(Differences(self._lines, self._look, split=self._split))
+
+    def action_turn(self) -> None:
+        is_split = self.query_one(VerticalScroll).size.width >= SPLIT_FROM if self._split is None else self._split
+        self._split = not is_split
+        self._draw()
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+
+    def action_undo(self) -> None:
+        if self._can_undo:
+            self.dismiss("undo")
+
+    def action_leave(self) -> None:
+        self.dismiss(None)

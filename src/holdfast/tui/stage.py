@@ -1,0 +1,80 @@
+"""What all parts of the app share: the link, the widgets, and how something is asked of the server."""
+
+import os
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from textual.app import App
+from textual.screen import Screen
+
+from holdfast.client.errors import ClientError
+from holdfast.client.locate import Where
+from holdfast.tui.editor import Editor
+from holdfast.tui.link import Link
+from holdfast.tui.look import DARK, LIGHT, PLAIN, Look
+from holdfast.tui.transcript import Transcript
+
+__all__ = ["Stage"]
+
+T = TypeVar("T")
+
+
+class Stage(App[int]):
+    """One workspace, one session at a time. Its parts are classes of their own, which know only this one."""
+
+    def __init__(self, where: Where, directory: str, *, session: str = "", yolo: bool = False) -> None:
+        super().__init__()
+        self.link = Link(where, directory, on_change=self.note_change, yolo=yolo)
+        self.wanted = session
+        self.escaped_at = 0.0
+        self.is_away = False
+        """Whether somebody looks at another window."""
+
+    @property
+    def base(self) -> Screen[object]:
+        """The conversation, also while a dialog stands before it."""
+        return self.screen_stack[0]
+
+    @property
+    def editor(self) -> Editor:
+        return self.base.query_one(Editor)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.base.query_one(Transcript)
+
+    @property
+    def look(self) -> Look:
+        if os.environ.get("NO_COLOR"):
+            return PLAIN
+        return DARK if self.current_theme.dark else LIGHT
+
+    @property
+    def config(self) -> dict[str, Any]:
+        workspace = self.link.view.workspace
+        return (workspace.config if workspace else None) or {}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        found = self.config.get("options")
+        return found if isinstance(found, dict) else {}
+
+    def note_change(self) -> None:
+        """Something happened that may be seen."""
+
+    async def say(self, call: Awaitable[object]) -> bool:
+        """Ask the server for something; what it refuses is shown. Whether it went well."""
+        try:
+            await call
+        except ClientError as error:
+            self.notify(str(error), severity="error", timeout=10, markup=False)
+            return False
+        return True
+
+    async def ask(self, call: Awaitable[T]) -> T | None:
+        """The answer, or None: then what went wrong is shown."""
+        try:
+            return await call
+        except ClientError as error:
+            self.notify(str(error), severity="error", timeout=10, markup=False)
+            return None

@@ -1,0 +1,225 @@
+"""Files written whole or not at all.
+
+A draft is a file beside its target, invisible to everybody but us. Preparing it may take its time, in a thread; whoever
+gives it up loses nothing. Putting it in place is one call to the system: it has happened or it has not.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+
+from holdfast.domain.errors import ToolError
+from holdfast.workspace.files import Place, descend
+
+__all__ = ["Draft"]
+
+
+class Draft:
+    """A new content for a place, on its way. `old` is what the place held when its content was judged, None for
+    nothing: if something else is there in the end, the draft is refused.
+    """
+
+    def __init__(self, place: Place, old: os.stat_result | None) -> None:
+        self._place = place
+        self._old = old
+        self._guard = threading.Lock()
+        self._folder = -1
+        self._file = -1
+        self._name = ""
+        self._made: list[str] = []
+        self._is_given_up = False
+        self._is_busy = False
+        self.size = 0
+
+    def open(self) -> None:
+        """Make the directories on the way and the empty draft. Blocks. Raises `ToolError`."""
+        with self._working():
+            try:
+                self._open()
+            except OSError as error:
+                raise _explained(error, self._place) from None
+
+    def add(self, data: bytes) -> None:
+        """Append to the draft. Blocks."""
+        with self._working():
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(self._file, view) :]
+            except OSError as error:
+                raise _explained(error, self._place) from None
+            self.size += len(data)
+
+    def finish(self) -> None:
+        """Give the draft its mode and owner, and sync it. Blocks."""
+        with self._working():
+            try:
+                if self._old is not None:
+                    _dress(self._file, self._old, self._place.path)
+                os.fsync(self._file)
+            except OSError as error:
+                raise _explained(error, self._place) from None
+
+    def put(self) -> None:
+        """Put the draft in place. Short: called where nothing can come in between. Raises `ToolError`."""
+        folder, name = self._folder, os.path.basename(self._place.path)
+        try:
+            self._refuse_a_stranger(folder, name)
+            if self._old is None:
+                # Linking fails if the name has been taken; renaming would overwrite.
+                self._link_new(folder, name)
+            elif self._old.st_nlink > 1 or not self._name:
+                self._pour(folder, name)
+            else:
+                os.rename(self._name, name, src_dir_fd=folder, dst_dir_fd=folder)
+                self._name = ""
+        except OSError as error:
+            raise _explained(error, self._place) from None
+        self._made.clear()
+        self.give_up()
+
+    def remove(self) -> None:
+        """Take the file away instead. Blocks. Raises `ToolError` if it is not the one that was judged."""
+        folder, name = -1, os.path.basename(self._place.path)
+        try:
+            folder = descend(os.path.dirname(self._place.path))
+            self._refuse_a_stranger(folder, name)
+            os.unlink(name, dir_fd=folder)
+        except OSError as error:
+            raise _explained(error, self._place) from None
+        finally:
+            if folder >= 0:
+                os.close(folder)
+
+    def give_up(self) -> None:
+        """Leave nothing behind. If a thread is at work on the draft, it cleans up when it is done."""
+        with self._guard:
+            self._is_given_up = True
+            self._clear_if_given_up()
+
+    def _open(self) -> None:
+        folder = os.path.dirname(self._place.path)
+        self._folder = self._make_way(folder)
+        name = os.path.basename(self._place.path)
+        if self._old is not None and not os.access(name, os.W_OK, dir_fd=self._folder):
+            raise ToolError(f"{self._place.name} is read-only: it is protected, or belongs to somebody else.")
+        draft = f".holdfast-{secrets.token_hex(8)}.tmp"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            # A new file gets what the user's mask leaves of 0666; one that replaces another is closed until dressed.
+            self._file = os.open(draft, flags, 0o666 if self._old is None else 0o600, dir_fd=self._folder)
+            self._name = draft
+        except PermissionError:
+            if self._old is None:
+                raise
+            # We may change the file but not its directory: the draft waits elsewhere.
+            with tempfile.TemporaryFile() as elsewhere:
+                self._file = os.dup(elsewhere.fileno())
+
+    def _make_way(self, folder: str) -> int:
+        try:
+            return descend(folder)
+        except FileNotFoundError:
+            parent, name = os.path.split(folder)
+            handle = self._make_way(parent)
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=handle)
+                    self._made.append(folder)
+            finally:
+                os.close(handle)
+            return descend(folder)
+
+    def _refuse_a_stranger(self, folder: int, name: str) -> None:
+        try:
+            now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            if self._old is not None:
+                raise ToolError(f"{self._place.name} was removed meanwhile. Look again before you write.") from None
+            return
+        old = self._old
+        if old is None or _state(now) != _state(old):
+            raise ToolError(f"{self._place.name} was changed by somebody else just now. Use view again.")
+
+    def _link_new(self, folder: int, name: str) -> None:
+        try:
+            os.link(self._name, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise
+            os.rename(self._name, name, src_dir_fd=folder, dst_dir_fd=folder)
+            self._name = ""
+
+    def _pour(self, folder: int, name: str) -> None:
+        """The file has other names too: they keep meaning the same file, so its content is replaced in place."""
+        target = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            place = 0
+            while piece := os.pread(self._file, 1 << 20, place):
+                place += os.write(target, piece)
+            os.ftruncate(target, place)
+        finally:
+            os.close(target)
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        with self._guard:
+            if self._is_given_up:
+                raise ToolError("The write was given up.")
+            self._is_busy = True
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._is_busy = False
+                self._clear_if_given_up()
+
+    def _clear_if_given_up(self) -> None:
+        if not self._is_given_up or self._is_busy:
+            return
+        if self._name and self._folder >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self._name, dir_fd=self._folder)
+        for folder in reversed(self._made):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        for handle in (self._file, self._folder):
+            if handle >= 0:
+                os.close(handle)
+        self._name, self._made, self._file, self._folder = "", [], -1, -1
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _dress(file: int, old: os.stat_result, path: str) -> None:
+    """Mode, owner and labels of the file that is replaced, as far as we may."""
+    now = os.fstat(file)
+    mode = stat.S_IMODE(old.st_mode)
+    if (now.st_uid, now.st_gid) != (old.st_uid, old.st_gid):
+        try:
+            os.fchown(file, old.st_uid, old.st_gid)
+        except OSError:
+            # Another owner must not inherit the right to become somebody.
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(path, follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    os.setxattr(file, name, os.getxattr(path, name, follow_symlinks=False))
+    os.fchmod(file, mode)
+
+
+def _explained(error: OSError, place: Place) -> ToolError:
+    if error.errno in (errno.ELOOP, errno.EMLINK):
+        return ToolError(f"{place.name} was changed while it was being written. Try again.")
+    if isinstance(error, NotADirectoryError):
+        return ToolError(f"{place.name} cannot be written: a part of the path is a file, not a directory.")
+    return ToolError(f"{place.name} cannot be written: {(error.strerror or 'the system refused').lower()}.")

@@ -1,0 +1,192 @@
+"""Files, opened without being led astray: links are followed once, before a path is judged, and never again.
+
+A path is resolved to its real place; that place is opened name by name, each without following links. Who puts a
+link there in between gets an error, not a way out. Only plain files are read or written.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+from holdfast.workspace.paths import is_within, joined, shown, similar
+
+__all__ = ["Place", "Seen", "descend", "digest_of", "locate", "look", "opened", "read", "too_large"]
+
+_STRANGE = ("/proc", "/sys", "/dev")
+_FINE = ("/dev/shm",)
+_NAME_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
+_CHUNK = 1 << 20
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a path leads: `path` is real, without links; `is_inside` says whether it lies in the workspace."""
+
+    given: str
+    path: str
+    root: str
+    is_inside: bool
+
+    @property
+    def name(self) -> str:
+        """As it is said to a model: relative inside the workspace; a link is shown with where it leads."""
+        real = shown(self.root, self.path)
+        plain = os.path.normpath(self.given)
+        return self.given if plain in (real, self.path) else f"{self.given} (which is {real})"
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A file as it was when it was read."""
+
+    data: bytes
+    digest: str
+    status: os.stat_result
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def too_large(name: str, size: int, most: int) -> ToolError:
+    return ToolError(f"{name} has {size:,} bytes; at most {most:,} are taken. Use a smaller section, or bash.")
+
+
+def locate(root: str, given: str, home: str = "") -> Place:
+    """Follow the links of a path to its real place, which need not exist."""
+    real_root = os.path.realpath(root)
+    try:
+        path = os.path.realpath(joined(real_root, given, home))
+    except (OSError, ValueError) as error:
+        raise ToolError(f"{given} cannot be resolved: {_why(error)}.") from None
+    return Place(given, path, real_root, is_within(real_root, path))
+
+
+def look(place: Place) -> os.stat_result | None:
+    """What is there, links not followed; None if nothing is."""
+    try:
+        with _parent(place) as (folder, name):
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _explained(error, place) from None
+
+
+@contextlib.contextmanager
+def opened(place: Place) -> Iterator[tuple[int, os.stat_result]]:
+    """The plain file at a place, open for reading. Raises `ToolError` for everything else."""
+    _refuse_strange(place)
+    try:
+        with _parent(place) as (folder, name):
+            # Opening a device or a pipe can act already: look first, then make sure it was the same.
+            _refuse_unless_plain(place, os.stat(name, dir_fd=folder, follow_symlinks=False))
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        raise ToolError(f"There is no file {place.name}.{_others(place)}") from None
+    except OSError as error:
+        raise _explained(error, place) from None
+    try:
+        status = os.fstat(file)
+        _refuse_unless_plain(place, status)
+        yield file, status
+    finally:
+        os.close(file)
+
+
+def read(place: Place, most: int) -> Seen:
+    """The whole file, if it has no more bytes than that."""
+    with opened(place) as (file, status):
+        if status.st_size > most:
+            raise too_large(place.name, status.st_size, most)
+        pieces: list[bytes] = []
+        size = 0
+        while piece := os.read(file, _CHUNK):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise too_large(place.name, size, most)
+        data = b"".join(pieces)
+        return Seen(data, digest_of(data), status)
+
+
+@contextlib.contextmanager
+def _parent(place: Place) -> Iterator[tuple[int, str]]:
+    """The directory of a place, reached without following a link, and the name in it."""
+    folder, name = os.path.split(place.path)
+    handle = descend(folder)
+    try:
+        yield handle, name or "."
+    finally:
+        os.close(handle)
+
+
+def descend(folder: str) -> int:
+    """Open a directory by its real path, name by name. Raises `OSError`, ELOOP if a link has come in between."""
+    handle = os.open("/", _NAME_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in folder.split("/"):
+            if name:
+                below = os.open(name, _NAME_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+                os.close(handle)
+                handle = below
+        _check_still_there(handle, folder)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_still_there(handle: int, folder: str) -> None:
+    """A directory that was moved while we walked is not the one that was judged."""
+    if sys.platform != "linux":
+        return
+    try:
+        now = os.readlink(f"/proc/self/fd/{handle}")
+    except OSError:
+        return
+    if now != (folder or "/"):
+        raise OSError(errno.ELOOP, "the directory was moved")
+
+
+def _refuse_strange(place: Place) -> None:
+    if any(is_within(top, place.path) for top in _STRANGE) and not any(is_within(top, place.path) for top in _FINE):
+        raise ToolError(f"{place.name} belongs to the system, not to a disk: use bash to look at it.")
+
+
+def _refuse_unless_plain(place: Place, status: os.stat_result) -> None:
+    mode = status.st_mode
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise ToolError(f"{place.name} is a directory, not a file. Use ls to see what is in it.")
+    kinds = ((stat.S_ISLNK, "a link that was just made"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    kind = next((word for test, word in kinds if test(mode)), "a device")
+    raise ToolError(f"{place.name} is {kind}, not a plain file.")
+
+
+def _others(place: Place) -> str:
+    """Up to three names in the same directory that may have been meant."""
+    folder, name = os.path.split(place.path)
+    with contextlib.suppress(OSError):
+        if names := similar(name, os.listdir(folder)):
+            paths = [shown(place.root, os.path.join(folder, other)) for other in names]
+            return f" Did you mean {', '.join(paths)}?"
+    return ""
+
+
+def _explained(error: OSError, place: Place) -> ToolError:
+    if error.errno in (errno.ELOOP, errno.EMLINK):
+        return ToolError(f"{place.name} was changed while it was being opened. Try again.")
+    if isinstance(error, NotADirectoryError):
+        return ToolError(f"{place.name} cannot be reached: a part of the path is a file, not a directory.")
+    return ToolError(f"{place.name} cannot be opened: {_why(error)}.")
+
+
+def _why(error: OSError | ValueError) -> str:
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)

@@ -1,0 +1,335 @@
+"""The server's side of the guard: one small process that starts every command and lets none outlive the server.
+
+Starting is synchronous: when `spawn` returns, the request is on its way and the tree can be stopped. A tree is
+gone when its keeper says so, or when keeper and guard have been replaced and what they kept is swept up.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+
+__all__ = ["Bounds", "CannotStart", "Command", "Containment", "Guard", "Tree", "TreeEnd"]
+
+Containment = Literal["auto", "namespace", "tree"]
+"""How a command's processes are held together: in a PID namespace, or as a tree of children below a keeper.
+
+`auto` is a namespace for root, where it can be had, and a tree for everybody else, whom a namespace would keep
+from `sudo` and the like.
+"""
+
+_SIZE = struct.Struct("!I")
+_SOURCES = str(Path(__file__).resolve().parents[2])
+_START = "import sys; sys.path.append(sys.argv[1]); from holdfast.workspace.guard_main import main; main(sys.argv[2:])"
+_MARK = "HOLDFAST_RUN"
+_PATIENCE = 5.0
+
+
+class CannotStart(ToolError):
+    """The command could not be started."""
+
+
+class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a sandbox asks of the guard for one command: paths to protect, directories to hide and what to keep of
+    them, whether there is a network. `landlock`: see `sandbox_landlock.restrict`.
+    """
+
+    protect: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    network: bool = True
+    landlock: dict[str, Any] = {}
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What to start. `linger`: how many seconds what it leaves behind may go on; None: as long as it likes."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    linger: float | None = 0.25
+    bounds: Bounds = Bounds()
+
+
+class TreeEnd(msgspec.Struct, frozen=True):
+    """How it went. `code` is None if the command itself did not end by itself; `left` is what no one may kill."""
+
+    code: int | None = None
+    was_killed: bool = False
+    left: tuple[int, ...] = ()
+    error: str = ""
+
+
+class Tree:
+    """A command and everything it has started."""
+
+    def __init__(self, line: socket.socket, guard: "Guard") -> None:
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int | None] = loop.create_future()
+        """The exit code of the command itself; None if there is none."""
+        self.gone: asyncio.Future[TreeEnd] = loop.create_future()
+        self._line = line
+        self._guard = guard
+        self._unread = b""
+        self._end = TreeEnd()
+        self._is_over = False
+        loop.add_reader(line, self._hear)
+
+    def stop(self, grace: float) -> None:
+        """Ask it to end; after `grace` seconds it is killed. Asking again can only make it sooner."""
+        self._order(stop=grace)
+
+    def keep(self, linger: float | None) -> None:
+        """Change how long what the command leaves behind may go on."""
+        self._order(linger=linger)
+
+    def cut(self) -> None:
+        """Kill it now, and hear no more of it."""
+        self._hang_up()
+        self.over(TreeEnd(was_killed=True))
+
+    def over(self, end: TreeEnd) -> None:
+        if not self.exited.done():
+            self.exited.set_result(end.code)
+        if not self.gone.done():
+            self.gone.set_result(end)
+
+    def _order(self, **what: float | None) -> None:
+        if not self._is_over:
+            try:
+                self._line.send(json.dumps(what).encode() + b"\n")
+            except OSError:
+                # It has just gone, or is about to be found gone.
+                return
+
+    def _hear(self) -> None:
+        try:
+            data = self._line.recv(4_096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+        if not data and not self._is_over:
+            self._hang_up()
+            self._guard.lost(self, self._end)
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if "error" in said:
+            self._end = msgspec.structs.replace(self._end, error=said["error"])
+        if "code" in said:
+            self._end = msgspec.structs.replace(self._end, code=said["code"])
+            if not self._end.error and not self.exited.done():
+                self.exited.set_result(said["code"])
+        if "gone" in said:
+            self._hang_up()
+            self.over(msgspec.structs.replace(self._end, was_killed=said["gone"], left=tuple(said["left"])))
+
+    def _hang_up(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            asyncio.get_running_loop().remove_reader(self._line)
+            self._line.close()
+            self._guard.forget(self)
+
+
+class Guard:
+    """Starts the guard process when it is first needed, and again should it ever be lost."""
+
+    def __init__(self, containment: Containment = "auto") -> None:
+        self._wanted = containment
+        self._containment: Containment = containment
+        self.has_namespaces = False
+        """Whether a sandbox may ask for them, whatever the containment is. Known when it is ready."""
+        self._mark = secrets.token_hex(8)
+        self._count = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._unread = b""
+        self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._trees: set[Tree] = set()
+        self._lost: dict[int, tuple[Tree, TreeEnd]] = {}
+        self._ready: asyncio.Future[Containment] | None = None
+        self._is_closed = False
+
+    @property
+    def containment(self) -> Containment:
+        """What is in force; what was asked for until the guard has tried."""
+        return self._containment
+
+    @property
+    def process_id(self) -> int:
+        """0 while it does not run."""
+        return self._process.pid if self._process is not None else 0
+
+    def warm(self) -> None:
+        """Start the process, if it does not run, so that the first command need not wait for it."""
+        if self._is_closed:
+            raise CannotStart("The server is closing: nothing is started any more.")
+        if self._process is None:
+            self._start()
+
+    async def ready(self) -> Containment:
+        """Wait until the guard process listens."""
+        self.warm()
+        assert self._ready is not None
+        return await asyncio.shield(self._ready)
+
+    def spawn(self, command: Command, stdin: int, stdout: int, stderr: int) -> Tree:
+        """Start a command. The descriptors are the caller's to close, at once."""
+        self.warm()
+        self._count += 1
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        tree = Tree(ours, self)
+        self._trees.add(tree)
+        env = {**command.env, _MARK: f"{self._mark}.{self._count}"}
+        request = {"argv": command.argv, "cwd": command.cwd, "env": env, "linger": command.linger}
+        request |= msgspec.to_builtins(command.bounds)
+        # Copies, as the request may wait in the queue for a moment.
+        descriptors = tuple(os.dup(descriptor) for descriptor in (theirs.fileno(), stdin, stdout, stderr))
+        theirs.close()
+        self._send(request, descriptors)
+        return tree
+
+    async def close(self) -> None:
+        """Kill what still runs and end the process."""
+        self._is_closed = True
+        for tree in tuple(self._trees):
+            tree.cut()
+        process = self._process
+        self._hang_up()
+        if process is not None:
+            await asyncio.to_thread(_wait_or_kill, process)
+
+    # For trees
+
+    def forget(self, tree: Tree) -> None:
+        self._trees.discard(tree)
+
+    def lost(self, tree: Tree, end: TreeEnd) -> None:
+        """A keeper is gone and did not say that its tree is. It may have been killed: have the rest swept up."""
+        if self._is_closed:
+            tree.over(end)
+            return
+        self.warm()
+        self._count += 1
+        self._lost[self._count] = tree, end
+        self._send({"sweep": self._count}, ())
+
+    # The line
+
+    def _start(self, mark: str = "") -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        argv = [sys.executable, "-I", "-S", "-c", _START, _SOURCES, str(theirs.fileno()), self._wanted, mark]
+        env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
+        null = subprocess.DEVNULL
+        with theirs:
+            self._process = subprocess.Popen(
+                argv, stdin=null, stdout=null, stderr=null, cwd="/", env=env,
+                pass_fds=[theirs.fileno()], start_new_session=True,
+            )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        self._line, self._unread, self._ready = ours, b"", loop.create_future()
+        loop.add_reader(ours, self._hear)
+
+    def _send(self, request: object, descriptors: tuple[int, ...]) -> None:
+        body = json.dumps(request).encode()
+        self._outgoing.append((_SIZE.pack(len(body)) + body, descriptors))
+        self._flush()
+
+    def _flush(self) -> None:
+        line = self._line
+        if line is None:
+            return
+        loop = asyncio.get_running_loop()
+        while self._outgoing:
+            data, descriptors = self._outgoing.popleft()
+            try:
+                sent = socket.send_fds(line, [data], descriptors)
+            except BlockingIOError:
+                self._outgoing.appendleft((data, descriptors))
+                loop.add_writer(line, self._flush)
+                return
+            except OSError:
+                # The guard is gone; whoever reads will notice. The trees see their lines cut.
+                sent = len(data)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if sent < len(data):
+                self._outgoing.appendleft((data[sent:], ()))
+        loop.remove_writer(line)
+
+    def _hear(self) -> None:
+        assert self._line is not None
+        try:
+            data = self._line.recv(4_096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._replace()
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "hello" in said:
+                self._greet(said["hello"], can_enter=said["namespaces"])
+            if "swept" in said and said["swept"] in self._lost:
+                tree, end = self._lost.pop(said["swept"])
+                tree.over(end)
+
+    def _greet(self, containment: Containment, *, can_enter: bool) -> None:
+        self._containment = containment
+        self.has_namespaces = can_enter
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(containment)
+
+    def _replace(self) -> None:
+        """The guard process is gone, and its keepers with it. A new one kills what may be left, by its mark."""
+        process, ready = self._process, self._ready
+        self._hang_up()
+        if process is not None:
+            process.wait()
+        if ready is not None and not ready.done():
+            ready.cancel()
+        if not self._is_closed and (self._lost or self._trees):
+            self._start(f"{_MARK}={self._mark}.")
+            for number in self._lost:
+                self._send({"sweep": number}, ())
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._line)
+            loop.remove_writer(self._line)
+            self._line.close()
+        for _, descriptors in self._outgoing:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._outgoing.clear()
+        self._line = self._process = None
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,240 @@
+"""The keeper of one tree: the parent of a command and, in the end, of everything the command has started.
+
+A keeper is forked from the guard. It reaps what ends, passes on what the server says, and is done when it has no
+children left; as orphans come to it, that is when the whole tree is gone. In a PID namespace it is the init, so
+that one signal reaches all; elsewhere it kills what it finds, group by group, and looks again until nothing is left.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any, Literal, NoReturn
+
+from holdfast.workspace import guard_system as system
+from holdfast.workspace.sandbox_landlock import restrict
+
+__all__ = ["Keeper", "exit_code_of", "ready_for_children"]
+
+_ROUNDS = 100
+_AGAIN = 0.02
+_GIVE_UP = 1.0
+_LISTS_PROCESSES = os.path.exists("/proc/self/stat")
+
+
+def ready_for_children() -> int:
+    """A descriptor that becomes readable when a child ends. Signals meant for commands do not end the keeper."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    return reading
+
+
+def exit_code_of(status: int) -> int:
+    """As a shell tells it: 128 and more for a signal."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+class Keeper:
+    """Starts one command and stays until nothing of it is left. `leash` ends when the guard is gone."""
+
+    def __init__(self, request: dict[str, Any], descriptors: list[int], leash: int, *, is_init: bool) -> None:
+        control, *self._streams = descriptors
+        self._control = socket.socket(fileno=control)
+        self._request = request
+        self._leash = leash
+        self._is_init = is_init
+        self._linger: float | None = request["linger"]
+        self._main = 0
+        self._unread = b""
+        self._has_exited = False
+        self._is_stopping = False
+        self._is_killing = False
+        self._was_killed = False
+        self._out_of_reach: set[int] = set()
+        self._term_at = self._kill_at = float("inf")
+
+    def run(self) -> None:
+        self._child_ended = ready_for_children()
+        trouble = self._start()
+        if trouble:
+            self._tell(error=trouble)
+        for descriptor in self._streams:
+            os.close(descriptor)
+        since = time.monotonic()
+        while self._reap():
+            now = time.monotonic()
+            if now >= self._kill_at:
+                since = since if self._is_killing else now
+                self._kill()
+                if self._out_of_reach and now > since + _GIVE_UP:
+                    break
+            elif now >= self._term_at:
+                self._term_at = float("inf")
+                self._send_all(signal.SIGTERM)
+                self._send_all(signal.SIGCONT)
+            self._listen(now)
+        if not _LISTS_PROCESSES and self._main:
+            # Orphans do not come to us here either: the group is all that is known of them.
+            with contextlib.suppress(OSError):
+                os.killpg(self._main, signal.SIGKILL)
+        self._tell(gone=self._was_killed, left=sorted(self._out_of_reach))
+
+    # Starting
+
+    def _start(self) -> str:
+        """Start the command. Answers why that failed, if it did."""
+        reading, writing = os.pipe()
+        try:
+            self._main = os.fork()
+        except OSError as error:
+            return f"No process could be made: {error.strerror}."
+        if self._main == 0:
+            self._become(writing)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            return pipe.read().decode("utf-8", "replace")
+
+    def _become(self, trouble: int) -> NoReturn:
+        request = self._request
+        try:
+            os.setsid()
+            for number in range(1, signal.NSIG):
+                if number not in {signal.SIGKILL, signal.SIGSTOP}:
+                    with contextlib.suppress(OSError, ValueError):
+                        signal.signal(number, signal.SIG_DFL)
+            for wanted, descriptor in enumerate(self._streams):
+                os.dup2(descriptor, wanted)
+            os.chdir(request["cwd"])
+            if request.get("landlock"):
+                restrict(**request["landlock"])
+            os.execvpe(request["argv"][0], request["argv"], request["env"])
+        except OSError as error:
+            os.write(trouble, f"{request['argv'][0]} could not be started: {error.strerror or error}.".encode())
+        except BaseException as error:
+            os.write(trouble, f"It could not be started: {type(error).__name__}.".encode())
+        os._exit(127)
+
+    # Ending
+
+    def _reap(self) -> bool:
+        """Take note of what has ended. False when nothing is left."""
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if process == 0:
+                return True
+            if process == self._main:
+                self._has_exited = True
+                self._tell(code=exit_code_of(status))
+                self._wait_for_the_rest()
+
+    def _wait_for_the_rest(self) -> None:
+        if self._linger is not None and self._has_exited:
+            self._kill_at = min(self._kill_at, time.monotonic() + self._linger)
+
+    def _stop(self, grace: float) -> None:
+        """Ask politely, then less so; what is left after the grace is killed."""
+        self._is_stopping = True
+        now = time.monotonic()
+        if grace <= 0:
+            self._kill_at = now
+            return
+        if self._kill_at > now + grace:
+            self._kill_at = now + grace
+            self._term_at = now + grace / 3
+        with contextlib.suppress(OSError):
+            os.killpg(self._main, signal.SIGINT)
+
+    def _send_all(self, number: signal.Signals) -> None:
+        if self._is_init:
+            with contextlib.suppress(OSError):
+                os.kill(-1, number)
+        else:
+            system.send(self._found(), number)
+
+    def _found(self) -> dict[int, int]:
+        """What can be seen below us, with its groups. Where nothing is listed there is the command's own group."""
+        if _LISTS_PROCESSES or self._has_exited:
+            return system.descendants([os.getpid()])
+        return {self._main: self._main}
+
+    def _kill(self) -> None:
+        self._was_killed = self._is_killing = True
+        if self._is_init:
+            self._send_all(signal.SIGKILL)
+            return
+        found = self._found()
+        # A group is hit as a whole: nobody in it can start another meanwhile.
+        for group in set(found.values()) - {os.getpgrp()}:
+            with contextlib.suppress(OSError):
+                os.killpg(group, signal.SIGKILL)
+        self._out_of_reach = system.send(found, signal.SIGKILL)
+        self._chase()
+
+    def _chase(self) -> None:
+        """Processes that start another and end at once are gone before a search has found them. Their children come
+        to us, though, and can be looked up faster than they run.
+        """
+        for _ in range(_ROUNDS):
+            children = system.own_children()
+            system.send(children, signal.SIGKILL)
+            if not self._reap() or not children:
+                break
+
+    # Listening
+
+    def _listen(self, now: float) -> None:
+        waiting = select.poll()
+        for descriptor in (self._child_ended, self._leash, self._control.fileno()):
+            waiting.register(descriptor, select.POLLIN)
+        until = now + _AGAIN if self._is_killing else min(self._kill_at, self._term_at)
+        seconds = None if until == float("inf") else max(0.0, until - now)
+        for descriptor, _ in waiting.poll(None if seconds is None else seconds * 1_000 + 1):
+            if descriptor == self._child_ended:
+                os.read(self._child_ended, 4_096)
+            elif descriptor == self._leash:
+                self._let_go()
+            else:
+                self._hear()
+
+    def _hear(self) -> None:
+        try:
+            data = self._control.recv(4_096)
+        except OSError:
+            data = b""
+        if not data:
+            self._let_go()
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            order = json.loads(line)
+            if "stop" in order:
+                self._stop(order["stop"])
+            if "linger" in order:
+                self._linger = order["linger"]
+                if self._linger is None and not self._is_killing and not self._is_stopping:
+                    self._kill_at = float("inf")
+                self._wait_for_the_rest()
+
+    def _let_go(self) -> None:
+        """Whoever held us is gone. Nothing may be left, and nobody listens any more."""
+        self._kill_at = 0.0
+        # A line that is cut is always readable: put something in its place that never is.
+        reading, _ = os.pipe()
+        os.dup2(reading, self._leash)
+        os.dup2(reading, self._control.fileno())
+
+    def _tell(self, **what: Literal[True] | int | str | list[int]) -> None:
+        with contextlib.suppress(OSError):
+            self._control.sendall(json.dumps(what).encode() + b"\n")

@@ -1,0 +1,260 @@
+"""The guard: a small process that starts every command for the server and outlives it just long enough to clean up.
+
+It forks a keeper for each command and hands it a line to the server. When the server is gone, in whatever way,
+all those lines are cut and the keepers kill their trees; when the guard is gone, its leash is. What a keeper
+should leave behind comes to the guard, which kills it. Only the standard library is loaded.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from typing import Any, NoReturn
+
+from holdfast.workspace import guard_system as system
+from holdfast.workspace.guard_keeper import Keeper, exit_code_of, ready_for_children
+
+__all__ = ["main"]
+
+_SIZE = struct.Struct("!I")
+_FEW = 16
+_ENDING = 2.0
+
+
+class _Guard:
+    def __init__(self, server: socket.socket) -> None:
+        self._server = server
+        self._unread = b""
+        self._descriptors: list[int] = []
+        self._keepers: set[int] = set()
+        self._namespaces = self._can_enter = False
+        self._child_ended = -1
+        self._leash, self._leash_end = os.pipe()
+        self._births, self._births_end = os.pipe()
+        os.set_blocking(self._births, False)
+
+    def run(self, containment: str, mark: str) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        system.adopt_orphans()
+        self._child_ended = ready_for_children()
+        if mark:
+            _kill_marked(mark.encode())
+        self._settle_on(containment)
+        gc.collect()
+        gc.freeze()
+        self._answer(hello="namespace" if self._namespaces else "tree", namespaces=self._can_enter)
+        waiting = select.poll()
+        for descriptor in (self._server.fileno(), self._child_ended, self._births):
+            waiting.register(descriptor, select.POLLIN)
+        while True:
+            for descriptor, _ in waiting.poll():
+                if descriptor == self._child_ended:
+                    self._reap()
+                elif descriptor == self._births:
+                    self._note_births()
+                elif not self._hear():
+                    return self._end()
+
+    def _answer(self, **what: object) -> None:
+        try:
+            self._server.sendall(json.dumps(what).encode() + b"\n")
+        except OSError:
+            return
+
+    # Requests
+
+    def _hear(self) -> bool:
+        """Read what the server has sent and do what is complete. False when the server is gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._server, 1 << 16, _FEW)
+        except OSError:
+            return False
+        if not data:
+            return False
+        self._unread += data
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        self._descriptors += descriptors
+        while len(self._unread) >= _SIZE.size:
+            end = _SIZE.size + _SIZE.unpack_from(self._unread)[0]
+            if len(self._unread) < end:
+                break
+            request = json.loads(self._unread[_SIZE.size : end])
+            self._unread = self._unread[end:]
+            if "sweep" in request:
+                self._reap()
+                self._sweep()
+                self._answer(swept=request["sweep"])
+            else:
+                self._spawn(request)
+        return True
+
+    def _spawn(self, request: dict[str, Any]) -> None:
+        descriptors, self._descriptors = self._descriptors[:4], self._descriptors[4:]
+        keeper = -1
+        try:
+            # Without its descriptors a request cannot be carried out; the server sees its line cut.
+            keeper = os.fork() if len(descriptors) == 4 else -1
+        except OSError as error:
+            _tell_error(descriptors[0], f"No process could be made: {error.strerror}.")
+        if keeper == 0:
+            self._keep(request, descriptors)
+        if keeper > 0:
+            self._keepers.add(keeper)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _keep(self, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+        """What the forked child does: never returns."""
+        code = 1
+        try:
+            self._server.close()
+            os.close(self._leash_end)
+            is_init = self._become_init(request)
+            os.close(self._births_end)
+            if not is_init:
+                system.adopt_orphans()
+            Keeper(request, descriptors, self._leash, is_init=is_init).run()
+            code = 0
+        except OSError as error:
+            _tell_error(descriptors[0], f"The command could not be shut in: {error.strerror or error}.")
+        finally:
+            os._exit(code)
+
+    # Namespaces
+
+    def _become_init(self, request: dict[str, Any]) -> bool:
+        """Go on as the init of a PID namespace, where that is the rule or the request needs one."""
+        has_network = request.get("network", True)
+        is_needed = bool(request.get("protect") or request.get("hide") or not has_network)
+        if not is_needed and not self._namespaces:
+            return False
+        try:
+            system.enter_namespaces(as_user=self._can_enter, extra=0 if has_network else system.CLONE_NEWNET)
+        except OSError:
+            if is_needed:
+                raise
+            return False
+        child = os.fork()
+        if child:
+            # The init comes to the guard when its parent is gone: it has to know that it is not a stray.
+            os.write(self._births_end, struct.pack("!i", child))
+            os._exit(0)
+        system.mount_proc()
+        if not has_network:
+            system.raise_loopback()
+        for path in request.get("protect", ()):
+            system.protect(path)
+        for path in request.get("hide", ()):
+            system.hide(path, request.get("keep", ()))
+        return True
+
+    def _settle_on(self, containment: str) -> None:
+        """`auto` is a namespace for root alone: for others it would change more than who can be seen."""
+        is_easy = _can_enter_namespaces(as_user=False)
+        self._can_enter = is_easy or _can_enter_namespaces(as_user=True)
+        self._namespaces = is_easy if containment == "auto" else self._can_enter and containment == "namespace"
+
+    def _note_births(self) -> None:
+        try:
+            data = os.read(self._births, 4_096)
+        except BlockingIOError:
+            return
+        self._keepers |= {process for (process,) in struct.iter_unpack("!i", data)}
+
+    # Ends
+
+    def _reap(self) -> bool:
+        """Take note of keepers that have ended. False if there is no child at all."""
+        if self._child_ended >= 0:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._child_ended, 4_096)
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if process == 0:
+                return True
+            self._note_births()
+            if process in self._keepers:
+                self._keepers.discard(process)
+                if status != 0:
+                    self._sweep()
+
+    def _sweep(self) -> None:
+        """Kill what a keeper left behind: everything below us that no keeper keeps."""
+        until = time.monotonic() + _ENDING
+        while time.monotonic() < until:
+            self._note_births()
+            known = len(self._keepers)
+            strays = system.descendants([os.getpid()], spare=self._keepers)
+            self._note_births()
+            if len(self._keepers) != known:
+                # One that was born meanwhile may have been taken for a stray.
+                continue
+            if not strays:
+                return
+            system.send(strays, signal.SIGKILL)
+            self._reap_strays()
+
+    def _reap_strays(self) -> None:
+        while True:
+            try:
+                process, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if process == 0:
+                return
+            self._note_births()
+            self._keepers.discard(process)
+
+    def _end(self) -> None:
+        """The server is gone: cut the leash, and wait until nothing is left."""
+        os.close(self._leash_end)
+        until = time.monotonic() + _ENDING
+        waiting = select.poll()
+        waiting.register(self._child_ended, select.POLLIN)
+        while self._reap() and time.monotonic() < until:
+            waiting.poll(50)
+        self._sweep()
+
+
+def _can_enter_namespaces(*, as_user: bool) -> bool:
+    """Try it once, all of it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            system.enter_namespaces(as_user=as_user)
+            init = os.fork()
+            if init == 0:
+                system.mount_proc()
+                os._exit(0)
+            os._exit(exit_code_of(os.waitpid(init, 0)[1]))
+        finally:
+            os._exit(1)
+    return exit_code_of(os.waitpid(child, 0)[1]) == 0
+
+
+def _tell_error(line: int, why: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(line, json.dumps({"error": why}).encode() + b"\n")
+
+
+def _kill_marked(mark: bytes) -> None:
+    """What another guard lost, if it was killed together with a keeper."""
+    for _ in range(100):
+        found = system.marked(mark)
+        if not found or system.send(found, signal.SIGKILL) == found:
+            return
+
+
+def main(arguments: list[str]) -> None:
+    """`arguments`: the descriptor of the line to the server, the containment, what strays are marked with."""
+    descriptor, containment, mark = arguments
+    _Guard(socket.socket(fileno=int(descriptor))).run(containment, mark)

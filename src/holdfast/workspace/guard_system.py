@@ -1,0 +1,175 @@
+"""What is asked of the kernel beyond Python's standard library, most of it by the guard process."""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = [
+    "CLONE_NEWNET",
+    "adopt_orphans",
+    "descendants",
+    "enter_namespaces",
+    "hide",
+    "marked",
+    "mount_proc",
+    "own_children",
+    "protect",
+    "raise_loopback",
+    "seal",
+    "send",
+]
+
+_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
+CLONE_NEWNET = 0x40000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = (
+    1, 2, 4, 8, 32, 0x1000, 0x4000, 0x80000,
+)  # fmt: skip
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
+_KEPT_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of every descendant whose own parent dies. False where the system does not know that."""
+    return sys.platform == "linux" and int(_libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+
+
+def seal() -> None:
+    """Let no other process of the same user look into this one: its environment, its memory, its descriptors."""
+    if sys.platform == "linux":
+        _check(_libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "seal")
+
+
+def enter_namespaces(*, as_user: bool, extra: int = 0) -> None:
+    """The next child of this process is the init of a PID namespace of its own, with mounts of its own.
+
+    Who is not root needs a user namespace for that. In it they are who they were, but everybody else is nobody:
+    `sudo` does not work, and `ssh` may not like its settings. So this happens only with `as_user`.
+    """
+    flags = _CLONE_NEWPID | _CLONE_NEWNS | extra
+    user, group = os.geteuid(), os.getegid()
+    if _libc.unshare(flags) == 0:
+        return
+    if not as_user:
+        _check(-1, "unshare")
+    _check(_libc.unshare(flags | _CLONE_NEWUSER), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    texts = [os.fsencode(text) if text else None for text in (source, target, kind)]
+    _check(_libc.mount(*texts, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}")
+
+
+def mount_proc() -> None:
+    """Let `/proc` show the processes of this PID namespace. What is mounted here is not seen outside."""
+    _mount("", "/", "", _MS_REC | _MS_SLAVE)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+
+
+def protect(path: str) -> None:
+    """Make what is at a path read-only in this mount namespace."""
+    _mount(path, path, "", _MS_BIND | _MS_REC)
+    # Flags that were locked when the namespace was made have to be named again.
+    kept = os.statvfs(path).f_flag & _KEPT_FLAGS
+    _mount("", path, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
+
+
+def hide(path: str, keep: Iterable[str] = ()) -> None:
+    """Put an empty directory in front of a directory, in this mount namespace; what is kept in it stays there."""
+    kept = {place: os.open(place, os.O_PATH) for place in keep if place.startswith(f"{path}/")}
+    _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=64k,mode=755")
+    for place, descriptor in kept.items():
+        os.makedirs(place, exist_ok=True)
+        _mount(f"/proc/self/fd/{descriptor}", place, "", _MS_BIND | _MS_REC)
+        os.close(descriptor)
+    _mount("", path, "", _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+
+
+def raise_loopback() -> None:
+    """Let a fresh network namespace talk to itself."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+
+
+def _names() -> list[str]:
+    """Where the system does not list processes like this, there are none to be found."""
+    try:
+        return [name for name in os.listdir("/proc") if name.isdecimal()]
+    except FileNotFoundError:
+        return []
+
+
+def _processes() -> Iterator[tuple[int, int, int]]:
+    """Process, parent and group of everything that runs. Those that have ended and wait to be noticed are left out."""
+    for name in _names():
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if fields[0] not in {b"Z", b"X"}:
+                yield int(name), int(fields[1]), int(fields[2])
+
+
+def own_children() -> set[int]:
+    """The children of this process, in one quick read. Not every kernel tells them; then there are none."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return {int(name) for name in file.read().split()}
+    except OSError:
+        return set()
+
+
+def descendants(roots: Iterable[int], spare: Iterable[int] = ()) -> dict[int, int]:
+    """All that runs below some processes, with its groups; not below the spared ones, nor those themselves."""
+    below: dict[int, list[tuple[int, int]]] = {}
+    for process, parent, group in _processes():
+        below.setdefault(parent, []).append((process, group))
+    spared = set(spare)
+    found: dict[int, int] = {}
+    left = list(roots)
+    while left:
+        for process, group in below.get(left.pop(), ()):
+            if process not in found and process not in spared:
+                found[process] = group
+                left.append(process)
+    return found
+
+
+def marked(mark: bytes) -> set[int]:
+    """Processes that were started with a text in their environment."""
+    found = set()
+    for name in _names():
+        if int(name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if mark in file.read():
+                    found.add(int(name))
+    return found
+
+
+def send(processes: Mapping[int, int] | Iterable[int], number: signal.Signals) -> set[int]:
+    """Signal processes. Answers those that may not be signalled by us: they belong to another user."""
+    out_of_reach = set()
+    for process in tuple(processes):
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            out_of_reach.add(process)
+    return out_of_reach

@@ -1,0 +1,171 @@
+"""The background jobs of one workspace.
+
+A job belongs to the session and the run that started it. Jobs of a completed run live on, listed and killable;
+those of any other run die with it. Finished ones are kept for a while to be read, and use up no limit.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.jobs import JobInfo, JobOutput, NoRoomForJobs, UnknownJob
+from holdfast.workspace.process import Running
+
+__all__ = ["Job", "JobLimits", "Jobs"]
+
+
+class JobLimits(msgspec.Struct, frozen=True):
+    """`most` jobs run at the same time, and as many finished ones are kept, for `kept_ms` at most."""
+
+    most: int = 50
+    kept_ms: int = 8 * 60 * 60 * 1_000
+    grace: float = 2.0
+    brief_grace: float = 0.1
+    """For jobs of a run that has been given its grace already."""
+
+
+class Job:
+    """A command in the background."""
+
+    def __init__(self, info: JobInfo, running: Running) -> None:
+        self._info = info
+        self.running = running
+        self.was_killed = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.running.ended.done()
+
+    @property
+    def info(self) -> JobInfo:
+        """As it is now."""
+        exited = self.running.exited
+        code = exited.result() if exited.done() else None
+        state = "running" if not self.is_over else "killed" if self.was_killed else "completed"
+        return msgspec.structs.replace(self._info, state=state, exit_code=code)
+
+    def note_end(self, ended_at: int) -> None:
+        self._info = msgspec.structs.replace(self._info, ended_at=ended_at)
+
+    def output(self) -> JobOutput:
+        return JobOutput(self.info, self.running.stdout.shown(), self.running.stderr.shown())
+
+
+class Jobs:
+    """`on_busy` hears when the first job begins and when the last one has ended."""
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        *,
+        limits: JobLimits | None = None,
+        on_busy: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        self._now_ms = now_ms
+        self._limits = limits or JobLimits()
+        self.on_busy = on_busy
+        self._jobs: dict[str, Job] = {}
+        self._count = 0
+        self._is_busy = False
+        self._is_closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any job runs."""
+        return self._is_busy
+
+    def check_room(self) -> None:
+        """Raises `NoRoomForJobs` if another one could not be added."""
+        running = [job.info.id for job in self._jobs.values() if not job.is_over]
+        if self._is_closed or len(running) >= self._limits.most:
+            raise NoRoomForJobs(
+                f"{len(running)} background jobs are running, more are not allowed: stop one with job_kill first. "
+                f"They are: {', '.join(running)}."
+            )
+
+    def add(self, info: JobInfo, running: Running) -> Job:
+        """Make a job of a command that runs; it gets the next id. Raises `NoRoomForJobs`."""
+        self._forget_old()
+        self.check_room()
+        self._count += 1
+        job = Job(msgspec.structs.replace(info, id=f"{self._count:03X}"), running)
+        self._jobs[job.info.id] = job
+        # What a job has started is part of it: it goes on as long as any of its processes does.
+        running.keep(None)
+        running.ended.add_done_callback(lambda _: self._ended(job))
+        self._tell_busy()
+        return job
+
+    def remove(self, job: Job) -> None:
+        """Forget a job that is over or was never one for others to see."""
+        self._jobs.pop(job.info.id, None)
+        self._tell_busy()
+
+    def get(self, job_id: str, session: SessionId | None = None) -> Job:
+        """A job by its id; with `session` only one of its own. Raises `UnknownJob`."""
+        job = self._jobs.get(job_id.strip().upper())
+        if job is None or (session is not None and job.info.session_id != session):
+            known = ", ".join(info.id for info in self.list(session)) or "none"
+            raise UnknownJob(f"There is no background job with this id. There is: {known}.")
+        return job
+
+    def list(self, session: SessionId | None = None) -> tuple[JobInfo, ...]:
+        """All jobs, or those of a session, oldest first."""
+        infos = [job.info for job in self._jobs.values()]
+        return tuple(info for info in infos if session is None or info.session_id == session)
+
+    def output(self, job_id: str) -> JobOutput:
+        return self.get(job_id).output()
+
+    async def kill(self, job_id: str, session: SessionId | None = None) -> JobOutput:
+        """Stop a job with all it has started, and forget it. Answers what it has said until then."""
+        job = self.get(job_id, session)
+        await self._stop([job], self._limits.grace)
+        self.remove(job)
+        return job.output()
+
+    async def end_run(self, run: RunId) -> None:
+        """A run has not completed: its jobs die with it. Returns when they are gone."""
+        await self._stop([job for job in self._jobs.values() if job.info.run_id == run], self._limits.brief_grace)
+
+    async def end_session(self, session: SessionId) -> None:
+        """A session is removed, and its jobs with it."""
+        jobs = [job for job in self._jobs.values() if job.info.session_id == session]
+        await self._stop(jobs, self._limits.brief_grace)
+        for job in jobs:
+            self.remove(job)
+
+    async def close(self, limit: float = 5.0) -> None:
+        """Stop them all; after `limit` seconds at most they are killed. Nothing can be added any more."""
+        self._is_closed = True
+        await self._stop(tuple(self._jobs.values()), min(self._limits.grace, limit))
+        self._jobs.clear()
+        self._tell_busy()
+
+    async def _stop(self, jobs: Sequence[Job], grace: float) -> None:
+        open_jobs = [job for job in jobs if not job.is_over]
+        for job in open_jobs:
+            job.was_killed = True
+            job.running.stop(grace)
+        # A cancel of who waits changes nothing for those that are being stopped.
+        await asyncio.gather(*(job.running.until_ended() for job in open_jobs))
+
+    def _ended(self, job: Job) -> None:
+        job.note_end(self._now_ms())
+        self._tell_busy()
+
+    def _forget_old(self) -> None:
+        over = sorted((job.info.ended_at, job.info.id) for job in self._jobs.values() if job.is_over)
+        oldest = self._now_ms() - self._limits.kept_ms
+        surplus = len(over) - self._limits.most + 1
+        for place, (ended_at, job_id) in enumerate(over):
+            if ended_at <= oldest or place < surplus:
+                del self._jobs[job_id]
+
+    def _tell_busy(self) -> None:
+        is_busy = any(not job.is_over for job in self._jobs.values())
+        if is_busy != self._is_busy:
+            self._is_busy = is_busy
+            self.on_busy(is_busy)

@@ -1,0 +1,229 @@
+"""A command that runs: started under the guard, drained as it speaks, over when nothing of it is left."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast.workspace.guard import Bounds, Command, Guard, Tree, TreeEnd
+from holdfast.workspace.output import SHOWN, Output
+from holdfast.workspace.process_spill import SpillFile, Spills
+
+__all__ = ["Confine", "Launch", "Processes", "Running", "Say"]
+
+Say = Callable[[str], None]
+
+_CHUNK = 65_536
+_LAST_CHUNKS = 64
+_LIVE_SIZE = 8_192
+_LIVE_SECONDS = 0.05
+_LIVE_MOST = 1_048_576
+_LIVE_OVER = "\n[more is not shown while it runs]\n"
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """What to run, where, with which environment. `linger`: see `Command`."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    linger: float | None = 0.25
+
+
+class Confine(Protocol):
+    """A sandbox: makes of a launch one that may do less."""
+
+    def confine(self, launch: Launch) -> tuple[Launch, Bounds]: ...
+
+
+class _Live:
+    """Tells watchers what is said: soon, but not for every line, and not without end."""
+
+    def __init__(self, say: Say) -> None:
+        self._say: Say | None = say
+        self._waiting: list[str] = []
+        self._size = 0
+        self._said = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._next = 0.0
+
+    def add(self, text: str) -> None:
+        if self._say is None or not text:
+            return
+        self._waiting.append(text)
+        self._size += len(text)
+        if self._size >= _LIVE_SIZE or self._loop.time() >= self._next:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_at(self._next, self.flush)
+
+    def flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._next = self._loop.time() + _LIVE_SECONDS
+        text = "".join(self._waiting)
+        self._waiting.clear()
+        self._size = 0
+        if self._say is None or not text:
+            return
+        say = self._say
+        left = _LIVE_MOST - self._said
+        self._said += len(text)
+        if len(text) > left:
+            text = text[:left] + _LIVE_OVER
+            self._say = None
+        say(text)
+
+    def end(self) -> None:
+        self.flush()
+        self._say = None
+
+
+class _Channel:
+    """One stream of a command: read when there is something, so that the command never waits for long."""
+
+    def __init__(self, descriptor: int, spill: SpillFile, live: _Live) -> None:
+        self.output = Output()
+        self.spill = spill
+        self._descriptor = descriptor
+        self._live = live
+        os.set_blocking(descriptor, False)
+        asyncio.get_running_loop().add_reader(descriptor, self._read)
+
+    def shown(self) -> str:
+        """What a model is shown; what is left out stands in a file that is named."""
+        text = self.output.shown()
+        if self.output.size > SHOWN and self.spill.path is not None:
+            text += f"\n[{self.spill.describe()} is in {self.spill.path}: view that file to see more.]"
+        return text
+
+    def drain(self) -> None:
+        """The tree is gone: take what is still in the pipe, and wait for nobody who may hold its other end."""
+        for _ in range(_LAST_CHUNKS):
+            if self._descriptor < 0 or not self._read():
+                break
+        self._take(self.output.finish())
+        self._close()
+        self.spill.close()
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            self._take(self.output.feed(data))
+        else:
+            self._close()
+        return bool(data)
+
+    def _take(self, text: str) -> None:
+        if self.output.size > SHOWN:
+            # Up to here nothing is lost: bounds are far wider than one read.
+            self.spill.add(text if self.spill.has_begun else self.output.held)
+        self._live.add(text)
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Running:
+    """A command under way. `ended` comes when its tree is gone and all it said was read."""
+
+    def __init__(self, tree: Tree, stdout: int, stderr: int, spills: Spills, say: Say) -> None:
+        self._live = _Live(say)
+        self._tree = tree
+        self.stdout = _Channel(stdout, spills.new("out"), self._live)
+        self.stderr = _Channel(stderr, spills.new("err"), self._live)
+        self.ended: asyncio.Future[TreeEnd] = asyncio.get_running_loop().create_future()
+        tree.gone.add_done_callback(self._gone)
+
+    @property
+    def exited(self) -> asyncio.Future[int | None]:
+        """The exit code of the command itself, while others it started may still run."""
+        return self._tree.exited
+
+    def stop(self, grace: float) -> None:
+        self._tree.stop(grace)
+
+    def keep(self, linger: float | None) -> None:
+        self._tree.keep(linger)
+
+    def go_silent(self) -> None:
+        """Nobody watches any more."""
+        self._live.end()
+
+    async def until_ended(self) -> TreeEnd:
+        """Wait for the end. Whoever waits may leave; the command goes on."""
+        return await asyncio.shield(self.ended)
+
+    async def stopped(self, grace: float) -> TreeEnd:
+        """Stop it and return when nothing is left. A cancel does not cut this short: that is what it is for."""
+        self.stop(grace)
+        while not self.ended.done():
+            try:
+                await asyncio.shield(self.ended)
+            except asyncio.CancelledError:
+                self.stop(grace)
+        return self.ended.result()
+
+    def _gone(self, gone: asyncio.Future[TreeEnd]) -> None:
+        if gone.cancelled():
+            return
+        self.stdout.drain()
+        self.stderr.drain()
+        self._live.end()
+        if not self.ended.done():
+            self.ended.set_result(gone.result())
+
+
+class Processes:
+    """Starts commands for one workspace. `spills`: where what is too long to be shown is kept."""
+
+    def __init__(self, guard: Guard, spills: Path, *, grace: float = 2.0, sandbox: Confine | None = None) -> None:
+        self.guard = guard
+        self.grace = grace
+        self.sandbox = sandbox
+        self._spills = Spills(spills)
+
+    def start(self, launch: Launch, *, say: Say = lambda _: None) -> Running:
+        """Start a command; from now on it can be stopped. `say` hears what it says as it comes."""
+        bounds = Bounds()
+        if self.sandbox is not None:
+            launch, bounds = self.sandbox.confine(launch)
+        reads: list[int] = []
+        writes = [os.open(os.devnull, os.O_RDONLY)]
+        try:
+            for _ in range(2):
+                reading, writing = os.pipe()
+                reads.append(reading)
+                writes.append(writing)
+            command = Command(launch.argv, launch.cwd, launch.env, launch.linger, bounds)
+            tree = self.guard.spawn(command, *writes)
+        except BaseException:
+            for descriptor in reads:
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in writes:
+                os.close(descriptor)
+        return Running(tree, reads[0], reads[1], self._spills, say)
+
+    async def run(self, launch: Launch, *, say: Say = lambda _: None) -> tuple[Running, TreeEnd]:
+        """Start a command and wait until it is over. Who is cancelled meanwhile leaves nothing behind."""
+        running = self.start(launch, say=say)
+        try:
+            return running, await running.until_ended()
+        except asyncio.CancelledError:
+            await running.stopped(self.grace)
+            raise

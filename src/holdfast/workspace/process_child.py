@@ -1,0 +1,111 @@
+"""Programs that others talk to through pipes, under the guard: searches, hooks, servers of tools and languages."""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from holdfast.workspace.guard import CannotStart, Command, Guard, Tree, TreeEnd
+
+__all__ = ["GuardedChild", "GuardedSpawn"]
+
+_AFTER_ALL = 0.5
+"""How long after the end of a tree somebody outside of it may hold its pipes open."""
+
+
+class _Reading(asyncio.StreamReaderProtocol):
+    def eof_received(self) -> bool:
+        """Close the pipe: nothing more comes."""
+        super().eof_received()
+        return False
+
+
+class GuardedChild:
+    """A program with its pipes. `stdin` is None where it has no input."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._transports: list[asyncio.BaseTransport] = []
+        self.stdin: asyncio.StreamWriter | None = None
+        self.stdout = asyncio.StreamReader()
+        self.stderr = asyncio.StreamReader()
+        tree.gone.add_done_callback(self._gone)
+
+    async def connect(self, stdout: int, stderr: int, stdin: int | None) -> None:
+        loop = asyncio.get_running_loop()
+        for reader, descriptor in ((self.stdout, stdout), (self.stderr, stderr)):
+            make = partial(_Reading, reader)
+            transport, _ = await loop.connect_read_pipe(make, os.fdopen(descriptor, "rb", 0))
+            self._transports.append(transport)
+        if stdin is not None:
+            flow = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+            writing, _ = await loop.connect_write_pipe(lambda: flow, os.fdopen(stdin, "wb", 0))
+            self.stdin = asyncio.StreamWriter(writing, flow, None, loop)
+            self._transports.append(writing)
+
+    def kill(self) -> None:
+        self._tree.stop(0)
+
+    async def stop(self, grace: float) -> TreeEnd:
+        """Ask it to end, kill it after the grace, return when nothing of it is left."""
+        self._tree.stop(grace)
+        return await asyncio.shield(self._tree.gone)
+
+    async def wait(self) -> int:
+        """Its exit code, when it and all it has started are gone. Raises `CannotStart`."""
+        end = await asyncio.shield(self._tree.gone)
+        if end.error:
+            raise CannotStart(end.error)
+        return 137 if end.code is None else end.code
+
+    def _gone(self, _: asyncio.Future[TreeEnd]) -> None:
+        if self.stdin is not None:
+            self.stdin.close()
+        for transport in self._transports:
+            asyncio.get_running_loop().call_later(_AFTER_ALL, transport.close)
+
+
+class GuardedSpawn:
+    """Starts programs with pipes: arguments, directory, environment."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    async def __call__(
+        self,
+        arguments: Sequence[str],
+        directory: str,
+        environment: Mapping[str, str],
+        *,
+        has_input: bool = False,
+        linger: float | None = 0.25,
+    ) -> GuardedChild:
+        ours: list[int] = []
+        theirs: list[int] = []
+        try:
+            if has_input:
+                reading, writing = os.pipe()
+                theirs.append(reading)
+                ours.append(writing)
+            else:
+                theirs.append(os.open(os.devnull, os.O_RDONLY))
+            for _ in range(2):
+                reading, writing = os.pipe()
+                ours.append(reading)
+                theirs.append(writing)
+            tree = self._guard.spawn(Command(tuple(arguments), directory, environment, linger), *theirs)
+        except BaseException:
+            for descriptor in ours:
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        child = GuardedChild(tree)
+        *stdin, stdout, stderr = ours
+        try:
+            await child.connect(stdout, stderr, stdin[0] if stdin else None)
+        except BaseException:
+            child.kill()
+            raise
+        return child

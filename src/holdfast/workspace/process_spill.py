@@ -1,0 +1,80 @@
+"""Where output goes that is too long to be shown: files that a model can view, few and bounded."""
+
+import contextlib
+import itertools
+import os
+import secrets
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["SpillFile", "Spills"]
+
+_MOST_BYTES = 16 * 1024 * 1024
+_MOST_FILES = 64
+_OVER = b"\n[The rest was not kept.]\n"
+
+
+class SpillFile:
+    """Made when there is something to put in it. A disk that fails costs the file, never the command."""
+
+    def __init__(self, spills: "Spills", kind: str) -> None:
+        self._spills = spills
+        self._kind = kind
+        self._file: BinaryIO | None = None
+        self._size = 0
+        self._is_full = False
+        self.has_begun = False
+        self.path: Path | None = None
+
+    def describe(self) -> str:
+        return f"Its first {_MOST_BYTES // 1_048_576} MiB" if self._is_full else "All of it"
+
+    def add(self, text: str) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            self._open()
+        if self._file is None or self._is_full:
+            return
+        data = text.encode("utf-8", "replace")
+        room = _MOST_BYTES - self._size
+        self._is_full = len(data) > room
+        self._size += len(data)
+        try:
+            self._file.write(data[:room] + _OVER if self._is_full else data)
+        except OSError:
+            self.path = None
+            self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _open(self) -> None:
+        try:
+            self.path = self._spills.place(self._kind)
+            self._file = self.path.open("xb", buffering=0)
+        except OSError:
+            self.path = None
+
+
+class Spills:
+    """A directory of such files. The oldest are removed when there are too many."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = itertools.count(1)
+        self._stem = secrets.token_hex(4)
+
+    def new(self, kind: str) -> SpillFile:
+        return SpillFile(self, kind)
+
+    def place(self, kind: str) -> Path:
+        """A name that nobody has used."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = sorted(self._directory.glob("*.txt"), key=lambda file: file.stat().st_mtime_ns)
+        for file in files[: max(0, len(files) - _MOST_FILES + 1)]:
+            with contextlib.suppress(OSError):
+                os.unlink(file)
+        return self._directory / f"{self._stem}-{next(self._numbers)}-{kind}.txt"

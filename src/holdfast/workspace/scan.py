@@ -1,0 +1,123 @@
+"""Search without any help: a walk over the files, in a process of its own that can be killed at any moment.
+
+`python -m holdfast.workspace.scan '{"root": …}'` prints `path NUL line:column:text` for each match, or with no
+pattern `path NUL` for each file, paths relative to the root.
+"""
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from holdfast.workspace.ignore import Ignore
+
+__all__ = ["ScanAsk", "main", "walk"]
+
+_LARGEST = 64 * 1024 * 1024
+_LONGEST = 1_000
+_TRICKY = re.compile(r"\\[AZzbB]|\(\?|\\n|\\s|\\r|\[\^|\\[WDS]")
+"""What may mean something else in a whole file than in a line."""
+
+
+class ScanAsk(NamedTuple):
+    """What to look for, and where. `name`: only this file. `most`: matches shown of one file."""
+
+    root: str
+    name: str = ""
+    pattern: str | None = None
+    is_literal: bool = False
+    most: int = 101
+
+
+def walk(root: str, ignore: Ignore) -> Iterator[str]:
+    """Every plain file below the root that is not left out, as absolute paths. Links are not followed."""
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as items:
+                entries = sorted(items, key=lambda item: item.name)
+        except OSError:
+            continue
+        folders: list[str] = []
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if ignore.is_ignored(entry.path, is_folder=is_folder):
+                continue
+            if is_folder:
+                folders.append(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                yield entry.path
+        waiting += reversed(folders)
+
+
+def main() -> int:
+    ask = ScanAsk(**json.loads(sys.argv[1]))
+    out = sys.stdout.buffer
+    if ask.name:
+        paths: Iterator[str] = iter([os.path.join(ask.root, ask.name)])
+    else:
+        paths = walk(ask.root, Ignore(ask.root))
+    cut = len(ask.root.rstrip("/")) + 1
+    if ask.pattern is None:
+        for path in paths:
+            out.write(os.fsencode(path[cut:]) + b"\0")
+        return 0
+    try:
+        finder = re.compile(re.escape(ask.pattern) if ask.is_literal else ask.pattern)
+    except re.error as error:
+        sys.stderr.write(f"{error}")
+        return 2
+    search = _searcher(ask, finder)
+    for path in paths:
+        name = os.fsencode(path[cut:])
+        for line, column, text in search(path):
+            out.write(b"%s\0%d:%d:%s\n" % (name, line, column, text.encode("utf-8", "replace")))
+        out.flush()
+    return 0
+
+
+Search = Callable[[str], Iterator[tuple[int, int, str]]]
+
+
+def _searcher(ask: ScanAsk, finder: re.Pattern[str]) -> Search:
+    is_simple = ask.is_literal or not _TRICKY.search(ask.pattern or "")
+    quick = re.compile(finder.pattern, re.MULTILINE) if is_simple else None
+
+    def search(path: str) -> Iterator[tuple[int, int, str]]:
+        text = _text(path)
+        if not text or (quick is not None and quick.search(text) is None):
+            return
+        shown = 0
+        for number, line in enumerate(text.split("\n"), 1):
+            match = finder.search(line.removesuffix("\r"))
+            if match is not None:
+                # Columns count bytes, as other programs have it.
+                column = len(line[: match.start()].encode("utf-8", "replace")) + 1
+                yield number, column, line[:_LONGEST]
+                shown += 1
+                if shown >= ask.most:
+                    return
+
+    return search
+
+
+def _text(path: str) -> str:
+    """A text file's content; nothing for a binary or an enormous one."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(file, "rb") as stream:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+                return ""
+            head = stream.read(8_192)
+            return "" if b"\0" in head else (head + stream.read()).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""Finding text and files: with ripgrep where there is one, else with git, else by a walk of our own.
+
+Whichever is used, the answer is the same. Every search runs in a child that is killed when its time is up, when
+enough was found, or when nobody waits any more.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+from holdfast.workspace.children import Spawn, find_program, running, spawn, splitted
+from holdfast.workspace.git import git_arguments, git_environment, repository_of
+from holdfast.workspace.ignore import LITTER, OUR_FILES, Ignore
+from holdfast.workspace.paths import glob_regex
+from holdfast.workspace.scan import ScanAsk
+
+__all__ = ["FoundFiles", "FoundText", "GrepAsk", "Match", "Search", "Searcher"]
+
+_MOST_PER_FILE = 101
+_MOST_GATHERED = 10_000
+_MOST_FILES = 200_000
+_LONGEST = 500
+
+
+class Match(msgspec.Struct, frozen=True):
+    """One line that fits. `path` is relative to where the search began; lines and columns count from 1."""
+
+    path: str
+    line: int
+    column: int
+    text: str
+
+
+class FoundText(msgspec.Struct, frozen=True):
+    matches: tuple[Match, ...]
+    is_truncated: bool
+    is_late: bool
+
+
+class FoundFiles(msgspec.Struct, frozen=True):
+    paths: tuple[str, ...]
+    is_truncated: bool
+    is_late: bool
+
+
+class Search(msgspec.Struct, frozen=True):
+    """Where, and for whom: `place` is a real path, a directory or one file; `seconds` is all the time there is."""
+
+    root: str
+    place: str
+    environment: Mapping[str, str]
+    seconds: float
+    most: int = 100
+
+    @property
+    def folder(self) -> str:
+        return self.place if os.path.isdir(self.place) else os.path.dirname(self.place)
+
+    @property
+    def name(self) -> str:
+        """The one file that is searched, if it is one."""
+        return "" if os.path.isdir(self.place) else os.path.basename(self.place)
+
+
+class GrepAsk(msgspec.Struct, frozen=True):
+    pattern: str
+    is_literal: bool = False
+    include: str = ""
+
+
+class _Useless(Exception):
+    """This way of searching does not work here; another may."""
+
+
+class _Way(msgspec.Struct, frozen=True):
+    arguments: list[str]
+    environment: Mapping[str, str]
+    separator: bytes
+    """What stands between line, column and text."""
+    can_fail: bool
+    """Whether another way is tried when it complains."""
+
+
+class Searcher:
+    """`start` runs the children; `programs` may leave some out."""
+
+    def __init__(self, start: Spawn = spawn, programs: Sequence[str] = ("rg", "git")) -> None:
+        self._start = start
+        self._programs = programs
+
+    async def grep(self, where: Search, ask: GrepAsk) -> FoundText:
+        """Matches of the newest files first. Raises `ToolError` if the pattern is wrong."""
+        fits: Callable[[str], bool] = _fits(ask.include)
+        ways, ignored = await asyncio.to_thread(self._prepared, where, ask)
+        found: dict[str, list[Match]] = defaultdict(list)
+        count, is_late = 0, False
+        try:
+            async with asyncio.timeout(where.seconds):
+                async with aclosing(self._first_that_works(ways, where, _match)) as matches:
+                    async for match in matches:
+                        if match.path not in found and (not fits(match.path) or self._hides(ignored, where, match)):
+                            continue
+                        found[match.path].append(match)
+                        count += 1
+                        if count > _MOST_GATHERED:
+                            break
+        except TimeoutError:
+            is_late = True
+        newest = await asyncio.to_thread(_newest_first, where.folder, list(found))
+        sorted_matches = [match for path in newest for match in found[path]]
+        return FoundText(tuple(sorted_matches[: where.most]), len(sorted_matches) > where.most, is_late)
+
+    async def files(self, where: Search, pattern: str) -> FoundFiles:
+        """Files whose relative path fits the pattern, shortest path first."""
+        regex = glob_regex(pattern)
+        ways, ignored = await asyncio.to_thread(self._prepared, where, None)
+        found: list[str] = []
+        is_late = is_cut = False
+        try:
+            async with asyncio.timeout(where.seconds):
+                async with aclosing(self._first_that_works(ways, where, None)) as paths:
+                    async for match in paths:
+                        if regex.match(match.path) and not ignored.covers(os.path.join(where.folder, match.path)):
+                            found.append(match.path)
+                            if is_cut := len(found) >= _MOST_FILES:
+                                break
+        except TimeoutError:
+            is_late = True
+        shortest = sorted(set(found), key=lambda path: (len(path), path))
+        shown = await asyncio.to_thread(_present, where, shortest)
+        return FoundFiles(tuple(shown[: where.most]), is_cut or len(shown) > where.most, is_late)
+
+    def _prepared(self, where: Search, ask: GrepAsk | None) -> tuple[list[_Way], Ignore]:
+        """The ways there are here, best first, and the rules that only we know of."""
+        ways = [way for way in (self._rg(where, ask), self._git(where, ask)) if way]
+        return [*ways, _own(where, ask)], Ignore(where.folder, OUR_FILES)
+
+    def _hides(self, ignored: Ignore, where: Search, match: Match) -> bool:
+        return not where.name and ignored.covers(os.path.join(where.folder, match.path))
+
+    async def _first_that_works(
+        self, ways: Sequence[_Way], where: Search, read: Callable[[bytes, bytes], Match | None] | None
+    ) -> AsyncGenerator[Match, None]:
+        for way in ways:
+            try:
+                async with aclosing(self._records(way, where, read)) as matches:
+                    async for match in matches:
+                        yield match
+                return
+            except _Useless:
+                continue
+
+    async def _records(
+        self, way: _Way, where: Search, read: Callable[[bytes, bytes], Match | None] | None
+    ) -> AsyncGenerator[Match, None]:
+        seen = False
+        try:
+            async with running(self._start, way.arguments, where.folder, way.environment) as child:
+                async with aclosing(splitted(child.child.stdout, b"\0" if read is None else b"\n")) as records:
+                    async for record in records:
+                        match = _file(record) if read is None else read(record, way.separator)
+                        if match is not None:
+                            seen = True
+                            yield match
+                code, complaint = await child.end()
+        except OSError:
+            # The program cannot be started.
+            if way.can_fail:
+                raise _Useless from None
+            raise
+        if code not in (0, 1) and complaint and not seen:
+            if way.can_fail and not _is_about_pattern(complaint):
+                raise _Useless
+            raise ToolError(f"The pattern is not a valid regular expression: {_short(complaint)}. {_ADVICE}")
+
+    def _rg(self, where: Search, ask: GrepAsk | None) -> _Way | None:
+        program = find_program("rg", where.environment, where.root) if "rg" in self._programs else None
+        if program is None:
+            return None
+        arguments = [program, "--no-config", "--null", "--color=never", "--hidden", "--no-require-git", "--no-messages"]
+        arguments += [f"--glob=!{name}" for name in sorted(LITTER)]
+        if ask is None:
+            arguments.append("--files")
+        else:
+            arguments += ["--line-number", "--column", "--no-heading", "--with-filename", "--engine=auto", "--crlf"]
+            arguments += ["--max-columns=1000", "--max-columns-preview", f"--max-count={_MOST_PER_FILE}"]
+            arguments += ["--fixed-strings"] * ask.is_literal
+            if ask.include and "/" not in ask.include:
+                # A type leaves ignore files in force; a glob would overrule them.
+                arguments += ["--type-add", f"wanted:{ask.include}", "--type=wanted"]
+            arguments += ["-e", ask.pattern]
+        return _Way([*arguments, "--", f"./{where.name}"], where.environment, b":", can_fail=True)
+
+    def _git(self, where: Search, ask: GrepAsk | None) -> _Way | None:
+        program = find_program("git", where.environment, where.root) if "git" in self._programs else None
+        top = repository_of(where.folder)
+        if program is None or top is None:
+            return None
+        if where.folder != top and Ignore(where.folder).is_root_ignored:
+            # Git finds nothing in an ignored directory, even if somebody names it.
+            return None
+        if ask is None:
+            words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+        else:
+            words = ["grep", "--no-color", "-n", "--column", "-z", "-I", "--untracked", "--exclude-standard"]
+            # Lines may end in Windows' way too.
+            pattern = ["-F", "-e", ask.pattern] if ask.is_literal else ["-P", "-e", f"(*ANYCRLF){ask.pattern}"]
+            words += [f"--max-count={_MOST_PER_FILE}", *pattern]
+        arguments = git_arguments(program, *words, "--", where.name or ".")
+        return _Way(arguments, git_environment(where.environment), b"\0", can_fail=True)
+
+
+_ADVICE = "Escape special characters such as ( ) [ ] { } . * + ? with a backslash, or set literal_text."
+
+
+def _own(where: Search, ask: GrepAsk | None) -> _Way:
+    pattern = None if ask is None else ask.pattern
+    scan = ScanAsk(where.folder, where.name, pattern, ask is not None and ask.is_literal, _MOST_PER_FILE)
+    arguments = [sys.executable, "-I", "-m", "holdfast.workspace.scan", json.dumps(scan._asdict())]
+    return _Way(arguments, where.environment, b":", can_fail=False)
+
+
+def _fits(include: str) -> Callable[[str], bool]:
+    if not include:
+        return lambda _: True
+    regex = glob_regex(include)
+    return lambda path: regex.match(path) is not None
+
+
+def _match(record: bytes, separator: bytes) -> Match | None:
+    """`path NUL line : column : text`, whatever stands for the colons."""
+    path, _, rest = record.partition(b"\0")
+    pieces = rest.split(separator, 2)
+    if len(pieces) != 3 or not (pieces[0].isdigit() and pieces[1].isdigit()):
+        return None
+    raw, column = pieces[2], int(pieces[1])
+    text = raw.decode("utf-8", "replace").rstrip("\r")
+    characters = len(raw[: column - 1].decode("utf-8", "replace")) + 1
+    return Match(_path(path), int(pieces[0]), characters, text[:_LONGEST] + "…" * (len(text) > _LONGEST))
+
+
+def _file(record: bytes) -> Match | None:
+    """Git names a repository within the repository as a directory: that is no file."""
+    return Match(_path(record), 0, 0, "") if record and not record.endswith(b"/") else None
+
+
+def _path(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace").removeprefix("./")
+
+
+def _newest_first(folder: str, paths: list[str]) -> list[str]:
+    def age(path: str) -> tuple[float, str]:
+        try:
+            return -os.stat(os.path.join(folder, path)).st_mtime, path
+        except OSError:
+            return 0.0, path
+
+    return sorted(paths, key=age)
+
+
+def _present(where: Search, paths: Sequence[str]) -> list[str]:
+    """Those that are still there, one more than are shown: an index may name what was deleted."""
+    present: list[str] = []
+    for path in paths:
+        if os.path.lexists(os.path.join(where.folder, path)):
+            present.append(path)
+        if len(present) > where.most:
+            break
+    return present
+
+
+def _is_about_pattern(complaint: str) -> bool:
+    return "regex parse error" in complaint or "-e option" in complaint or "PCRE" in complaint
+
+
+def _short(complaint: str) -> str:
+    lines = [line.strip() for line in complaint.splitlines() if line.strip(" ^")]
+    return (lines[-1] if lines else complaint).removeprefix("error: ").rpartition("fatal: ")[2][:300].rstrip(".")

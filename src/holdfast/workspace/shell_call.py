@@ -1,0 +1,60 @@
+"""Commands of a shell: how a line becomes a launch, and the lines a user types with `!`."""
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from holdfast.domain.jobs import ShellResult
+from holdfast.workspace.environment import command_environment
+from holdfast.workspace.guard import CannotStart
+from holdfast.workspace.process import Launch, Processes
+
+__all__ = ["Shell", "no_secrets"]
+
+Secrets = Callable[[], tuple[Collection[str], Collection[str]]]
+
+
+def no_secrets() -> tuple[Collection[str], Collection[str]]:
+    return (), ()
+
+
+class Shell:
+    """The user's bash, fresh for every line: no state is left between two of them, and no start-up file is read.
+
+    `secrets` tells the names and the values of variables that no command may see, as they are now.
+    """
+
+    def __init__(self, processes: Processes, secrets: Secrets = no_secrets) -> None:
+        self.processes = processes
+        self._secrets = secrets
+
+    def launch(
+        self, line: str, cwd: str, client: Mapping[str, str], *, linger: float | None = 0.25, columns: int = 0
+    ) -> Launch:
+        """How to run a line. Raises `CannotStart` if there is no bash."""
+        names, values = self._secrets()
+        env = command_environment(os.environ, client, cwd=cwd, withheld=names, secrets=values)
+        if columns > 0:
+            env["COLUMNS"] = str(columns)
+        return Launch((_bash(client), "-c", "--", line), cwd, env, linger)
+
+    async def call(self, line: str, cwd: str, client: Mapping[str, str], *, columns: int = 0) -> ShellResult:
+        """Run a line a user typed. It ends with its caller: who is cancelled leaves nothing behind."""
+        if "\0" in line:
+            raise CannotStart("A command cannot contain a NUL character.")
+        running, end = await self.processes.run(self.launch(line, cwd, client, columns=columns))
+        if end.error:
+            raise CannotStart(end.error)
+        output = "".join(filter(None, (running.stdout.shown(), running.stderr.shown())))
+        return ShellResult(output, 137 if end.code is None else end.code)
+
+
+def _bash(client: Mapping[str, str]) -> str:
+    named = client.get("SHELL") or os.environ.get("SHELL", "")
+    if Path(named).name == "bash" and os.access(named, os.X_OK):
+        return named
+    found = "/bin/bash" if os.access("/bin/bash", os.X_OK) else shutil.which("bash")
+    if found is None:
+        raise CannotStart("There is no bash on this machine: install it, or put it on the PATH.")
+    return found

@@ -1,0 +1,57 @@
+"""Bytes of a file as text, and back, without losing how they were written."""
+
+import codecs
+from typing import Literal
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+
+__all__ = ["Form", "decoded", "line_end", "with_line_end"]
+
+LineEnd = Literal["\n", "\r\n"]
+
+
+class Form(msgspec.Struct, frozen=True):
+    """How a text stands in a file: its encoding, and the mark at its beginning that says so."""
+
+    encoding: str = "utf-8"
+    mark: bytes = b""
+
+    def encoded(self, text: str) -> bytes:
+        try:
+            return self.mark + text.encode(self.encoding)
+        except UnicodeEncodeError:
+            raise ToolError("The text has a half character (a lone surrogate), which no file can hold.") from None
+
+
+_MARKS = (
+    Form("utf-8", codecs.BOM_UTF8),
+    Form("utf-16-le", codecs.BOM_UTF16_LE),
+    Form("utf-16-be", codecs.BOM_UTF16_BE),
+)
+
+
+def decoded(data: bytes, name: str) -> tuple[str, Form]:
+    """The text, line ends as they are, and its form. Raises `ToolError` for what is no text."""
+    form = next((form for form in _MARKS if data.startswith(form.mark)), Form())
+    try:
+        text = data[len(form.mark) :].decode(form.encoding)
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        kind = "looks binary" if b"\0" in data[:8192] else "has another encoding, such as Latin-1"
+        raise ToolError(f"{name} is not a UTF-8 text file: it {kind}. Use bash (file, iconv, xxd) to look at it.")
+    return text, form
+
+
+def line_end(text: str) -> LineEnd:
+    """What ends the lines: Windows' way only if every line does."""
+    crlf = text.count("\r\n")
+    return "\r\n" if crlf and crlf == text.count("\n") else "\n"
+
+
+def with_line_end(text: str, end: LineEnd) -> str:
+    """The text with all its lines ended that way."""
+    plain = text.replace("\r\n", "\n")
+    return plain if end == "\n" else plain.replace("\n", "\r\n")

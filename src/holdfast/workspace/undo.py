@@ -1,0 +1,133 @@
+"""Take back what a session changed: all the files that are meant, or none of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from holdfast.domain.errors import BadRequest, ToolError
+from holdfast.domain.files import FileVersion, UndoAsk, UndoneFile, UndoReport
+from holdfast.domain.ids import RunId
+from holdfast.domain.ledger import AddFile, Operation
+from holdfast.workspace.diffs import diff
+from holdfast.workspace.drafts import Draft
+from holdfast.workspace.files import Place, Seen, locate, look, read
+from holdfast.workspace.history import Return, last_run, plan
+from holdfast.workspace.paths import joined
+from holdfast.workspace.text import Form, decoded
+
+__all__ = ["path_in", "undo"]
+
+_LARGEST = 64 * 1024 * 1024
+
+
+class _Now(msgspec.Struct, frozen=True):
+    place: Place
+    seen: Seen | None
+    text: str
+    form: Form
+
+
+async def undo(
+    ask: UndoAsk,
+    versions: Sequence[FileVersion],
+    *,
+    root: str,
+    record: Callable[[tuple[Operation, ...]], Awaitable[object]],
+    now_ms: Callable[[], int],
+    new_id: Callable[[], str],
+) -> UndoReport:
+    """Carry out what `ask` says on the files of one session's history. Each file that goes back gets a version that
+    says so; `record` stores it. A file that has changed since is refused, and with it the whole, unless that is forced.
+    """
+    returns = _planned(ask, versions, root)
+    states = [await asyncio.to_thread(_look, root, item.path) for item in returns]
+    judged = [_judged(item, now, force=ask.force) for item, now in zip(returns, states, strict=True)]
+    refused = any(item.outcome == "refused" for item in judged)
+    if ask.dry_run or refused:
+        return UndoReport(tuple(judged), is_done=False)
+    for item, now, verdict in zip(returns, states, judged, strict=True):
+        if verdict.outcome != "unchanged":
+            before, after = _versions(item, now, now_ms() // 1000, new_id)
+            await record((AddFile(before),))
+            await asyncio.to_thread(_put_back, item, now)
+            await record((AddFile(after),))
+    return UndoReport(tuple(judged), is_done=True)
+
+
+def _planned(ask: UndoAsk, versions: Sequence[FileVersion], root: str) -> list[Return]:
+    path = path_in(ask.path, versions, root) if ask.path else ""
+    run_id = ask.run_id or (RunId("") if path else last_run(versions))
+    return plan(versions, path=path, run_id=run_id)
+
+
+def path_in(given: str, versions: Sequence[FileVersion], root: str) -> str:
+    """The file that is meant, by the name it had when it was changed: a link may stand there now."""
+    try:
+        named = joined(root, given)
+        real = locate(root, given).path
+    except ToolError as error:
+        raise BadRequest(str(error)) from None
+    return named if any(version.path == named for version in versions) else real
+
+
+def _look(root: str, path: str) -> _Now:
+    place = locate(root, path)
+    try:
+        if place.path != path:
+            raise ToolError(f"{path} is a link now, or below one: take the link away first.")
+        if look(place) is None:
+            return _Now(place, None, "", Form())
+        seen = read(place, _LARGEST)
+        return _Now(place, seen, *decoded(seen.data, place.name))
+    except ToolError as error:
+        raise BadRequest(str(error)) from None
+
+
+def _judged(item: Return, now: _Now, *, force: bool) -> UndoneFile:
+    target, expected = item.target, item.expected
+    is_missing = now.seen is None
+    if item.is_done or (now.text == target.content and is_missing == target.is_missing):
+        return UndoneFile(item.path, "unchanged", target.version)
+    difference = diff(now.text, target.content, item.path).text
+    reason = item.reason
+    if now.text != expected.content or is_missing != expected.is_missing:
+        reason = "it was removed since" if is_missing else "it has changed since"
+        difference = diff(expected.content, now.text, item.path).text
+    if reason and not force:
+        return UndoneFile(item.path, "refused", target.version, difference, reason)
+    return UndoneFile(item.path, "removed" if target.is_missing else "restored", target.version, difference)
+
+
+def _versions(item: Return, now: _Now, seconds: int, new_id: Callable[[], str]) -> tuple[FileVersion, FileVersion]:
+    """What is there now, in case nobody has it yet, and what will be."""
+    target = item.target
+    common = {"created_at": seconds, "updated_at": seconds, "run_id": RunId(""), "restores": -1}
+    before = msgspec.structs.replace(
+        target, id=new_id(), content=now.text, is_missing=now.seen is None, origin="outside", **common
+    )
+    common["restores"] = target.version
+    return before, msgspec.structs.replace(target, id=new_id(), origin="undo", **common)
+
+
+def _put_back(item: Return, now: _Now) -> None:
+    """Raises `BadRequest` if the file was changed in this very moment."""
+    try:
+        if item.target.is_missing:
+            _remove(now)
+            return
+        draft = Draft(now.place, None if now.seen is None else now.seen.status)
+        try:
+            draft.open()
+            draft.add(now.form.encoded(item.target.content))
+            draft.finish()
+            draft.put()
+        finally:
+            draft.give_up()
+    except ToolError as error:
+        raise BadRequest(str(error)) from None
+
+
+def _remove(now: _Now) -> None:
+    if now.seen is not None:
+        Draft(now.place, now.seen.status).remove()

@@ -1,0 +1,224 @@
+"""Asking the web: only http and https, every hop judged before it is taken, the address that was judged is the one
+that is asked. Leaving the block closes the connection.
+"""
+
+import asyncio
+import importlib
+import ipaddress
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.domain.errors import ToolError
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["Answer", "Consent", "Target", "Web", "address_note", "checked"]
+
+_MOST_HOPS = 10
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_LOCAL_ENDS = (".localhost", ".local", ".internal", ".lan", ".home", ".corp", ".intranet")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """An address of the web, taken apart. `note` says what kind of private place it is, if it is one."""
+
+    url: str
+    scheme: str
+    host: str
+    port: int
+    note: str = ""
+
+
+Consent: TypeAlias = Callable[[Target], Awaitable[None]]
+"""Asked before a private address is contacted that nobody has agreed to yet. Raises to refuse."""
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+class Answer:
+    """What came back: a status, headers, and a body that is read as it comes."""
+
+    def __init__(self, response: "httpx2.Response", url: str) -> None:
+        self._response = response
+        self.url = url
+        self.status = response.status_code
+        self.content_type = response.headers.get("content-type", "").split(";")[0].strip().lower()
+        self.charset = response.charset_encoding
+        length = response.headers.get("content-length", "")
+        self.length = int(length) if length.isdigit() else None
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        return self._response.aiter_bytes()
+
+    async def read(self, most: int) -> tuple[bytes, bool]:
+        """At most so many bytes, and whether there were more."""
+        data = bytearray()
+        async for piece in self._response.aiter_bytes():
+            data += piece
+            if len(data) > most:
+                return bytes(data[:most]), True
+        return bytes(data), False
+
+
+def checked(url: str) -> Target:
+    """Raises `ToolError` for what is no address of the web."""
+    text = url.strip()
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise ToolError("The url is not one: give it whole, such as https://example.org/page.") from None
+    if parts.scheme not in ("http", "https"):
+        raise ToolError("Only http:// and https:// addresses can be asked.")
+    if not parts.hostname or any(ord(character) <= 32 or ord(character) == 127 for character in text):
+        raise ToolError("The url has no host, or spaces in it: give it whole, such as https://example.org/page.")
+    if parts.username is not None or parts.password is not None:
+        raise ToolError("The url has a user name or password in it: leave them out.")
+    default = 443 if parts.scheme == "https" else 80
+    host = parts.hostname
+    return Target(parts._replace(fragment="").geturl(), parts.scheme, host, port or default, _note_of_name(host))
+
+
+def address_note(address: str) -> str:
+    """What is special about a network address; empty for one of the open internet."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(ip, ipaddress.IPv6Address):
+        embedded = ip.ipv4_mapped or ip.sixtofour or (ip in _TRANSLATED and ipaddress.IPv4Address(ip.packed[-4:]))
+        ip = embedded or ip
+    if ip.is_loopback or ip.is_unspecified:
+        return f"this computer ({address})"
+    if ip.is_link_local:
+        return f"a link-local address ({address}), where cloud machines keep their credentials"
+    return "" if ip.is_global and not ip.is_multicast else f"a private network ({address})"
+
+
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+def _note_of_name(host: str) -> str:
+    """What can be told without asking the network, which would tell others of it."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(_LOCAL_ENDS):
+        return f"this computer or a private network ({name})"
+    try:
+        # 127.1 and 2130706433 are addresses too.
+        return address_note(socket.inet_ntoa(socket.inet_aton(name)))
+    except OSError:
+        return address_note(host)
+
+
+async def _resolve(host: str, port: int) -> Sequence[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+
+class Web:
+    """One way to the web for all tools. `trusted` says which certificates are believed. The library behind it is
+    loaded when it is first used, in a thread.
+    """
+
+    def __init__(self, resolve: Resolve = _resolve, trusted: Callable[[], ssl.SSLContext] | None = None) -> None:
+        self._resolve = resolve
+        self._trusted = trusted
+        self._library: Any = None
+        self._context: ssl.SSLContext | None = None
+
+    @asynccontextmanager
+    async def get(self, target: Target, consent: Consent, environment: Mapping[str, str]) -> AsyncIterator[Answer]:
+        """Follow redirects to an answer. `target` has been agreed to as it was shown."""
+        if self._library is None:
+            self._library, self._context = await asyncio.to_thread(_load, self._trusted)
+        agreed = target.note
+        for _ in range(_MOST_HOPS):
+            proxy = _proxy(target, environment)
+            addresses = [] if proxy else await self._addresses(target)
+            note = target.note or next((note for note in map(address_note, addresses) if note), "")
+            if note and not agreed:
+                await consent(msgspec.structs.replace(target, note=note))
+                agreed = note
+            async with self._open(target, addresses, proxy) as response:
+                location = response.headers.get("location")
+                if response.status_code not in _REDIRECTS or not location:
+                    yield Answer(response, target.url)
+                    return
+            target = checked(urljoin(target.url, location))
+        raise ToolError(f"The address redirects more than {_MOST_HOPS} times.")
+
+    async def _addresses(self, target: Target) -> Sequence[str]:
+        try:
+            return await self._resolve(target.host, target.port)
+        except (OSError, UnicodeError):
+            raise ToolError(f"There is no host {target.host}, or the network cannot be reached.") from None
+
+    @asynccontextmanager
+    async def _open(self, target: Target, addresses: Sequence[str], proxy: str) -> AsyncIterator["httpx2.Response"]:
+        library = self._library
+        options = {"trust_env": False, "follow_redirects": False, "verify": self._context, "timeout": None}
+        async with library.AsyncClient(**options, proxy=proxy or None) as client:
+            try:
+                response = await self._first(client, target, addresses)
+            except library.HTTPError as error:
+                raise ToolError(f"{target.host} could not be asked: {_why(error)}.") from None
+            try:
+                yield response
+            except library.HTTPError as error:
+                raise ToolError(f"The answer of {target.host} broke off: {_why(error)}.") from None
+            finally:
+                await response.aclose()
+
+    async def _first(self, client: "httpx2.AsyncClient", target: Target, addresses: Sequence[str]) -> "httpx2.Response":
+        """The answer of the first of a host's addresses that takes the connection."""
+        urls = [_at(target, address) for address in addresses] or [target.url]
+        headers = {
+            "Host": urlsplit(target.url).netloc,
+            "User-Agent": f"Holdfast/{__version__}",
+            "Accept": "text/html, text/markdown, text/plain, application/json, */*;q=0.5",
+            "Accept-Encoding": "identity",
+        }
+        extensions = {"sni_hostname": target.host} if target.scheme == "https" and addresses else {}
+        for url in urls[:-1]:
+            try:
+                request = client.build_request("GET", url, headers=headers, extensions=extensions)
+                return await client.send(request, stream=True)
+            except self._library.ConnectError:
+                continue
+        request = client.build_request("GET", urls[-1], headers=headers, extensions=extensions)
+        return await client.send(request, stream=True)
+
+
+def _load(trusted: Callable[[], ssl.SSLContext] | None) -> tuple[Any, ssl.SSLContext]:
+    library = importlib.import_module("httpx2")
+    return library, (trusted or library.create_ssl_context)()
+
+
+def _at(target: Target, address: str) -> str:
+    """The same page, asked of one address."""
+    parts: SplitResult = urlsplit(target.url)
+    host = f"[{address}]" if ":" in address else address
+    return parts._replace(netloc=f"{host}:{target.port}").geturl()
+
+
+def _proxy(target: Target, environment: Mapping[str, str]) -> str:
+    """What the user's environment says; private places are asked directly."""
+    known = {name.lower(): value for name, value in environment.items() if name.lower().endswith("_proxy")}
+    excepted = [item.strip().lstrip(".").lower() for item in known.get("no_proxy", "").split(",") if item.strip()]
+    host = target.host.lower()
+    if target.note or any(item in ("*", host) or host.endswith(f".{item}") for item in excepted):
+        return ""
+    return known.get(f"{target.scheme}_proxy") or known.get("all_proxy", "")
+
+
+def _why(error: Exception) -> str:
+    text = str(error).strip().rstrip(".")
+    return text[:200] if text else type(error).__name__

@@ -1,0 +1,81 @@
+"""A workspace's means, as a test sets them up: settings, an environment, stored keys, a count of what was run."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from holdfast.choosing import ChosenModels, Means
+from holdfast.config.expand import Expander, ExpansionFailed
+from holdfast.domain.settings import Settings
+from holdfast.providers.client import close_connections
+from holdfast.providers.discovery import Discovery
+
+__all__ = ["Home", "home"]
+
+
+class Home:
+    """`said` is what `$(command)` prints; `commands` what was run so far."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.settings = Settings()
+        self.environment = dict(environment)
+        self.keys: dict[str, str] = {}
+        self.stamp = 0
+        self.said: dict[str, str] = {}
+        self.commands: list[str] = []
+        self.tokens: list[str] = []
+        self.signs_in = True
+        self.now = 0.0
+        self.discovery = Discovery(lambda: self.now)
+        means = Means(
+            lambda: self.settings,
+            self._expand,
+            lambda: self.environment,
+            self.keys.get,
+            lambda: self.stamp,
+            new_token=self._new_token,
+            sign_in=self._sign_in,
+        )
+        self.models = ChosenModels(means, self.discovery, clock=lambda: self.now)
+
+    def set(self, **tables: object) -> None:
+        """Settings as the files have them."""
+        self.settings = msgspec.convert(tables, Settings)
+
+    async def large(self) -> str:
+        info = (await self.models.large()).info
+        return f"{info.provider}/{info.model}"
+
+    async def small(self) -> str:
+        info = (await self.models.small()).info
+        return f"{info.provider}/{info.model}"
+
+    def _expand(self, text: str, _path: tuple[str | int, ...]) -> str:
+        return Expander(self.environment, self._run).expand(text, may_run=True)
+
+    def _run(self, command: str, _environment: Mapping[str, str]) -> str:
+        self.commands.append(command)
+        if command not in self.said:
+            raise ExpansionFailed("The command in $(…) failed with status 1.")
+        return self.said[command]
+
+    async def _new_token(self, _provider: str, _used: str) -> str | None:
+        self.commands.append("token")
+        return self.tokens.pop(0) if self.tokens else None
+
+    async def _sign_in(self, command: str) -> bool:
+        self.commands.append(command)
+        return self.signs_in
+
+
+@asynccontextmanager
+async def home(port: int) -> AsyncIterator[Home]:
+    """One where Ollama would be at this port, and nobody else is."""
+    made = Home({"OLLAMA_HOST": f"127.0.0.1:{port}"})
+    try:
+        yield made
+    finally:
+        await made.models.close()
+        await made.discovery.close()
+        await close_connections()

@@ -1,0 +1,105 @@
+"""`holdfast run` when a tool asks: a terminal is asked, without one the tool is refused."""
+
+import os
+import pty
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cli.house import PATIENCE, House
+
+WRITE = 'tool=write {"file_path": "x", "content": "1"} words=2'
+ANSWER = "word1 word2\n"
+
+
+class Seat:
+    """Somebody at a terminal, which is the command's stdin and stderr; stdout is a pipe."""
+
+    def __init__(self, home: House, place: Path, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "run", "--quiet", *arguments],
+            stdin=slave,
+            stderr=slave,
+            stdout=subprocess.PIPE,
+            cwd=place,
+            env=home.environment,
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def see(self, text: str) -> None:
+        while text not in self.seen:
+            self.seen += os.read(self._master, 4096).decode()
+
+    def type(self, text: str) -> None:
+        self.seen = ""
+        os.write(self._master, text.encode())
+
+    def end(self) -> tuple[int, str]:
+        out, _ = self._process.communicate(timeout=PATIENCE)
+        return self._process.returncode, out.decode()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        if self._process.stdout is not None and not self._process.stdout.closed:
+            self._process.communicate(timeout=PATIENCE)
+        os.close(self._master)
+
+
+@contextmanager
+def seat(home: House, place: Path, *arguments: str) -> Iterator[Seat]:
+    made = Seat(home, place, *arguments)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def place(home: House) -> Path:
+    """A workspace of its own: what is allowed in one stays there."""
+    return Path(tempfile.mkdtemp(dir=home.home))
+
+
+def test_without_a_terminal_a_tool_that_asks_is_refused(home: House, place: Path) -> None:
+    done = home.call("run", WRITE, cwd=place)
+    assert (done.returncode, done.stdout) == (0, ANSWER)
+    assert "refused, for nobody can be asked: write:" in done.stderr
+    assert 'permissions.allow = ["write:write(x)"]' in done.stderr
+    assert "--yolo" in done.stderr
+    assert not (place / "x").exists()
+
+
+def test_a_flag_allows_it(home: House, place: Path) -> None:
+    done = home.call("run", "--yolo", WRITE, cwd=place)
+    assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, "")
+    assert (place / "x").read_text() == "1"
+
+
+@pytest.mark.parametrize(("word", "is_written"), [("y", True), ("s", True), ("n", False), ("rather y", False)])
+def test_a_terminal_is_asked_on_stderr(home: House, place: Path, word: str, is_written: bool) -> None:
+    with seat(home, place, WRITE) as at:
+        at.see("say why not: ")
+        assert "write: Create file" in at.seen
+        assert not (place / "x").exists()
+        at.type("\n")
+        at.see("say why not: ")
+        at.type(f"{word}\n")
+        assert at.end() == (0, ANSWER)
+    assert (place / "x").exists() is is_written
+
+
+def test_an_ask_that_is_answered_elsewhere_is_closed(home: House, place: Path) -> None:
+    with seat(home, place, "--run-id", "r1", WRITE) as at:
+        at.see("say why not: ")
+        home.call("runs", "cancel", "r1", cwd=place)
+        at.see("It was withdrawn.")
+        assert at.end() == (130, "")
+    assert not (place / "x").exists()

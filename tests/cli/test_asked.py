@@ -1,0 +1,97 @@
+"""The quick reader of a command line: where it answers, it answers as click does; where it does not, click decides."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import pytest
+
+from holdfast.cli import asked, boot, run, serve
+from holdfast.cli.asked import Asked, HowDelivered, read_quickly
+from holdfast.domain.runs import Delivery
+
+PLAIN: list[list[str]] = [
+    ["hello"],
+    ["two", "words", "-"],
+    [""],
+    ["-q", "x", "-v", "--json", "--stream", "y"],
+    ["--session", "s1", "x"],
+    ["-s", "s1", "--session=s2", "x"],
+    ["-c", "x"],
+    ["--timeout", "2.5", "x"],
+    ["--timeout=1e3", "x"],
+    ["--delivery", "steer", "x"],
+    ["--run-id", "r.1-x_Y", "--detach", "x"],
+    ["-m", "a/b", "--small-model=c/d", "--yolo", "x"],
+    ["--host", "unix:///x", "--data-dir", "d", "x"],
+    ["x", "--", "-q", "--json"],
+    ["--attach", "FILE", "--attach=FILE", "x"],
+    ["--cwd", "DIRECTORY", "x"],
+    ["a=b", "--model=x=y"],
+]
+DOUBTFUL: list[list[str]] = [
+    ["--help"],
+    ["-qv", "x"],
+    ["-sX", "x"],
+    ["--no-such", "x"],
+    ["--json=1", "x"],
+    ["--session"],
+    ["--session", "-q", "x"],
+    ["--session", " ", "x"],
+    ["--session", "s", "--continue", "x"],
+    ["--timeout", "0", "x"],
+    ["--timeout", "soon", "x"],
+    ["--timeout", "nan", "x"],
+    ["--delivery", "never", "x"],
+    ["--run-id", "..", "x"],
+    ["--run-id", "a b", "x"],
+    ["--attach", "nothing", "x"],
+    ["--attach", "DIRECTORY", "x"],
+    ["--cwd", "FILE", "x"],
+    ["-x"],
+]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "file").write_text("x")
+    return {"FILE": str(tmp_path / "file"), "DIRECTORY": str(tmp_path)}
+
+
+def _by_click(arguments: list[str]) -> Asked:
+    return Asked(**run.command.make_context("run", list(arguments)).params)
+
+
+@pytest.mark.parametrize("arguments", PLAIN, ids=" ".join)
+def test_it_reads_what_click_reads(arguments: list[str], places: dict[str, str]) -> None:
+    given = [
+        places.get(item, item.replace("=FILE", f"={places['FILE']}")) if "FILE" in item or item in places else item
+        for item in arguments
+    ]
+    assert read_quickly(given) == _by_click(given)
+
+
+@pytest.mark.parametrize("arguments", DOUBTFUL, ids=" ".join)
+def test_it_leaves_the_rest_to_click(arguments: list[str], places: dict[str, str]) -> None:
+    assert read_quickly([places.get(item, item) for item in arguments]) is None
+
+
+def _options(command: click.Command) -> dict[str, dict[str, str]]:
+    """Every spelling of every option with its name, by what it takes."""
+    found: dict[str, dict[str, Any]] = {"flags": {}, "values": {}, "many": {}}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            kind = "flags" if parameter.is_flag else "many" if parameter.multiple else "values"
+            found[kind] |= dict.fromkeys(parameter.opts, parameter.name)
+    return found
+
+
+def test_it_knows_every_option() -> None:
+    assert _options(run.command) == {"flags": asked.FLAGS, "values": asked.VALUES, "many": asked.MANY}
+    assert _options(serve.command) == {"flags": boot.FLAGS, "values": boot.VALUES, "many": {}}
+    assert get_args(HowDelivered) == get_args(Delivery)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["x"], ["--host"], ["--host", "--verbose"], ["--verbose=1"]])
+def test_a_server_is_not_started_by_a_command_line_that_needs_explaining(arguments: list[str]) -> None:
+    assert boot.serve_quickly(arguments) is None

@@ -1,0 +1,213 @@
+"""`holdfast models`: what it shows, finds and advises. No server of ours is needed for it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast.cli.models import command
+from holdfast.providers.discovery import LOCAL_SERVERS
+
+
+class Home:
+    """An empty home, an environment without keys, and a place for a local server."""
+
+    def __init__(self, path: Path, port: int) -> None:
+        self.path = path
+        self.work = path / "w"
+        self.work.mkdir()
+        self.settings = path / ".config/holdfast/config.toml"
+        self.settings.parent.mkdir(parents=True)
+        hidden = ("_API_KEY", "_TOKEN")
+        self.environment: dict[str, str | None] = {
+            name: None for name in os.environ if name.startswith(("AWS_", "XDG_", "GOOGLE_")) or name.endswith(hidden)
+        }
+        self.environment |= {
+            "HOME": str(path),
+            "HOLDFAST_DATA_DIR": str(path / "d"),
+            "HOLDFAST_KEYRING": "0",
+            "OLLAMA_HOST": f"127.0.0.1:{port}",
+        }
+
+    def call(self, *arguments: str) -> Result:
+        return CliRunner().invoke(command, ["--cwd", str(self.work), *arguments], env=self.environment)
+
+    def told(self, *arguments: str) -> dict[str, Any]:
+        result = self.call(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        told: dict[str, Any] = json.loads(result.stdout)
+        return told
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Ollama, as far as it is needed."""
+
+    def do_GET(self) -> None:
+        self._say({"models": [{"model": "qwen3:8b"}]} if self.path == "/api/tags" else {"models": []})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._say({"capabilities": ["completion", "tools", "vision"], "model_info": {"qwen3.context_length": 40_960}})
+
+    def _say(self, answer: object) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port that nobody answers at: it is bound, and not listened to."""
+    server = HTTPServer(("127.0.0.1", 0), Answers, bind_and_activate=False)
+    server.server_bind()
+    yield server.server_port
+    server.server_close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, silent: int, monkeypatch: pytest.MonkeyPatch) -> Home:
+    ollama, (id, name, kind, _) = LOCAL_SERVERS
+    # Whoever runs these tests may have a server there.
+    elsewhere = (id, name, kind, f"http://127.0.0.1:{silent}/v1")
+    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", (ollama, elsewhere))
+    return Home(tmp_path, silent)
+
+
+def test_without_a_key_it_says_what_to_do(home: Home) -> None:
+    result = home.call()
+    assert result.exit_code == 0
+    assert "* tour" in result.stdout
+    assert "there is no model behind it" in result.stdout
+    assert "holdfast login" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_what_can_be_used_is_listed_with_what_it_costs(home: Home) -> None:
+    home.environment["GROQ_API_KEY"] = "canary"
+    result = home.call()
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0] == "Groq (groq)  ready"
+    assert [line.split()[-1] for line in lines if line.startswith("* ")] == ["large", "small"]
+    (large,) = (line for line in lines if line.endswith("large"))
+    assert "131k" in large
+    assert "$0.6 out" in large
+    assert "think" in large
+    assert "Anthropic" not in result.stdout
+    assert "canary" not in result.output
+
+
+def test_a_term_finds_models_of_all_providers(home: Home) -> None:
+    result = home.call("sonnet", "5-5")
+    assert "claude-sonnet-5-5" in result.stdout
+    assert "haiku" not in result.stdout
+    assert (
+        "Anthropic (anthropic)  needs a key: set ANTHROPIC_API_KEY, or run `holdfast login anthropic`." in result.stdout
+    )
+    assert "gpt-oss" in home.call("GROQ").stdout
+
+
+def test_a_term_that_fits_nothing_names_what_is_close(home: Home) -> None:
+    result = home.call("sonet")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "sonnet" in result.stderr
+
+
+def test_all_of_them(home: Home) -> None:
+    names = [view["id"] for view in home.told("--all")["providers"]]
+    assert names[0] == "anthropic"
+    assert {"ollama", "lmstudio", "demo", "bedrock"} <= set(names)
+
+
+def test_json_tells_all_facts(home: Home) -> None:
+    home.environment["GROQ_API_KEY"] = "canary"
+    told = home.told()
+    assert told["large"]["provider"] == "groq"
+    groq, demo = told["providers"]
+    assert groq["usable"]
+    assert groq["api_key"] == "$GROQ_API_KEY"
+    assert {"id", "context_window", "cost_per_1m_in", "supports_attachments"} <= groq["models"][0].keys()
+    assert demo["id"] == "demo"
+    assert "canary" not in json.dumps(told)
+
+
+def test_settings_choose(home: Home) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    home.settings.write_text(
+        """
+        [models.large]
+        provider = "local"
+        model = "mine"
+        [providers.local]
+        base_url = "http://127.0.0.1:9/v1"
+        [[providers.local.models]]
+        id = "mine"
+        context_window = 12345
+        """
+    )
+    told = home.told()
+    assert told["large"] == {"provider": "local", "model": "mine"}
+    assert told["providers"][0]["models"][0]["context_window"] == 12_345
+
+
+def test_a_choice_that_cannot_be_kept_is_explained(home: Home) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    home.settings.write_text('[models.large]\nprovider = "grok-cloud"\nmodel = "x"\n')
+    result = home.call()
+    assert result.exit_code == 0
+    assert "models.large: There is no provider grok-cloud" in result.stderr
+    assert "There is no provider" in home.told()["problem"]
+
+
+def test_a_local_server_is_found(home: Home) -> None:
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        home.environment["OLLAMA_HOST"] = f"127.0.0.1:{server.server_port}"
+        result = home.call()
+        server.shutdown()
+        thread.join()
+    assert result.stdout.splitlines()[:2] == [
+        "Ollama (ollama)  on this machine",
+        "* qwen3:8b   41k      image  large and small",
+    ]
+    assert result.stderr == ""
+
+
+def test_a_refresh_that_fails_says_why(home: Home) -> None:
+    home.environment |= {"PATH": str(home.path), "npm_config_registry": None, "NPM_CONFIG_REGISTRY": None}
+    result = home.call("--refresh")
+    assert result.exit_code == 4
+    assert "npm_config_registry" in result.stderr
+    assert not (home.path / "d/catalog.json").exists()
+
+
+def test_names_from_elsewhere_cannot_move_the_cursor(home: Home) -> None:
+    home.settings.write_text(
+        '[providers.bad]\nbase_url = "http://127.0.0.1:9"\n[[providers.bad.models]]\nid = "a\\u001b[2J"\n'
+    )
+    result = home.call()
+    assert "\x1b" not in result.output
+    assert "a\\x1b[2J" in result.output
+
+
+def test_it_starts_light() -> None:
+    """Neither a provider's library nor the catalogue's maker is loaded for a list."""
+    script = "import sys, holdfast.cli.models; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"httpx2", "genai_prices", "pydantic_ai", "openai", "anthropic", "apsw"}

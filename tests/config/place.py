@@ -1,0 +1,57 @@
+"""A home, a project in it, and the files between them."""
+
+from pathlib import Path
+
+from holdfast.config.configuration import Configuration
+from holdfast.config.expand import CommandRunner
+from holdfast.config.locations import Places, places_for
+
+__all__ = ["Place"]
+
+
+class Place:
+    """Real files in a directory of the test's own."""
+
+    def __init__(self, top: Path) -> None:
+        self.home = top / "home"
+        self.project = top / "project"
+        self.data = top / "data"
+        self.system = top / "etc" / "config.toml"
+        (self.project / ".git").mkdir(parents=True)
+        self.home.mkdir()
+        self.environment = {"HOME": str(self.home), "PATH": "/usr/bin:/bin"}
+
+    @property
+    def user_file(self) -> Path:
+        return self.home / ".config/holdfast/config.toml"
+
+    @property
+    def project_file(self) -> Path:
+        return self.project / "holdfast.toml"
+
+    def write(self, path: Path, text: str | bytes) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def user(self, text: str) -> Path:
+        return self.write(self.user_file, text)
+
+    def shared(self, text: str) -> Path:
+        return self.write(self.project_file, text)
+
+    def places(self, directory: Path | None = None, workspace: str = "w1") -> Places:
+        return places_for(
+            str(directory or self.project),
+            self.environment,
+            data_dir=str(self.data),
+            workspace_id=workspace,
+            system=str(self.system),
+        )
+
+    def open(self, directory: Path | None = None, *, run: CommandRunner | None = None) -> Configuration:
+        return Configuration(self.places(directory), self.environment, run=run)
+
+    def trust(self, configuration: Configuration) -> None:
+        project = configuration.reading().project
+        configuration.trust.trust(project.anchor, project.digest, at=1.0)

@@ -1,0 +1,280 @@
+"""What is in force: precedence, provenance, broken files, changes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from config.place import Place
+from holdfast.config.configuration import Configuration
+from holdfast.config.files import Unreadable, contents
+from holdfast.domain.settings import Settings
+
+
+def steps(number: int) -> str:
+    return f"[options]\nmax_steps = {number}\n"
+
+
+def json_steps(number: int) -> str:
+    return f'{{"options": {{"max_steps": {number}}}}}'
+
+
+def test_nothing_is_valid(place: Place) -> None:
+    assert place.open().current() == Settings()
+    assert place.open().problems == ()
+
+
+def test_each_file_stands_above_those_before_it(place: Place) -> None:
+    inner = place.project / "src"
+    inner.mkdir()
+    files = [Path(source.path) for source in place.places(inner).sources]
+    configuration = place.open(inner)
+    for number, file in enumerate(files, 1000):
+        place.write(file, steps(number) if file.suffix == ".toml" else json_steps(number))
+        place.trust(configuration)
+        assert configuration.current().options.max_steps == number, file
+        assert configuration.origins["options", "max_steps"].file == str(file)
+    assert configuration.problems == ()
+
+
+def test_every_value_tells_its_file_and_line(place: Place) -> None:
+    place.user("# mine\n[providers.local]\nbase_url = 'http://x'\n[[providers.local.models]]\nid = 'm'\n")
+    place.write(place.data / "config.json", '{\n  "providers": {"local": {\n    "name": "Local"}}}')
+    origins = place.open().origins
+    assert str(origins["providers", "local", "base_url"]) == f"{place.user_file}:3"
+    assert str(origins["providers", "local", "models", 0, "id"]) == f"{place.user_file}:5"
+    assert str(origins["providers", "local", "name"]) == f"{place.data / 'config.json'}:3"
+
+
+def test_crush_files_are_read_with_the_same_keys(place: Place) -> None:
+    place.write(
+        place.home / ".config/crush/crush.json",
+        '{"$schema": "x", "providers": {"g": {"type": "google"}, "v": {"type": "vertexai"}, "e": {"type": "gemini"}},'
+        ' "models": {"large": {"model": "m", "provider": "g", "temperature": 1, "max_tokens": null}},'
+        ' "options": {"disable_metrics": true, "attribution": {"co_authored_by": true}}}',
+    )
+    configuration = place.open()
+    assert configuration.problems == ()
+    assert configuration.settings.models.large.temperature == 1.0
+    assert configuration.settings.providers["g"].type == "google"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "expected"),
+    [
+        ("[options]\n\nmax_steps = 'x'\n", 3, "options.max_steps", "expected a whole number of at least 0, found text"),
+        ("[options]\nmax_steps = -1\n", 2, "options.max_steps", "of at least 0"),
+        ("[options]\nmax_steps = true\n", 2, "options.max_steps", "expected a whole number"),
+        ("[options]\nmax_steps = 99999999999999999999\n", 2, "options.max_steps", "expected a whole number"),
+        ("[options]\nmax_cost = inf\n", 2, "options.max_cost", "expected a number"),
+        ("[options]\ndebug = 'yes'\n", 2, "options.debug", "expected true or false, found text"),
+        ("options = 3\n", 1, "options", "expected a table, found a number"),
+        ("[options]\ncontext_paths = 'a'\n", 2, "options.context_paths", "expected a list"),
+        ("[options]\ncontext_paths = ['a',\n 3]\n", 3, "options.context_paths[1]", "expected text, found a number"),
+        ("[options]\nnotifications = 'loud'\n", 2, "options.notifications", 'one of "auto"'),
+        ("[mcp.'a.b']\ntype = 1\n", 2, 'mcp."a.b".type', 'one of "http", "sse", "stdio"'),
+        ("[[providers.x.models]]\nname = 'n'\n", 1, "providers.x.models[0]", "id is missing"),
+        ("[mcp.m]\noauth_callback_port = 70000\n", 2, "mcp.m.oauth_callback_port", "from 0 to 65535"),
+        ("[providers.x.extra_body]\na = 2024-01-01\n", 2, "providers.x.extra_body.a", "expected text, a number"),
+        ("[hooks]\nStop = [{name = 'x'}]\n", 2, "hooks.Stop[0]", "command is missing"),
+        ("a = 1\nb = = 2\n", 2, "", "expected TOML"),
+        ("a = 1\na = 2\n", 2, "", "expected TOML"),
+        ("a = 1\nb = [1,\n", 3, "", "expected TOML"),
+    ],
+)
+def test_an_error_names_file_line_key_and_expectation(
+    place: Place, text: str, line: int, key: str, expected: str
+) -> None:
+    place.user(text)
+    problems = [problem for problem in place.open().problems if problem.severity == "error"]
+    assert [(problem.file, problem.line, problem.key) for problem in problems] == [(str(place.user_file), line, key)]
+    assert expected in problems[0].text
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        ('{"options": \n{"debug": 1}}', 2, "options.debug: expected true or false"),
+        ('{"options":\n {,}}', 2, "expected JSON"),
+        ("[1]", 1, "expected an object"),
+        ('{"a": "', 1, "expected JSON"),
+    ],
+)
+def test_the_same_for_json(place: Place, text: str, line: int, expected: str) -> None:
+    file = place.write(place.home / ".config/crush/crush.json", text)
+    [problem] = [found for found in place.open().problems if found.severity == "error"]
+    assert (problem.file, problem.line) == (str(file), line)
+    assert expected in str(problem)
+
+
+def test_a_key_nobody_knows_is_a_warning(place: Place) -> None:
+    place.user("[options]\nmax_step = 3\nmax_steps = 4\n[providers.x]\ntype = 'antropic'\n")
+    configuration = place.open()
+    assert configuration.settings.options.max_steps == 4
+    unknown, kind = configuration.problems
+    assert (unknown.severity, unknown.line) == ("warning", 2)
+    assert "did you mean max_steps?" in unknown.text
+    assert "did you mean anthropic?" in kind.text
+
+
+def test_many_problems_are_summed_up(place: Place) -> None:
+    place.user("".join(f"k{number} = 1\n" for number in range(5000)))
+    problems = place.open().problems
+    assert len(problems) == 51
+    assert problems[-1].text.startswith("4950 more")
+
+
+@pytest.mark.parametrize("broken", ["[options", "[options]\nmax_steps = 'x'\n", b"\xff\xfe", "x = " + "[" * 5000])
+def test_the_last_good_configuration_stays_in_force(place: Place, broken: str | bytes) -> None:
+    place.user(steps(7))
+    configuration = place.open()
+    assert configuration.current().options.max_steps == 7
+    place.write(place.user_file, broken)
+    place.shared("[models.large]\nmodel = 'new'\n")
+    now = configuration.current()
+    assert now.options.max_steps == 7, "what was good stays"
+    assert now.models.large.model == "new", "other files go on"
+    assert [problem.severity for problem in configuration.problems] == ["error"]
+    place.user(steps(8))
+    assert configuration.current().options.max_steps == 8
+    assert configuration.problems == ()
+
+
+def test_a_file_broken_from_the_start_gives_what_fits(place: Place) -> None:
+    place.user("[options]\nmax_steps = 'x'\nmax_cost = 3\n")
+    settings = place.open().current()
+    assert (settings.options.max_steps, settings.options.max_cost) == (500, 3.0)
+
+
+def test_a_file_that_goes_takes_its_settings_along(place: Place) -> None:
+    place.user(steps(7))
+    configuration = place.open()
+    place.user_file.unlink()
+    assert configuration.current() == Settings()
+
+
+def test_a_change_of_the_same_size_and_time_is_seen(place: Place) -> None:
+    place.user(steps(7))
+    configuration = place.open()
+    before = place.user_file.stat()
+    place.user(steps(8))
+    os.utime(place.user_file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert configuration.current().options.max_steps == 8
+
+
+def test_what_has_not_changed_is_not_read_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.user(steps(7))
+    configuration = place.open()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr("holdfast.config.configuration.load", refuse)
+    monkeypatch.setattr("holdfast.config.configuration.merge", refuse)
+    first = configuration.reading()
+    assert configuration.reading() is first
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "a directory": lambda path: path.mkdir(),
+    "a pipe nobody writes to": os.mkfifo,
+    "a link to itself": _loop,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "ten megabytes": lambda path: path.write_bytes(b"a = 1\n" * 1_700_000),
+    "a terminal's bytes": lambda path: path.write_bytes(bytes(range(256)) * 100),
+    "deep arrays": lambda path: path.write_text("a = " + "[" * 90_000),
+    "deep keys": lambda path: path.write_text(".".join("a" * 90_000) + " = 1"),
+    "a huge number": lambda path: path.write_text("a = " + "1" * 90_000),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("name", ["holdfast.toml", "crush.json"])
+def test_hostile_files_give_a_sentence(place: Place, kind: str, name: str) -> None:
+    HOSTILE[kind](place.project / name)
+    place.user(steps(7))
+    configuration = place.open()
+    assert configuration.current().options.max_steps == 7
+    [problem] = configuration.problems
+    assert problem.severity == "error"
+    assert problem.file == str(place.project / name)
+    assert len(str(problem)) < 400
+
+
+def test_a_file_that_may_not_be_read_gives_a_sentence(place: Place) -> None:
+    place.shared("[options]").chmod(0)
+    uid = os.geteuid()
+    try:
+        if uid == 0:
+            os.seteuid(65_534)  # root may read everything
+        with pytest.raises(Unreadable, match="cannot be read: permission denied"):
+            contents(str(place.project_file))
+    finally:
+        os.seteuid(uid)
+
+
+def test_what_is_too_large_is_not_read(place: Place) -> None:
+    place.user(steps(7) + "# nothing\n" * 30_000)
+    configuration = place.open()
+    assert configuration.settings == Settings()
+    assert "larger than 256 KiB" in configuration.problems[0].text
+
+
+def test_marks_and_line_ends_of_other_systems_do_not_matter(place: Place) -> None:
+    place.write(place.user_file, b"\xef\xbb\xbf[options]\r\nmax_steps = 7\r\ndebug = 3\r\n")
+    configuration = place.open()
+    assert configuration.settings.options.max_steps == 7
+    assert configuration.problems[0].line == 3
+
+
+def test_a_dangling_link_is_no_file(place: Place) -> None:
+    place.project_file.symlink_to(place.project / "nowhere.toml")
+    assert place.open().problems == ()
+
+
+def test_values_are_expanded_with_the_rights_of_their_file(place: Place) -> None:
+    place.environment["KEY"] = "k1"
+    place.user(
+        "[providers.p]\napi_key = '$KEY'\nbase_url = '${HOST:-http://h}/v1'\n"
+        "extra_headers = {A = '$(echo made)', B = '${NONE:-}', C = '$NONE'}\n"
+    )
+    place.write(place.data / "config.json", '{"providers": {"p": {"extra_body": {"x": "$(echo no)"}}}}')
+    provider, problems = place.open().provider("p")
+    assert (provider.id, provider.api_key, provider.base_url) == ("p", "k1", "http://h/v1")
+    assert provider.extra_headers == {"A": "made"}, "what comes out empty or fails is not sent"
+    assert sorted(problem.key for problem in problems) == ["providers.p.extra_body.x", "providers.p.extra_headers.C"]
+    assert "NONE" in next(problem.text for problem in problems if problem.key.endswith("C"))
+
+
+def test_variables_of_the_settings_can_be_used_in_them(place: Place) -> None:
+    place.environment["HOST"] = "h"
+    place.user("[env]\nURL = 'http://$HOST'\nBAD = '$NONE'\n[mcp.m]\nurl = '$URL/mcp'\nargs = ['$HOST', 'x']\n")
+    configuration = place.open()
+    server, problems = configuration.mcp("m")
+    assert (server.url, server.args, problems) == ("http://h/mcp", ("h", "x"), ())
+    assert configuration.environment()["URL"] == "http://h"
+    assert "BAD" not in configuration.environment()
+
+
+def test_variables_change_with_their_file(place: Place) -> None:
+    place.user("[env]\nA = '1'\n")
+    configuration = place.open()
+    assert configuration.environment()["A"] == "1"
+    place.user("[env]\nA = '2'\n")
+    configuration.current()
+    assert configuration.environment()["A"] == "2"
+
+
+def test_a_key_is_expanded_anew_when_asked(place: Place) -> None:
+    answers = iter(["one", "two"])
+    place.user("[env]\nK = '$(next)'\n[providers.p]\napi_key = '$K'\n")
+    configuration = Configuration(place.places(), place.environment, run=lambda _command, _env: next(answers))
+    assert configuration.provider("p")[0].api_key == "one"
+    assert configuration.provider("p")[0].api_key == "one"
+    configuration.forget()
+    assert configuration.expand("$K", ("providers", "p", "api_key")) == "two"

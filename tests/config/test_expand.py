@@ -1,0 +1,165 @@
+"""What a dollar sign means."""
+
+import os
+import select
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.config import expand as module
+from holdfast.config.expand import Expander, ExpansionFailed, is_template, read_template, run_command
+
+ENVIRONMENT = {"A": "one", "B_2": "two", "EMPTY": "", "PATH": "/usr/bin:/bin"}
+
+
+def expand(text: str, *, may_run: bool = False) -> str:
+    return Expander(ENVIRONMENT).expand(text, may_run=may_run)
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("plain", "plain"),
+        ("$A", "one"),
+        ("${A}", "one"),
+        ("x$A-$B_2/y", "xone-two/y"),
+        ("${A}b", "oneb"),
+        ("$EMPTY", ""),
+        ("${NONE:-other}", "other"),
+        ("${EMPTY:-other}", "other"),
+        ("${A:-other}", "one"),
+        ("${NONE:-$A and ${NONE:-${B_2}}}", "one and two"),
+        ("${NONE:-}", ""),
+        ("${NONE:-{}}", "{}"),
+        ("$$A", "$A"),
+        (r"\$A", "$A"),
+        ("cost: 5$", "cost: 5$"),
+        ("$5 and $-", "$5 and $-"),
+        (r"C:\dir", r"C:\dir"),
+        ("ünï$A", "ünïone"),
+    ],
+)
+def test_values_are_put_in(text: str, expanded: str) -> None:
+    assert expand(text) == expanded
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("$NONE", "NONE is not set"),
+        ("${NONE}", "NONE is not set"),
+        ("${NONE:-$OTHER}", "OTHER is not set"),
+        ("${A", "never closed"),
+        ("$(echo", "never closed"),
+        ("${}", "a name is expected"),
+        ("${A:?no}", "is not understood"),
+        ("$(echo hello)", "only in your own files"),
+        ("${NONE:-$(echo hello)}", "only in your own files"),
+        ("${A:-" * 100 + "}" * 100, "deeper"),
+    ],
+)
+def test_failures_say_what_is_missing(text: str, says: str) -> None:
+    with pytest.raises(ExpansionFailed, match=says):
+        expand(text)
+
+
+def test_the_environment_of_this_process_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONLY_HERE", "x")
+    with pytest.raises(ExpansionFailed, match="ONLY_HERE"):
+        expand("$ONLY_HERE")
+    assert expand("$(echo ${ONLY_HERE:-nothing})", may_run=True) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(echo hello)", "hello"),
+        ("<$(printf ' a b \\n\\n')>", "<a b>"),
+        ("$(echo $A; echo ')' \")\")", "one\n) )"),
+        ("$( (echo nested) )", "nested"),
+        ("$(true)", ""),
+        ("$(cat)", ""),
+    ],
+)
+def test_commands_are_run_for_those_who_may(text: str, expanded: str) -> None:
+    assert expand(text, may_run=True) == expanded
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("echo hunter2 >&2; echo hunter2; exit 3", "status 3"),
+        ("no-such-command-anywhere", "status 127"),
+        ("kill -9 $$", "status -9"),
+        ("yes hunter2", "more than 64 KiB"),
+        ("printf '\\377'", "not UTF-8"),
+    ],
+)
+def test_a_command_that_fails_says_nothing_of_its_output(command: str, says: str) -> None:
+    with pytest.raises(ExpansionFailed, match=says) as caught:
+        run_command(command, ENVIRONMENT)
+    assert "hunter2" not in str(caught.value)
+
+
+def _has_ended(process: int) -> bool:
+    """Waits for it; whoever is left over is ended here."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        if select.select([descriptor], [], [], 5)[0]:
+            return True
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _cut_off(command: str, note: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The process a command left a note of, before its limit. A busy machine gets a longer one."""
+    for limit in (0.3, 1.0, 4.0, 16.0):
+        monkeypatch.setattr(module, "_LIMIT", limit)
+        with pytest.raises(ExpansionFailed, match="did not end"):
+            run_command(command.format(note=note), ENVIRONMENT)
+        if note.exists() and (text := note.read_text().strip()):
+            return int(text)
+    raise AssertionError("it never began")
+
+
+@pytest.mark.parametrize(
+    "command", ["sleep 600 & echo $! > {note}; wait", "exec >&-; sleep 600 & echo $! > {note}; wait"]
+)
+def test_a_command_has_a_limit_and_leaves_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    assert _has_ended(_cut_off(command, tmp_path / "pid", monkeypatch))
+
+
+def test_one_that_hides_from_its_group_does_not_hold_us_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "setsid sh -c 'echo $$ > {note}; exec sleep 600' & wait"
+    os.kill(_cut_off(command, tmp_path / "pid", monkeypatch), signal.SIGKILL)
+
+
+def test_what_a_command_left_behind_is_ended(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    assert run_command(f"sleep 600 >/dev/null 2>&1 & echo $! > {note}; echo done", ENVIRONMENT) == "done"
+    assert _has_ended(int(note.read_text()))
+
+
+def test_what_counts_as_a_template() -> None:
+    assert [is_template(text) for text in ("$A", "${A:-x}", "$(x)", "a$A", "${")] == [True] * 5
+    assert [is_template(text) for text in ("", "abc", "5$", "$$A", r"\$A")] == [False] * 5
+
+
+@given(st.text(alphabet="$(){}:-A\\'\" ", max_size=40))
+def test_reading_ends_in_pieces_or_a_sentence(text: str) -> None:
+    with suppress(ExpansionFailed):
+        assert all(piece != "" for piece in read_template(text))
+
+
+@given(st.text(max_size=40))
+def test_a_text_can_always_be_quoted(text: str) -> None:
+    assert Expander({}).expand(text.replace("\\", "").replace("$", "$$"), may_run=False) == text.replace("\\", "")

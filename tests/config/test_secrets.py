@@ -1,0 +1,117 @@
+"""No key is ever shown."""
+
+import logging
+import traceback
+
+import pytest
+
+from config.place import Place
+from holdfast.config.configuration import Configuration
+from holdfast.config.credentials import Credentials, Token
+from holdfast.config.expand import ExpansionFailed
+from holdfast.config.lines import KeyPath
+from holdfast.config.secrets import is_named_secret, is_secret, redacted, redacted_value
+
+CANARY = "hunter2canaryhunter2"
+
+EVERYWHERE = f"""
+[providers.p]
+api_key = "{CANARY}"
+base_url = "https://user:{CANARY}@host/v1?api_key={CANARY}&x=1"
+extra_headers = {{Authorization = "Bearer {CANARY}", X-Other = "{CANARY}"}}
+extra_body = {{token = "{CANARY}"}}
+oauth = {{access_token = "{CANARY}", refresh_token = "{CANARY}"}}
+[providers.q]
+api_key = "${{NONE:-{CANARY}}}"
+[mcp.m]
+command = "run --token {CANARY}"
+args = ["--api-key", "{CANARY}", "--token={CANARY}", "-H", "Authorization: Bearer {CANARY}"]
+env = {{ANY = "{CANARY}"}}
+headers = {{X-Key = "{CANARY}"}}
+oauth_client_secret = "{CANARY}"
+[lsp.l]
+env = {{ANY = "{CANARY}"}}
+[env]
+ANY = "{CANARY}"
+[[hooks.Stop]]
+command = "TOKEN={CANARY} curl -H 'X-Api-Key: {CANARY}' https://x"
+"""
+
+
+@pytest.fixture
+def full(place: Place) -> Configuration:
+    place.user(EVERYWHERE)
+    configuration = place.open()
+    assert configuration.problems == ()
+    return configuration
+
+
+def test_nothing_that_is_shown_has_it(full: Configuration) -> None:
+    assert CANARY not in str(redacted(full.reading().tree))
+
+
+def test_no_repr_has_it(full: Configuration) -> None:
+    settings = full.current()
+    reading = full.reading()
+    things = [settings, *settings.providers.values(), *settings.mcp.values(), *settings.lsp.values(), reading, full]
+    things += [*settings.hooks["Stop"], settings.providers, full.provider("p"), *vars(full)["_loaded"].values()]
+    things += [Token(CANARY, CANARY), Credentials("/x")]
+    assert [thing for thing in things if CANARY in repr(thing) or CANARY in str(thing)] == []
+
+
+def test_no_error_has_it(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """Every value in the wrong place, and a file that breaks off in the middle of one."""
+    wrong = f'[options]\nmax_steps = "{CANARY}"\n[mcp.m]\ntype = "{CANARY}"\n[providers.p]\ntype = "{CANARY}"\n'
+    for text in (wrong, f'[providers.p]\napi_key = "{CANARY}', f'api_key = "{CANARY}"\napi_key = "{CANARY}"\n{CANARY}'):
+        place.user(text)
+        configuration = place.open()
+        assert configuration.problems
+        assert CANARY not in "".join(map(str, configuration.problems))
+    assert CANARY not in caplog.text
+
+
+def test_no_failed_expansion_has_it(place: Place) -> None:
+    place.environment["SECRET"] = CANARY
+    place.user("[providers.p]\napi_key = '$SECRET$NONE'\nbase_url = '$(echo $SECRET; echo $SECRET >&2; exit 1)'\n")
+    configuration = place.open()
+    _, problems = configuration.provider("p")
+    assert len(problems) == 2
+    assert CANARY not in "".join(map(str, problems))
+    try:
+        configuration.expand("$SECRET$NONE", ("providers", "p", "api_key"))
+    except ExpansionFailed:
+        logging.getLogger().exception("x")
+        assert CANARY not in traceback.format_exc()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "shown"),
+    [
+        (("providers", "p", "api_key"), "$OPENAI_API_KEY", "$OPENAI_API_KEY"),
+        (("providers", "p", "api_key"), "${K:-}", "${K:-}"),
+        (("providers", "p", "api_key"), "$(pass show openai)", "$(pass show openai)"),
+        (("providers", "p", "api_key"), "", ""),
+        (("providers", "p", "api_key"), "abc", "set"),
+        (("providers", "p", "api_key"), "abc$X", "set$X"),
+        (("providers", "p", "api_key"), "${open", "set"),
+        (("mcp", "m", "headers", "Authorization"), "Bearer $T", "Bearer $T"),
+        (("providers", "p", "base_url"), "http://localhost:11434/v1", "http://localhost:11434/v1"),
+        (("models", "large", "max_tokens"), 5, 5),
+        (("models", "large", "model"), "gpt-5-2024-token", "gpt-5-2024-token"),
+        (("options", "context_paths", 0), "docs/keys.md", "docs/keys.md"),
+        (("permissions", "deny", 0), "bash(git push *)", "bash(git push *)"),
+        (("providers", "p", "oauth", "expires_at"), 17, "set"),
+        (("mcp", "m", "args", 0), "sk-proj-abcdefghij", "set"),
+    ],
+)
+def test_what_is_shown_instead(path: KeyPath, value: object, shown: object) -> None:
+    assert redacted_value(value, path) == shown
+
+
+def test_which_names_are_secret() -> None:
+    assert is_secret(("providers", "p", "api_key"))
+    assert is_secret(("env", "PLAIN"))
+    assert not is_named_secret(("env", "PLAIN"))
+    assert is_named_secret(("env", "GITHUB_TOKEN"))
+    assert not is_secret(("models", "large", "max_tokens"))
+    assert not is_secret(("providers", "p", "aws_auth_refresh"))

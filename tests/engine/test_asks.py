@@ -1,0 +1,279 @@
+"""Asks under every interleaving: decided once, withdrawn before their run's end, without effect after a cancel."""
+
+import asyncio
+import random
+
+import pytest
+
+from holdfast.domain.asks import Choice, GrantAction, Question, QuestionAnswer, QuestionRequest, Verdict
+from holdfast.domain.errors import BadRequest, StorageUnavailable
+from holdfast.domain.events import (
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
+    RunCompleteEvent,
+)
+from holdfast.domain.ids import SessionId, ToolCallId
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.runs import Prompt
+from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.engine.inquiries import check_answers, find_batch, subject_of
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.testing.gates import SimpleTool, settle_down
+from holdfast.testing.harness import World
+from holdfast.testing.loop import in_virtual_time, run_seeded
+from holdfast.testing.memory import MemoryLedger
+
+ACTIONS: tuple[GrantAction, ...] = ("allow", "allow_session", "allow_always", "deny")
+
+
+class Scene:
+    """A workspace whose model calls one tool that asks for permission, and one that asks questions."""
+
+    def __init__(self, ledger: MemoryLedger | None = None) -> None:
+        self.ran: list[str] = []
+        self._ledger = ledger
+
+    async def open(self) -> World:
+        async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+            await context.permit(Permit("bash", "execute", "/project", "run", {"command": "make"}, "make"))
+            self.ran.append(context.run_id)
+            return ToolOutcome("ran")
+
+        async def inquire(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+            answers = await context.inquire(Inquiry((Question("", "yes_no", "?"),)))
+            return ToolOutcome("dismissed" if answers is None else str(answers[0].yes))
+
+        def script(request: ModelRequest) -> Step:
+            is_first = request.messages[-1].role == "user"
+            return Step((Call("bash"), Call("ask")) if is_first else (Say("done"),))
+
+        tools = [SimpleTool("bash", act, is_parallel=True), SimpleTool("ask", inquire, is_parallel=True)]
+        world = await World.open(ScriptedModel(script), tools=tools, ledger=self._ledger)
+        world.workspace.asks.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
+        return world
+
+
+async def _answer(world: World, dice: random.Random, seen: list[bool]) -> None:
+    """Somebody who answers whatever is open, in some way, at some time."""
+    asks = world.workspace.asks
+    for _ in range(dice.randint(0, 60)):
+        await asyncio.sleep(0)
+    for ask in asks.permissions:
+        action = dice.choice(ACTIONS)
+        seen.append(await asks.grant(ask.id, action, by=str(len(seen))))
+    for batch in asks.questions:
+        if dice.random() < 0.5:
+            await asks.dismiss(batch.id)
+        else:
+            await asks.answer("", [QuestionAnswer(batch.questions[0].id, yes=True)])
+
+
+def _check(world: World) -> None:
+    """Each ask is closed exactly once, in the log, before its run's end."""
+    opened: dict[str, str] = {}
+    closed: list[str] = []
+    ended: set[str] = set()
+    for number, event in world.tape.events:
+        match event:
+            case PermissionRequestEvent(payload=change) | QuestionRequestEvent(payload=change):
+                assert number is not None
+                assert change.payload.run_id not in ended
+                opened[change.payload.id] = change.payload.run_id
+            case PermissionNotificationEvent(payload=change) if change.payload.granted or change.payload.denied:
+                assert opened[change.payload.id] not in ended
+                closed.append(change.payload.id)
+            case QuestionNotificationEvent(payload=change):
+                assert opened[change.payload.batch_id] not in ended
+                closed.append(change.payload.batch_id)
+            case RunCompleteEvent(payload=change):
+                ended.add(change.payload.run_id)
+                open_now = {ask for ask, run in opened.items() if run == change.payload.run_id} - set(closed)
+                assert not open_now, "R4: a run's end is told while an ask of it is open"
+            case _:
+                pass
+    assert sorted(closed) == sorted(opened), "R10: closed exactly once"
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_r10_no_interleaving_closes_an_ask_twice_or_leaves_one_open(first: int) -> None:
+    async def live(dice: random.Random) -> None:
+        scene = Scene()
+        world = await scene.open()
+        run = await world.workspace.inputs.submit(_prompt(world.session))
+        resolved: list[bool] = []
+        people = [_answer(world, dice, resolved) for _ in range(3)]
+        if dice.random() < 0.6:
+            people.append(_cancel(world, dice))
+        await asyncio.gather(*people)
+        while world.workspace.engine.is_busy():
+            await _answer(world, dice, resolved)
+            await asyncio.sleep(dice.random() / 100)
+        await world.quiet()
+        _check(world)
+        assert world.workspace.asks.permissions == ()
+        assert world.workspace.asks.questions == ()
+        granted = [
+            event.payload.payload.granted
+            for _, event in world.tape.events
+            if isinstance(event, PermissionNotificationEvent)
+        ]
+        assert not scene.ran or any(granted), "nothing is done that nobody allowed"
+        assert run.run_id in {end.run_id for end in world.ends()}
+        await world.close()
+
+    for seed in range(first, first + 100):
+        run_seeded(live, seed)
+
+
+async def _cancel(world: World, dice: random.Random) -> None:
+    for _ in range(dice.randint(0, 120)):
+        await asyncio.sleep(0)
+    await world.cancel()
+
+
+def _prompt(session: SessionId) -> Prompt:
+    return Prompt(session, "go", interactive=True)
+
+
+class Breaking:
+    """A disk that fails from the moment somebody is about to be asked, until it is mended."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
+
+    def fail(self) -> Exception | None:
+        return StorageUnavailable() if self.is_broken else None
+
+    def judge(self, _: Permit) -> Verdict:
+        self.is_broken = True
+        return Verdict("ask")
+
+
+def test_an_ask_that_cannot_be_stored_fails_its_run_and_is_never_shown() -> None:
+    async def live() -> None:
+        disk = Breaking()
+        scene = Scene(MemoryLedger(fail=disk.fail))
+        world = await scene.open()
+        asks = world.workspace.asks
+        asks.judge = disk.judge
+        await world.workspace.inputs.submit(_prompt(world.session))
+        await settle_down(200)
+        assert asks.permissions == ()
+        disk.is_broken = False
+        await world.quiet()
+        assert scene.ran == []
+        assert world.ends()[0].outcome == "failed"
+        await world.close()
+
+    in_virtual_time(live)
+
+
+def _open(world: World) -> tuple[int, int]:
+    return len(world.workspace.asks.permissions), len(world.workspace.asks.questions)
+
+
+def test_an_ask_waits_a_day_for_somebody_and_no_longer() -> None:
+    """While somebody is there it waits for ever; the time begins anew each time the last one leaves."""
+
+    async def live() -> None:
+        scene = Scene()
+        world = await scene.open()
+        asks = world.workspace.asks
+        asks.reader_came()
+        await world.workspace.inputs.submit(_prompt(world.session))
+        await asyncio.sleep(10 * asks.timeout)
+        assert _open(world) == (1, 1)
+        asks.reader_left()
+        await asyncio.sleep(asks.timeout - 1)
+        asks.reader_came()
+        await asyncio.sleep(asks.timeout / 10)
+        assert _open(world) == (1, 1)
+        asks.reader_left()
+        await asyncio.sleep(asks.timeout + 1)
+        assert _open(world) == (0, 0)
+        await world.quiet()
+        assert scene.ran == []
+        _check(world)
+        await world.close()
+
+    in_virtual_time(live)
+
+
+def test_which_batch_an_answer_is_for() -> None:
+    first = QuestionRequest(
+        "b1", SessionId("s"), ToolCallId("c"), (Question("q1", "yes_no", "?"), Question("q2", "free_text", "?"))
+    )
+    second = QuestionRequest("b2", SessionId("s"), ToolCallId("c"), (Question("q3", "yes_no", "?"),))
+    batches = (first, second)
+
+    def found(batch: str, *questions: str) -> QuestionRequest | None:
+        return find_batch(batches, batch, {name: QuestionAnswer(name) for name in questions})
+
+    assert found("", "q3") is second
+    assert found("", "q2") is first
+    assert found("b2", "q3") is second
+    assert found("b2") is second
+    assert found("b1", "q3") is None
+    assert found("", "q1", "q3") is None
+    assert found("", "nosuch") is None
+    assert found("") is None
+    assert found("nosuch") is None
+
+
+def test_answers_are_checked() -> None:
+    choices = (Choice("a", "A"), Choice("b", "B"))
+    batch = QuestionRequest(
+        "b", SessionId("s"), ToolCallId("c"), (Question("q", "multi_choice", "?", choices=choices),)
+    )
+    check_answers(batch, {"q": QuestionAnswer("q", ("a", "b"), "and more", notes={"a": "x"})})
+    check_answers(batch, {})
+    for wrong in (QuestionAnswer("q", ("c",)), QuestionAnswer("q", ("a", "a")), QuestionAnswer("q", yes=True)):
+        with pytest.raises(BadRequest):
+            check_answers(batch, {"q": wrong})
+
+
+def test_c60_what_a_grant_is_about() -> None:
+    """C-60: lines, files, addresses and other parameters each stand for themselves."""
+
+    def file(path: str, content: str = "") -> Permit:
+        return Permit("write", "write", path, "", {"file_path": path, "new_content": content})
+
+    def other(**params: object) -> Permit:
+        return Permit("mcp_x_y", "execute", "/w", "", params)
+
+    def line(text: str, where: str = "/w") -> Permit:
+        return Permit("bash", "execute", where, "", {"description": text * 2}, text)
+
+    assert subject_of(file("/w/a", "1")) == subject_of(file("/w/a", "2"))
+    assert subject_of(other(a=1, b=2)) == subject_of(other(b=2, a=1))
+    assert subject_of(line("make")) == subject_of(line("make"))
+    different = [file("/w/a"), file("/w/b"), other(a=1), other(a=2), line("make"), line("make "), line("make", "/w/x")]
+    different += [Permit("fetch", "fetch", "/w", "", {"url": url}) for url in ("https://a", "https://b")]
+    different += [Permit("ls", "list", path, "", {"path": "x"}) for path in ("/a", "/b")]
+    assert len({subject_of(permit) for permit in different}) == len(different)
+
+
+def test_what_is_allowed_for_a_session_counts_for_its_helpers() -> None:
+    """A helper works in a session below; what was allowed above is not asked again there, nor the other way round."""
+
+    async def live() -> None:
+        scene = Scene()
+        world = await scene.open()
+        asks = world.workspace.asks
+        other = (await world.workspace.sessions.create("Other")).id
+        below = (await world.workspace.sessions.create("Below", world.session)).id
+        for session, is_asked in ((world.session, True), (below, False), (other, True)):
+            run = await world.workspace.inputs.submit(_prompt(session))
+            await asyncio.sleep(asks.timeout / 1_000_000)
+            assert bool(asks.permissions) is is_asked, session
+            for ask in asks.permissions:
+                await asks.grant(ask.id, "allow_session")
+            for batch in asks.questions:
+                await asks.dismiss(batch.id)
+            await world.workspace.engine.until_quiet(session)
+            assert run.run_id in scene.ran
+        await world.close()
+
+    in_virtual_time(live)

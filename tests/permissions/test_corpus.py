@@ -1,0 +1,88 @@
+"""A thousand shell lines, and what the defaults say of each."""
+
+import posixpath
+
+import pytest
+
+from holdfast.domain.settings import PermissionSettings
+from holdfast.domain.tools import Permit
+from holdfast.permissions.commands import parse
+from holdfast.permissions.rules import Rules
+from permissions.corpus import LINES
+
+THEMES = list(dict.fromkeys(item.theme for item in LINES))
+
+
+def real(path: str) -> str:
+    """One link of the corpus leads out of the workspace."""
+    return "/etc/passwd" if path.endswith("link-to-outside") else posixpath.normpath(path)
+
+
+def bash(line: str, path: str = "/w") -> Permit:
+    return Permit("bash", "execute", path, "", {}, line)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_line_is_judged_as_expected(theme: str) -> None:
+    rules = Rules(PermissionSettings(), "/w", real=real)
+    wrong = []
+    for item in LINES:
+        if item.theme == theme:
+            verdict = rules.judge(bash(item.line))
+            if verdict.decision != item.decision:
+                wrong.append((item.line, verdict))
+    assert wrong == []
+
+
+def test_the_corpus_is_large_and_has_no_line_twice() -> None:
+    assert len(LINES) >= 500
+    lines = [item.line for item in LINES]
+    assert sorted(lines) == sorted(set(lines))
+    assert all(sum(item.decision == decision for item in LINES) >= 200 for decision in ("allow", "ask"))
+
+
+def test_whoever_asks_says_why_and_what_always_would_save() -> None:
+    rules = Rules(PermissionSettings(), "/w", real=real)
+    for item in LINES:
+        verdict = rules.judge(bash(item.line))
+        if verdict.decision == "ask":
+            assert verdict.why, item.line
+            assert verdict.saves, item.line
+
+
+def test_what_always_saves_lets_the_same_line_through_and_nothing_else() -> None:
+    """C-60 for rules that are kept: an asked line, allowed always, allows itself and no other command."""
+    before = Rules(PermissionSettings(), "/w", real=real)
+    saves = {item.line: before.judge(bash(item.line)).saves for item in LINES if item.decision == "ask"}
+    others = [line for line in saves if line.startswith(("rm", "curl", "git branch", "ls &"))]
+    for line, saved in saves.items():
+        rules = Rules(PermissionSettings(allow=saved), "/w", real=real)
+        assert rules.judge(bash(line)).decision == "allow", line
+    for line in others:
+        rules = Rules(PermissionSettings(allow=saves[line]), "/w", real=real)
+        allowed = [other for other in others if rules.judge(bash(other)).decision == "allow"]
+        assert all(set(saves[other]) <= set(saves[line]) for other in allowed), (line, allowed)
+
+
+@pytest.mark.parametrize("size", [200, 20_000])
+def test_long_and_deep_lines_are_judged_all_the_same(size: int) -> None:
+    rules = Rules(PermissionSettings(), "/w", real=real)
+    for line in ("(" * size, "ls;" * size, "$(" * size, '"' * size, "ls " + "a" * size, "{ " * size, "ls | " * size):
+        assert rules.judge(bash(line)).decision in ("allow", "ask")
+
+
+def test_what_cannot_be_seen_is_said_to_be_there() -> None:
+    for line in ("ls\r", "ls\x1b[2K", "ls \u202e", "ls\u00a0x", "ls\x00"):
+        assert parse(line).doubts == ("it holds characters that cannot be seen",)
+
+
+def test_of_what_is_not_understood_the_commands_are_still_named() -> None:
+    for line in (
+        "for f in *; do rm $f; done",
+        "echo $(rm x)",
+        'echo "`rm x`"',
+        "case x in x) rm y;; esac",
+        "f() { rm x; }",
+    ):
+        assert "rm" in [command.name for command in parse(line).commands], line
+        assert parse(line).doubts, line

@@ -1,0 +1,183 @@
+"""What was judged automatic is run, under a PATH of programs that log how they are called: no other program is run,
+with no other words, and no file is written.
+"""
+
+import hashlib
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.settings import PermissionSettings
+from holdfast.permissions.commands import Command, parse
+from holdfast.permissions.rules import Rules
+from holdfast.permissions.wrappers import read_line
+from permissions.corpus import LINES
+from permissions.test_corpus import bash
+
+AUTOMATIC = [item.line for item in LINES if item.decision == "allow"]
+WRAPPERS = {"env", "nohup", "nice", "timeout", "time", "command", "builtin", "stdbuf", "sh", "bash", "xargs"}
+REAL = ("/usr/local/bin", "/usr/bin", "/bin")
+# One write for each call: several may be made at the same time.
+LOGGER = """#!/bin/sh
+name=${0##*/}
+call=$name
+for word; do call="$call\x01$word"; done
+printf '%s' "$call\x01\x02" >> "LOG"
+for place in REAL; do
+  [ -x "$place/$name" ] && exec "$place/$name" "$@"
+done
+exit 127
+"""
+RUNNER = """
+log=$1; shift
+for line; do
+  printf '\\003' >> "$log"
+  ( eval "$line"; wait ) </dev/null >/dev/null 2>&1
+done
+"""
+
+
+class Stage:
+    """A project, a home and a place for temporary files, with every program replaced by one that logs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.project = root / "project"
+        self.log = root / "log"
+        programs = root / "bin"
+        logger = root / "logger"
+        for place in (self.project / "src", self.project / "docs", programs, root / "home", root / "tmp"):
+            place.mkdir(parents=True)
+        logger.write_text(LOGGER.replace("LOG", str(self.log)).replace("REAL", " ".join(REAL)))
+        logger.chmod(0o755)
+        for name in {name for place in REAL if Path(place).is_dir() for name in os.listdir(place)}:
+            (programs / name).symlink_to(logger)
+        for name in ("a.txt", "b.txt", "src/a.py", "docs/x.md", "data.json"):
+            (self.project / name).write_text('{"name": "foo"}\n')
+        self._git("init", "-q")
+        self._git("add", ".")
+        self._git("commit", "-q", "-m", "first")
+        (self.project / "a.txt").write_text("foo\nbar\n")
+
+    def _git(self, *words: str) -> None:
+        who = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *who, *words], cwd=self.project, check=True, env=self.environment(os.environ["PATH"]))
+
+    def environment(self, path: str) -> dict[str, str]:
+        return {
+            "PATH": path,
+            "HOME": str(self.root / "home"),
+            "TMPDIR": str(self.root / "tmp"),
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def run(self, lines: list[str]) -> list[list[list[str]]]:
+        """The calls of programs that each line made."""
+        self.log.write_bytes(b"")
+        command = ["/bin/bash", "-c", RUNNER, "runner", str(self.log), *lines]
+        subprocess.run(command, cwd=self.project, env=self.environment(str(self.root / "bin")), timeout=60, check=False)
+        calls = self.log.read_text("utf-8", "replace").split("\x03")[1:]
+        return [[call.split("\x01")[:-1] for call in item.split("\x02")[:-1]] for item in calls]
+
+    def files(self) -> dict[str, tuple[int, int, str]]:
+        """All there is, but for git's own note of what it has looked at."""
+        found = {}
+        for place in (self.project, self.root / "home", self.root / "tmp"):
+            for path in [place, *place.rglob("*")]:
+                if path.name != "index":
+                    about = path.lstat()
+                    content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+                    found[str(path)] = (about.st_mode, about.st_mtime_ns, content)
+        return found
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return Stage(tmp_path_factory.mktemp("stage"))
+
+
+def commands_of(line: str) -> list[Command]:
+    return [*parse(line).commands, *read_line(line).commands]
+
+
+def is_foreseen(call: list[str], line: str) -> bool:
+    """Whether the judgement named this program, with these words where they can be known before."""
+    known = commands_of(line)
+    name = call[0]
+    if name in WRAPPERS:
+        return name in line.replace("\\", "")
+    if name == "grep" and any(command.name in ("egrep", "fgrep") for command in known):
+        return True
+    same = [command for command in known if command.name == name]
+    open_ended = [command for command in same if _is_expanded(command, line)]
+    return bool(open_ended) or tuple(call) in [command.texts for command in same]
+
+
+def _is_expanded(command: Command, line: str) -> bool:
+    words = command.argv[1:]
+    return command.is_open or "$" in line or any(word.is_glob or word.is_home or "{}" in word.text for word in words)
+
+
+def test_the_stage_sees_programs_words_and_files(stage: Stage) -> None:
+    """A check that could not fail would prove nothing."""
+    before = stage.files()
+    calls = stage.run(["ls 'a b' | wc -l", "touch new"])
+    assert sorted(call[0] for call in calls[0]) == ["ls", "wc"]
+    assert ["ls", "a b"] in calls[0]
+    assert calls[1] == [["touch", "new"]]
+    assert stage.files() != before
+    assert not is_foreseen(["ls", "other"], "ls 'a b'")
+    assert not is_foreseen(["rm", "a"], "ls a")
+    (stage.project / "new").unlink()
+
+
+def test_what_is_automatic_runs_what_was_judged_and_writes_nothing(stage: Stage) -> None:
+    before = stage.files()
+    calls = stage.run(AUTOMATIC)
+    assert len(calls) == len(AUTOMATIC)
+    surprises = [
+        (line, call)
+        for line, made in zip(AUTOMATIC, calls, strict=True)
+        for call in made
+        if not is_foreseen(call, line)
+    ]
+    assert surprises == []
+    assert sum(bool(made) for made in calls) > len(AUTOMATIC) / 2, "most of them run a program"
+    after = stage.files()
+    assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()
+
+
+PIECES = (
+    "ls|echo|touch x|rm a.txt|-l|a.txt| | |;|&|&&|\n|'|\"|\\|$(|`|)|(|#|{|}|<|>|2>|/dev/null|*|~|=|$|$X|X=1 |!|[ |"
+    "LC_ALL=C |[[ |a,b|..|env |sh -c |-c|xargs |-exec |{} |\\;|é|\t|if |then |fi|<<<|<<E|$?|$'|eval |f()|%|-n|?|true"
+)
+
+
+def test_lines_that_were_tampered_with_are_no_surprise_either(stage: Stage) -> None:
+    """Lines of the corpus with pieces put in or cut out: what is still automatic runs what was judged, and no more."""
+    dice = random.Random(20261116)
+    pieces = PIECES.split("|")
+    rules = Rules(PermissionSettings(), str(stage.project))
+    found: dict[str, None] = {}
+    for _ in range(1_500):
+        line = dice.choice(AUTOMATIC)
+        for _ in range(dice.randint(1, 3)):
+            at = dice.randint(0, len(line))
+            line = line[:at] + dice.choice(pieces) + line[at + dice.choice((0, 0, 1)) :]
+        if line.strip() and rules.judge(bash(line, str(stage.project))).decision == "allow":
+            found[line] = None
+    lines = list(found)
+    assert len(lines) > 100
+    before = stage.files()
+    calls = stage.run(lines)
+    surprises = [
+        (line, call) for line, made in zip(lines, calls, strict=True) for call in made if not is_foreseen(call, line)
+    ]
+    assert surprises == []
+    after = stage.files()
+    assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()

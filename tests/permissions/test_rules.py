@@ -1,0 +1,242 @@
+"""What users write as rules, and what becomes of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.asks import Decision
+from holdfast.domain.settings import PermissionSettings
+from holdfast.domain.tools import Permit
+from holdfast.permissions.rules import BadRule, Rules
+from permissions.test_corpus import bash
+
+ROOT = "/w"
+
+
+def judge(permit: Permit, **lists: tuple[str, ...]) -> Decision:
+    return Rules(PermissionSettings(**lists), ROOT).judge(permit).decision
+
+
+def file(tool: str, path: str, action: str = "write") -> Permit:
+    return Permit(tool, action, path, "", {"file_path": path})
+
+
+def address(tool: str, url: str) -> Permit:
+    return Permit(tool, "fetch", ROOT, "", {"url": url})
+
+
+def test_the_defaults() -> None:
+    assert judge(file("view", "/w/a.txt", "read")) == "allow"
+    assert judge(file("view", "src/a.txt", "read")) == "allow"
+    assert judge(file("view", "/etc/passwd", "read")) == "ask"
+    assert judge(file("view", "../x", "read")) == "ask"
+    assert judge(Permit("ls", "list", "/etc", "", {"path": "/etc"})) == "ask"
+    assert judge(Permit("ls", "list", "/w/src", "", {"path": "src"})) == "allow"
+    assert judge(file("write", "/w/a.txt")) == "ask"
+    assert judge(file("edit", "/w/a.txt")) == "ask"
+    assert judge(address("fetch", "https://example.org/")) == "ask"
+    assert judge(Permit("mcp_x_y", "execute", ROOT, "", {"a": 1})) == "ask"
+
+
+def test_tools_and_actions_of_the_compatible_list() -> None:
+    assert judge(file("write", "/w/a"), allowed_tools=("write",)) == "allow"
+    assert judge(file("write", "/w/a"), allowed_tools=("write:write",)) == "allow"
+    assert judge(file("write", "/w/a"), allowed_tools=("write:read",)) == "ask"
+    assert judge(file("write", "/w/a"), allowed_tools=("edit",)) == "ask"
+    assert judge(bash("make"), allowed_tools=("bash",)) == "allow"
+    assert judge(bash("make"), allowed_tools=("bash:execute",)) == "allow"
+    assert judge(Permit("mcp_x_y", "execute", ROOT, "", {}), allow=("mcp_x_*",)) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("lists", "decision"),
+    [
+        ({"allow": ("write",), "ask": ("write(src/**)",)}, "ask"),
+        ({"allow": ("write(src/**)",), "deny": ("write",)}, "deny"),
+        ({"allow": ("write(src/a)",), "ask": ("write",), "deny": ("write(src/*)",)}, "deny"),
+        ({"allow": ("write(src/**)",)}, "allow"),
+        ({"allow": ("write(src/*)",)}, "allow"),
+        ({"allow": ("write(/w/src/a)",)}, "allow"),
+        ({"allow": ("write(**)",)}, "allow"),
+        ({"allow": ("write(other/**)",)}, "ask"),
+        ({"allow": ("write(*)",)}, "ask"),
+        ({"allow": ("*:write(src/?)",)}, "allow"),
+        ({"allow": ("write(src/[ab])",)}, "allow"),
+        ({"allow": ("write(src/[!ab])",)}, "ask"),
+    ],
+)
+def test_the_strictest_rule_that_fits_wins(lists: dict[str, tuple[str, ...]], decision: str) -> None:
+    assert judge(file("write", "/w/src/a"), **lists) == decision
+
+
+def test_paths_are_judged_where_they_lead(tmp_path: Path) -> None:
+    """A link out of what is allowed is not allowed; a link into what is forbidden is forbidden."""
+    root = tmp_path / "w"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "link").symlink_to(tmp_path)
+    (root / "door").symlink_to(root / "src")
+
+    def decision(path: str, **lists: tuple[str, ...]) -> str:
+        rules = Rules(PermissionSettings(**lists), str(root), real=os.path.realpath)
+        return rules.judge(file("write", str(root / path))).decision
+
+    assert decision("src/link/x", allow=("write(src/**)",)) == "ask"
+    assert decision("door/x", deny=("write(src/**)",)) == "deny"
+    assert decision("src/../x", allow=("write(src/**)",)) == "ask"
+    looked = Rules(PermissionSettings(), str(root), real=os.path.realpath)
+    assert looked.judge(bash("cat src/link/x", str(root))).decision == "ask"
+    assert looked.judge(bash("cat src/x", str(root))).decision == "allow"
+
+
+@pytest.mark.parametrize(
+    ("rule", "line", "decision"),
+    [
+        ("bash(npm test)", "npm test", "allow"),
+        ("bash(npm test)", "npm test --watch", "ask"),
+        ("bash(npm test *)", "npm test", "allow"),
+        ("bash(npm test *)", "npm test --watch a b", "allow"),
+        ("bash(npm test *)", "npm publish", "ask"),
+        ("bash(npm run test*)", "npm run test:unit", "allow"),
+        ("bash(npm * --dry-run)", "npm publish --dry-run", "allow"),
+        ("bash(make *)", "make && make install", "allow"),
+        ("bash(make *)", "make && rm x", "ask"),
+        ("bash(make *)", "make; ls", "allow"),
+        ("bash(make *)", "timeout 5 make", "allow"),
+        ("bash(make *)", "sudo make", "ask"),
+        ("bash(make *)", "CC=./evil make", "ask"),
+        ("bash(make *)", "LC_ALL=C make", "allow"),
+        ("bash(make *)", "make > out", "ask"),
+        ("bash(make *)", "make 2>/dev/null", "allow"),
+        ("bash(make *)", "make $(rm x)", "ask"),
+        ("bash(make *)", "./make", "ask"),
+        ("bash(make *)", "ls | xargs make", "allow"),
+        ("bash(make)", "ls | xargs make", "ask"),
+        ("bash(git commit -m 'a b')", 'git commit -m "a b"', "allow"),
+        ("bash(git commit -m 'a b')", "git commit -m a b", "ask"),
+        ("bash(= for f in *; do wc $f; done)", "for f in *; do wc $f; done", "allow"),
+        ("bash(= for f in *; do wc $f; done)", "for f in *; do rm $f; done", "ask"),
+        ("bash(curl https://example.org/*)", "curl https://example.org/x", "allow"),
+        ("bash(curl https://example.org/*)", "curl https://example.com/x", "ask"),
+        ("bash", "make", "allow"),
+        ("bash", "for f in *; do echo $f; done", "allow"),
+        ("bash", "curl example.org", "ask"),
+        ("bash", "for f in *; do curl $f; done", "ask"),
+        ("bash", "sudo make", "ask"),
+        ("bash", "npm install -g x", "ask"),
+        ("bash", "npm install x", "allow"),
+        ("bash", "/usr/bin/curl x", "ask"),
+        ("bash(*)", "make", "allow"),
+        ("bash(*)", "curl x", "ask"),
+    ],
+)
+def test_rules_for_commands(rule: str, line: str, decision: str) -> None:
+    assert judge(bash(line), allow=(rule,)) == decision
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rm x",
+        "/bin/rm x",
+        "'rm' x",
+        "ls; rm x",
+        "ls && (rm x)",
+        "for f in *; do rm $f; done",
+        "echo $(rm x)",
+        "echo `rm x`",
+        "cat <(rm x)",
+        "if true; then rm x; fi",
+        "f() { rm x; }; f",
+        "timeout 5 rm x",
+        "env A=1 rm x",
+        "sudo rm x",
+        "sudo -u bob rm x",
+        "bash -c 'rm x'",
+        "bash -lc 'rm x'",
+        "ls | xargs rm",
+        "find . -exec rm {} +",
+        "eval 'rm x'",
+        "exec rm x",
+        "nice -5 rm x",
+        "ls\nrm x",
+    ],
+)
+def test_what_is_denied_is_found_wherever_it_stands(line: str) -> None:
+    assert judge(bash(line), deny=("bash(rm *)",), allow=("bash",)) == "deny"
+
+
+def test_git_cannot_hide_its_verb_behind_options() -> None:
+    for line in (
+        "git push",
+        "git -C x push",
+        "git -c a=b push origin",
+        "git --no-pager push",
+        "/usr/bin/git -C / push",
+    ):
+        assert judge(bash(line), deny=("bash(git push *)",)) == "deny", line
+    assert judge(bash("git status"), ask=("bash(git *)",)) == "ask"
+
+
+def test_a_redirection_is_a_write() -> None:
+    allowed = ("bash(make *)", "write(out/**)")
+    assert judge(bash("make > out/log"), allow=allowed) == "allow"
+    assert judge(bash("make > log"), allow=allowed) == "ask"
+    assert judge(bash("make > out/../log"), allow=allowed) == "ask"
+    assert judge(bash("cd x && make > out/log"), allow=allowed) == "ask"
+
+
+def test_some_things_ask_unless_a_rule_names_them() -> None:
+    hook = file("write", "/w/.git/hooks/pre-commit")
+    assert judge(hook, allow=("write",)) == "ask"
+    assert judge(file("edit", "/w/sub/.git/config"), allowed_tools=("edit",)) == "ask"
+    assert judge(hook, allow=("write(.git/hooks/*)",)) == "allow"
+    assert judge(bash("curl x"), allow=("bash", "bash(curl *)")) == "allow"
+
+
+def test_addresses() -> None:
+    rule = ("fetch(https://example.org/*)",)
+    assert judge(address("fetch", "https://example.org/a"), allow=rule) == "allow"
+    assert judge(address("fetch", "https://example.com/a"), allow=rule) == "ask"
+    assert judge(address("fetch", "https://example.org/a"), deny=rule, allow=("fetch",)) == "deny"
+    assert judge(address("fetch", "https://example.org/a"), allow=("fetch(**)",)) == "ask"
+
+
+def test_a_shell_outside_of_the_workspace_asks() -> None:
+    assert judge(bash("ls", "/etc")) == "ask"
+    assert judge(bash("ls", "/w/src")) == "allow"
+    assert judge(bash("git status", "/w/src")) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("lists", "named"),
+    [
+        ({"allow": ("bash(git status",)}, "bash(git status"),
+        ({"deny": ("bash()",)}, "bash()"),
+        ({"ask": ("bash(echo 'a)",)}, "bash(echo 'a)"),
+        ({"allow": ("bash(make; rm x)", "bash(a && b)")}, "bash(a && b)"),
+        ({"allow": ("",)}, "''"),
+        ({"allowed_tools": ("a b",)}, "a b"),
+        ({"deny": ("write(",)}, "write("),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_named(lists: dict[str, tuple[str, ...]], named: str) -> None:
+    with pytest.raises(BadRule) as caught:
+        Rules(PermissionSettings(**lists), ROOT)
+    assert named in str(caught.value)
+    assert "permissions." in str(caught.value)
+
+
+def test_what_always_would_save() -> None:
+    rules = Rules(PermissionSettings(), ROOT)
+    assert rules.judge(bash("ls && git push origin 'a b'")).saves == ("bash(git push origin 'a b')",)
+    assert rules.judge(bash("make; make; npm test")).saves == ("bash(make)", "bash(npm test)")
+    assert rules.judge(bash("rm *.py")).saves == ("bash(= rm *.py)",)
+    assert rules.judge(bash("rm 'a*'")).saves == ("bash(rm 'a[*]')",)
+    assert rules.judge(file("write", "/w/src/a[1].txt")).saves == ("write:write(src/a[[]1].txt)",)
+    assert rules.judge(file("write", "/etc/x")).saves == ("write:write(/etc/x)",)
+    assert rules.judge(address("fetch", "https://a/?q")).saves == ("fetch:fetch(https://a/[?]q)",)
+    assert rules.judge(Permit("mcp_x_y", "execute", ROOT, "", {})).saves == ("mcp_x_y:execute",)
+    for permit in (file("write", "/w/src/a[1].txt"), address("fetch", "https://a/?q"), bash("rm 'a*'")):
+        assert judge(permit, allow=rules.judge(permit).saves) == "allow"
+    assert judge(bash("rm ab"), allow=rules.judge(bash("rm 'a*'")).saves) == "ask"

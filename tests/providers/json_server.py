@@ -1,0 +1,75 @@
+"""A local HTTP server that answers with what a test put there, and remembers what it was asked."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+__all__ = ["JsonServer", "json_server", "silent_port"]
+
+
+class JsonServer:
+    """`answers` are by path: an object becomes JSON, bytes are sent as they are, a status is sent without a body."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.held = asyncio.Event()
+        self.held.set()
+        self.waiting = asyncio.Event()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                line, *rest = head.decode().strip().split("\r\n")
+                self.headers = {name.lower(): value for name, _, value in (item.partition(": ") for item in rest)}
+                body = await reader.readexactly(int(self.headers.get("content-length", 0)))
+                method, path, _ = line.split()
+                self.asked.append(f"{method} {path}")
+                self.waiting.set()
+                await self.held.wait()
+                writer.write(self._answer(path, body))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def _answer(self, path: str, body: bytes) -> bytes:
+        answer = self.answers.get(path, 404)
+        if callable(answer):
+            answer = answer(msgspec.json.decode(body))
+        status = answer if isinstance(answer, int) else 200
+        data = answer if isinstance(answer, bytes) else b"" if isinstance(answer, int) else msgspec.json.encode(answer)
+        return b"HTTP/1.1 %d OK\r\ncontent-length: %d\r\n\r\n%s" % (status, len(data), data)
+
+
+@asynccontextmanager
+async def json_server() -> AsyncIterator[JsonServer]:
+    server = JsonServer()
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        server.held.set()
+        listener.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def silent_port() -> int:
+    """Where nobody listens."""
+    listener = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    port: int = listener.sockets[0].getsockname()[1]
+    listener.close()
+    await listener.wait_closed()
+    return port

@@ -1,0 +1,364 @@
+"""What holds for every adapter on every wire it speaks."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+import msgspec
+import pytest
+
+from holdfast.domain.errors import ProviderError, Trouble
+from holdfast.domain.ids import ToolCallId
+from holdfast.domain.messages import Text, TextPart, ToolResult, ToolResultPart
+from holdfast.domain.models import FinishedPart, StepFinish, StreamPart, TextDelta, ToolCallEnd, UsagePart
+from holdfast.domain.usage import Usage
+from holdfast.engine.assembly import Assembly
+from holdfast.providers.access import Access
+from holdfast.providers.client import close_connections
+from holdfast.testing.gates import Gate, settle_down, start
+from holdfast.testing.model_server import Wire
+from holdfast.testing.wires import anthropic, chat, gemini, responses
+from holdfast.testing.wires.script import Ask, Redact, Reply, Say, Think, event
+from providers.stand import ALL, KEY, LEAN, LIBRARIES, Adapter, Subject, collect, message, prompt, serving, shape
+
+pytestmark = LIBRARIES
+
+subjects = pytest.mark.parametrize("subject", ALL, ids=str)
+
+WORDS = ("Hel", "lo, wörld ", "🌍!")
+CALL = Ask("call_a", "ls", ('{"pa', 'th": ', '"/ä"}'))
+FULL = Reply((Think(("I ", "think")), Say(WORDS), CALL), usage=Usage(100, 20, 40))
+
+
+@subjects
+async def test_every_part_arrives_in_order(subject: Subject) -> None:
+    async with serving(FULL) as server:
+        parts = await collect(subject.on(server.base_url(subject.wire)))
+    seen = [item for item in shape(parts) if item[0] not in ("signature", "redacted")]
+    assert [name for name, _ in seen] == [
+        "reasoning", "text", "call call_a ls", "ToolCallEnd", "UsagePart", "FinishedPart",
+    ]  # fmt: skip
+    assert [seen[0][1], seen[1][1]] == ["I think", "".join(WORDS)]
+    assert msgspec.json.decode(seen[2][1]) == {"path": "/ä"}
+    assert parts[-3:] == [
+        ToolCallEnd(ToolCallId("call_a")),
+        UsagePart(Usage(100, 20, 40)),
+        FinishedPart("tool_calls"),
+    ]
+
+
+@subjects
+async def test_answers_come_as_they_are_said(subject: Subject) -> None:
+    """Nothing is kept back until the end."""
+    gate = Gate()
+    async with serving(Reply((Say(("one",)), gate, Say(("two",))))) as server:
+        stream = subject.on(server.base_url(subject.wire)).stream(prompt())
+        assert await anext(stream) == TextDelta("one")
+        gate.open()
+        assert [part async for part in stream][-1] == FinishedPart("stop")
+
+
+@subjects
+@pytest.mark.parametrize("finish", ["stop", "length", "content_filter", "tool_calls"])
+async def test_the_reason_to_finish_is_told(subject: Subject, finish: StepFinish) -> None:
+    acts = (Say(("so",)), CALL) if finish == "tool_calls" else (Say(("so",)),)
+    async with serving(Reply(acts, finish=finish)) as server:
+        parts = await collect(subject.on(server.base_url(subject.wire)))
+    assert parts[-1] == FinishedPart(finish)
+
+
+@subjects
+async def test_several_calls_at_once(subject: Subject) -> None:
+    calls = tuple(Ask(f"call_{number}", "ls", ('{"path":', f'"{number}"' + "}")) for number in range(3))
+    async with serving(Reply(calls)) as server:
+        seen = shape(await collect(subject.on(server.base_url(subject.wire))))
+    told = [(name, msgspec.json.decode(text)) for name, text in seen if name.startswith("call ")]
+    assert told == [(f"call call_{number} ls", {"path": str(number)}) for number in range(3)]
+
+
+@subjects
+async def test_malformed_arguments_are_passed_on(subject: Subject) -> None:
+    """They are judged where the call is put together. Gemini has no way to say them."""
+    if subject.wire == "gemini":
+        return
+    async with serving(Reply((Ask("call_a", "ls", ('{"path": ', "oops")),))) as server:
+        seen = shape(await collect(subject.on(server.base_url(subject.wire))))
+    assert ("call call_a ls", '{"path": oops') in seen
+
+
+@subjects
+async def test_without_usage_none_is_told(subject: Subject) -> None:
+    async with serving(Reply((Say(("so",)),))) as server:
+        parts = await collect(subject.on(server.base_url(subject.wire)))
+    assert not [part for part in parts if isinstance(part, UsagePart) and part.usage.input_tokens]
+
+
+def pieces_of(size: int) -> Callable[[bytes], list[bytes]]:
+    return lambda data: [data[place : place + size] for place in range(0, len(data), size)]
+
+
+@subjects
+@pytest.mark.parametrize("size", [1, 7, 64])
+async def test_bytes_may_come_in_any_pieces(subject: Subject, size: int) -> None:
+    async with serving(FULL, msgspec.structs.replace(FULL, pieces=pieces_of(size))) as server:
+        model = subject.on(server.base_url(subject.wire))
+        assert shape(await collect(model)) == shape(await collect(model))
+
+
+# Failures
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """What a provider answers, and what it means."""
+
+    status: int
+    body: str
+    trouble: Trouble
+    headers: tuple[tuple[str, str], ...] = ()
+    retry_after: float | None = None
+
+
+REFUSALS = (
+    Refused(401, '{"error":{"message":"Incorrect API key provided: KEY"}}', "credentials"),
+    Refused(402, '{"error":{"message":"Payment required"}}', "quota"),
+    Refused(404, '{"error":{"message":"The model `m` does not exist","type":"not_found_error"}}', "refused"),
+    Refused(429, '{"error":{"message":"Slow down"}}', "busy", (("retry-after", "7"),), 7.0),
+    Refused(429, '{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}', "quota"),
+    Refused(400, '{"error":{"message":"maximum context length is 8192 tokens"}}', "overflow"),
+    Refused(400, '{"error":{"message":"temperature has to be a number"}}', "refused"),
+    Refused(500, '{"error":{"message":"Internal server error"}}', "busy"),
+    Refused(503, '{"error":{"message":"The engine is overloaded"}}', "busy", (("retry-after-ms", "1500"),), 1.5),
+    Refused(529, '{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', "busy"),
+    Refused(502, "<html><head><title>502 Bad Gateway</title></head></html>", "busy", (("content-type", "text/html"),)),
+    Refused(408, "", "busy"),
+    Refused(409, "{}", "busy"),
+)
+
+
+@subjects
+@pytest.mark.parametrize("refused", REFUSALS, ids=lambda item: f"{item.status}-{item.trouble}")
+async def test_refusals_say_what_they_are(subject: Subject, refused: Refused) -> None:
+    """One attempt, no more; the key never appears."""
+    body = refused.body.replace("KEY", KEY).encode()
+    async with serving(Reply(status=refused.status, headers=refused.headers, body=body)) as server:
+        with pytest.raises(ProviderError) as caught:
+            await collect(subject.on(server.base_url(subject.wire)))
+        assert len(server.asked) == 1
+    error = caught.value
+    assert (error.trouble, error.retry_after) == (refused.trouble, refused.retry_after), str(error)
+    assert "acme" in str(error)
+    assert KEY not in f"{error} {error.title} {error!r}"
+    assert "<" not in str(error)
+    assert error.__cause__ is None
+
+
+@subjects
+async def test_a_web_page_is_no_answer(subject: Subject) -> None:
+    page = b"<!DOCTYPE html><html><head><title>Welcome to nginx</title></head><body>hi</body></html>"
+    async with serving(Reply(headers=(("content-type", "text/html; charset=utf-8"),), body=page)) as server:
+        with pytest.raises(ProviderError, match="base_url") as caught:
+            await collect(subject.on(server.base_url(subject.wire)))
+    assert caught.value.trouble == "refused"
+    assert "nginx" in str(caught.value)
+
+
+@subjects
+async def test_a_server_that_is_not_there(subject: Subject) -> None:
+    async with serving(Reply()) as server:
+        url = server.base_url(subject.wire)
+    try:
+        with pytest.raises(ProviderError, match="base_url") as caught:
+            await collect(subject.on(url))
+        assert caught.value.trouble == "connection"
+    finally:
+        await close_connections()
+
+
+@subjects
+async def test_an_answer_cut_anywhere_is_never_complete(subject: Subject) -> None:
+    """By a broken connection, and by an end that looks like one."""
+    count = len(bytes_of(FULL, subject))
+    for ends_politely in (False, True):
+        for after in range(count):
+            reply = msgspec.structs.replace(FULL, cut_after=after, ends_politely=ends_politely)
+            await check_cut(subject, reply, is_complete=b"".join(bytes_of(FULL, subject)[:after]))
+
+
+def bytes_of(reply: Reply, subject: Subject) -> list[bytes]:
+    return [item for item in WIRES[subject.wire](reply) if isinstance(item, bytes)]
+
+
+async def check_cut(subject: Subject, reply: Reply, *, is_complete: bytes) -> None:
+    async with serving(reply) as server:
+        parts, error = await outcome(subject.on(server.base_url(subject.wire)))
+    if error is not None:
+        assert error.trouble in ("cut", "connection"), str(error)
+        assert not [part for part in parts if isinstance(part, FinishedPart)]
+    else:
+        assert any(mark in is_complete for mark in ENDS[subject.wire]), f"complete after {is_complete[-200:]!r}"
+        assert isinstance(parts[-1], FinishedPart)
+
+
+async def outcome(model: Adapter) -> tuple[list[StreamPart], ProviderError | None]:
+    parts: list[StreamPart] = []
+    try:
+        async for part in model.stream(prompt()):
+            parts += [part]
+    except ProviderError as error:
+        return parts, error
+    return parts, None
+
+
+ENDS: dict[Wire, tuple[bytes, ...]] = {
+    "chat": (b'"finish_reason":"tool_calls"',),
+    "responses": (b'"type":"response.completed"',),
+    "anthropic": (b'"stop_reason":"tool_use"',),
+    "gemini": (b'"finishReason":"STOP"',),
+}
+WIRES = {"chat": chat.items, "responses": responses.items, "anthropic": anthropic.items, "gemini": gemini.items}
+
+ERRORS: dict[Wire, bytes] = {
+    "chat": event({"error": {"message": f"The server is overloaded, {KEY}", "code": 503}}),
+    "responses": event({"type": "error", "code": "server_error", "message": f"overloaded {KEY}", "param": None}),
+    "anthropic": event(
+        {"type": "error", "error": {"type": "overloaded_error", "message": f"Overloaded {KEY}"}}, "error"
+    ),
+    "gemini": event({"error": {"code": 503, "status": "UNAVAILABLE", "message": f"The model is overloaded {KEY}"}}),
+}
+
+
+@subjects
+async def test_an_error_in_the_middle(subject: Subject) -> None:
+    beginning = bytes_of(Reply((Say(("one",)),)), subject)[: {"chat": 2, "gemini": 1}.get(subject.wire, 4)]
+    raw = (*beginning, ERRORS[subject.wire])
+    async with serving(Reply(raw=raw)) as server:
+        with pytest.raises(ProviderError) as caught:
+            await collect(subject.on(server.base_url(subject.wire)))
+    assert caught.value.trouble == "busy", str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+# Silence and cancellation
+
+
+@subjects
+@pytest.mark.parametrize("phase", ["before headers", "before the first piece", "in the middle"])
+async def test_silence_ends_in_a_stall(subject: Subject, phase: str) -> None:
+    gate = Gate()
+    async with serving(held(phase, gate)) as server:
+        quick = Access(first_byte=0.05, between=0.05)
+        with pytest.raises(ProviderError, match=r"came for 0\.05 seconds") as caught:
+            await collect(subject.on(server.base_url(subject.wire), access=quick))
+        assert caught.value.trouble == "stalled"
+        await (await server.request()).hung_up.wait()
+
+
+def held(phase: str, gate: Gate) -> Reply:
+    if phase == "before headers":
+        return Reply((Say(("one",)),), before_head=gate)
+    if phase == "before the first piece":
+        return Reply(raw=(gate,))
+    return Reply((Say(("one",)), gate, Say(("two",))))
+
+
+@subjects
+@pytest.mark.parametrize("phase", ["before headers", "before the first piece", "in the middle"])
+@pytest.mark.parametrize("how", ["cancelled", "closed"])
+async def test_whoever_leaves_closes_the_connection(subject: Subject, phase: str, how: str) -> None:
+    """The server sees it, whatever it was doing."""
+    gate = Gate()
+    async with serving(held(phase, gate)) as server:
+        stream = subject.on(server.base_url(subject.wire)).stream(prompt())
+        if phase == "in the middle":
+            await anext(stream)
+        if how == "closed" and phase == "in the middle":
+            await stream.aclose()
+        else:
+            reading = start(read_on(stream))
+            await gate.reached.wait()
+            await settle_down()
+            reading.cancel()
+            await asyncio.wait({reading})
+            assert reading.cancelled()
+        await (await server.request()).hung_up.wait()
+        assert len(server.asked) == 1
+
+
+async def read_on(stream: AsyncGenerator[StreamPart, None]) -> None:
+    async with aclosing(stream):
+        async for _ in stream:
+            pass
+
+
+@subjects
+async def test_a_connection_serves_again(subject: Subject) -> None:
+    async with serving(FULL) as server:
+        model = subject.on(server.base_url(subject.wire))
+        for _ in range(3):
+            await collect(model)
+            await settle_down()
+        assert server.connections == 1
+
+
+@subjects
+async def test_two_at_once_do_not_disturb_each_other(subject: Subject) -> None:
+    """One is left in the middle; the other goes on to its end."""
+    gate = Gate()
+    async with serving(Reply((Say(("one",)), gate, Say(("two",))))) as server:
+        model = subject.on(server.base_url(subject.wire))
+        first, second = model.stream(prompt()), model.stream(prompt())
+        await anext(first)
+        await anext(second)
+        await first.aclose()
+        await server.asked[0].hung_up.wait()
+        gate.open()
+        assert shape([part async for part in second])[0] == ("text", "two")
+
+
+# Reasoning that is sealed
+
+
+SEALED = Reply((Think(("hm",), signature="c2lnbmF0dXJl"), Redact("c2VjcmV0"), Say(("so",)), CALL))
+
+
+@subjects
+async def test_sealed_reasoning_goes_both_ways(subject: Subject) -> None:
+    """What came with an answer is sent back with it, to the same provider."""
+    async with serving(SEALED) as server:
+        model = subject.on(server.base_url(subject.wire))
+        answer = Assembly(message("assistant", id="m2", model=subject.model, provider="acme"))
+        for part in await collect(model):
+            answer.feed(part, 0)
+        result = ToolResultPart(ToolResult(ToolCallId("call_a"), "ls", "a b", "", is_error=False))
+        asked = message("user", TextPart(Text("What is here?")))
+        request = prompt(asked, answer.message(), message("tool", result, id="m3"))
+        await collect(model, request)
+        body = server.asked[1].body.decode()
+        other = msgspec.structs.replace(answer.message(), provider="another", model="x")
+        await collect(model, prompt(asked, other, message("tool", result, id="m3")))
+        foreign = server.asked[2].body.decode()
+    assert "a b" in body
+    if subject.name == "openai-chat":
+        # This wire as OpenAI itself has it knows no reasoning at all.
+        return
+    assert "c2lnbmF0dXJl" in body
+    assert "c2lnbmF0dXJl" not in foreign
+    if subject.wire in ("anthropic", "chat"):
+        assert "c2VjcmV0" in body
+        assert "c2VjcmV0" not in foreign
+
+
+async def test_each_byte_boundary_of_the_lean_adapter() -> None:
+    """Two pieces, cut at every place of the whole answer."""
+    whole = b"".join(item for item in chat.items(FULL) if isinstance(item, bytes))
+    expected: list[tuple[str, str]] | None = None
+    async with serving(script=lambda asked: Reply(raw=cut(whole, len(server.asked)))) as server:
+        model = LEAN.on(server.base_url())
+        for _ in range(len(whole)):
+            seen = shape(await collect(model))
+            expected = expected or seen
+            assert seen == expected
+
+
+def cut(data: bytes, place: int) -> tuple[bytes, ...]:
+    return tuple(piece for piece in (data[:place], data[place:]) if piece)

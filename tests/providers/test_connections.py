@@ -1,0 +1,91 @@
+"""Our own connections, against servers that behave in many ways. Told in bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.models import TextDelta
+from holdfast.providers.client import close_connections
+from providers.stand import LEAN, collect
+
+BODY = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+KIND = b"content-type: text/event-stream\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+COUNTED = b"content-length: %d\r\n\r\n%s" % (len(BODY), BODY)
+
+
+@asynccontextmanager
+async def answering(*answers: bytes, closes: bool = False) -> AsyncIterator[tuple[str, list[int]]]:
+    """A server that gives these bytes, one after the other; how many requests came on each connection."""
+    counts: list[int] = []
+    left = list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(counts)
+        counts.append(0)
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                sizes = [line[15:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+                await reader.readexactly(sum(map(int, sizes)))
+                counts[number] += 1
+                writer.write(left.pop(0) if len(left) > 1 else left[0])
+                if closes:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", counts
+    finally:
+        await close_connections()
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("rest", [CHUNKED, COUNTED], ids=["chunked", "counted"])
+async def test_answers_that_came_whole_leave_the_connection_open(rest: bytes) -> None:
+    async with answering(b"HTTP/1.1 200 OK\r\n" + KIND + rest) as (url, counts):
+        for _ in range(3):
+            assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
+    assert counts == [3]
+
+
+async def test_a_server_may_ask_to_close() -> None:
+    async with answering(b"HTTP/1.1 200 OK\r\nconnection: close\r\n" + KIND + COUNTED) as (url, counts):
+        for _ in range(2):
+            await collect(LEAN.on(url))
+    assert counts == [1, 1]
+
+
+async def test_an_answer_may_end_with_its_connection() -> None:
+    async with answering(b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + BODY, closes=True) as (url, counts):
+        assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
+    assert counts == [1]
+
+
+async def test_news_before_the_answer_are_passed_over() -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\n" + KIND + COUNTED
+    async with answering(early) as (url, _):
+        assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\ncontent-le", b""])
+async def test_what_is_no_answer(answer: bytes) -> None:
+    async with answering(answer, closes=True) as (url, _):
+        with pytest.raises(ProviderError) as caught:
+            await collect(LEAN.on(url))
+    assert caught.value.trouble == "connection"
+
+
+async def test_a_connection_that_says_something_unasked_is_not_used_again() -> None:
+    async with answering(b"HTTP/1.1 200 OK\r\n" + KIND + COUNTED + b"HTTP/1.1 200 OK\r\n\r\n") as (url, counts):
+        for _ in range(2):
+            assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
+    assert counts == [1, 1]

@@ -1,0 +1,227 @@
+"""What servers offer, asked of real sockets; and what is made of nonsense."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from holdfast.providers import discovery as module
+from holdfast.providers.client import close_connections
+from holdfast.providers.discovery import Discovery, Place, is_loopback, ollama_address
+from holdfast.providers.findings import Found, of_lm_studio, of_ollama, of_openai
+from providers.json_server import JsonServer, json_server, silent_port
+
+TAGS = {"models": [{"name": "qwen3:8b", "model": "qwen3:8b"}, {"name": "nomic-embed-text"}, {"model": "old:1b"}]}
+
+
+def show(body: dict[str, Any]) -> dict[str, Any]:
+    if body["model"] == "qwen3:8b":
+        return {
+            "capabilities": ["completion", "tools", "thinking", "vision"],
+            "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40_960},
+        }
+    return {"capabilities": ["completion"], "model_info": {"llama.context_length": 8_192}, "parameters": "num_ctx 4096"}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[JsonServer]:
+    async with json_server() as server:
+        yield server
+        await close_connections()
+
+
+@pytest.fixture
+async def discovery() -> AsyncIterator[Discovery]:
+    discovery = Discovery()
+    yield discovery
+    await discovery.close()
+
+
+def ollama(server: JsonServer) -> Place:
+    return Place(f"{server.url}/v1", "ollama")
+
+
+async def test_ollama_tells_context_sizes_and_abilities(server: JsonServer, discovery: Discovery) -> None:
+    server.answers = {"/api/tags": TAGS, "/api/show": show, "/api/ps": {"models": [{"model": "old:1b"}]}}
+    finding = await discovery.ask(ollama(server))
+    assert finding.has_answered
+    assert finding.models == (
+        Found("qwen3:8b", "", 40_960, 0, can_reason=True, images=True, tools=True),
+        Found("old:1b", "", 4_096, 0, can_reason=False, images=False, tools=False, is_loaded=True),
+    )
+
+
+async def test_ollama_without_details_still_has_models(server: JsonServer, discovery: Discovery) -> None:
+    server.answers = {"/api/tags": TAGS, "/api/show": 500}
+    assert [found.id for found in (await discovery.ask(ollama(server))).models] == ["qwen3:8b", "old:1b"]
+
+
+async def test_lm_studio_tells_what_is_loaded(server: JsonServer, discovery: Discovery) -> None:
+    server.answers["/api/v0/models"] = {
+        "data": [
+            {
+                "id": "big",
+                "type": "llm",
+                "state": "loaded",
+                "max_context_length": 131_072,
+                "loaded_context_length": 8_192,
+            },
+            {"id": "eyes", "type": "vlm", "state": "not-loaded", "max_context_length": 32_768},
+            {"id": "vectors", "type": "embeddings"},
+        ]
+    }
+    big, eyes = (await discovery.ask(Place(f"{server.url}/v1", "lmstudio"))).models
+    assert (big.id, big.context_window, big.is_loaded) == ("big", 8_192, True)
+    assert (eyes.id, eyes.context_window, eyes.images) == ("eyes", 32_768, True)
+
+
+async def test_an_older_lm_studio_is_asked_the_common_way(server: JsonServer, discovery: Discovery) -> None:
+    server.answers["/v1/models"] = {"data": [{"id": "big"}]}
+    (found,) = (await discovery.ask(Place(f"{server.url}/v1", "lmstudio"))).models
+    assert found.id == "big"
+
+
+async def test_any_server_is_asked_with_its_key(server: JsonServer, discovery: Discovery) -> None:
+    server.answers["/v1/models"] = {"data": [{"id": "m", "max_model_len": 4_096}, {"id": "text-embedding-3"}]}
+    finding = await discovery.ask(Place(f"{server.url}/v1/", headers=(("authorization", "Bearer k"),)))
+    assert [(found.id, found.context_window) for found in finding.models] == [("m", 4_096)]
+    assert server.headers["authorization"] == "Bearer k"
+    assert server.asked == ["GET /v1/models"]
+
+
+async def test_an_ollama_that_nobody_called_so_is_recognised(server: JsonServer, discovery: Discovery) -> None:
+    server.answers = {
+        "/v1/models": {"data": [{"id": "qwen3:8b", "owned_by": "library"}]}, "/api/tags": TAGS, "/api/show": show,
+    }  # fmt: skip
+    (found,) = (await discovery.ask(Place(f"{server.url}/v1"))).models
+    assert (found.context_window, found.tools) == (40_960, True)
+
+
+async def test_a_llama_cpp_tells_its_window(server: JsonServer, discovery: Discovery) -> None:
+    server.answers = {
+        "/v1/models": {"data": [{"id": "gguf", "owned_by": "llamacpp"}]},
+        "/props": {"default_generation_settings": {"n_ctx": 16_384}},
+    }
+    (found,) = (await discovery.ask(Place(f"{server.url}/v1"))).models
+    assert found.context_window == 16_384
+
+
+@pytest.mark.parametrize("answer", [404, 500, b"<html>", b"[1]", b"\xff", {"data": "x"}, {"data": [1, {"id": 5}]}])
+async def test_nonsense_is_nothing(server: JsonServer, discovery: Discovery, answer: object) -> None:
+    server.answers["/v1/models"] = answer
+    assert (await discovery.ask(Place(f"{server.url}/v1"))).models == ()
+
+
+async def test_nobody_there_is_nothing_at_once(discovery: Discovery) -> None:
+    finding = await discovery.ask(Place(f"http://127.0.0.1:{await silent_port()}/v1", "ollama"))
+    assert not finding.has_answered
+    assert finding.models == ()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999/v1", "http://[::1/v1", "http:///v1", "nonsense"])
+async def test_a_bad_address_is_nothing(discovery: Discovery, url: str) -> None:
+    try:
+        assert not (await discovery.ask(Place(url))).has_answered
+    finally:
+        await close_connections()
+
+
+async def test_a_server_that_hangs_is_given_up(
+    server: JsonServer, discovery: Discovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIMIT", 0.05)
+    server.held.clear()
+    finding = await discovery.ask(ollama(server))
+    assert finding.models == ()
+
+
+async def test_many_who_ask_at_once_are_one(server: JsonServer, discovery: Discovery) -> None:
+    server.answers["/v1/models"] = {"data": [{"id": "m", "context_length": 5}]}
+    server.held.clear()
+    place = Place(f"{server.url}/v1")
+    async with asyncio.TaskGroup() as group:
+        asks = [group.create_task(discovery.ask(place)) for _ in range(5)]
+        await server.waiting.wait()
+        server.held.set()
+    assert len({id(ask.result()) for ask in asks}) == 1
+    assert server.asked == ["GET /v1/models"]
+
+
+async def test_one_who_gives_up_does_not_spoil_it_for_the_others(server: JsonServer, discovery: Discovery) -> None:
+    server.answers["/v1/models"] = {"data": [{"id": "m", "context_length": 5}]}
+    server.held.clear()
+    place = Place(f"{server.url}/v1")
+    async with asyncio.TaskGroup() as group:
+        first, second = (group.create_task(discovery.ask(place)) for _ in range(2))
+        await server.waiting.wait()
+        first.cancel()
+        server.held.set()
+    assert second.result().models
+
+
+async def test_answers_are_kept_for_a_while(server: JsonServer) -> None:
+    now = [0.0]
+    discovery = Discovery(lambda: now[0])
+    place = Place(f"{server.url}/v1")
+    server.answers["/v1/models"] = {"data": [{"id": "m", "context_length": 5}]}
+    await discovery.ask(place)
+    now[0] = 299.0
+    await discovery.ask(place)
+    assert (len(server.asked), discovery.version) == (1, 1)
+    now[0] = 301.0
+    assert discovery.known(place) is None
+    await discovery.ask(place)
+    assert (len(server.asked), discovery.version) == (2, 1), "the same answer is no news"
+    server.answers["/v1/models"] = 500
+    now[0] = 700.0
+    await discovery.ask(place)
+    assert discovery.version == 2
+    now[0] = 721.0
+    await discovery.ask(place)
+    assert len(server.asked) == 4, "who has nothing is asked again sooner"
+
+
+async def test_asking_in_the_background_waits_for_nobody(server: JsonServer, discovery: Discovery) -> None:
+    server.held.clear()
+    place = Place(f"{server.url}/v1")
+    discovery.ask_in_background(place)
+    assert discovery.known(place) is None
+    await server.waiting.wait()
+
+
+# Pure
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("", "http://127.0.0.1:11434/v1"),
+        ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+        ("0.0.0.0:8000", "http://127.0.0.1:8000/v1"),
+        (":8000", "http://127.0.0.1:8000/v1"),
+        ("https://far.test", "https://far.test:443/v1"),
+        ("http://far.test:1/ollama/", "http://far.test:1/ollama/v1"),
+        ("[::]:7", "http://[::1]:7/v1"),
+        ("127.0.0.1:abc", "http://127.0.0.1:11434/v1"),
+    ],
+)
+def test_ollamas_own_variable_is_read_as_ollama_reads_it(given: str, address: str) -> None:
+    assert ollama_address({"OLLAMA_HOST": given}) == address
+
+
+def test_only_this_machine_is_loopback() -> None:
+    for near in ("http://localhost:1", "http://127.0.0.9/v1", "http://[::1]:3"):
+        assert is_loopback(near)
+    for far in ("http://127.0.0.1.evil.test", "http://10.0.0.1", "http://localhost.evil.test", "http://[::1", ""):
+        assert not is_loopback(far)
+
+
+def test_fields_of_the_wrong_kind_count_as_absent() -> None:
+    item = {"id": "m", "context_length": "many", "max_model_len": True, "n_ctx": -1, "architecture": [], "meta": 3}
+    (found,), _ = of_openai({"data": [item]})
+    assert found == Found("m")
+    assert of_lm_studio({"data": [{"id": "m", "type": 4, "capabilities": "x"}]}) == [Found("m", images=False)]
+    odd = {"models": [{"model": "m", "details": 4}]}
+    shown = {"m": {"capabilities": "x", "model_info": [], "parameters": 7}}
+    assert of_ollama(odd, shown, {"models": {}}) == [Found("m")]

@@ -1,0 +1,229 @@
+"""What the adapter on pydantic-ai sends, and what it says when something is missing."""
+
+import asyncio
+import base64
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.ids import ToolCallId
+from holdfast.domain.messages import (
+    Binary,
+    BinaryPart,
+    Text,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+)
+from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StreamPart, TextDelta, UsagePart
+from holdfast.domain.settings import Selection
+from holdfast.domain.usage import Usage
+from holdfast.providers.access import Access
+from holdfast.providers.pydantic import PydanticModel
+from holdfast.providers.sdk.cache_marks import marked
+from holdfast.testing.gates import Gate, settle_down, start
+from holdfast.testing.wires.script import Reply, Say
+from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prompt, serving
+
+pytestmark = LIBRARIES
+
+ANTHROPIC = next(subject for subject in ALL if subject.name == "anthropic")
+SDKS = [subject for subject in ALL if subject.name != "compatible"]
+DONE = Reply((Say(("done",)),))
+PICTURE = base64.b64encode(b"\x89PNG").decode()
+
+
+def talk(*, data: str = "") -> ModelRequest:
+    call = ToolCallPart(ToolCall(ToolCallId("a"), "ls", '{"path":"."}', finished=True))
+    result = ToolResult(
+        ToolCallId("a"), "ls", "a b", "", is_error=True, data=data, mime_type="image/png" if data else ""
+    )
+    return prompt(
+        message("user", TextPart(Text("See:")), BinaryPart(Binary("/a.png", "image/png", b"\x89PNG"))),
+        message("assistant", TextPart(Text("Looking.")), call, provider="acme"),
+        message("tool", ToolResultPart(result)),
+        message("user", TextPart(Text("And?"))),
+    )
+
+
+async def sent(subject: Subject, request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+    async with serving(DONE) as server:
+        info = fields.pop("info", ModelInfo("acme", subject.model, supports_images=True))
+        access = fields.pop("access", Access())
+        reach = msgspec.structs.replace(access, base_url=server.base_url(subject.wire), api_key=KEY)
+        await collect(subject.make(info, reach, Selection(**fields)), request)
+        return dict(server.asked[0].json)
+
+
+@pytest.mark.parametrize("subject", SDKS, ids=str)
+async def test_a_conversation_is_sent_whole(subject: Subject) -> None:
+    body = msgspec.json.encode(await sent(subject, talk(data=PICTURE))).decode()
+    for piece in ("Be brief.", "See:", "Looking.", "a b", "And?", PICTURE, "Lists a directory."):
+        assert piece in body, piece
+    assert body.count(PICTURE) == 2
+
+
+@pytest.mark.parametrize("subject", SDKS, ids=str)
+async def test_sampling_and_options_are_sent(subject: Subject) -> None:
+    access = Access(body={"custom_key": 5}, system_prefix="First of all.")
+    model = "gpt-4.1" if "openai" in subject.name else subject.model
+    info = ModelInfo("acme", model)
+    body = msgspec.json.encode(await sent(subject, prompt(), info=info, access=access, temperature=0.25, max_tokens=77))
+    for piece in (b"0.25", b"77", b"First of all.", b'"custom_key":5'):
+        assert piece in body, piece
+
+
+async def test_media_stay_in_results_where_they_may() -> None:
+    info = ModelInfo("acme", "claude-opus-x", supports_images=True, takes_media_in_results=True)
+    body = await sent(ANTHROPIC, talk(data=PICTURE), info=info)
+    result = next(
+        block
+        for item in body["messages"]
+        for block in item["content"]
+        if isinstance(block, dict) and block["type"] == "tool_result"
+    )
+    assert PICTURE in str(result)
+    assert result["is_error"] is True
+
+
+def marks_in(value: Any) -> int:  # noqa: ANN401
+    return str(value).count("cache_control")
+
+
+async def test_claude_may_keep_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last tool, the last of the system prompt, the last two messages; unless it is switched off."""
+    body = await sent(ANTHROPIC, talk())
+    assert [marks_in(body[name]) for name in ("tools", "system")] == [1, 1]
+    assert [marks_in(item) for item in body["messages"]] == [0, 1, 1]
+    monkeypatch.setenv("HOLDFAST_DISABLE_ANTHROPIC_CACHE", "1")
+    assert marks_in(await sent(ANTHROPIC, talk())) == 0
+
+
+def test_marks_pass_over_thoughts_and_empty_messages() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "S"}
+    text = {"type": "text", "text": "so"}
+    body = marked({"messages": [{"role": "assistant", "content": [text, thought]}, {"role": "user", "content": ""}]})
+    assert [marks_in(block) for block in body["messages"][0]["content"]] == [1, 0]
+    assert marks_in(body["messages"][1]) == 0
+    assert marked({}) == {"messages": []}
+
+
+async def test_a_kind_that_is_none() -> None:
+    with pytest.raises(ProviderError, match="anthropic, azure, bedrock") as caught:
+        await collect(PydanticModel(ModelInfo("acme", "m"), Access(api_key=KEY), Selection(), kind="telepathy"))
+    assert caught.value.trouble == "refused"
+
+
+async def test_without_a_key_nobody_is_asked() -> None:
+    with pytest.raises(ProviderError, match="holdfast login acme") as caught:
+        await collect(PydanticModel(ModelInfo("acme", "m"), Access(), Selection(), kind="anthropic"))
+    assert caught.value.trouble == "credentials"
+
+
+@pytest.mark.parametrize(("kind", "library"), [("bedrock", "boto3"), ("mistral", "mistralai")])
+async def test_a_missing_extra_is_named(kind: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, f"holdfast.providers.sdk.{kind}", raising=False)
+    monkeypatch.delitem(sys.modules, f"pydantic_ai.models.{kind}", raising=False)
+    monkeypatch.delitem(sys.modules, f"pydantic_ai.providers.{kind}", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ProviderError, match=rf"holdfast\[{kind}\]") as caught:
+        await collect(PydanticModel(ModelInfo("acme", "m"), Access(api_key=KEY), Selection(), kind=kind))
+    assert caught.value.trouble == "refused"
+
+
+async def test_azure_and_mistral_speak_the_chat_wire() -> None:
+    async with serving(DONE) as server:
+        for kind, url in (("azure", f"{server.root}/openai/v1"), ("mistral", server.base_url())):
+            model = PydanticModel(ModelInfo("acme", "m"), Access(url, KEY), Selection(), kind=kind)
+            assert (await collect(model))[-1] == FinishedPart("stop")
+
+
+def test_no_library_is_loaded_before_it_is_needed() -> None:
+    script = (
+        "import sys, holdfast.providers.pydantic, holdfast.providers.compatible\n"
+        "print([name for name in ('httpx2', 'pydantic_ai', 'openai', 'anthropic', 'google.genai', 'boto3')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# Bedrock, whose library blocks in threads
+
+
+def framed(kind: str, payload: dict[str, Any]) -> bytes:
+    """One message of AWS's event stream."""
+    named = ((":message-type", "event"), (":event-type", kind), (":content-type", "application/json"))
+    headers = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+        for name, value in named
+    )
+    body = msgspec.json.encode(payload)
+    prelude = struct.pack(">II", 16 + len(headers) + len(body), len(headers))
+    data = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + body
+    return data + struct.pack(">I", zlib.crc32(data))
+
+
+BEGINNING = (
+    framed("messageStart", {"role": "assistant"}),
+    framed("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "one"}}),
+)
+ENDING = (
+    framed("contentBlockStop", {"contentBlockIndex": 0}),
+    framed("messageStop", {"stopReason": "end_turn"}),
+    framed("metadata", {"usage": {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5}, "metrics": {"latencyMs": 1}}),
+)
+
+
+def bedrock(url: str) -> PydanticModel:
+    extras = {"region": "us-east-1", "access_key_id": "AKIDEXAMPLE", "secret_access_key": KEY}
+    access = Access(url, extras=extras, first_byte=30)
+    return PydanticModel(ModelInfo("acme", "amazon.nova-x"), access, Selection(), kind="bedrock")
+
+
+async def test_bedrock_answers() -> None:
+    async with serving(Reply(raw=(*BEGINNING, *ENDING))) as server:
+        parts = await collect(bedrock(server.root))
+    assert parts == [TextDelta("one"), UsagePart(Usage(3, 2)), FinishedPart("stop")]
+
+
+async def test_bedrock_cut_off() -> None:
+    async with serving(Reply(raw=BEGINNING)) as server:
+        with pytest.raises(ProviderError) as caught:
+            await collect(bedrock(server.root))
+    assert caught.value.trouble == "cut"
+
+
+@pytest.mark.parametrize("phase", ["before headers", "in the middle"])
+async def test_whoever_leaves_bedrock_closes_the_connection(phase: str) -> None:
+    gate = Gate()
+    is_early = phase == "before headers"
+    reply = Reply(raw=BEGINNING, before_head=gate) if is_early else Reply(raw=(*BEGINNING, gate, *ENDING))
+    async with serving(reply) as server:
+        stream = bedrock(server.root).stream(prompt())
+        if not is_early:
+            assert await anext(stream) == TextDelta("one")
+        reading = start(_rest(stream))
+        await gate.reached.wait()
+        await settle_down()
+        reading.cancel()
+        await asyncio.wait({reading})
+        await (await server.request()).hung_up.wait()
+
+
+async def _rest(stream: AsyncGenerator[StreamPart, None]) -> None:
+    async with aclosing(stream):
+        async for _ in stream:
+            pass

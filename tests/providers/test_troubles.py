@@ -1,0 +1,165 @@
+"""What a failure is, in the words of many providers."""
+
+import msgspec
+import pytest
+
+from holdfast.domain.errors import Trouble
+from holdfast.providers.sse import Events
+from holdfast.providers.troubles import (
+    Place,
+    connection_error,
+    cut_error,
+    error_in_stream,
+    redacted,
+    refusal,
+    stall_error,
+)
+
+PLACE = Place("acme", "m", "http://acme/v1", ("the-secret-key",))
+NOW = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
+        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+        "the request exceeds the available context size, try increasing it",
+        "Input is too long for requested model.",
+        "Please reduce the length of the messages or completion.",
+        "Your request exceeded model token limit: 262144",
+        "Too many tokens: 9000 > 8192",
+        "Range of input length should be [1, 98304]",
+        "context_length_exceeded",
+        "The prompt is too large for the context window of this model",
+    ],
+)
+def test_a_conversation_that_is_too_long(said: str) -> None:
+    body = b'{"error":{"message":"%s"}}' % said.encode()
+    assert refusal(PLACE, 400, {}, body, now=NOW).trouble == "overflow"
+    assert error_in_stream(PLACE, {"message": said}).trouble == "overflow"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "trouble"),
+    [
+        (400, '{"error":{"message":"API key not valid. Please pass a valid API key."}}', "credentials"),
+        (403, '{"error":{"message":"Invalid API key"}}', "credentials"),
+        (403, '{"error":{"message":"The security token included in the request is expired"}}', "credentials"),
+        (403, '{"error":{"message":"Your region is not allowed"}}', "refused"),
+        (400, '{"type":"error","error":{"message":"Your credit balance is too low"}}', "quota"),
+        (403, '{"error":{"message":"Insufficient balance"}}', "quota"),
+        (429, '{"error":{"message":"Rate limit reached for tokens per min"}}', "busy"),
+        (413, "", "overflow"),
+        (422, '{"detail":[{"msg":"field required"}]}', "refused"),
+        (400, '{"error":{"message":"max_tokens exceeds the maximum of 4096 for this model"}}', "refused"),
+        (400, '{"error":{"message":"there is no such entry in the catalog in use"}}', "refused"),
+        (418, "", "refused"),
+        (425, "", "busy"),
+        (500, '{"error":{"message":"context size exceeded"}}', "overflow"),
+        (599, "", "busy"),
+        (302, "", "refused"),
+    ],
+)
+def test_statuses_and_words(status: int, body: str, trouble: Trouble) -> None:
+    assert refusal(PLACE, status, {}, body.encode(), now=NOW).trouble == trouble
+
+
+def test_a_provider_may_say_whether_to_come_back() -> None:
+    assert refusal(PLACE, 400, {"x-should-retry": "true"}, b"", now=NOW).trouble == "busy"
+    assert refusal(PLACE, 500, {"x-should-retry": "false"}, b"", now=NOW).trouble == "refused"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "12"}, 12.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT"}, 30.0),
+        ({"retry-after": "Tue, 14 Nov 2023 22:00:00 GMT"}, 0.0),
+        ({"retry-after": "-5"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, 86_400.0),
+        ({}, None),
+    ],
+)
+def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+    assert refusal(PLACE, 429, headers, b"", now=NOW).retry_after == seconds
+
+
+def test_what_a_gateway_was_told_is_found() -> None:
+    inner = '{"error":{"message":"the long words of the provider behind it"}}'
+    body = msgspec.json.encode({"error": {"message": "Provider returned error", "metadata": {"raw": inner}}})
+    assert "the long words of the provider behind it" in str(refusal(PLACE, 429, {}, body, now=NOW))
+
+
+def test_errors_say_what_to_do() -> None:
+    assert "holdfast login acme" in str(refusal(PLACE, 401, {}, b"", now=NOW))
+    assert "holdfast models acme" in str(refusal(PLACE, 404, {}, b'{"error":"model not found"}', now=NOW))
+    assert "base_url (http://acme/v1)" in str(refusal(PLACE, 404, {}, b"404 page not found", now=NOW))
+    assert "http://acme/v1" in str(connection_error(PLACE, "refused"))
+    assert "https://new" in str(refusal(PLACE, 301, {"location": "https://new"}, b"", now=NOW))
+    assert stall_error(PLACE, 60, has_begun=True).trouble == "stalled"
+    assert cut_error(PLACE).trouble == "cut"
+
+
+def test_errors_are_short_and_on_one_line() -> None:
+    error = str(refusal(PLACE, 400, {}, b"x\n\x00y" * 10_000, now=NOW))
+    assert len(error) < 500
+    assert error.isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "key the-secret-key was refused",
+        "Incorrect API key provided: sk-proj-abcdefghijkl",
+        "header Authorization: Bearer eyJhbGciOi.abc.def",
+        "GET https://x/y?key=AIzaSyA1234567890&alt=sse",
+        "https://user:the-password@host/v1",
+    ],
+)
+def test_nothing_that_opens_a_door_is_said(text: str) -> None:
+    shown = redacted(text, PLACE.secrets)
+    for secret in ("the-secret-key", "abcdefghijkl", "eyJhbGciOi", "AIzaSyA1234567890", "the-password"):
+        assert secret not in shown
+    assert "the-secret-key" not in repr(PLACE)
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [
+        ({"message": "Overloaded", "type": "overloaded_error"}, "busy"),
+        ({"message": "no", "code": 401}, "credentials"),
+        ({"message": "no", "code": "insufficient_quota"}, "quota"),
+        ({"message": "Rate limit. Please try again in 1.5s"}, "busy"),
+        ("something odd", "other"),
+        (None, "other"),
+    ],
+)
+def test_errors_within_an_answer(error: object, trouble: Trouble) -> None:
+    assert error_in_stream(PLACE, error).trouble == trouble
+
+
+def test_a_wait_that_stands_in_the_words() -> None:
+    assert error_in_stream(PLACE, {"message": "rate limit, try again in 250ms", "code": 429}).retry_after == 0.25
+
+
+STREAM = b'\xef\xbb\xbf: hi\r\ndata: {"a":1}\r\n\r\nevent: x\ndata:two\ndata: lines\n\nerror: {"m":1}\n\ndata: last'
+EVENTS = [b'{"a":1}', b"two\nlines", b'{"error": {"m":1}}', b"last"]
+
+
+@pytest.mark.parametrize("place", range(len(STREAM) + 1))
+def test_events_cut_at_every_byte(place: int) -> None:
+    events = Events()
+    assert events.feed(STREAM[:place]) + events.feed(STREAM[place:]) + events.end() == EVENTS
+
+
+def test_events_byte_by_byte() -> None:
+    events = Events()
+    seen = [event for byte in STREAM for event in events.feed(bytes([byte]))]
+    assert seen + events.end() == EVENTS

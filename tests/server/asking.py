@@ -1,0 +1,119 @@
+"""A server whose model calls the tools that the prompt names, and short words for what is asked."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from holdfast.client.client import Client
+from holdfast.client.items import Item
+from holdfast.domain.asks import PermissionRequest, QuestionRequest
+from holdfast.domain.events import PermissionNotificationEvent, QuestionNotificationEvent
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.messages import ToolResult, text_of
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
+from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.server.hub import Graces
+from holdfast.testing.gates import SimpleTool
+from holdfast.testing.harness import FixedTools
+from holdfast.tools.question import QuestionTool
+from holdfast.tools.view import View
+from holdfast.tools.write import Write
+from server.helpers import Place, Server, end_of, place, read_until, serving
+
+__all__ = ["Asking", "asking", "notices", "question"]
+
+
+def _script(request: ModelRequest) -> Step:
+    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; after their results the model is done."""
+    last = request.messages[-1]
+    if last.role != "user":
+        return Step((Say("done"),))
+    calls = json.loads(text_of(last))
+    return Step(tuple(Call(name, json.dumps(arguments)) for name, arguments in calls))
+
+
+class Asking:
+    """One client in one workspace of a real server. `ran` is what the shell of this test was allowed to run."""
+
+    def __init__(self, server: Server, client: Client, workspace: WorkspaceId, ran: list[str]) -> None:
+        self.server = server
+        self.client = client
+        self.workspace = workspace
+        self.ran = ran
+        self._runs = 0
+
+    async def session(self) -> SessionId:
+        return (await self.client.create_session(self.workspace, "s")).id
+
+    async def ask(self, session: SessionId, *calls: tuple[str, object], interactive: bool = True) -> Accepted:
+        """A prompt that makes the model call these tools."""
+        self._runs += 1
+        message = AgentMessage(session, json.dumps(calls), interactive=interactive)
+        return await self.client.send_prompt(self.workspace, message)
+
+    async def bash(self, session: SessionId, *lines: str, interactive: bool = True) -> Accepted:
+        return await self.ask(session, *(("bash", {"command": line}) for line in lines), interactive=interactive)
+
+    async def permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
+        """The open asks, as soon as there are so many."""
+        async with asyncio.timeout(20):
+            while len(found := await self.client.pending_permissions(self.workspace)) != count:
+                pass
+        return found
+
+    async def questions(self, count: int = 1) -> tuple[QuestionRequest, ...]:
+        async with asyncio.timeout(20):
+            while len(found := await self.client.pending_questions(self.workspace)) != count:
+                pass
+        return found
+
+    async def grant(self, ask: PermissionRequest, action: str = "allow", reason: str = "") -> bool:
+        body = {"permission": msgspec.to_builtins(ask), "action": action, "reason": reason}
+        return (await self.client.grant(self.workspace, body)).resolved
+
+    async def end(self, run: Accepted) -> list[Item]:
+        """Everything the workspace has said, up to the end of the run."""
+        async with self.client.events(self.workspace, since=0) as events:
+            return await read_until(events, end_of(run.run_id))
+
+    async def results(self, session: SessionId) -> list[ToolResult]:
+        messages = await self.client.list_messages(self.workspace, session)
+        return [result for message in messages for result in message.tool_results]
+
+    async def finishes(self, session: SessionId) -> list[str]:
+        messages = await self.client.list_messages(self.workspace, session)
+        return [item.finish.reason for item in messages if item.role == "assistant" and item.finish]
+
+
+def notices(items: list[Item]) -> list[Any]:
+    """What was told of asks, in order."""
+    known = PermissionNotificationEvent | QuestionNotificationEvent
+    return [item.event.payload.payload for item in items if isinstance(item.event, known)]
+
+
+def question(text: str, kind: str = "yes_no", **more: object) -> dict[str, object]:
+    return {"type": kind, "question": text, "description": "It decides something.", **more}
+
+
+@asynccontextmanager
+async def asking(where: Place | None = None, *, graces: Graces | None = None) -> AsyncIterator[Asking]:
+    ran: list[str] = []
+
+    async def run(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        line = str(arguments["command"])
+        params = {"command": line, "description": "", "working_dir": context.workspace_path}
+        permit = Permit("bash", "execute", context.workspace_path, f"Execute command: {line}", params, line)
+        await context.permit(permit)
+        ran.append(line)
+        return ToolOutcome(f"ran {line}")
+
+    tools = FixedTools([SimpleTool("bash", run, is_parallel=True), Write(), View(), QuestionTool()])
+    async with place() as own, serving(where or own, ScriptedModel(_script), graces=graces, tools=tools) as server:
+        client, workspace = await server.opened()
+        yield Asking(server, client, workspace, ran)

@@ -1,0 +1,58 @@
+"""Who is told what, and by which way: the call's answer, or the events."""
+
+import pytest
+
+from holdfast.client.client import Client
+from holdfast.client.errors import ServerProblem
+from holdfast.client.items import Item
+from holdfast.domain.events import RunCompleteEvent, RunEvent
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.messages import text_of
+from holdfast.domain.models import ModelRequest
+from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
+from holdfast.testing.gates import GatedModel
+from server.helpers import collect, end_of, place, prompt, read_until, serving
+
+
+def _step(request: ModelRequest) -> Step:
+    return Step((Say("so "), Fail("the model broke")) if text_of(request.messages[-1]) == "break" else (Say("yes"),))
+
+
+async def refused(client: Client, workspace: WorkspaceId, session: str, text: str) -> int:
+    with pytest.raises(ServerProblem) as caught:
+        await prompt(client, workspace, SessionId(session), text, "refused")
+    assert caught.value.message
+    return caught.value.status
+
+
+async def test_c32_acceptance_by_the_call_and_the_rest_by_events() -> None:
+    """C-32: 202 while the model has not said a word; a refusal is the call's alone and leaves nothing behind; failure
+    and cancellation come as events, to everybody, never as the answer of the call that was accepted.
+    """
+    model = GatedModel(ScriptedModel(_step))
+    model.before.shut()
+    async with place() as where, serving(where, model) as server:
+        client, workspace = await server.opened()
+        watcher = await server.client()
+        session = (await client.create_session(workspace, "s")).id
+        async with watcher.events(workspace, since=0) as events:
+            assert await refused(client, workspace, session, "   ") == 400
+            assert await refused(client, workspace, "no such session", "hello") == 400
+            accepted = await prompt(client, workspace, session, "break", "r1")
+            assert (accepted.run_id, model.requests) == ("r1", [])
+            model.before.open()
+            seen = await read_until(events, end_of("r1"))
+            assert _outcome(seen[-1]) == ("failed", "the model broke")
+            model.before.shut()
+            assert (await prompt(client, workspace, session, "hello", "r2")).run_id == "r2"
+            assert (await client.cancel_session(workspace, session)).cancelled == ("r2",)
+            seen += await read_until(events, end_of("r2"))
+            assert _outcome(seen[-1]) == ("cancelled", "")
+            told = {item.event.payload.payload.run_id for item in seen if isinstance(item.event, RunEvent)}
+            assert told == {"r1", "r2"}
+        assert {end.run_id for end in await collect(client, workspace, ["r1", "r2"])} == {"r1", "r2"}
+
+
+def _outcome(item: Item) -> tuple[str, str]:
+    assert isinstance(item.event, RunCompleteEvent)
+    return item.event.payload.payload.outcome, item.event.payload.payload.error

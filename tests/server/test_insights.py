@@ -1,0 +1,99 @@
+"""The page of the routes, what was done in a workspace, and the routes whose rooms are not there yet."""
+
+import base64
+import hashlib
+import re
+
+import pytest
+
+from holdfast.domain.messages import text_of
+from holdfast.protocol.openapi import document
+from holdfast.protocol.routes import ROUTES
+from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
+from server.helpers import EchoModel, collect, exchange, inside, place, prompt, serving
+
+
+async def test_the_page_of_the_routes_asks_nobody_for_anything() -> None:
+    async with place() as where, serving(where) as server:
+        answer = await exchange(server.address, inside("/v1/docs/"))
+    text = answer.body.decode()
+    assert answer.status == 200
+    assert answer.head.headers["content-type"] == "text/html; charset=utf-8"
+    for route in ROUTES:
+        assert f"{route.method} {route.full_path}" in text
+    for name in document()["components"]["schemas"]:
+        assert f">{name}<" in text
+    assert not re.search(r"<script|<img|<link|https?://|@import|url\(| on\w+=| style=", text)
+    rules = answer.head.headers["content-security-policy"].split("; ")
+    style = re.search(r"<style>(.*?)</style>", text)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert rules[:2] == ["default-src 'none'", f"style-src 'sha256-{digest}'"]
+    assert {"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"} <= set(rules)
+
+
+_FAILS, _ANSWERS = Step((Say("so "), Fail("no"))), Step((Say("yes"),))
+
+
+class Moody(EchoModel):
+    """Fails when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = ScriptedModel(lambda request: _FAILS if text_of(request.messages[-1]) == "fail" else _ANSWERS)
+
+
+async def test_what_was_done_is_counted() -> None:
+    async with place() as where, serving(where, Moody()) as server:
+        client, workspace = await server.opened()
+        assert (await client.stats(workspace)).runs == {}
+        for number, text in enumerate(["one", "two", "fail"]):
+            session = (await client.create_session(workspace, text)).id
+            await prompt(client, workspace, session, text, f"r{number}")
+            await collect(client, workspace, [f"r{number}"])
+        found = await client.stats(workspace)
+        sessions = await client.list_sessions(workspace)
+    assert found.sessions == 3
+    assert found.runs == {"completed": 2, "failed": 1}
+    assert sum(found.days.values()) == 3
+    assert found.messages == sum(item.message_count for item in sessions) > 3
+    assert found.prompt_tokens == sum(item.prompt_tokens for item in sessions)
+    assert found.cost == pytest.approx(sum(item.cost for item in sessions))
+    assert 0 <= found.seconds < 60
+
+
+EMPTY = [
+    ("POST", "skills/read", b'{"skill_id":"x"}', 400),
+    ("GET", "lsps/gopls/diagnostics", None, 404),
+    ("POST", "mcp/get-prompt", b'{"client_id":"x","prompt_id":"y","args":{}}', 400),
+    ("POST", "mcp/read-resource", b'{"name":"x","uri":"y"}', 400),
+    ("GET", "mcp/auth-url", None, 400),
+    ("GET", "mcp/auth-url?name=x", None, 200),
+    ("POST", "mcp/auth", b'{"name":"x"}', 400),
+    ("POST", "mcp/docker/enable", None, 400),
+    ("POST", "mcp/docker/disable", None, 200),
+]
+
+
+async def test_routes_without_a_room_say_so() -> None:
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        for method, path, body, status in EMPTY:
+            answer = await exchange(server.address, inside(f"/v1/workspaces/{workspace}/{path}", method, body))
+            assert answer.status == status, path
+            if status >= 400:
+                assert len(answer.json["message"]) > 10, path
+            unknown = await exchange(server.address, inside(f"/v1/workspaces/nowhere/{path}", method, body))
+            assert unknown.status in (400, 404), path
+            assert "message" in unknown.json
+
+
+async def test_settings_that_cannot_be_read_are_answered_as_documented() -> None:
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        (where.data / "config.json").write_text("{")
+        paths = document()["paths"]
+        for path in ("", "/{id}", "/{id}/config", "/{id}/providers", "/{id}/snapshot"):
+            answer = await exchange(server.address, inside(f"/v1/workspaces{path.replace('{id}', workspace)}"))
+            assert str(answer.status) in paths[f"/v1/workspaces{path}"]["get"]["responses"], path
+            assert answer.status < 500, path

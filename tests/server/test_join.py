@@ -1,0 +1,44 @@
+"""What several readers take together is made once, and never mixed up with what another one takes."""
+
+from holdfast.bus.backlog import Backlog, Reader, SlowReaderPolicy
+from holdfast.domain.events import MessageDelta, MessageDeltaEvent
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.protocol.sse import SseReader
+from holdfast.server.join import Joiner
+
+
+def _grown(backlog: Backlog, count: int, begin: int = 0) -> None:
+    for number in range(begin, begin + count):
+        delta = MessageDelta(SessionId("s"), MessageId("m"), 0, number, str(number % 10))
+        backlog.append_live(MessageDeltaEvent(delta))
+
+
+def _reader(backlog: Backlog) -> Reader:
+    reader = backlog.reader(0)
+    reader.take(1, tuple, merge=False)
+    return reader
+
+
+def test_the_same_frames_are_the_same_bytes_and_others_are_not() -> None:
+    backlog, joiner = Backlog(SlowReaderPolicy()), Joiner()
+    first, second, late = _reader(backlog), _reader(backlog), _reader(backlog)
+    _grown(backlog, 20)
+    data = joiner.join(first.take(100, tuple, merge=False))
+    assert joiner.join(second.take(100, tuple, merge=False)) is data
+    assert data.count(b"data: ") == 1
+    assert b'"text":"01234567890123456789"' in data
+    late.take(7, tuple, merge=False)
+    rest = joiner.join(late.take(100, tuple, merge=False))
+    assert b'"text":"7890123456789"' in rest
+    assert len(SseReader().feed(rest)) == 1
+
+
+def test_a_few_are_sent_as_they_are_and_nothing_is_remembered_for_ever() -> None:
+    backlog, joiner = Backlog(SlowReaderPolicy()), Joiner()
+    reader = _reader(backlog)
+    _grown(backlog, 4)
+    assert joiner.join(reader.take(100, tuple, merge=False)).count(b"data: ") == 4
+    for number in range(100):
+        _grown(backlog, 10, 4 + number * 10)
+        joiner.join(reader.take(100, tuple, merge=False))
+    assert len(joiner._made) <= 8

@@ -1,0 +1,170 @@
+"""A directory, a session that works in it with real tools, and somebody who is asked for permission."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from engine.helpers import PATIENT, results_of
+from holdfast.core import Parts, SystemClock, Workspace, open_workspace
+from holdfast.domain.errors import PermissionDenied
+from holdfast.domain.files import FileVersion, ReadMark
+from holdfast.domain.ids import SessionId
+from holdfast.domain.messages import ToolResult
+from holdfast.domain.models import ModelInfo, ModelRequest, ToolSpec
+from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
+from holdfast.engine.ports import Outlet
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.testing.gates import Gate
+from holdfast.testing.harness import FixedModels, Tape, World, counting_ids
+from holdfast.testing.memory import MemoryLedger
+from holdfast.tools.registry import BuiltinTools, ToolNeeds
+
+
+class Porter:
+    """Is asked in place of a person: keeps what it was asked, and says no if it was told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Permit] = []
+        self.refuses: Callable[[Permit], bool] = lambda _: False
+        self.gate = Gate(is_open=True)
+
+    async def permit(self, permit: Permit) -> None:
+        self.asked.append(permit)
+        await self.gate()
+        if self.refuses(permit):
+            raise PermissionDenied(stops_turn=False)
+
+    def actions(self) -> list[tuple[str, str, str]]:
+        return [(permit.tool, permit.action, permit.path) for permit in self.asked]
+
+
+class _Context:
+    """The run's own context, with another porter and another environment."""
+
+    def __init__(self, context: ToolContext, desk: "Desk") -> None:
+        self._context = context
+        self.permit = desk.porter.permit
+        self.environment = desk.environment
+        self.workspace_path = context.workspace_path
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._context, name)
+
+
+class _Guarded:
+    def __init__(self, tool: Tool, desk: "Desk") -> None:
+        self._tool, self._desk = tool, desk
+        self.is_parallel = tool.is_parallel
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self._tool.spec
+
+    async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        return await self._tool.run(cast(ToolContext, _Context(context, self._desk)), arguments)
+
+
+class _Tools:
+    def __init__(self, tools: BuiltinTools, desk: "Desk") -> None:
+        self._tools, self._desk = tools, desk
+
+    async def current(self) -> Sequence[Tool]:
+        return [_Guarded(tool, self._desk) for tool in await self._tools.current()]
+
+
+class Desk:
+    """Works with the real clock, for the times of real files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.porter = Porter()
+        self.environment: dict[str, str] = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+        self._next: tuple[Call, ...] = ()
+        self._worlds: list[World] = []
+
+    async def open(
+        self, needs: ToolNeeds | None = None, *, takes_images: bool = False, ledger: MemoryLedger | None = None
+    ) -> "Desk":
+        tapes: list[Tape] = []
+
+        def tap(outlet: Outlet) -> Outlet:
+            tapes.append(Tape(outlet))
+            return tapes[0]
+
+        ledger = ledger or MemoryLedger()
+        info = ModelInfo("test", "plain", supports_images=takes_images)
+        model = FixedModels(ScriptedModel(self._script, info=info))
+        tools = _Tools(BuiltinTools(needs), self)
+        parts = Parts(ledger, model, tools, PATIENT, SystemClock(), counting_ids(), tap)
+        workspace: Workspace = await open_workspace(str(self.root), parts)
+        session = await workspace.sessions.create("Test")
+        self._worlds = [World(workspace, tapes[0], session.id, ledger)]
+        return self
+
+    @property
+    def world(self) -> World:
+        return self._worlds[0]
+
+    def _script(self, request: ModelRequest) -> Step:
+        return Step((Say("done"),)) if request.messages[-1].role == "tool" else Step(self._next)
+
+    async def begin(self, *calls: tuple[str, dict[str, object]], run_id: str = "") -> str:
+        """Start a run that asks for these tools in one step; its run id."""
+        self._next = tuple(Call(tool, json.dumps(arguments)) for tool, arguments in calls)
+        return (await self.world.prompt("go", run_id)).run_id
+
+    async def call(self, tool: str, **arguments: object) -> ToolResult:
+        """What the tool answers, in a run of its own."""
+        return await self.call_in(None, tool, arguments)
+
+    async def call_in(self, session: SessionId | None, tool: str, arguments: dict[str, object]) -> ToolResult:
+        self._next = (Call(tool, json.dumps(arguments)),)
+        run = await self.world.prompt("go", session=session)
+        await self.world.workspace.engine.until_quiet(session or self.world.session)
+        assert self.world.end_of(run.run_id).outcome == "completed"
+        return results_of(await self.world.messages(session))[-1]
+
+    async def does(self, tool: str, **arguments: object) -> ToolResult:
+        """The same, for a call that must succeed."""
+        result = await self.call(tool, **arguments)
+        assert not result.is_error, result.content
+        return result
+
+    async def fails(self, tool: str, **arguments: object) -> str:
+        result = await self.call(tool, **arguments)
+        assert result.is_error, result.content
+        return result.content
+
+    async def files(self) -> Sequence[FileVersion]:
+        return await self.world.ledger.files(self.world.workspace.record.id, self.world.session)
+
+    async def versions(self) -> list[tuple[str, int, str | None]]:
+        """Path, number and content of each version; None where there was no file."""
+        return [
+            (file.path.removeprefix(f"{self.root}/"), file.version, None if file.is_missing else file.content)
+            for file in await self.files()
+        ]
+
+    async def marks(self) -> Sequence[ReadMark]:
+        return await self.world.ledger.read_marks(self.world.workspace.record.id, self.world.session)
+
+    def read(self, name: str) -> bytes:
+        return (self.root / name).read_bytes()
+
+    def put(self, name: str, content: bytes) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    def names(self) -> list[str]:
+        """Every file below the root, drafts that were left behind included."""
+        paths = [os.path.join(folder, name) for folder, _, names in os.walk(self.root) for name in names]
+        return sorted(os.path.relpath(path, self.root) for path in paths)
+
+
+def told(result: ToolResult) -> dict[str, Any]:
+    """The metadata of a result."""
+    return cast(dict[str, Any], json.loads(result.metadata))

@@ -1,0 +1,68 @@
+"""The server's answer to an undo: which session is meant, and when it is refused."""
+
+from typing import Any, cast
+
+import pytest
+
+from holdfast.domain.errors import BadRequest, NotFound, SessionBusy, UnknownRun
+from holdfast.domain.files import UndoAsk, UndoReport
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.server.calls import Call
+from holdfast.server.undo import undo_changes
+from tools.desk import Desk
+
+
+class _Open:
+    """An open workspace, as the server has it."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.workspace = desk.world.workspace
+        self.id = desk.world.workspace.record.id
+
+
+async def ask(desk: Desk, **said: Any) -> UndoReport:  # noqa: ANN401
+    opened = cast(Any, _Open(desk))
+    call = Call(cast(Any, None), cast(Any, None), {}, {}, UndoAsk(**said), over_socket=True, open_desk=opened)
+    return await undo_changes(call)
+
+
+async def test_the_session_is_found_by_itself(desk: Desk) -> None:
+    other = (await desk.world.workspace.sessions.create("Other")).id
+    await desk.does("write", file_path="first.txt", content="1")
+    await desk.call_in(other, "write", {"file_path": "second.txt", "content": "2"})
+    run = (await desk.files())[0].run_id
+    assert (await ask(desk, path=str(desk.root / "first.txt"), dry_run=True)).files[0].outcome == "removed"
+    assert (await ask(desk, session_id=other, dry_run=True)).files[0].path == str(desk.root / "second.txt")
+    report = await ask(desk, run_id=run)
+    assert report.is_done
+    assert desk.names() == ["a.txt", "second.txt"]
+    assert (await ask(desk, path="second.txt")).is_done
+    assert desk.names() == ["a.txt"]
+
+
+async def test_unknown_things_are_refused(desk: Desk) -> None:
+    with pytest.raises(BadRequest):
+        await ask(desk)
+    with pytest.raises(UnknownRun):
+        await ask(desk, run_id=RunId("nothing"))
+    with pytest.raises(NotFound):
+        await ask(desk, session_id=SessionId("nothing"))
+    await desk.does("write", file_path="b.txt", content="1")
+    with pytest.raises(BadRequest):
+        await ask(desk, path="other.txt")
+
+
+async def test_a_busy_session_is_left_alone(desk: Desk) -> None:
+    await desk.does("write", file_path="b.txt", content="1")
+    desk.porter.gate.shut()
+    desk.porter.gate.reached.clear()
+    await desk.begin(("write", {"file_path": "b.txt", "content": "2"}))
+    await desk.porter.gate.reached.wait()
+    with pytest.raises(SessionBusy):
+        await ask(desk, path="b.txt")
+    assert (await ask(desk, path="b.txt", dry_run=True)).files[0].outcome == "removed"
+    desk.porter.gate.open()
+    await desk.world.quiet()
+    assert desk.read("b.txt") == b"2"
+    assert (await ask(desk, path="b.txt")).is_done
+    assert desk.read("b.txt") == b"1"

@@ -1,0 +1,202 @@
+"""fetch and download, from a real server on this computer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.events import ToolOutputEvent
+from holdfast.testing.gates import until
+from holdfast.tools.registry import ToolNeeds
+from holdfast.workspace.web import Web
+from tools.desk import Desk
+from workspace.web_server import Visit, WebServer, web_server
+
+PAGE = b"""<html><head><title>T</title><script>bad()</script></head>
+<body><h1>Head</h1><p>Some <b>bold</b> <a href="/x">link</a></p></body></html>"""
+
+
+@pytest.fixture
+async def web() -> AsyncIterator[WebServer]:
+    async with web_server() as server:
+        server.page("/page", PAGE)
+        server.page("/data.json", b'{"a": [1]}', "application/json")
+        server.page("/file.bin", bytes(range(256)) * 1_000, "application/octet-stream")
+        yield server
+
+
+async def test_a_page_is_read_as_markdown_text_or_source(desk: Desk, web: WebServer) -> None:
+    url = f"{web.url}/page"
+    markdown = (await desk.does("fetch", url=url, format="markdown")).content
+    assert "# Head" in markdown
+    assert "**bold** [link](/x)" in markdown
+    assert "bad()" not in markdown
+    text = (await desk.does("fetch", url=url, format="text")).content
+    assert "Some bold link" in text
+    assert "<h1>Head</h1>" in (await desk.does("fetch", url=url, format="html")).content
+    assert (await desk.does("fetch", url=f"{web.url}/data.json")).content == '{"a": [1]}'
+    assert web.visits[0].headers["user-agent"].startswith("holdfast/")
+
+
+async def test_somebody_is_asked_before_anything_is_sent(desk: Desk, web: WebServer) -> None:
+    """And told that it is no place of the open internet."""
+    desk.porter.refuses = lambda _: True
+    assert "denied" in await desk.fails("fetch", url=f"{web.url}/page", format="text", timeout=7)
+    assert "denied" in await desk.fails("download", url=f"{web.url}/page", file_path="x")
+    assert web.visits == []
+    fetch, download = desk.porter.asked
+    assert (fetch.tool, fetch.action, fetch.path) == ("fetch", "fetch", str(desk.root))
+    assert fetch.params == {"url": f"{web.url}/page", "format": "text", "timeout": 7}
+    assert "this computer (127.0.0.1)" in fetch.description
+    assert (download.action, download.path) == ("download", str(desk.root / "x"))
+    assert download.params == {"url": f"{web.url}/page", "file_path": str(desk.root / "x"), "timeout": 300}
+
+
+async def test_a_name_that_leads_to_a_private_place_is_asked_about_again(project: Path, web: WebServer) -> None:
+    """Nobody could see it in the name; it is resolved once, and the address that was judged is the one asked."""
+    resolved: list[str] = []
+
+    async def resolve(host: str, _: int) -> Sequence[str]:
+        resolved.append(host)
+        return ["127.0.0.1"]
+
+    desk = await Desk(project).open(ToolNeeds(web=Web(resolve)))
+    url = f"http://innocent.example:{web.port}/page"
+    desk.porter.refuses = lambda permit: "this computer" in permit.description
+    assert "denied" in await desk.fails("fetch", url=url)
+    first, second = desk.porter.asked
+    assert "internet" not in first.description
+    assert "this computer (127.0.0.1)" in second.description
+    assert web.visits == []
+    desk.porter.refuses = lambda _: False
+    assert "# Head" in (await desk.does("fetch", url=url)).content
+    assert resolved == ["innocent.example"] * 2
+    assert web.visits[0].headers["host"] == f"innocent.example:{web.port}"
+
+
+async def test_redirects_are_followed_and_told(desk: Desk, web: WebServer) -> None:
+    web.redirect("/one", "/two")
+    web.redirect("/two", f"{web.url}/page")
+    result = await desk.does("fetch", url=f"{web.url}/one")
+    assert f"redirected to {web.url}/page" in result.content
+    web.redirect("/loop", "/loop")
+    assert "more than 10 times" in await desk.fails("fetch", url=f"{web.url}/loop")
+    web.redirect("/file", "file:///etc/passwd")
+    assert "Only http" in await desk.fails("fetch", url=f"{web.url}/file")
+
+
+async def test_a_redirect_to_a_private_place_is_asked_about(desk: Desk, web: WebServer) -> None:
+    """The page is public, and reached by the user's proxy; where it leads is not."""
+    web.redirect("http://public.example/go", f"{web.url}/page")
+    desk.environment["http_proxy"] = web.url
+    desk.porter.refuses = lambda permit: "this computer" in permit.description
+    assert "denied" in await desk.fails("fetch", url="http://public.example/go")
+    asked = [str(permit.params["url"]) for permit in desk.porter.asked]
+    assert asked == ["http://public.example/go", f"{web.url}/page"]
+    assert [visit.path for visit in web.visits] == ["http://public.example/go"]
+    desk.porter.refuses = lambda _: False
+    assert "# Head" in (await desk.does("fetch", url="http://public.example/go")).content
+    assert web.visits[-1].path == "/page"
+
+
+async def test_what_cannot_be_fetched_is_explained(desk: Desk, web: WebServer) -> None:
+    assert "status 404" in await desk.fails("fetch", url=f"{web.url}/none")
+    assert "download" in await desk.fails("fetch", url=f"{web.url}/file.bin")
+    for url, says in (
+        ("ftp://example.org", "Only http"),
+        ("example.org", "Only http"),
+        ("https://", "no host"),
+        ("http://a b/", "spaces"),
+        ("http://user:pw@example.org/", "password"),
+        ("http://[::1/", "not one"),
+    ):
+        assert says in await desk.fails("fetch", url=url), url
+    free = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = free.sockets[0].getsockname()[1]
+    free.close()
+    await free.wait_closed()
+    assert "could not be asked" in await desk.fails("fetch", url=f"http://127.0.0.1:{port}/")
+
+
+async def test_long_pages_are_cut(desk: Desk, web: WebServer) -> None:
+    web.page("/long", "é".encode() * 100_000, "text/plain; charset=utf-8")
+    result = await desk.does("fetch", url=f"{web.url}/long", format="text")
+    assert "cut: only the first 102,400 bytes" in result.content
+    assert result.content.count("é") == 51_200
+
+
+async def test_other_character_sets_are_understood(desk: Desk, web: WebServer) -> None:
+    web.page("/latin", "Grüße".encode("latin-1"), "text/plain; charset=iso-8859-1")
+    assert (await desk.does("fetch", url=f"{web.url}/latin")).content == "Grüße"
+    web.page("/odd", b"x", "text/plain; charset=nonsense")
+    assert (await desk.does("fetch", url=f"{web.url}/odd")).content == "x"
+
+
+async def test_a_page_that_never_ends_is_given_up(desk: Desk, web: WebServer) -> None:
+    web.endless("/endless")
+    assert "within 1 s" in await desk.fails("fetch", url=f"{web.url}/endless", timeout=1)
+    await web.left.wait()
+
+
+@pytest.mark.parametrize("tool", ["fetch", "download"])
+async def test_a_cancel_closes_the_connection(desk: Desk, web: WebServer, tool: str) -> None:
+    web.endless("/endless")
+    arguments = {"url": f"{web.url}/endless"} | ({"file_path": "new/x"} if tool == "download" else {})
+    run = await desk.begin((tool, dict(arguments)))
+    await web.gate.reached.wait()
+    await desk.world.cancel()
+    await desk.world.quiet()
+    assert desk.world.end_of(run).outcome == "cancelled"
+    await web.left.wait()
+    await until(lambda: desk.names() == ["a.txt"])
+    assert not (desk.root / "new").exists()
+
+
+# download
+
+
+async def test_a_file_is_saved_whole(desk: Desk, web: WebServer) -> None:
+    result = await desk.does("download", url=f"{web.url}/file.bin", file_path="deep/file.bin")
+    assert desk.read("deep/file.bin") == bytes(range(256)) * 1_000
+    assert "256,000 bytes" in result.content
+    assert desk.names() == ["a.txt", "deep/file.bin"]
+
+
+async def test_a_download_overwrites_nothing(desk: Desk, web: WebServer) -> None:
+    assert "exists already" in await desk.fails("download", url=f"{web.url}/page", file_path="a.txt")
+    assert web.visits == []
+
+
+async def test_large_files_are_refused(project: Path, web: WebServer) -> None:
+    desk = await Desk(project).open(ToolNeeds(download_limit=1_000))
+    assert "256,000 bytes" in await desk.fails("download", url=f"{web.url}/file.bin", file_path="x")
+
+    async def silent(visit: Visit) -> None:
+        await visit.begin(200, ("Transfer-Encoding: chunked",))
+        for _ in range(20):
+            await visit.send(b"64\r\n" + b"x" * 100 + b"\r\n")
+        await visit.send(b"0\r\n\r\n")
+
+    web.pages["/silent"] = silent
+    assert "larger than 1,000" in await desk.fails("download", url=f"{web.url}/silent", file_path="x")
+    assert desk.names() == ["a.txt"]
+
+
+async def test_a_download_that_breaks_off_leaves_nothing(desk: Desk, web: WebServer) -> None:
+    async def broken(visit: Visit) -> None:
+        await visit.begin(200, ("Content-Length: 1000",))
+        await visit.send(b"half")
+
+    web.pages["/broken"] = broken
+    assert "broke off" in await desk.fails("download", url=f"{web.url}/broken", file_path="x/y")
+    assert "status 404" in await desk.fails("download", url=f"{web.url}/none", file_path="x/y")
+    assert desk.names() == ["a.txt"]
+    assert not (desk.root / "x").exists()
+
+
+async def test_progress_is_told(desk: Desk, web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.tools.download._PAUSE", -1.0)
+    await desk.does("download", url=f"{web.url}/file.bin", file_path="x")
+    said = [event.payload.text for _, event in desk.world.tape.events if isinstance(event, ToolOutputEvent)]
+    assert "256,000 of 256,000 bytes\n" in said

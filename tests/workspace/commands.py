@@ -1,0 +1,33 @@
+"""What tests of commands share."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from holdfast.workspace.guard import Containment, Guard, TreeEnd
+from holdfast.workspace.process import Confine, Launch, Processes
+
+__all__ = ["guarded", "line", "run_line"]
+
+
+def line(text: str, cwd: Path | str = "/", *, linger: float | None = 0.25) -> Launch:
+    """A line for bash, with little in its environment."""
+    return Launch(("/bin/bash", "-c", text), str(cwd), {"PATH": os.environ["PATH"]}, linger)
+
+
+async def run_line(processes: Processes, text: str, cwd: Path | str = "/") -> tuple[str, str, TreeEnd]:
+    """What a line says on stdout and stderr, and how it ended."""
+    running, end = await processes.run(line(text, cwd))
+    return running.stdout.shown(), running.stderr.shown(), end
+
+
+@asynccontextmanager
+async def guarded(
+    spills: Path, containment: Containment = "auto", *, sandbox: Confine | None = None, grace: float = 2.0
+) -> AsyncIterator[Processes]:
+    guard = Guard(containment)
+    try:
+        yield Processes(guard, spills, sandbox=sandbox, grace=grace)
+    finally:
+        await guard.close()

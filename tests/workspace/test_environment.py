@@ -1,0 +1,77 @@
+"""What a command gets to see: real processes are asked."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.workspace.environment import command_environment
+from holdfast.workspace.shell_call import Shell
+from workspace.commands import guarded
+
+CANARY = "canary-4f1d2c"
+
+
+def test_of_the_server_only_what_is_needed() -> None:
+    server = {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "HOME": "/h",
+        "HOLDFAST_TOKEN": CANARY,
+        "ANTHROPIC_API_KEY": CANARY,
+        "AWS_SECRET_ACCESS_KEY": CANARY,
+        "DATABASE_URL": CANARY,
+    }
+    env = command_environment(server, {}, cwd="/w")
+    assert {"PATH": "/bin", "LC_ALL": "C", "HOME": "/h", "PWD": "/w"}.items() <= env.items()
+    assert CANARY not in str(env)
+
+
+def test_of_the_client_everything_but_ours_and_what_is_withheld() -> None:
+    client = {
+        "PATH": "/client",
+        "DATABASE_URL": "postgres://mine",
+        "HOLDFAST_SOCKET": CANARY,
+        "HOLDFAST_DATA_DIR": "/data",
+        "HOLDFAST_RUN": "forged",
+        "OPENAI_API_KEY": CANARY,
+        "OTHER_NAME": f"prefix {CANARY} suffix",
+        "FORCE_COLOR": "1",
+    }
+    env = command_environment({}, client, cwd="/w", withheld={"OPENAI_API_KEY"}, secrets=[CANARY])
+    assert env["PATH"] == "/client"
+    assert env["DATABASE_URL"] == "postgres://mine"
+    assert CANARY not in str(env)
+    assert not {"FORCE_COLOR", "HOLDFAST_DATA_DIR", "HOLDFAST_SOCKET", "HOLDFAST_RUN"} & env.keys()
+
+
+def test_a_short_secret_does_not_empty_the_environment() -> None:
+    assert command_environment({}, {"A": "banana"}, cwd="/", secrets=["", "a"])["A"] == "banana"
+
+
+@pytest.mark.parametrize("name", ["BASH_ENV", "ENV", "BASH_FUNC_git%%", "IFS", "SHELLOPTS", "PS4", "A=B", ""])
+def test_what_would_change_the_meaning_of_a_line_is_dropped(name: str) -> None:
+    assert name not in command_environment({name: "x"}, {name: "x"}, cwd="/")
+
+
+def test_nobody_is_asked_and_nothing_is_paged() -> None:
+    env = command_environment({}, {"PAGER": "less", "GIT_EDITOR": "vi", "TERM": "xterm"}, cwd="/")
+    told = {"HOLDFAST": "1", "AGENT": "holdfast", "AI_AGENT": "holdfast", "PAGER": "cat", "GIT_PAGER": "cat"}
+    quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "TERM": "dumb", "NO_COLOR": "1"}
+    assert (told | quiet).items() <= env.items()
+    assert env["PATH"]
+
+
+async def test_no_canary_reaches_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R12: neither by its environment, nor by that of the processes above it that it can see."""
+    monkeypatch.setenv("HOLDFAST_TOKEN", CANARY)
+    monkeypatch.setenv("SOME_PROVIDER_KEY", CANARY)
+    (tmp_path / "rc").write_text(f"echo {CANARY}\n")
+    client = {"HOLDFAST_SOCKET": CANARY, "KEY": CANARY, "MINE": "yes", "BASH_ENV": str(tmp_path / "rc"), **os.environ}
+    async with guarded(tmp_path / "spills") as processes:
+        shell = Shell(processes, lambda: (["SOME_PROVIDER_KEY"], [CANARY]))
+        line = "env; cat /proc/$PPID/environ /proc/1/environ /proc/$PPID/cmdline | tr '\\0' '\\n'"
+        result = await shell.call(line, str(tmp_path), client)
+    assert "MINE=yes" in result.output
+    assert "HOLDFAST_RUN=" in result.output
+    assert CANARY not in result.output

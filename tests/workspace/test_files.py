@@ -1,0 +1,207 @@
+"""Places on a real disk: no link leads astray, no write is half done."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.errors import ToolError
+from holdfast.workspace import files
+from holdfast.workspace.drafts import Draft
+from holdfast.workspace.files import locate, look, opened, read
+
+
+def write(path: Path, data: bytes, root: Path) -> None:
+    place = locate(str(root), str(path))
+    old = None
+    if look(place) is not None:
+        old = read(place, 1_000_000).status
+    put(Draft(place, old), data)
+
+
+def put(draft: Draft, data: bytes) -> None:
+    try:
+        draft.open()
+        draft.add(data)
+        draft.finish()
+        draft.put()
+    finally:
+        draft.give_up()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_place_is_real(tmp_path: Path) -> None:
+    (tmp_path / "root" / "sub").mkdir(parents=True)
+    os.symlink(tmp_path / "root", tmp_path / "way")
+    os.symlink("..", tmp_path / "root" / "sub" / "up")
+    place = locate(str(tmp_path / "way"), "sub/up/sub/x")
+    assert place.path == str(tmp_path / "root/sub/x")
+    assert place.is_inside
+    assert place.name == "sub/up/sub/x (which is sub/x)"
+    assert not locate(str(tmp_path / "root"), "sub/up/../y").is_inside
+    assert locate(str(tmp_path / "root"), "./sub//x").name == "./sub//x"
+
+
+@pytest.mark.parametrize("which", ["directory", "file"])
+def test_a_link_that_comes_in_between_is_not_followed(tmp_path: Path, which: str) -> None:
+    """The path was judged; then somebody puts a link there."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root / "sub", outside):
+        folder.mkdir(parents=True)
+        (folder / "x").write_bytes(b"mine" if folder != outside else b"secret")
+    place = locate(str(root), "sub/x")
+    status = read(place, 100).status
+    if which == "directory":
+        (root / "sub").rename(root / "moved")
+        os.symlink(outside, root / "sub")
+    else:
+        (root / "sub" / "x").unlink()
+        os.symlink(outside / "x", root / "sub" / "x")
+    with pytest.raises(ToolError), opened(place):
+        pass
+    with pytest.raises(ToolError):
+        put(Draft(place, status), b"gotcha")
+    assert (outside / "x").read_bytes() == b"secret"
+    assert sorted(os.listdir(outside)) == ["x"]
+
+
+def test_a_directory_that_was_moved_away_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was opened inside and is outside now: the file in it is not the one that was judged."""
+    (tmp_path / "root" / "sub").mkdir(parents=True)
+    (tmp_path / "root" / "sub" / "x").write_bytes(b"x")
+    place = locate(str(tmp_path / "root"), "sub/x")
+    real = files._check_still_there
+
+    def check(handle: int, folder: str) -> None:
+        (tmp_path / "root" / "sub").rename(tmp_path / "away")
+        real(handle, folder)
+
+    monkeypatch.setattr(files, "_check_still_there", check)
+    with pytest.raises(ToolError, match="changed while"), opened(place):
+        pass
+
+
+def test_a_file_is_whole_at_every_moment(tmp_path: Path) -> None:
+    """Readers see the old content or the new one, never a part."""
+    path = tmp_path / "f"
+    contents = {bytes([65 + number]) * 200_000 for number in range(20)}
+    path.write_bytes(min(contents))
+    seen: set[bytes] = set()
+    done = threading.Event()
+
+    def look_often() -> None:
+        while not done.is_set():
+            seen.add(path.read_bytes())
+
+    reader = threading.Thread(target=look_often)
+    reader.start()
+    for content in sorted(contents):
+        write(path, content, tmp_path)
+    done.set()
+    reader.join()
+    assert seen <= contents
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_change_at_the_last_moment_wins(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    place = locate(str(tmp_path), "f")
+    draft = Draft(place, read(place, 100).status)
+    draft.open()
+    draft.add(b"new")
+    draft.finish()
+    path.write_bytes(b"somebody else")
+    with pytest.raises(ToolError, match="somebody else"):
+        draft.put()
+    draft.give_up()
+    assert path.read_bytes() == b"somebody else"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize("appears", [True, False])
+def test_a_new_file_overwrites_nobody(tmp_path: Path, appears: bool) -> None:
+    draft = Draft(locate(str(tmp_path), "a/b/f"), None)
+    draft.open()
+    draft.add(b"new")
+    draft.finish()
+    if appears:
+        (tmp_path / "a/b/f").write_bytes(b"other")
+        with pytest.raises(ToolError, match="somebody else"):
+            draft.put()
+    draft.give_up()
+    assert not list(tmp_path.rglob(".holdfast*"))
+    assert (tmp_path / "a").exists() is appears
+
+
+def test_nothing_is_left_open(tmp_path: Path) -> None:
+    before = open_files()
+    write(tmp_path / "x/y", b"1", tmp_path)
+    write(tmp_path / "x/y", b"2", tmp_path)
+    (tmp_path / "d").mkdir()
+    for name in ("nothing", "d", "x/y/z"):
+        with pytest.raises(ToolError), opened(locate(str(tmp_path), name)):
+            pass
+    Draft(locate(str(tmp_path), "q"), None).give_up()
+    assert open_files() == before
+
+
+def test_mode_and_labels_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    path.chmod(0o2750)
+    has_labels = True
+    try:
+        os.setxattr(path, "user.note", b"kept")
+    except OSError:
+        has_labels = False
+    write(path, b"new", tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o2750
+    assert not has_labels or os.getxattr(path, "user.note") == b"kept"
+
+
+def test_a_new_file_is_made_as_the_user_makes_files(tmp_path: Path) -> None:
+    mask = os.umask(0o027)
+    try:
+        write(tmp_path / "f", b"x", tmp_path)
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o640
+
+
+def test_no_link_on_the_way_is_followed_wherever_the_system_tells_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every system can say where an open directory is: the walk alone must hold."""
+    (tmp_path / "root" / "sub").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x").write_bytes(b"secret")
+    place = locate(str(tmp_path / "root"), "sub/x")
+    (tmp_path / "root" / "sub").rmdir()
+    os.symlink(tmp_path / "outside", tmp_path / "root" / "sub")
+    monkeypatch.setattr(files, "_check_still_there", lambda *_: None)
+    with pytest.raises(ToolError), opened(place):
+        pass
+
+
+def test_what_is_no_plain_file_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a device can act, and opening a pipe wakes whoever waits at its other end."""
+    os.mkfifo(tmp_path / "pipe")
+    place = locate(str(tmp_path), "pipe")
+    names: list[object] = []
+    real = os.open
+
+    def watched(path: str, *arguments: int, dir_fd: int | None = None) -> int:
+        names.append(path)
+        return real(path, *arguments, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", watched)
+    with pytest.raises(ToolError, match="a pipe"), opened(place):
+        pass
+    assert names
+    assert "pipe" not in names

@@ -1,0 +1,222 @@
+"""The guard and its trees: starting, stopping, and what happens when one of them is shot."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from holdfast.testing.hostile import new_token, start_shape, survivors
+from holdfast.workspace.guard import CannotStart, Command, Containment, Guard, Tree
+from holdfast.workspace.process import Processes
+from holdfast.workspace.process_child import GuardedSpawn
+from workspace.commands import guarded, line, run_line
+
+
+@pytest.fixture(params=["namespace", "tree"])
+async def guard(request: pytest.FixtureRequest) -> AsyncIterator[Guard]:
+    containment: Containment = request.param
+    guard = Guard(containment)
+    yield guard
+    await guard.close()
+
+
+def spawn(guard: Guard, text: str, *, linger: float | None = 0.25, cwd: str = "/") -> Tree:
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        env = {"PATH": os.environ["PATH"]}
+        return guard.spawn(Command(("/bin/bash", "-c", text), cwd, env, linger), null, null, null)
+    finally:
+        os.close(null)
+
+
+@pytest.mark.parametrize(("text", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill $$", 143)])
+async def test_it_tells_the_exit_code(guard: Guard, text: str, code: int) -> None:
+    tree = spawn(guard, text)
+    assert await tree.exited == code
+    end = await tree.gone
+    assert (end.code, end.was_killed, end.left, end.error) == (code, False, (), "")
+
+
+async def test_it_tells_why_something_cannot_be_started(guard: Guard) -> None:
+    missing = Command(("/nothing/here",), "/", {})
+    null = os.open(os.devnull, os.O_RDWR)
+    tree = guard.spawn(missing, null, null, null)
+    os.close(null)
+    assert "/nothing/here could not be started: No such file" in (await tree.gone).error
+    assert "could not be started" in (await spawn(guard, "true", cwd="/nothing/here").gone).error
+
+
+async def test_what_a_command_leaves_behind_is_stopped(guard: Guard) -> None:
+    """C-53."""
+    token = new_token()
+    tree = spawn(guard, f"setsid sleep {token} & sleep {token} & exit 3", linger=0.02)
+    end = await tree.gone
+    assert (end.code, end.was_killed) == (3, True)
+    assert not survivors(token)
+
+
+async def test_what_is_just_leaving_is_waited_for(guard: Guard) -> None:
+    end = await spawn(guard, "cat < <(:) & exit 0", linger=30).gone
+    assert (end.code, end.was_killed) == (0, False)
+
+
+async def test_a_tree_may_be_kept_longer_than_its_command(guard: Guard) -> None:
+    token = new_token()
+    tree = spawn(guard, f"sleep {token} & exit 3", linger=30)
+    tree.keep(None)
+    assert await tree.exited == 3
+    while not survivors(token):  # noqa: ASYNC110
+        # In the middle of becoming `sleep` it has no command line.
+        await asyncio.sleep(0)
+    assert not tree.gone.done()
+    tree.keep(0)
+    assert (await tree.gone).was_killed
+    assert not survivors(token)
+
+
+async def test_asking_again_makes_it_sooner(guard: Guard, tmp_path: Path) -> None:
+    watched = await start_shape(Processes(guard, tmp_path), "deaf to all")
+    watched.running.stop(3_000)
+    assert (await watched.stop(0)).was_killed
+    watched.running.stop(0)
+
+
+async def test_a_command_may_end_well_within_its_grace(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as processes:
+        said = asyncio.Event()
+        text = "trap 'echo bye; exit 4' INT; echo ready; while :; do sleep 0.01; done"
+        running = processes.start(line(text), say=lambda text: said.set() if "ready" in text else None)
+        await said.wait()
+        end = await running.stopped(1_000)
+    assert (end.code, end.was_killed) == (4, False)
+    assert running.stdout.shown() == "ready\nbye\n"
+
+
+async def test_what_is_deaf_to_an_interrupt_gets_a_termination(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as processes:
+        said = asyncio.Event()
+        text = "trap '' INT; trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.01; done"
+        running = processes.start(line(text), say=lambda text: said.set() if "ready" in text else None)
+        await said.wait()
+        end = await running.stopped(3)
+    assert (end.code, running.stdout.shown()) == (5, "ready\nbye\n")
+
+
+async def test_many_at_once(guard: Guard) -> None:
+    trees = [spawn(guard, f"exit {number}") for number in range(40)]
+    assert [await tree.exited for tree in trees] == list(range(40))
+
+
+async def test_a_long_environment_goes_through(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as processes:
+        launch = line('echo "${#LONG}"; echo "$ODD"')
+        env = {**launch.env, "LONG": "x" * 100_000, "ODD": "a\udcff€", **{f"N{n}": "y" * 9_000 for n in range(100)}}
+        runnings = [processes.start(type(launch)(launch.argv, "/", env)) for _ in range(4)]
+        for running in runnings:
+            await running.until_ended()
+            assert running.stdout.shown() == "100000\na�€\n"
+
+
+async def test_in_a_namespace_a_command_sees_only_itself(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as processes:
+        if await processes.guard.ready() == "namespace":
+            stdout, _, _ = await run_line(processes, "echo $$ $PPID; ls -d /proc/[0-9]* | wc -l")
+            assert stdout.split()[:2] == ["2", "1"]
+            assert int(stdout.split()[2]) < 10
+
+
+async def test_without_one_it_sees_others(tmp_path: Path) -> None:
+    async with guarded(tmp_path, "tree") as processes:
+        assert await processes.guard.ready() == "tree"
+        assert (await run_line(processes, f"kill -0 {os.getpid()} && echo seen"))[0] == "seen\n"
+
+
+# When somebody shoots
+
+
+async def test_a_command_that_kills_its_keeper_gains_nothing(tmp_path: Path) -> None:
+    """In a namespace the keeper is out of its reach; elsewhere what is left comes to the guard."""
+    for containment in ("namespace", "tree"):
+        token = new_token()
+        async with guarded(tmp_path, containment) as processes:
+            running = processes.start(line(f"setsid sleep {token} & sleep {token} & kill -9 $PPID; exit 3"))
+            await running.until_ended()
+            assert not survivors(token)
+            assert (await run_line(processes, "echo again"))[0] == "again\n"
+
+
+async def test_a_guard_that_is_killed_takes_its_trees_along_and_is_replaced(tmp_path: Path) -> None:
+    for containment in ("namespace", "tree"):
+        async with guarded(tmp_path, containment) as processes:
+            shapes = [
+                await start_shape(processes, shape) for shape in ("own session", "deaf to all", "cleaned environment")
+            ]
+            first = processes.guard.process_id
+            os.kill(first, signal.SIGKILL)
+            for watched in shapes:
+                await watched.running.until_ended()
+                assert not survivors(watched.token)
+            assert (await run_line(processes, "echo again"))[0] == "again\n"
+            assert processes.guard.process_id not in {0, first}
+
+
+async def test_guard_and_keepers_killed_together_leave_nothing(tmp_path: Path) -> None:
+    """Only the mark in their environment tells whose they were."""
+    async with guarded(tmp_path, "tree") as processes:
+        token = new_token()
+        running = processes.start(line(f"setsid sleep {token} & echo ready; wait"))
+        while "ready" not in running.stdout.output.held:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        guard = processes.guard.process_id
+        keepers = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()  # noqa: ASYNC240
+        assert keepers
+        for process in (guard, *map(int, keepers)):
+            os.kill(process, signal.SIGKILL)
+        await running.until_ended()
+        assert not survivors(token)
+
+
+async def test_closing_kills_what_runs(tmp_path: Path) -> None:
+    guard = Guard()
+    processes = Processes(guard, tmp_path)
+    watched = await start_shape(processes, "deaf to all")
+    process = guard.process_id
+    await guard.close()
+    assert not survivors(watched.token)
+    assert (await watched.running.until_ended()).was_killed
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    with pytest.raises(CannotStart):
+        processes.start(line("true"))
+
+
+def test_it_works_on_the_loop_of_the_server(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with guarded(tmp_path) as processes:
+            stdout, stderr, end = await run_line(processes, "seq 100000 | tail -n 1; echo e >&2; exit 3")
+            assert (stdout, stderr, end.code) == ("100000\n", "e\n", 3)
+            await (await start_shape(processes, "respawner")).stop(0.05)
+            child = await GuardedSpawn(processes.guard)(["cat"], "/", {"PATH": os.environ["PATH"]}, has_input=True)
+            assert child.stdin is not None
+            child.stdin.write(b"x\n")
+            assert await child.stdout.readline() == b"x\n"
+            child.stdin.close()
+            assert await child.wait() == 0
+
+    uvloop.run(story())
+
+
+async def test_nothing_is_left_open(tmp_path: Path) -> None:
+    """R11: descriptors are back where they were."""
+    async with guarded(tmp_path) as processes:
+        await run_line(processes, "true")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            await run_line(processes, "echo x; echo y >&2")
+        running = processes.start(line("sleep 1000"))
+        await running.stopped(0)
+        assert len(os.listdir("/proc/self/fd")) == before

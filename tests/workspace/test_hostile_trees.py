@@ -1,0 +1,100 @@
+"""Nothing survives a cancel, or the server (R4): real processes that do all they can to stay."""
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.hostile import SHAPES, Watched, start_shape, survivors, try_tree
+from holdfast.workspace.guard import Containment, Guard
+from holdfast.workspace.process import Processes
+
+TIMES = 20
+SIDE_BY_SIDE = 5
+SHORT, DEFAULT = 0.1, 2.0
+
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from holdfast.testing.hostile import SHAPES, start_shape
+from holdfast.workspace.guard import Guard
+from holdfast.workspace.process import Processes
+
+async def main():
+    guard = Guard(sys.argv[1])
+    processes = Processes(guard, Path(sys.argv[2]))
+    for shape in sorted(SHAPES, key=lambda shape: "loop" in shape or "chain" in shape):
+        print((await start_shape(processes, shape)).token)
+    print(guard.process_id, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(params=["namespace", "tree"])
+async def processes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Processes]:
+    """With a PID namespace, if there can be one, and without."""
+    containment: Containment = request.param
+    guard = Guard(containment)
+    yield Processes(guard, tmp_path)
+    await guard.close()
+
+
+async def start_and_stop(processes: Processes, shape: str, grace: float) -> None:
+    watched = await start_shape(processes, shape)
+    await watched.stop(grace)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_no_shape_survives_a_short_grace(processes: Processes, shape: str) -> None:
+    """R4, C-53: also if it left its group, holds stdout, hears no signal or starts others for ever."""
+    for _ in range(TIMES // SIDE_BY_SIDE):
+        async with asyncio.TaskGroup() as group:
+            for _ in range(SIDE_BY_SIDE):
+                group.create_task(start_and_stop(processes, shape, SHORT))
+
+
+async def test_no_shape_survives_the_default_grace(processes: Processes) -> None:
+    async with asyncio.TaskGroup() as group:
+        for shape in SHAPES:
+            group.create_task(start_and_stop(processes, shape, DEFAULT))
+
+
+async def test_no_shape_survives_that_is_stopped_before_it_is_ready(processes: Processes) -> None:
+    for watched in [Watched(processes, shape) for shape in SHAPES]:
+        await watched.stop(0)
+
+
+@pytest.mark.parametrize("containment", ["namespace", "tree"])
+def test_no_shape_survives_the_server(tmp_path: Path, containment: str) -> None:
+    """R4, C-55: the server is killed, nobody tells the guard, and everything is gone when the guard is."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, containment, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        with server.stdout:
+            tokens = [server.stdout.readline().strip() for _ in SHAPES]
+            guard = os.pidfd_open(int(server.stdout.readline()))
+        for token in tokens:
+            # Those that turn into something else all the time may be overlooked by one look.
+            while not survivors(token):
+                os.sched_yield()
+    finally:
+        server.kill()
+        server.wait()
+    gone = select.poll()
+    gone.register(guard, select.POLLIN)
+    assert gone.poll(30_000), "the guard is still there"
+    os.close(guard)
+    assert [left for token in tokens for left in survivors(token)] == []
+
+
+def test_a_trial_for_the_long_run() -> None:
+    try_tree(7)

@@ -1,0 +1,95 @@
+"""What is kept of an output, and what is shown of it."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.workspace.output import SHOWN, Output, shorten
+
+TEXT = "aä€🙂\r\n\x1b[31mred\x1b[0m\n"
+
+
+@given(st.text(max_size=300), st.lists(st.integers(0, 1_200), max_size=8))
+def test_a_character_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
+    data = text.encode("utf-8", "replace")
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    output = Output()
+    heard = "".join(output.feed(data[a:b]) for a, b in pairwise(places)) + output.finish()
+    assert heard == output.held == data.decode()
+    assert output.size == len(heard)
+
+
+def test_every_byte_by_itself_is_the_same_as_all_at_once() -> None:
+    output = Output()
+    heard = [output.feed(bytes([byte])) for byte in TEXT.encode()]
+    assert "".join(heard) == output.held == TEXT
+    assert "�" not in output.held
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(b"a\xffb", "a�b"), (b"\xe2\x82", "�"), (b"ok\xf0\x9f", "ok�"), (b"\xe2\x82\xac", "€")],
+)
+def test_what_is_not_utf_8_is_replaced(data: bytes, text: str) -> None:
+    output = Output()
+    heard = output.feed(data) + output.finish()
+    assert heard == output.shown() == text
+    assert output.finish() == ""
+
+
+@given(st.integers(1, 50), st.lists(st.text(alphabet="ab\n€", max_size=40), max_size=30))
+def test_head_and_tail_are_kept_and_the_rest_is_counted(held: int, pieces: list[str]) -> None:
+    output = Output(held)
+    for piece in pieces:
+        output.feed(piece.encode())
+    text = "".join(pieces)
+    assert output.size == len(text)
+    assert output.is_whole == (output.held == text)
+    assert len(output.held) <= 3 * held + 40
+    assert output.held.startswith(text[:held])
+    assert output.held.endswith(text[-held:] if len(text) >= 2 * held else "")
+    if not output.is_whole:
+        half = held // 2 if held > 1 else 0
+        shown = output.shown(2 * half)
+        assert shown == shorten(text, 2 * half) or half == 0
+
+
+def test_what_is_short_is_shown_whole() -> None:
+    text = "x" * SHOWN
+    output = Output()
+    output.feed(text.encode())
+    assert output.shown() == text == shorten(text)
+
+
+def test_what_is_long_is_cut_in_the_middle() -> None:
+    text = "".join(f"line {number}\n" for number in range(10_000))
+    output = Output()
+    output.feed(text.encode())
+    shown = output.shown()
+    half = SHOWN // 2
+    first, last = shown[:half], shown[-half:]
+    missing = 10_000 - first.count("\n") - last.count("\n")
+    assert text.startswith(first)
+    assert text.endswith(last)
+    assert shown[half:-half] == f"\n\n... [{missing} lines truncated] ...\n\n"
+    assert shown == shorten(text)
+
+
+def test_memory_is_bounded_whatever_comes() -> None:
+    output = Output(1_000)
+    for _ in range(10_000):
+        output.feed(b"abcdefg\n" * 10)
+    assert output.size == 800_000
+    assert len(output.held) < 3_500
+    assert "lines truncated" in output.shown(500)
+
+
+def test_many_small_pieces_become_few() -> None:
+    output = Output(10_000)
+    for _ in range(50_000):
+        output.feed(b"a")
+    assert output.size == 50_000
+    assert output.held == "a" * len(output.held)
+    assert 20_000 <= len(output.held) <= 21_024

@@ -1,0 +1,187 @@
+"""Commands as they run: what they say, live and in the end, and how a cancel leaves nothing of them."""
+
+import asyncio
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.gates import start
+from holdfast.testing.hostile import new_token, survivors
+from holdfast.workspace.output import SHOWN
+from holdfast.workspace.process import _Channel, _Live
+from holdfast.workspace.process_spill import Spills
+from workspace.commands import guarded, line, run_line
+
+
+async def test_both_streams_are_kept_apart(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as processes:
+        stdout, stderr, end = await run_line(processes, "echo out; echo err >&2; exit 2", tmp_path)
+    assert (stdout, stderr, end.code) == ("out\n", "err\n", 2)
+
+
+async def test_there_is_no_input(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as processes:
+        stdout, _, end = await run_line(processes, "cat; read x; echo $?")
+    assert (stdout, end.code) == ("1\n", 0)
+
+
+async def test_no_descriptor_of_ours_reaches_a_command(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as processes:
+        stdout, _, _ = await run_line(processes, "ls /proc/self/fd")
+    assert stdout.split() == ["0", "1", "2", "3"], "the fourth is the directory being listed"
+
+
+async def test_large_output_blocks_nobody_and_is_in_a_file(tmp_path: Path) -> None:
+    spills = tmp_path / "spills"
+    async with guarded(spills) as processes:
+        stdout, _, end = await run_line(processes, "seq 1 400000; echo end >&2")
+    assert end.code == 0
+    assert stdout.startswith("1\n2\n3\n")
+    assert "lines truncated] ..." in stdout
+    named = re.search(r"399999\n400000\n\n\[All of it is in (\S+): view that file to see more\.\]$", stdout)
+    assert named
+    [file] = spills.iterdir()
+    assert str(file) == named[1]
+    assert file.read_text() == "".join(f"{n}\n" for n in range(1, 400_001))
+    assert len(stdout) < SHOWN + 400
+
+
+async def test_a_file_is_bounded_too(tmp_path: Path) -> None:
+    spills = tmp_path / "spills"
+    async with guarded(spills) as processes:
+        stdout, _, end = await run_line(processes, "head -c 40000000 /dev/zero | tr '\\0' x; echo; echo last")
+    assert end.code == 0
+    assert "Its first 16 MiB is in" in stdout
+    assert "\nlast\n" in stdout
+    [file] = spills.iterdir()
+    assert file.stat().st_size < 17_000_000
+    assert file.read_bytes().endswith(b"x\n[The rest was not kept.]\n")
+    assert file.stat().st_mode & 0o077 == 0 or spills.stat().st_mode & 0o077 == 0
+
+
+async def test_short_output_makes_no_file(tmp_path: Path) -> None:
+    async with guarded(tmp_path / "spills") as processes:
+        await run_line(processes, f"head -c {SHOWN} /dev/zero | tr '\\0' x")
+    assert not (tmp_path / "spills").exists()
+
+
+def test_old_files_make_room(tmp_path: Path) -> None:
+    spills = Spills(tmp_path)
+    for number in range(70):
+        file = spills.new("out")
+        file.add(str(number))
+        file.close()
+        assert file.path is not None
+        os.utime(file.path, ns=(number, number))
+    texts = {file.read_text() for file in tmp_path.iterdir()}
+    assert texts == {str(number) for number in range(6, 70)}
+
+
+async def test_a_disk_that_fails_costs_only_the_file(tmp_path: Path) -> None:
+    (tmp_path / "blocked").write_text("")
+    async with guarded(tmp_path / "blocked") as processes:
+        stdout, _, end = await run_line(processes, "seq 1 20000")
+    assert end.code == 0
+    assert "truncated" in stdout
+    assert "view that file" not in stdout
+
+
+async def test_what_is_said_is_heard_while_it_runs(tmp_path: Path) -> None:
+    heard: list[str] = []
+    first = asyncio.Event()
+
+    def say(text: str) -> None:
+        heard.append(text)
+        first.set()
+
+    async with guarded(tmp_path) as processes:
+        go = tmp_path / "go"
+        running = processes.start(line(f"echo first; until [ -e {go} ]; do sleep 0.01; done; printf 'a\\xe2'"), say=say)
+        await first.wait()
+        assert heard == ["first\n"]
+        assert not running.ended.done()
+        go.touch()
+        await running.until_ended()
+    assert "".join(heard) == "first\na�" == running.stdout.shown()
+
+
+async def test_many_lines_are_heard_in_few_pieces_and_not_without_end(tmp_path: Path) -> None:
+    heard: list[str] = []
+    async with guarded(tmp_path) as processes:
+        running = processes.start(line("yes | head -n 2000000"), say=heard.append)
+        await running.until_ended()
+    assert running.stdout.output.size == 4_000_000
+    assert sum(map(len, heard)) < 1_100_000
+    assert len(heard) < 200
+    assert "not shown" in heard[-1]
+
+
+async def test_nobody_hears_what_is_said_after_silence(tmp_path: Path) -> None:
+    heard: list[str] = []
+    async with guarded(tmp_path) as processes:
+        running = processes.start(line("echo x"), say=heard.append)
+        running.go_silent()
+        await running.until_ended()
+    assert heard == []
+    assert running.stdout.shown() == "x\n"
+
+
+async def test_who_holds_stdout_outside_of_the_tree_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """C-53: the other end of the pipe is in our own hands here, and never closed."""
+    token = new_token()
+    async with guarded(tmp_path) as processes:
+        running = processes.start(line(f"echo ready; exec sleep {token}"))
+        while not (found := survivors(token)) or "ready" not in running.stdout.output.held:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        link = f"/proc/{found[0].partition(':')[0]}/fd/1"
+        held = os.open(link, os.O_WRONLY)
+        try:
+            end = await running.stopped(0)
+        finally:
+            os.close(held)
+    assert end.was_killed
+    assert running.stdout.shown() == "ready\n"
+
+
+async def test_what_is_still_in_the_pipe_at_the_end_is_read(tmp_path: Path) -> None:
+    heard: list[str] = []
+    reading, writing = os.pipe()
+    live = _Live(heard.append)
+    channel = _Channel(reading, Spills(tmp_path).new("out"), live)
+    os.write(writing, b"last words\xe2")
+    channel.drain()
+    live.end()
+    assert channel.shown() == "".join(heard) == "last words�"
+    os.close(writing)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+async def test_a_cancel_at_any_point_leaves_nothing(tmp_path: Path, turns: int) -> None:
+    """C-45: before the command exists, while it starts, while it runs."""
+    token = new_token()
+    async with guarded(tmp_path, grace=0.05) as processes:
+        task = start(processes.run(line(f"setsid sleep {token} & trap '' INT; sleep {token}")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not survivors(token)
+
+
+async def test_a_second_cancel_does_not_cut_the_first_short(tmp_path: Path) -> None:
+    token = new_token()
+    ready = asyncio.Event()
+    async with guarded(tmp_path, grace=0.2) as processes:
+        text = f"trap '' INT TERM; echo ready; while :; do sleep {token}; done"
+        task = start(processes.run(line(text), say=lambda _: ready.set()))
+        await ready.wait()
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not survivors(token)

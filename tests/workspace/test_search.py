@@ -1,0 +1,297 @@
+"""The same search in three ways: ripgrep (where it is installed), git, and our own walk."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.errors import ToolError
+from holdfast.testing.gates import start
+from holdfast.workspace.children import find_program, running, spawn, splitted
+from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
+
+WAYS: dict[str, tuple[str, ...]] = {"git": ("git",), "own": ()}
+if shutil.which("rg"):
+    WAYS["rg"] = ("rg",)
+PATH = os.environ["PATH"]
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True)
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+class Place:
+    """A repository to search in, and one way to do it."""
+
+    def __init__(self, root: Path, programs: Sequence[str]) -> None:
+        self.root = root
+        self.searcher = Searcher(programs=programs)
+
+    def put(self, name: str, content: bytes = b"needle\n", *, age: int = 0) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        os.utime(path, (1_700_000_000 - age, 1_700_000_000 - age))
+
+    def where(self, path: str = "", seconds: float = 30, most: int = 100) -> Search:
+        place = str(self.root / path) if path else str(self.root)
+        return Search(str(self.root), place, {"PATH": PATH}, seconds, most)
+
+    async def grep(self, pattern: str, path: str = "", include: str = "", *, literal: bool = False) -> FoundText:
+        return await self.searcher.grep(self.where(path), GrepAsk(pattern, literal, include))
+
+    async def lines(self, pattern: str, path: str = "", include: str = "", *, literal: bool = False) -> list[str]:
+        found = await self.grep(pattern, path, include, literal=literal)
+        return [f"{match.path}:{match.line}:{match.column}:{match.text}" for match in found.matches]
+
+    async def names(self, pattern: str, path: str = "", most: int = 100) -> list[str]:
+        return list((await self.searcher.files(self.where(path, most=most), pattern)).paths)
+
+
+@pytest.fixture(params=sorted(WAYS))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    root = tmp_path / "project"
+    root.mkdir()
+    git(root, "init", "-q")
+    return Place(root, WAYS[request.param])
+
+
+async def test_lines_are_found_with_their_places(place: Place) -> None:
+    place.put("a.txt", b"nothing\nthe needle here\n")
+    place.put("b/with space.txt", "äö needle\r\n".encode())
+    assert sorted(await place.lines("ne+dle")) == ["a.txt:2:5:the needle here", "b/with space.txt:1:4:äö needle"]
+    assert await place.lines("nowhere") == []
+    assert await place.lines("^the") == ["a.txt:2:1:the needle here"]
+    assert sorted(await place.lines(r"\bneedle$")) == ["b/with space.txt:1:4:äö needle"]
+
+
+async def test_the_newest_files_come_first(place: Place) -> None:
+    for age, name in enumerate(["c", "a", "b"]):
+        place.put(name, b"needle\nneedle\n", age=age)
+    assert [match.path for match in (await place.grep("needle")).matches] == ["c", "c", "a", "a", "b", "b"]
+
+
+async def test_matches_are_bounded(place: Place) -> None:
+    place.put("old", b"needle\n" * 150, age=100)
+    place.put("new", b"needle\n" * 99)
+    found = await place.grep("needle")
+    assert len(found.matches) == 100
+    assert found.is_truncated
+    assert [match.path for match in found.matches].count("new") == 99
+
+
+async def test_exactly_as_many_as_are_shown_is_not_cut(place: Place) -> None:
+    place.put("a", b"needle\n" * 100)
+    found = await place.grep("needle")
+    assert (len(found.matches), found.is_truncated) == (100, False)
+    place.put("a", b"needle\n" * 101)
+    assert (await place.grep("needle")).is_truncated
+
+
+async def test_long_lines_are_cut(place: Place) -> None:
+    place.put("a", b"needle" + b"x" * 3_000_000 + b"\nneedle\n")
+    first, second = (await place.grep("needle")).matches
+    assert len(first.text) == 501
+    assert second.line == 2
+
+
+async def test_ignored_files_are_not_searched(place: Place) -> None:
+    for name in ("seen", "build/x", "x.log", "sub/own", "sub/kept.log", "crush", "node_modules/n/x", ".venv/x"):
+        place.put(name)
+    place.put(".gitignore", b"build/\n*.log\n")
+    place.put("sub/.gitignore", b"!kept.log\n")
+    place.put("sub/.holdfastignore", b"own\n")
+    place.put(".crushignore", b"crush\n")
+    assert sorted(match.path for match in (await place.grep("needle")).matches) == ["seen", "sub/kept.log"]
+    assert await place.names("**") == [
+        "seen", ".gitignore", ".crushignore", "sub/kept.log", "sub/.gitignore", "sub/.holdfastignore",
+    ]  # fmt: skip
+
+
+async def test_who_names_an_ignored_directory_gets_it(place: Place) -> None:
+    place.put("build/x")
+    place.put(".gitignore", b"build/\n")
+    place.put("build/deep/y", b"other\n")
+    assert await place.names("x", "build") == ["x"]
+    assert await place.names("*", "build/deep") == ["y"]
+    assert await place.lines("needle", "build") == ["x:1:1:needle"]
+
+
+async def test_hidden_files_are_searched(place: Place) -> None:
+    place.put(".github/workflows/ci.yml")
+    assert await place.lines("needle") == [".github/workflows/ci.yml:1:1:needle"]
+    assert await place.names("*.yml") == [".github/workflows/ci.yml"]
+
+
+async def test_binary_files_are_not_searched(place: Place) -> None:
+    place.put("a.bin", b"\0needle\n")
+    place.put("latin.txt", b"\xe9 needle\n")
+    assert await place.lines("needle") == ["latin.txt:1:3:\ufffd needle"]
+
+
+async def test_include_chooses_files(place: Place) -> None:
+    for name in ("a.py", "b/c.py", "b/d.ts", "e.txt", "out.py"):
+        place.put(name)
+    place.put(".gitignore", b"out.py\n")
+    for include, wanted in {
+        "*.py": ["a.py", "b/c.py"],
+        "*.{py,ts}": ["a.py", "b/c.py", "b/d.ts"],
+        "b/*.py": ["b/c.py"],
+        "**/d.*": ["b/d.ts"],
+        "nothing": [],
+    }.items():
+        assert sorted(match.path for match in (await place.grep("needle", include=include)).matches) == wanted
+
+
+async def test_one_file_or_directory_can_be_searched(place: Place) -> None:
+    place.put("a/x")
+    place.put("a/-y")
+    place.put("b/x")
+    assert await place.lines("needle", "a/-y") == ["-y:1:1:needle"]
+    assert sorted(await place.lines("needle", "a")) == ["-y:1:1:needle", "x:1:1:needle"]
+
+
+async def test_plain_text_is_taken_as_it_is(place: Place) -> None:
+    place.put("a", b"f(x)[0]\nfx0\n")
+    assert await place.lines("f(x)[", literal=True) == ["a:1:1:f(x)[0]"]
+    place.put("a", b"-e --files\n")
+    assert await place.lines("-e --files", literal=True) == ["a:1:1:-e --files"]
+    assert await place.lines("--files") == ["a:1:4:-e --files"]
+
+
+@pytest.mark.parametrize("pattern", ["f(", "[a", "*x", "(?P<n"])
+async def test_a_wrong_pattern_is_explained(place: Place, pattern: str) -> None:
+    place.put("a")
+    with pytest.raises(ToolError, match="regular expression") as raised:
+        await place.grep(pattern)
+    assert "literal_text" in str(raised.value)
+
+
+async def test_what_looks_around_works(place: Place) -> None:
+    place.put("a", b"foobar\nfoobaz\n")
+    assert await place.lines("foo(?!bar)") == ["a:2:1:foobaz"]
+
+
+async def test_files_are_found_by_name_shortest_first(place: Place) -> None:
+    for name in ("x.py", "src/long_name.py", "src/a.py", "src/deep/er/b.py", "src/c.ts"):
+        place.put(name)
+    assert await place.names("*.py") == ["x.py", "src/a.py", "src/deep/er/b.py", "src/long_name.py"]
+    assert await place.names("src/*.py") == ["src/a.py", "src/long_name.py"]
+    assert await place.names("**/*.{ts,js}") == ["src/c.ts"]
+    assert await place.names("*.py", "src") == ["a.py", "deep/er/b.py", "long_name.py"]
+    assert await place.names("nothing*") == []
+
+
+async def test_files_are_bounded(place: Place) -> None:
+    for number in range(12):
+        place.put(f"f{number:02}")
+    found = await place.searcher.files(place.where(most=10), "f*")
+    assert (len(found.paths), found.is_truncated) == (10, True)
+    found = await place.searcher.files(place.where(most=12), "f*")
+    assert (len(found.paths), found.is_truncated) == (12, False)
+
+
+async def test_deleted_files_are_not_listed(place: Place) -> None:
+    place.put("gone")
+    place.put("here")
+    git(place.root, "add", ".")
+    (place.root / "gone").unlink()
+    assert await place.names("*") == ["here"]
+
+
+async def test_a_repository_within_is_no_file(place: Place) -> None:
+    place.put("inner/x")
+    git(place.root / "inner", "init", "-q")
+    assert [name for name in await place.names("*") if name != "inner/x"] == []
+
+
+async def test_links_do_not_lead_out(place: Place) -> None:
+    (place.root.parent / "outside").mkdir()
+    (place.root.parent / "outside" / "x").write_bytes(b"needle\n")
+    os.symlink("../outside", place.root / "link")
+    os.symlink("../outside/x", place.root / "file")
+    assert await place.lines("needle") == []
+
+
+async def test_a_search_that_is_left_leaves_no_child(place: Place) -> None:
+    """C-45: cancelled at any moment, the program is gone when the search has ended."""
+    for number in range(30):
+        place.put(f"d{number}/x", b"needle\n" * 200)
+    pids: list[int] = []
+    began = asyncio.Event()
+
+    async def watched(*arguments: object) -> object:
+        child = await spawn(*arguments)  # type: ignore[arg-type]
+        pids.append(child._process.pid)  # type: ignore[attr-defined]
+        began.set()
+        return child
+
+    searcher = Searcher(watched, ("rg", "git"))  # type: ignore[arg-type]
+    task = start(searcher.grep(place.where(), GrepAsk("needle")))
+    await began.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert not any(map(is_alive, pids))
+
+
+# Without help
+
+
+async def test_outside_of_a_repository_our_own_walk_is_used(tmp_path: Path) -> None:
+    place = Place(tmp_path, ("git",))
+    place.put("a")
+    place.put(".gitignore", b"b\n")
+    place.put("b")
+    assert await place.lines("needle") == ["a:1:1:needle"]
+
+
+async def test_a_program_that_does_not_work_is_passed_over(tmp_path: Path) -> None:
+    """A ripgrep that only complains does not end the search; one inside of the workspace is never run."""
+    tools, root = tmp_path / "bin", tmp_path / "root"
+    for folder in (tools, root / "bin"):
+        folder.mkdir(parents=True)
+        (folder / "rg").write_text('#!/bin/sh\necho broken >&2\necho ran >> "$0.ran"\nexit 3\n')
+        (folder / "rg").chmod(0o755)
+    place = Place(root, ("rg",))
+    place.put("a")
+    where = Search(str(root), str(root), {"PATH": f"{root / 'bin'}:{tools}:/bin"}, 30)
+    assert find_program("rg", where.environment, str(root)) is None
+    assert len((await place.searcher.grep(where, GrepAsk("needle"))).matches) == 1
+    where = Search(str(root), str(root), {"PATH": f"{tools}:/bin"}, 30)
+    assert len((await place.searcher.grep(where, GrepAsk("needle"))).matches) == 1
+    assert (tools / "rg.ran").exists()
+    assert not (root / "bin" / "rg.ran").exists()
+
+
+async def test_git_runs_nothing_that_a_repository_names(tmp_path: Path) -> None:
+    place = Place(tmp_path, ("git",))
+    git(tmp_path, "init", "-q")
+    program = tmp_path / "evil"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+    for name in ("core.fsmonitor", "core.pager", "diff.external", "core.hooksPath"):
+        git(tmp_path, "config", name, str(program))
+    place.put("a")
+    assert await place.lines("needle", include="a") == ["a:1:1:needle"]
+    assert await place.names("a") == ["a"]
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_records_may_be_long_and_cut_anywhere(tmp_path: Path) -> None:
+    script = r"printf 'a\nbb'; printf 'c\n'; head -c 3000000 /dev/zero | tr '\0' x; printf '\nend\nlast'"
+    async with running(spawn, ["/bin/sh", "-c", script], str(tmp_path), {"PATH": PATH}) as child:
+        records = [record async for record in splitted(child.child.stdout, b"\n")]
+        assert await child.end() == (0, "")
+    assert records[:2] == [b"a", b"bbc"]
+    assert records[-2:] == [b"end", b"last"]
+    assert len(records) == 5
+    assert len(records[2]) < 1_200_000

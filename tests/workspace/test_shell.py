@@ -1,0 +1,64 @@
+"""Lines that a user types."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.jobs import ShellResult
+from holdfast.testing.gates import start
+from holdfast.testing.hostile import new_token, survivors
+from holdfast.workspace.guard import CannotStart
+from holdfast.workspace.shell_call import Shell
+from workspace.commands import guarded
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
+    async with guarded(tmp_path / "spills", grace=0.1) as processes:
+        yield Shell(processes)
+
+
+async def test_output_and_exit_code(shell: Shell, tmp_path: Path) -> None:
+    assert await shell.call("pwd; echo e >&2; exit 3", str(tmp_path), {}) == ShellResult(f"{tmp_path}\ne\n", 3)
+
+
+async def test_the_client_is_where_it_was(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mine").write_text("#!/bin/sh\necho $COLUMNS $WHO\n")
+    (tmp_path / "bin/mine").chmod(0o755)
+    client = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "WHO": "me"}
+    assert (await shell.call("mine", str(tmp_path), client, columns=77)).output == "77 me\n"
+
+
+@pytest.mark.parametrize("line", ["-x", "--version", "-c 'echo no'"])
+async def test_a_line_is_never_taken_for_an_option(shell: Shell, tmp_path: Path, line: str) -> None:
+    assert (await shell.call(line, str(tmp_path), {})).exit_code == 127
+
+
+async def test_it_is_bash_whatever_else_the_user_likes(shell: Shell, tmp_path: Path) -> None:
+    for liked in ("/bin/zsh", "/nothing/bash", "", "/bin/bash"):
+        result = await shell.call("[[ a == a ]] && echo ${BASH_VERSION:+bash}", str(tmp_path), {"SHELL": liked})
+        assert result == ShellResult("bash\n", 0)
+
+
+async def test_it_ends_with_its_caller(shell: Shell, tmp_path: Path) -> None:
+    token, flag = new_token(), tmp_path / "flag"
+    call = start(shell.call(f"setsid sleep {token} & touch {flag}; sleep {token}", str(tmp_path), {}))
+    while not flag.exists():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert not survivors(token)
+
+
+async def test_what_cannot_be_started_is_told(shell: Shell, tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="NUL"):
+        await shell.call("echo \0", str(tmp_path), {})
+    with pytest.raises(CannotStart, match="could not be started"):
+        await shell.call("true", str(tmp_path / "nothing"), {})
+    with pytest.raises(CannotStart, match="Argument list too long"):
+        await shell.call("true " + "x" * 3_000_000, str(tmp_path), {})

@@ -1,0 +1,112 @@
+"""Which addresses are private, what is hidden, and that a certificate is asked of the host that was meant."""
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.errors import ToolError
+from holdfast.workspace.secrets import HIDDEN, redacted
+from holdfast.workspace.web import Target, Web, address_note, checked
+from workspace.web_server import WebServer
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1", "localhost", "LOCALHOST.", "a.localhost", "printer.local", "10.1.2.3", "172.16.0.1", "192.168.1.1",
+        "169.254.169.254", "100.64.0.1", "0.0.0.0", "[::1]", "[fe80::1]", "[fd00::1]", "[::ffff:10.0.0.1]", "127.1",
+        "2130706433", "0x7f.1", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "metadata.google.internal", "224.0.0.1",
+    ],
+)  # fmt: skip
+def test_private_places_are_known_without_asking_the_network(host: str) -> None:
+    assert checked(f"http://{host}:8080/x").note
+
+
+@pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "[2606:4700::1111]", "localhost.example.org", "10.example"])
+def test_public_places(host: str) -> None:
+    assert checked(f"https://{host}/").note == ""
+
+
+def test_credentials_of_clouds_are_named() -> None:
+    assert "credentials" in address_note("169.254.169.254")
+
+
+def test_targets() -> None:
+    target = checked(" https://Example.org/a?b#c ")
+    assert (target.scheme, target.host, target.port) == ("https", "example.org", 443)
+    assert target.url == "https://Example.org/a?b"
+    for url in ("", "file:///x", "http:///x", "http://x:99999/", "http://x\r\nHost: y/", "//x", "javascript:1"):
+        with pytest.raises(ToolError):
+            checked(url)
+
+
+def make_certificate(folder: Path, host: str) -> tuple[str, str]:
+    key, certificate = str(folder / "key.pem"), str(folder / "cert.pem")
+    names = ["-subj", f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run([*command, "-keyout", key, "-out", certificate, *names], check=True, capture_output=True)
+    return key, certificate
+
+
+async def test_the_certificate_is_the_hosts_although_its_address_is_asked(tmp_path: Path) -> None:
+    key, certificate = await asyncio.to_thread(make_certificate, tmp_path, "good.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = WebServer()
+    server.page("/", b"hello", "text/plain")
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
+    port = listening.sockets[0].getsockname()[1]
+
+    async def resolve(host: str, _: int) -> Sequence[str]:
+        # The first of its addresses does not answer.
+        return ["127.0.0.2", "127.0.0.1"] if host == "good.example" else ["127.0.0.1"]
+
+    async def agree(_: Target) -> None:
+        return
+
+    web = Web(resolve, lambda: ssl.create_default_context(cafile=certificate))
+    try:
+        async with web.get(checked(f"https://good.example:{port}/"), agree, {}) as answer:
+            assert await answer.read(100) == (b"hello", False)
+        with pytest.raises(ToolError, match="could not be asked"):
+            async with web.get(checked(f"https://bad.example:{port}/"), agree, {}):
+                pass
+    finally:
+        listening.close()
+        await listening.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer abcdef123456789",
+        '{"api_key": "s3cr3t-value"}',
+        "OPENAI_API_KEY=s3cr3t-value x",
+        "password: s3cr3t-value",
+        "https://user:s3cr3t-value@example.org/x",
+        f"using sk-{'s3cr3t' * 4} now",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.s3cr3t-value",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIE\ns3cr3t-value\n-----END RSA PRIVATE KEY-----",
+        "client_secret='s3cr3t-value'",
+        "x-auth-token=s3cr3t-value&y=1",
+    ],
+)
+def test_secrets_are_hidden(text: str) -> None:
+    hidden = redacted(text)
+    assert HIDDEN in hidden
+    for secret in ("s3cr3t", "abcdef", "MIIE", "ghp_a"):
+        assert secret not in hidden
+
+
+def test_other_text_stays() -> None:
+    text = "2026-01-01 INFO opened /work/tokenizer.py in 3 ms; 120 tokens used"
+    assert redacted(text) == text
+    # A long line without an end is no trap.
+    assert redacted("a" * 300_000) == "a" * 300_000
+    for trap in ("token", "a.b-", "sk-", "eyJaaaaaaaaaa-", "://a:", "bearer "):
+        assert redacted(trap * 5_000)
