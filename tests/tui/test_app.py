@@ -1,67 +1,15 @@
 """The terminal app against the real server, with keys pressed and the screen read."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-
 from rich.console import Console
-from textual.pilot import Pilot
-from textual.widgets import Static
 
-from holdfast.client.locate import Where
 from holdfast.domain.ids import SessionId
-from holdfast.tui.app import HoldfastApp
 from holdfast.tui.editor import Editor
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.transcript import Transcript
 from holdfast.tui.welcome import welcome
-from server.helpers import EchoModel, FeedModel, Place, Server, place, prompt, serving
-
-
-class Screen:
-    """The app with somebody in front of it."""
-
-    def __init__(self, app: HoldfastApp, pilot: Pilot[int]) -> None:
-        self.app = app
-        self.pilot = pilot
-
-    async def until(self, is_so: Callable[[], bool], what: str) -> None:
-        async with asyncio.timeout(15):
-            while not is_so():
-                assert self.app.is_running, f"the app ended before: {what}"
-                await self.pilot.pause()
-                await asyncio.sleep(0)
-
-    async def shows(self, text: str) -> None:
-        await self.until(lambda: text in self.conversation(), text)
-
-    def conversation(self) -> str:
-        rows = self.app.query_one(Transcript).rows.rows
-        return "\n".join(strip.text.rstrip() for row in rows for strip in row.lines or ())
-
-    def line(self, name: str) -> str:
-        return str(self.app.query_one(f"#{name}", Static).render())
-
-    async def write(self, text: str) -> None:
-        self.app.query_one(Editor).insert(text)
-        await self.pilot.press("enter")
-
-
-@asynccontextmanager
-async def looking(server: Server, *, session: str = "", size: tuple[int, int] = (100, 30)) -> AsyncIterator[Screen]:
-    where = Where(server.address, str(server.place.data), can_be_started=False)
-    app = HoldfastApp(where, server.place.project(), session=session)
-    async with app.run_test(size=size) as pilot:
-        screen = Screen(app, pilot)
-        await screen.until(lambda: bool(app.link.workspace), "the workspace is open")
-        yield screen
-
-
-@asynccontextmanager
-async def standing(model: EchoModel | None = None) -> AsyncIterator[tuple[Place, Server]]:
-    async with place() as where, serving(where, model) as server:
-        yield where, server
+from server.helpers import FeedModel, prompt
+from tui.looking import looking, standing
 
 
 async def test_the_first_screen_says_where_one_is_and_what_to_do() -> None:
@@ -173,7 +121,7 @@ async def test_a_long_conversation_is_drawn_only_where_one_looks() -> None:
         async with looking(server, session="last") as screen:
             await screen.shows("echo: number 59")
             rows = screen.app.query_one(Transcript).rows.rows
-            assert len(rows) == 180
+            await screen.until(lambda: len(rows) == 180, "all of it")
             assert any(row.lines is None for row in rows)
             await screen.pilot.press("tab", "g")
             await screen.shows("echo: number 0")

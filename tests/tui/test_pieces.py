@@ -95,7 +95,9 @@ def test_a_card_knows_how_its_tool_fares() -> None:
     called = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "")))
     running = message("assistant", ToolCallPart(ToolCall(CALL, "ls", "{}", finished=True)))
     assert shown(called) == [Card("ls", "", "called", call=CALL)]
-    assert list(blocks_of(running, Scene({}, {CALL: "so far"}))) == [Card("ls", "{}", "running", output="so far", call=CALL)]
+    assert list(blocks_of(running, Scene({}, {CALL: "so far"}))) == [
+        Card("ls", "{}", "running", output="so far", call=CALL)
+    ]
     good = ToolResult(CALL, "ls", "a.txt", "{}", is_error=False)
     assert shown(running, c1=good) == [Card("ls", "{}", "done", "a.txt", "{}", call=CALL)]
     bad = ToolResult(CALL, "ls", "no such place", "", is_error=True)

@@ -4,6 +4,7 @@ A key goes in and comes out whole; nothing here shows, logs or repeats one. A ke
 so the file also lists the names that are in it.
 """
 
+import importlib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -11,7 +12,6 @@ from contextlib import AbstractContextManager
 from typing import Literal, TypeAlias
 
 import msgspec
-import tomlkit
 
 from holdfast.config.files import Signature, contents, locked, replace, signature
 from holdfast.config.vault import Vault, VaultFailed, system_vault
@@ -168,7 +168,9 @@ class Credentials:
         return self._known
 
     def _write(self, stored: _Stored) -> None:
-        replace(self._path, tomlkit.dumps(msgspec.to_builtins(stored)).encode(), mode=0o600)
+        # Keys are written seldom; whoever only reads one need not load the writer.
+        toml = importlib.import_module("tomlkit")
+        replace(self._path, toml.dumps(msgspec.to_builtins(stored)).encode(), mode=0o600)
 
 
 def _check(provider: str, key: str) -> None:

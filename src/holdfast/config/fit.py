@@ -16,7 +16,7 @@ from holdfast.config.lines import KeyPath
 from holdfast.config.problems import Problem, Severity, dotted
 from holdfast.domain.settings import PROVIDER_TYPES, Settings
 
-__all__ = ["Fitted", "fit", "key_type", "leaves"]
+__all__ = ["Fitted", "fit", "key_type", "leaves", "objections"]
 
 _MOST_PROBLEMS = 50
 _LONGEST_GUESS = 60
@@ -258,3 +258,11 @@ def _guess(name: str, known: Sequence[str]) -> str:
         return "."
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else "."
+
+
+def objections(path: KeyPath, value: object) -> list[str]:
+    """What the types say to this value alone. That its neighbours are missing does not matter here."""
+    tree: Any = value
+    for name in reversed(path):
+        tree = [tree] if isinstance(name, int) else {name: tree}
+    return [problem.text for problem in fit(tree, "", {}).problems if not problem.text.endswith("is missing.")]

@@ -12,13 +12,13 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from holdfast.config.files import LARGEST, Signature, contents, locked, replace
-from holdfast.config.fit import fit, key_type
+from holdfast.config.fit import fit, key_type, objections
 from holdfast.config.lines import KeyPath
 from holdfast.config.load import parse
 from holdfast.config.problems import dotted
 from holdfast.domain.errors import BadRequest, NotFound
 
-__all__ = ["CannotWrite", "objections", "parse_value", "set_value", "unset_value"]
+__all__ = ["CannotWrite", "parse_value", "set_value", "unset_value"]
 
 
 class CannotWrite(BadRequest):
@@ -37,14 +37,6 @@ def parse_value(text: str, path: KeyPath) -> object:
 
 def _fits(path: KeyPath, value: object) -> bool:
     return not objections(path, value)
-
-
-def objections(path: KeyPath, value: object) -> list[str]:
-    """What the types say to this value alone. That its neighbours are missing does not matter here."""
-    tree: Any = value
-    for name in reversed(path):
-        tree = [tree] if isinstance(name, int) else {name: tree}
-    return [problem.text for problem in fit(tree, "", {}).problems if not problem.text.endswith("is missing.")]
 
 
 def set_value(file: str, path: KeyPath, value: object, *, mode: int | None = None) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -23,7 +23,7 @@ __all__ = ["Farewell", "Kit", "NothingAsked", "text"]
 @cache
 def text(name: str) -> str:
     """One of the texts written for models that stand beside this code."""
-    return resources.files("holdfast.engine").joinpath("texts", name).read_text("utf-8")
+    return Path(__file__).with_name("texts").joinpath(name).read_text("utf-8")
 
 
 Farewell: TypeAlias = Callable[[RunId], Awaitable[None]]

@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config.fit import key_type
+from holdfast.config.fit import key_type, objections
 from holdfast.config.problems import key_path
 from holdfast.config.secrets import redacted
 from holdfast.config.store import merged
-from holdfast.config.write import objections
 from holdfast.domain.errors import BadRequest, ProviderError
 from holdfast.domain.models import ModelInfo
 from holdfast.protocol.bodies import InitPrompt, ModelChoice, ModelFacts, NeedsInit
+from holdfast.providers.view import ProviderView
 from holdfast.server.calls import Call
 from holdfast.server.hub import Desk
 
@@ -71,8 +71,13 @@ async def _providers(desk: Desk, infos: Iterable[ModelInfo]) -> dict[str, Any]:
     known = {info.provider: _provider(info) for info in infos}
     if desk.outfit.choice is not None:
         views = await desk.outfit.choice.providers_view()
-        known |= {view.id: msgspec.to_builtins(view) for view in views if view.is_usable}
+        known |= {view.id: _in_config(view) for view in views if view.is_usable}
     return known
+
+
+def _in_config(view: ProviderView) -> dict[str, Any]:
+    """As the configuration has a provider: without what the catalogue adds for pickers."""
+    return {"id": view.id, "name": view.name, "type": view.type, "models": msgspec.to_builtins(view.models)}
 
 
 def facts_of(info: ModelInfo) -> ModelFacts:

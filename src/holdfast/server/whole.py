@@ -18,6 +18,7 @@ from holdfast.domain.events import (
     QuestionNotificationEvent,
     QuestionRequestEvent,
     RunEvent,
+    ToolOutputEvent,
     encode_event,
 )
 from holdfast.domain.growth import grow
@@ -91,7 +92,8 @@ class WholeMessages:
                 | QuestionNotificationEvent()
             ):
                 return self._dialogs.feed(event, body, now)
-            case RunEvent():
+            case RunEvent() | ToolOutputEvent():
+                # They have no names for these.
                 return []
             case _:
                 return [body]

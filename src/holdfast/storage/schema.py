@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from importlib import resources
 from pathlib import Path
 
 import apsw
@@ -15,8 +14,7 @@ APPLICATION_ID = 0x484C4446
 
 def _migrations() -> list[tuple[int, str]]:
     """Numbers and texts, in order."""
-    folder = resources.files("holdfast.storage") / "migrations"
-    scripts = [item for item in folder.iterdir() if item.name.endswith(".sql")]
+    scripts = Path(__file__).with_name("migrations").glob("*.sql")
     return sorted((int(script.name.split("_")[0]), script.read_text("utf-8")) for script in scripts)
 
 

@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import msgspec
@@ -46,7 +46,7 @@ class BaseTool(ABC, Generic[A]):
 
     def __init__(self) -> None:
         file = f"{self.document or self.name}.md"
-        description = resources.files("holdfast.tools").joinpath(file).read_text("utf-8").strip()
+        description = Path(__file__).with_name(file).read_text("utf-8").strip()
         self._schema = _schema(self.arguments)
         self._spec = ToolSpec(self.name, description, json.dumps(self._schema))
 

@@ -129,7 +129,7 @@ class Drawing(Stage):
 
     def _draw_activity(self, runs: list[Run]) -> None:
         line: RenderableType = ""
-        hints = "enter send · ctrl+j new line · ctrl+p commands · ctrl+s sessions · ctrl+g help"
+        hints = "enter send · ctrl+p commands · ctrl+s sessions · ctrl+g help"
         if runs:
             now = int(time.time() * 1000)
             since = elapsed(now - (runs[0].started_at or runs[0].accepted_at))
@@ -138,7 +138,7 @@ class Drawing(Stage):
             waits = f" · {len(runs) - 1} waiting" if len(runs) > 1 else ""
             line = Text(f"{spinner} {words} · {since}{waits}", no_wrap=True, overflow="ellipsis")
             armed = time.monotonic() - self.escaped_at < SECOND_ESCAPE
-            hints = "enter steer · alt+enter queue · esc esc cancel · ctrl+t queue · ctrl+p commands"
+            hints = "enter steer · alt+enter queue · esc esc cancel · ctrl+p commands"
             hints = "esc again to cancel" if armed else hints
         elif self.link.is_shelling:
             line = Text(f"▸ {self.link.shell}", no_wrap=True, overflow="ellipsis")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.constrain import Constrain
 from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.segment import Segment
@@ -24,6 +25,8 @@ __all__ = ["FOLDED_LINES", "Barred", "markdown_theme", "paint"]
 FOLDED_LINES = 8
 FOLDED_CHANGE = 14
 _NESTED = 4
+_WIDEST = 120
+"""Longer lines of prose are hard to read."""
 _MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
 _BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "asked": "? "}
 
@@ -91,7 +94,7 @@ def paint(block: Block, look: Look, *, is_unfolded: bool = False, directory: str
         case Saying():
             return _said(block, look)
         case Prose(text=text):
-            return Padding(Markdown(text, code_theme=look.code_theme), (0, 1, 0, 2))
+            return Padding(Constrain(Markdown(text, code_theme=look.code_theme), _WIDEST), (0, 1, 0, 2))
         case Thought():
             return _thought(block, look, is_unfolded=is_unfolded)
         case Card():

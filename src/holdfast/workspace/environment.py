@@ -30,6 +30,7 @@ _FIXED = {
     "GIT_PAGER": "cat",
     "MANPAGER": "cat",
     "SYSTEMD_PAGER": "cat",
+    "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
     "GCM_INTERACTIVE": "never",
     "GIT_EDITOR": "true",

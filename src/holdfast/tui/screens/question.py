@@ -7,13 +7,31 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Input, Label, RadioButton, RadioSet, SelectionList, Static
-from textual.widgets.selection_list import Selection
+from textual.widgets import Button, Checkbox, Input, Label, RadioButton, RadioSet, Static
 
 from holdfast.domain.asks import Question, QuestionAnswer, QuestionRequest
 
 __all__ = ["QuestionScreen"]
+
+
+class _Radio(RadioButton):
+    """What is not chosen is empty: colours alone do not tell it to everybody."""
+
+    BUTTON_INNER = "○"
+
+    def watch_value(self) -> None:
+        self.BUTTON_INNER = "●" if self.value else "○"
+        super().watch_value()
+
+
+class _Check(Checkbox):
+    BUTTON_INNER = "□"
+
+    def watch_value(self) -> None:
+        self.BUTTON_INNER = "■" if self.value else "□"
+        super().watch_value()
 
 
 class _Answer(Vertical):
@@ -26,23 +44,25 @@ class _Answer(Vertical):
 
     def compose(self) -> ComposeResult:
         question = self._question
-        yield Label(f"{self._number}. {question.question}", classes="dialog-title")
+        yield Label(f"{self._number}. {question.question}", classes="dialog-title", markup=False)
         if question.description:
             yield Static(Markdown(question.description), classes="question-text")
         match question.type:
             case "yes_no":
-                yield RadioSet("Yes", "No")
+                with RadioSet():
+                    yield _Radio("Yes")
+                    yield _Radio("No")
             case "single_choice":
                 with RadioSet():
                     for choice in question.choices:
-                        yield RadioButton(_line(choice.label, choice.description), name=choice.id)
+                        yield _Radio(_line(choice.label, choice.description), name=choice.id)
             case "multi_choice":
-                options = [Selection(_line(item.label, item.description), item.id) for item in question.choices]
-                yield SelectionList[str](*options)
+                for choice in question.choices:
+                    yield _Check(_line(choice.label, choice.description), name=choice.id)
             case "free_text":
                 pass
         other = "Your answer" if question.type == "free_text" else "Something else, or a word about it (optional)"
-        yield Input(placeholder=other)
+        yield Input(placeholder=other, compact=True)
 
     def answer(self) -> QuestionAnswer:
         """What was chosen and written; nothing of either is a question skipped."""
@@ -51,7 +71,7 @@ class _Answer(Vertical):
         chosen: tuple[str, ...] | None = None
         yes: bool | None = None
         if question.type == "multi_choice":
-            chosen = tuple(self.query_one(SelectionList).selected) or None
+            chosen = tuple(str(check.name) for check in self.query(_Check) if check.value) or None
         elif question.type != "free_text":
             index = self.query_one(RadioSet).pressed_index
             if index >= 0 and question.type == "yes_no":
@@ -63,8 +83,9 @@ class _Answer(Vertical):
         return QuestionAnswer(question.id, chosen, text, yes)
 
 
-def _line(label: str, description: str) -> str:
-    return f"{label}: {description}" if description else label
+def _line(label: str, description: str) -> Content:
+    """As plain text: brackets in it mean nothing."""
+    return Content(f"{label}: {description}" if description else label)
 
 
 class QuestionScreen(ModalScreen[dict[str, Any] | None]):
@@ -82,12 +103,17 @@ class QuestionScreen(ModalScreen[dict[str, Any] | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Label(self._request.confirm_title or "The model would like to know", classes="dialog-title")
-            with VerticalScroll(id="questions"):
+            yield Label("The model would like to know", classes="dialog-title")
+            with VerticalScroll(id="questions", can_focus=False):
                 for number, question in enumerate(self._request.questions, 1):
                     yield _Answer(question, number)
+            sure = " ".join(word for word in (self._request.confirm_title, self._request.confirm_description) if word)
+            yield Label(sure, classes="dialog-note", markup=False)
             yield Button("Send", variant="primary", compact=True)
             yield Label("tab next · space choose · ctrl+s send · esc do not answer", classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        self.query(f"RadioSet, {_Check.__name__}, Input").first().focus()
 
     @on(Button.Pressed)
     def action_send(self) -> None:

@@ -1,0 +1,96 @@
+"""The terminal app against the real server, with somebody in front of it."""
+
+import asyncio
+import io
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from rich.console import Console
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from holdfast.client.locate import Where
+from holdfast.engine.ports import Model
+from holdfast.tui.app import HoldfastApp
+from holdfast.tui.editor import Editor
+from server.helpers import EchoModel, Place, Server, place, serving
+
+__all__ = ["Screen", "looking", "standing"]
+
+
+class Screen:
+    """The app with somebody in front of it."""
+
+    def __init__(self, app: HoldfastApp, pilot: Pilot[int]) -> None:
+        self.app = app
+        self.pilot = pilot
+
+    @property
+    def editor(self) -> Editor:
+        return self.app.editor
+
+    async def until(self, is_so: Callable[[], bool], what: str) -> None:
+        async with asyncio.timeout(20):
+            while not is_so():
+                assert self.app.is_running, f"the app ended before: {what}"
+                await asyncio.sleep(0)
+
+    async def shows(self, text: str) -> None:
+        """Until the conversation shows it."""
+        await self.until(lambda: text in self.conversation(), text)
+
+    async def opens(self, kind: type[object]) -> None:
+        """Until such a dialog is open, and can be answered."""
+        await self.until(lambda: isinstance(self.app.screen, kind) and self.app.screen.is_mounted, kind.__name__)
+        await self.pilot.pause()
+
+    async def closes(self) -> None:
+        await self.until(lambda: len(self.app.screen_stack) == 1, "the conversation again")
+
+    def conversation(self) -> str:
+        rows = self.app.transcript.rows.rows
+        return "\n".join(strip.text.rstrip() for row in rows for strip in row.lines or ())
+
+    def line(self, name: str) -> str:
+        return str(self.app.base.query_one(f"#{name}", Static).render())
+
+    async def write(self, text: str, key: str = "enter") -> None:
+        self.editor.insert(text)
+        await self.pilot.press(key)
+
+    async def said(self, text: str) -> None:
+        """Until a note at the side says it."""
+        await self.until(lambda: any(text in note.message for note in self.app._notifications), text)
+
+    def picture(self) -> str:
+        """The whole screen as text, without what differs from run to run."""
+        wide, high = self.app.size
+        console = Console(
+            width=wide, height=high, file=io.StringIO(), force_terminal=True, record=True, legacy_windows=False
+        )
+        screen = self.app.screen
+        console.print(screen._compositor.render_update(full=True, screen_stack=self.app._background_screens))
+        text = console.export_text(styles=False)
+        text = text.replace(self.app.link.directory, "/project".ljust(len(self.app.link.directory)))
+        text = re.sub(r"\b\d\d:\d\d\b", "12:34", text)
+        text = re.sub(r"\b\d+ s\b", "0 s", text)
+        return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+@asynccontextmanager
+async def looking(
+    server: Server, *, session: str = "", size: tuple[int, int] = (100, 30), project: str = "project"
+) -> AsyncIterator[Screen]:
+    where = Where(server.address, str(server.place.data), can_be_started=False)
+    app = HoldfastApp(where, server.place.project(project), session=session)
+    async with app.run_test(size=size) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: app.link.state == "live", "the workspace is open")
+        yield screen
+
+
+@asynccontextmanager
+async def standing(model: Model | None = None) -> AsyncIterator[tuple[Place, Server]]:
+    async with place() as where, serving(where, model or EchoModel()) as server:
+        yield where, server

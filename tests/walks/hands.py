@@ -1,0 +1,126 @@
+"""A real server with all its tools, and a model that calls those which the prompt names."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.client.client import Client
+from holdfast.client.items import Item
+from holdfast.domain.asks import PermissionRequest
+from holdfast.domain.events import RunComplete, RunCompleteEvent, ToolOutputEvent
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.messages import ToolResult, text_of
+from holdfast.domain.models import ModelRequest
+from holdfast.engine.settings import EngineSettings
+from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.server.hub import Graces
+from server.helpers import QUICK, Place, Server, end_of, place, read_until, serving
+
+__all__ = ["Hands", "bash", "hands", "script", "until"]
+
+
+def script(request: ModelRequest) -> Step:
+    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; anything else, and results, are answered with a word."""
+    last = request.messages[-1]
+    try:
+        calls = json.loads(text_of(last)) if last.role == "user" else []
+    except ValueError:
+        calls = []
+    acts = tuple(Call(name, json.dumps(arguments)) for name, arguments in calls)
+    return Step(acts or (Say("done"),))
+
+
+def bash(line: str, **more: object) -> tuple[str, dict[str, object]]:
+    return ("bash", {"command": line, "description": "a test", **more})
+
+
+class Hands:
+    """One client in one workspace."""
+
+    def __init__(self, server: Server, client: Client, workspace: WorkspaceId, model: ScriptedModel) -> None:
+        self.server = server
+        self.client = client
+        self.workspace = workspace
+        self.model = model
+        self.project = Path(server.place.project())
+
+    async def session(self) -> SessionId:
+        return (await self.client.create_session(self.workspace, "s")).id
+
+    async def ask(self, session: SessionId, *calls: tuple[str, object], interactive: bool = True) -> Accepted:
+        message = AgentMessage(session, json.dumps(calls), interactive=interactive)
+        return await self.client.send_prompt(self.workspace, message)
+
+    async def items(self, run: Accepted) -> list[Item]:
+        """All that is held, up to the end of the run."""
+        async with self.client.events(self.workspace, since=0) as events:
+            return await read_until(events, end_of(run.run_id))
+
+    async def end(self, run: Accepted) -> RunComplete:
+        event = (await self.items(run))[-1].event
+        assert isinstance(event, RunCompleteEvent)
+        return event.payload.payload
+
+    async def do(self, *calls: tuple[str, object], session: SessionId | None = None) -> list[ToolResult]:
+        """The results of these calls."""
+        session = session or await self.session()
+        before = len(await self.results(session))
+        await self.end(await self.ask(session, *calls))
+        return (await self.results(session))[before:]
+
+    async def results(self, session: SessionId) -> list[ToolResult]:
+        messages = await self.client.list_messages(self.workspace, session)
+        return [result for message in messages for result in message.tool_results]
+
+    async def says(self, session: SessionId, word: str) -> None:
+        """Until a command has said this."""
+        said = ""
+
+        def has_said(item: Item) -> bool:
+            nonlocal said
+            if isinstance(item.event, ToolOutputEvent) and item.event.payload.session_id == session:
+                said += item.event.payload.text
+            return word in said
+
+        async with self.client.events(self.workspace, since=0) as events:
+            await read_until(events, has_said)
+
+    async def permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
+        async with asyncio.timeout(20):
+            while len(found := await self.client.pending_permissions(self.workspace)) != count:
+                pass
+        return found
+
+    async def grant(self, ask: PermissionRequest, action: str = "allow", reason: str = "") -> bool:
+        body: dict[str, Any] = {"permission": msgspec.to_builtins(ask), "action": action, "reason": reason}
+        return (await self.client.grant(self.workspace, body)).resolved
+
+
+@asynccontextmanager
+async def hands(
+    where: Place | None = None,
+    *,
+    yolo: bool = True,
+    graces: Graces | None = None,
+    settings: EngineSettings = QUICK,
+    env: tuple[str, ...] = (),
+) -> AsyncIterator[Hands]:
+    """With `yolo` nothing is asked."""
+    model = ScriptedModel(script)
+    async with place() as own, serving(where or own, model, graces=graces, settings=settings) as server:
+        client = await server.client()
+        body = await client.create_workspace(server.place.project(), yolo=yolo, env=env)
+        yield Hands(server, client, body.id, model)
+
+
+async def until(path: Path) -> None:
+    """Until a command has made this file."""
+    async with asyncio.timeout(20):
+        while not path.exists():
+            await asyncio.sleep(0)

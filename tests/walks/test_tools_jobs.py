@@ -1,0 +1,170 @@
+"""Background jobs through the real server: listed, read, killed, and gone when they should be."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.client.client import Client
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.ids import WorkspaceId
+from holdfast.testing.hostile import SHAPES, new_token, survivors
+from server.helpers import Server
+from walks.hands import Hands, bash, hands, until
+
+_GATE = "until [ -e go ]; do sleep 0.01; done"
+
+
+async def gone(client: Client, workspace: WorkspaceId) -> None:
+    """Until the workspace is closed."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await client.list_jobs(workspace)
+            except ServerProblem as problem:
+                assert problem.status == 404
+                return
+
+
+async def job_of(one: Hands, line: str, **more: object) -> str:
+    """A run that leaves this job behind, and is completed."""
+    (result,) = await one.do(bash(line, run_in_background=True, **more))
+    metadata = json.loads(result.metadata)
+    assert metadata["background"]
+    assert metadata["shell_id"] in result.content
+    return str(metadata["shell_id"])
+
+
+async def test_a_job_is_listed_read_and_killed_through_the_api() -> None:
+    token = new_token()
+    async with hands() as one:
+        job = await job_of(one, f"echo begun; setsid sleep {token} & sleep {token}")
+        (info,) = await one.client.list_jobs(one.workspace)
+        assert (info.id, info.state, info.working_directory) == (job, "running", str(one.project))
+        assert await one.client.list_jobs(one.workspace, await one.session()) == ()
+        assert (await one.client.job_output(one.workspace, job)).stdout == "begun\n"
+        snapshot = await one.client.snapshot(one.workspace)
+        assert [item.id for item in snapshot.jobs] == [job]
+        assert survivors(token)
+        killed = await one.client.kill_job(one.workspace, job)
+        assert killed.job.state == "killed"
+        assert not survivors(token)
+        for call in (one.client.job_output, one.client.kill_job):
+            with pytest.raises(ServerProblem) as caught:
+                await call(one.workspace, job)
+            assert caught.value.status == 404
+
+
+async def test_the_model_reads_and_kills_its_jobs() -> None:
+    async with hands() as one:
+        session = await one.session()
+        line = f"echo begun; {_GATE}; echo over; exit 3"
+        (started,) = await one.do(bash(line, run_in_background=True), session=session)
+        job = json.loads(started.metadata)["shell_id"]
+        (running,) = await one.do(("job_output", {"shell_id": job}), session=session)
+        assert running.content == "Status: running\n\nbegun"
+        assert json.loads(running.metadata)["done"] is False
+        (one.project / "go").touch()
+        (over,) = await one.do(("job_output", {"shell_id": job, "wait": True}), session=session)
+        assert over.content == "Status: completed\n\nbegun\nover\nExit code 3"
+        assert json.loads(over.metadata).keys() == {"shell_id", "command", "description", "done", "working_directory"}
+        (foreign,) = await one.do(("job_output", {"shell_id": job}))
+        assert foreign.is_error
+        (killed,) = await one.do(("job_kill", {"shell_id": job}), session=session)
+        assert not killed.is_error
+        assert await one.client.list_jobs(one.workspace) == ()
+
+
+async def test_a_command_that_takes_long_goes_on_in_the_background() -> None:
+    async with hands() as one:
+        (result,) = await one.do(bash(f"echo begun; {_GATE}; touch over", auto_background_after=1))
+        assert json.loads(result.metadata)["background"]
+        assert "begun" in result.content
+        (one.project / "go").touch()
+        await until(one.project / "over")
+
+
+async def test_r4_jobs_of_a_cancelled_run_are_gone_when_its_end_is_told() -> None:
+    token = new_token()
+    async with hands() as one:
+        session = await one.session()
+        shape = SHAPES["respawner"].format(token=token)
+        run = await one.ask(session, bash(shape, run_in_background=True), bash("echo waits; sleep 99"))
+        await one.says(session, "waits")
+        assert survivors(token)
+        await one.client.cancel_run(one.workspace, run.run_id)
+        assert (await one.end(run)).cancelled
+        assert not survivors(token)
+        assert [job.state for job in await one.client.list_jobs(one.workspace)] == ["killed"]
+
+
+async def test_a_job_of_a_completed_run_keeps_its_workspace_open_until_it_is_over() -> None:
+    async with hands() as one:
+        await job_of(one, f"{_GATE}; touch over")
+        await one.client.leave_workspace(one.workspace)
+        assert len(await one.client.list_jobs(one.workspace)) == 1
+        (one.project / "go").touch()
+        await gone(one.client, one.workspace)
+        assert (one.project / "over").exists()
+
+
+async def test_a_job_keeps_a_workspace_that_nobody_looks_at_for_its_time_only() -> None:
+    token = new_token()
+    async with hands() as one:
+        await one.client.config_set(one.workspace, "options.job_linger", 1, scope=1)
+        await job_of(one, f"sleep {token}")
+        assert survivors(token)
+        await one.client.leave_workspace(one.workspace)
+        await gone(one.client, one.workspace)
+        assert not survivors(token)
+
+
+async def test_c49_jobs_die_with_their_workspace_and_no_other_is_disturbed() -> None:
+    """C-49: what another workspace has running goes on."""
+    mine, theirs = new_token(), new_token()
+    async with hands() as one:
+        await job_of(one, f"sleep {mine}")
+        client, other = await one.server.client(), one.server.place.project("other")
+        second = Hands(one.server, client, (await client.create_workspace(other, yolo=True)).id, one.model)
+        await job_of(second, f"sleep {theirs}")
+        await _close(one.server, one.workspace)
+        assert not survivors(mine)
+        assert survivors(theirs)
+        assert len(await client.list_jobs(second.workspace)) == 1
+
+
+async def _close(server: Server, workspace: WorkspaceId) -> None:
+    desk = server.hub.desk(workspace)
+    await server.hub.app.close_workspace(desk.workspace)
+
+
+async def test_a_deleted_session_takes_its_jobs_along() -> None:
+    token = new_token()
+    async with hands() as one:
+        session = await one.session()
+        await one.do(bash(f"sleep {token}", run_in_background=True), session=session)
+        assert survivors(token)
+        await one.client.delete_session(one.workspace, session)
+        assert not survivors(token)
+        assert await one.client.list_jobs(one.workspace) == ()
+
+
+async def test_c57_jobs_that_are_over_use_up_no_limit() -> None:
+    """C-57: after more jobs than there may be at once, a command still works."""
+    async with hands() as one:
+        jobs = one.server.hub.desk(one.workspace).outfit.jobs
+        for _ in range(4):
+            calls = (bash("until [ -e go ]; do sleep 0.05; done", run_in_background=True) for _ in range(25))
+            outfit = one.server.hub.desk(one.workspace).outfit
+            (bash_tool,) = [tool for tool in await outfit.tools.current() if tool.spec.name == "bash"]
+            assert bash_tool is not None
+            await asyncio.gather(*(one.do(call) for call in calls))
+            (one.project / "go").touch()
+            async with asyncio.timeout(20):
+                while jobs.is_busy:
+                    await asyncio.sleep(0)
+            Path(one.project / "go").unlink()
+        (result,) = await one.do(bash("echo still here"))
+        assert result.content.startswith("still here")
+        assert len(await one.client.list_jobs(one.workspace)) <= 50
