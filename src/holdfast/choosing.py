@@ -67,11 +67,17 @@ def means_of(configuration: "Configuration", credentials: "Credentials", data_di
     return Means(
         configuration.current,
         configuration.expand,
-        configuration.environment,
+        lambda: _fresh_environment(configuration),
         credentials.get,
         lambda: signature(credentials.path),
         data_dir,
     )
+
+
+def _fresh_environment(configuration: "Configuration") -> Mapping[str, str]:
+    """Somebody asks again because a key was refused, or something has changed: what commands said once may be old."""
+    configuration.forget()
+    return configuration.environment()
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -145,6 +151,15 @@ class ChosenModels:
             return Selection(offer.default_small, offer.id)
         info = (await self.large()).info
         return Selection(info.model, info.provider, max_tokens=info.max_output_tokens)
+
+    async def check(self, selection: Selection) -> None:
+        """Raises `ProviderError` if this could not be used, now or after a server has been started."""
+        market = await self._market(self._means.settings(), self._means.stamp())
+        try:
+            await market.pick(selection)
+        except ProviderError as error:
+            if error.trouble != "connection":
+                raise
 
     async def close(self) -> None:
         self._tasks.cancel_all()

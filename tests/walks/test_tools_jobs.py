@@ -1,8 +1,9 @@
 """Background jobs through the real server: listed, read, killed, and gone when they should be."""
 
 import asyncio
+import contextlib
 import json
-from pathlib import Path
+import os
 
 import pytest
 
@@ -45,7 +46,7 @@ async def test_a_job_is_listed_read_and_killed_through_the_api() -> None:
         assert await one.client.list_jobs(one.workspace, await one.session()) == ()
         assert (await one.client.job_output(one.workspace, job)).stdout == "begun\n"
         snapshot = await one.client.snapshot(one.workspace)
-        assert [item.id for item in snapshot.jobs] == [job]
+        assert [item["id"] for item in snapshot.jobs] == [job]
         assert survivors(token)
         killed = await one.client.kill_job(one.workspace, job)
         assert killed.job.state == "killed"
@@ -151,20 +152,18 @@ async def test_a_deleted_session_takes_its_jobs_along() -> None:
 
 
 async def test_c57_jobs_that_are_over_use_up_no_limit() -> None:
-    """C-57: after more jobs than there may be at once, a command still works."""
+    """C-57: after more jobs than may run at once, a command still works."""
     async with hands() as one:
         jobs = one.server.hub.desk(one.workspace).outfit.jobs
-        for _ in range(4):
-            calls = (bash("until [ -e go ]; do sleep 0.05; done", run_in_background=True) for _ in range(25))
-            outfit = one.server.hub.desk(one.workspace).outfit
-            (bash_tool,) = [tool for tool in await outfit.tools.current() if tool.spec.name == "bash"]
-            assert bash_tool is not None
-            await asyncio.gather(*(one.do(call) for call in calls))
-            (one.project / "go").touch()
+        gate = one.project / "gate"
+        os.mkfifo(gate)
+        for _ in range(2):
+            await asyncio.gather(*(one.do(bash("read line <gate", run_in_background=True)) for _ in range(26)))
             async with asyncio.timeout(20):
                 while jobs.is_busy:
+                    with contextlib.suppress(OSError):
+                        os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
                     await asyncio.sleep(0)
-            Path(one.project / "go").unlink()
         (result,) = await one.do(bash("echo still here"))
         assert result.content.startswith("still here")
-        assert len(await one.client.list_jobs(one.workspace)) <= 50
+        assert {job.state for job in await one.client.list_jobs(one.workspace)} == {"completed"}

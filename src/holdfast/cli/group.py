@@ -1,5 +1,6 @@
 """The commands for click. Each is loaded when it is called."""
 
+import sys
 from importlib import import_module
 
 import click
@@ -10,8 +11,19 @@ from holdfast.cli.main import COMMANDS
 __all__ = ["holdfast"]
 
 
+_OWN_OPTIONS = frozenset({"-h", "--help", "--version"})
+
+
 class _Lazy(click.Group):
     """Knows the names and the first lines of its commands without importing them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Without a command it is the terminal app, where there is a terminal."""
+        if not args:
+            args = ["tui"] if sys.stdin.isatty() and sys.stdout.isatty() else ["--help"]
+        elif args[0].startswith("-") and args[0] not in _OWN_OPTIONS:
+            args = ["tui", *args]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *super().list_commands(ctx)]
@@ -31,7 +43,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def holdfast() -> None:
-    """A coding agent that holds on when you let go.
+    """A coding agent that holds on when you let go. Without a command it opens the terminal app.
 
     Prompts belong to the workspace, not to the terminal: they are on disk when they are accepted, they end
     exactly once, and they survive the death of the server.

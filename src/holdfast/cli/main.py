@@ -6,6 +6,7 @@ import sys
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
+    "tui": ("holdfast.cli.tui", "Open the terminal app; also without any command."),
     "run": ("holdfast.cli.run", "Send a prompt and print the answer."),
     "runs": ("holdfast.cli.runs", "List runs, wait for one, cancel one."),
     "sessions": ("holdfast.cli.sessions", "List, read, rename, delete and export sessions."),

@@ -5,7 +5,7 @@ keeps its last good contents in force, and everything that is wrong is listed.
 """
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -78,6 +78,8 @@ class Configuration:
         self._trust_seen: Signature = None
         self._variables: dict[str, str] | None = None
         self._reading = self._read()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called by whoever looks first after the files have come to mean something else."""
 
     def __repr__(self) -> str:
         return f"Configuration({self.places.directory!r})"
@@ -89,8 +91,10 @@ class Configuration:
     def reading(self) -> Reading:
         """The same with everything that is known about it."""
         if self._is_stale():
-            self._reading = self._read()
+            before, self._reading = self._reading, self._read()
             self._variables = None
+            if self._reading != before:
+                self.on_change()
         return self._reading
 
     @property

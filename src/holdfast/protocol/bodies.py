@@ -157,6 +157,12 @@ class ModelChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     max_tokens: int = 0
     reasoning_effort: str = ""
     think: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    provider_options: dict[str, Any] = {}
 
 
 class AgentInfo(msgspec.Struct, frozen=True):

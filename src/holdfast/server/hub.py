@@ -70,12 +70,13 @@ class Desk:
         self.outfit = outfit
         workspace.asks.save_rule = self._save_rule
         workspace.asks.timeout = outfit.settings.options.ask_timeout
-
         self.was_busy = False
+        self.jobs_are_late = False
+        """Whether jobs have kept it open for as long as they may while nobody was there."""
 
     @property
     def is_busy(self) -> bool:
-        return self.workspace.engine.is_busy() or self.outfit.jobs.is_busy
+        return self.workspace.engine.is_busy() or (self.outfit.jobs.is_busy and not self.jobs_are_late)
 
     @property
     def config(self) -> ConfigStore:
@@ -200,11 +201,32 @@ class Hub:
         if desk.is_busy != desk.was_busy:
             desk.was_busy = desk.is_busy
             self.tell(who.WorkBegan(desk.id) if desk.is_busy else who.WorkEnded(desk.id))
+        else:
+            self._time_jobs(desk)
+
+    def _time_jobs(self, desk: Desk) -> None:
+        """Jobs alone keep a workspace open for their time only: it runs while nobody is there."""
+        name = ("jobs", desk.id)
+        claimed = bool(self.presence.workspaces.get(desk.id, who.Workspace()).claims)
+        if claimed or desk.workspace.engine.is_busy() or not desk.outfit.jobs.is_busy:
+            desk.jobs_are_late = False
+            if (timer := self._timers.pop(name, None)) is not None:
+                timer.cancel()
+        elif name not in self._timers and not desk.jobs_are_late and not self.is_closed:
+            seconds = desk.outfit.settings.options.job_linger
+            self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._jobs_late, desk, name)
+
+    def _jobs_late(self, desk: Desk, name: object) -> None:
+        self._timers.pop(name, None)
+        desk.jobs_are_late = True
+        self._worked(desk)
 
     def tell(self, event: PresenceEvent) -> None:
         """Let the machine decide, and carry it out. Raises what it refuses."""
         self.presence, effects = who.transition(self.presence, event)
         self._carry_out(effects)
+        for desk in self.desks:
+            self._time_jobs(desk)
         for effect in effects:
             if isinstance(effect, who.Refuse):
                 raise _REFUSALS[effect.reason]()

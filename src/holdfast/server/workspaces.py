@@ -77,6 +77,7 @@ async def snapshot(call: Call) -> SnapshotBody:
         # Read after the store: what was asked or answered since comes again on the stream, and changes nothing.
         tuple(msgspec.to_builtins(ask) for ask in desk.workspace.asks.permissions),
         tuple(msgspec.to_builtins(batch) for batch in desk.workspace.asks.questions),
+        tuple(msgspec.to_builtins(job) for job in desk.outfit.jobs.list(session)),
     )
 
 

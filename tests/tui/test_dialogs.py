@@ -1,0 +1,238 @@
+"""What opens above the conversation, answered with keys; and what others answer first."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from textual.widgets import Input
+
+from holdfast.domain.models import ModelRequest
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.tui.screens.difference import DifferenceScreen
+from holdfast.tui.screens.entry import Confirm, Entry
+from holdfast.tui.screens.permission import PermissionScreen, shown_exactly
+from holdfast.tui.screens.picker import Picker
+from holdfast.tui.screens.question import QuestionScreen
+from server.helpers import prompt
+from tui.looking import Screen, looking, standing
+
+WRITE = Call("write", json.dumps({"file_path": "made.txt", "content": "one\ntwo\n"}))
+QUESTIONS: list[dict[str, Any]] = [
+    {
+        "type": "single_choice",
+        "question": "Which database?",
+        "label": "Database",
+        "description": "It is hard to change later.",
+        "choices": [{"id": "s", "label": "SQLite"}, {"id": "p", "label": "PostgreSQL [big]"}],
+    },
+    {
+        "type": "multi_choice",
+        "question": "Where?",
+        "label": "Systems",
+        "description": "Where it shall run.",
+        "choices": [{"id": "l", "label": "Linux"}, {"id": "m", "label": "macOS"}],
+    },
+]
+
+
+def acting(*calls: Call) -> ScriptedModel:
+    """Calls the tools, one after the other, and says what came of them."""
+
+    def answer(request: ModelRequest) -> Step:
+        done = 0
+        for message in reversed(request.messages):
+            if message.role == "user":
+                break
+            done += len(message.tool_results)
+        if done < len(calls):
+            return Step((calls[done],))
+        results = [result.content for message in request.messages for result in message.tool_results]
+        return Step((Say(f"It said: {' '.join(results)}"),))
+
+    return ScriptedModel(answer)
+
+
+async def test_a_tool_may_act_once() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        await screen.write("write it")
+        await screen.opens(PermissionScreen)
+        assert "+one" in screen.picture()
+        assert "always saves: write:write(made.txt)" in screen.picture()
+        await screen.pilot.press("a")
+        await screen.shows("It said")
+        assert Path(server.place.project(), "made.txt").read_text() == "one\ntwo\n"
+        assert "write  made.txt  +2 -0" in screen.conversation()
+
+
+async def test_a_no_can_have_a_reason() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        await screen.write("write it")
+        await screen.opens(PermissionScreen)
+        await screen.pilot.press("r", *"not now", "enter")
+        await screen.shows("not now")
+        assert not Path(server.place.project(), "made.txt").exists()
+
+
+async def test_letters_that_were_meant_for_the_editor_do_not_answer() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        await screen.write("write it")
+        await screen.pilot.press("a")
+        await screen.opens(PermissionScreen)
+        await screen.pilot.press("a")
+        assert isinstance(screen.app.screen, PermissionScreen)
+        assert not Path(server.place.project(), "made.txt").exists()
+
+
+async def test_an_answer_from_elsewhere_closes_the_dialog_and_says_so() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        await screen.write("write it")
+        await screen.opens(PermissionScreen)
+        other, workspace = await server.opened()
+        ask = (await screen.app.link.client.pending_permissions(workspace))[0]
+        answer = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
+        assert (await other.grant(workspace, answer)).resolved
+        await screen.closes()
+        await screen.said(f"Allowed by somebody on another screen ({other.client_id[:8]}).")
+        await screen.shows("It said")
+
+
+async def test_a_cancel_closes_the_dialog() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        await screen.write("write it")
+        await screen.opens(PermissionScreen)
+        other, workspace = await server.opened()
+        assert screen.app.link.session is not None
+        await other.cancel_session(workspace, screen.app.link.session)
+        await screen.closes()
+        await screen.said("its run has ended")
+
+
+async def test_questions_are_answered_together() -> None:
+    model = acting(Call("question", json.dumps({"questions": QUESTIONS})))
+    async with standing(model) as (_, server), looking(server) as screen:
+        await screen.write("ask me")
+        await screen.opens(QuestionScreen)
+        assert "PostgreSQL [big]" in screen.picture()
+        await screen.pilot.press("down", "enter", "tab", "tab", "tab", "space", "ctrl+s")
+        await screen.shows("It said")
+        assert "PostgreSQL" in screen.conversation()
+        assert "macOS" in screen.conversation()
+        assert "SQLite" not in screen.conversation()
+
+
+async def test_questions_can_be_turned_down() -> None:
+    model = acting(Call("question", json.dumps({"questions": QUESTIONS})))
+    async with standing(model) as (_, server), looking(server) as screen:
+        await screen.write("ask me")
+        await screen.opens(QuestionScreen)
+        await screen.pilot.press("escape")
+        await screen.until(lambda: not screen.app.link.runs(), "the run has ended")
+        assert not screen.app.link.view.questions
+
+
+async def titled(screen: Screen) -> list[str]:
+    sessions = await screen.app.link.client.list_sessions(screen.app.link.workspace)
+    return sorted(session.title for session in sessions)
+
+
+async def test_sessions_are_renamed_and_deleted() -> None:
+    async with standing() as (_, server):
+        client, workspace = await server.opened()
+        for title in ("Alpha", "Beta"):
+            await prompt(client, workspace, (await client.create_session(workspace, title)).id, "x")
+        async with looking(server) as screen:
+            await screen.pilot.press("ctrl+s")
+            await screen.opens(Picker)
+            await screen.pilot.press(*"alpha", "ctrl+r")
+            await screen.opens(Entry)
+            screen.app.screen.query_one(Input).value = "Gamma"
+            await screen.pilot.press("enter")
+            await screen.opens(Picker)
+            assert await titled(screen) == ["Beta", "Gamma"]
+            await screen.pilot.press(*"beta", "ctrl+x")
+            await screen.opens(Confirm)
+            await screen.pilot.press("n")
+            await screen.opens(Picker)
+            assert await titled(screen) == ["Beta", "Gamma"]
+            await screen.pilot.press(*"beta", "ctrl+x")
+            await screen.opens(Confirm)
+            await screen.pilot.press("y")
+            await screen.opens(Picker)
+            assert await titled(screen) == ["Gamma"]
+
+
+async def test_a_session_that_is_deleted_elsewhere_is_gone_here() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.write("hello")
+        await screen.shows("echo: hello")
+        other, workspace = await server.opened()
+        assert screen.app.link.session is not None
+        await other.delete_session(workspace, screen.app.link.session)
+        await screen.until(lambda: screen.app.link.session is None, "no session")
+        await screen.until(lambda: bool(screen.app.query_one("#welcome").display), "the welcome")
+        await screen.write("again")
+        await screen.shows("echo: again")
+
+
+async def test_a_key_is_written_and_never_shown() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.pilot.press("ctrl+l")
+        await screen.opens(Picker)
+        await screen.pilot.press("tab")
+        await screen.until(lambda: "small model" in screen.picture(), "the small one")
+        await screen.opens(Picker)
+        await screen.pilot.press("ctrl+e")
+        await screen.opens(Entry)
+        await screen.pilot.press(*"sk-very-secret")
+        assert "secret" not in screen.picture()
+        await screen.pilot.press("enter")
+        await screen.said("The key is stored")
+
+
+async def test_changes_of_a_session_are_shown_and_taken_back() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server, size=(120, 30)) as screen:
+        await screen.write("write it")
+        await screen.opens(PermissionScreen)
+        await screen.pilot.press("s")
+        await screen.shows("It said")
+        await screen.write("/changes")
+        await screen.opens(Picker)
+        assert "made.txt  +2 -0  new" in screen.picture()
+        await screen.pilot.press("enter")
+        await screen.opens(DifferenceScreen)
+        assert "+two" in screen.picture()
+        await screen.pilot.press("u")
+        await screen.said("made.txt: removed")
+        assert not Path(server.place.project(), "made.txt").exists()
+
+
+async def test_runs_are_listed() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.write("the first thing")
+        await screen.shows("echo: the first thing")
+        await screen.until(lambda: not screen.app.link.runs(), "its end")
+        await screen.write("/runs")
+        await screen.opens(Picker)
+        assert "✓ the first thing  completed" in screen.picture()
+        await screen.pilot.press("escape")
+        await screen.closes()
+        await screen.write("/jobs")
+        await screen.opens(Picker)
+        assert "No job runs." in screen.picture()
+
+
+async def test_a_theme_is_kept() -> None:
+    async with standing() as (_, server):
+        async with looking(server) as screen:
+            await screen.write("/theme")
+            await screen.opens(Picker)
+            await screen.pilot.press(*"paper", "enter")
+            await screen.closes()
+            await screen.until(lambda: screen.app.theme == "paper", "the theme")
+        async with looking(server) as again:
+            await again.until(lambda: again.app.theme == "paper", "the theme is remembered")
+
+
+def test_what_cannot_be_seen_is_shown() -> None:
+    assert shown_exactly("rm a\x1b[2K\u202eb\r\tc").plain == "rm a\\x1b[2K\\u202eb\\r\\tc"
+    assert shown_exactly("a\nb é").plain == "a\nb é"

@@ -1,0 +1,192 @@
+"""What one writes: queued, steered, taken back, with files along, found again. With keys, against the real server."""
+
+from pathlib import Path
+
+import pytest
+from textual import events
+
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.protocol.bodies import AgentMessage
+from holdfast.tui.completer import Completer
+from holdfast.tui.queue import Queue
+from holdfast.tui.screens.picker import Picker
+from server.helpers import EchoModel, FeedModel, prompt
+from tui.looking import Screen, looking, standing
+
+
+async def busy(screen: Screen, model: FeedModel) -> None:
+    """A run that goes on until the test ends it."""
+    await screen.write("go")
+    await model.asked.wait()
+
+
+def waiting(screen: Screen) -> list[str]:
+    return [run.prompt for run in screen.app.link.waiting()]
+
+
+async def queued(screen: Screen, *texts: str) -> None:
+    for number, text in enumerate(texts, 1):
+        await screen.write(text, "ctrl+q")
+        await screen.until(lambda number=number: len(waiting(screen)) == number, text)  # type: ignore[misc]
+
+
+async def test_a_key_chooses_between_steering_and_a_turn_of_its_own() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await busy(screen, model)
+        await screen.write("in this turn")
+        await screen.write("in the next", "alt+enter")
+        await screen.until(lambda: len(waiting(screen)) == 2, "both wait")
+        assert [run.delivery for run in screen.app.link.waiting()] == ["steer", "queue"]
+        assert "↳ in this turn" in screen.line("queue")
+        assert "⋯ in the next" in screen.line("queue")
+
+
+async def test_the_queue_can_be_changed() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await busy(screen, model)
+        await queued(screen, "one", "two", "three")
+        await screen.pilot.press("ctrl+t")
+        assert isinstance(screen.app.focused, Queue)
+        await screen.pilot.press("down", "down", "K")
+        await screen.until(lambda: waiting(screen) == ["one", "three", "two"], "the new order")
+        await screen.pilot.press("s")
+        await screen.until(lambda: screen.app.link.waiting()[1].delivery == "steer", "it is sent now")
+        await screen.pilot.press("x")
+        await screen.until(lambda: waiting(screen) == ["one", "two"], "one is removed")
+        await screen.pilot.press("up", "enter")
+        await screen.until(lambda: screen.editor.text == "one", "it is back in the editor")
+        await screen.until(lambda: waiting(screen) == ["two"], "it does not wait any more")
+
+
+async def test_somebody_elses_order_is_shown() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await busy(screen, model)
+        await queued(screen, "one", "two")
+        other, workspace = await server.opened()
+        from holdfast.protocol.bodies import RunPatch
+
+        await other.patch_run(workspace, screen.app.link.waiting()[1].run_id, RunPatch(position=0))
+        await screen.until(lambda: waiting(screen) == ["two", "one"], "the order the other one chose")
+
+
+async def test_what_others_wait_for_is_theirs() -> None:
+    """A cancel covers it, but it does not come into this editor."""
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await busy(screen, model)
+        other, workspace = await server.opened()
+        session = screen.app.link.session
+        assert session is not None
+        await other.send_prompt(workspace, AgentMessage(session, "theirs", RunId("r9"), client_id=other.client_id))
+        await screen.until(lambda: "from elsewhere" in screen.line("queue"), "whose it is")
+        await screen.pilot.press("escape", "escape")
+        await screen.shows("Cancelled")
+        assert screen.editor.text == ""
+
+
+async def test_long_pastes_become_files() -> None:
+    model = EchoModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        screen.editor.post_message(events.Paste("\n".join(f"line {number}" for number in range(11))))
+        await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "the attachment")
+        screen.editor.post_message(events.Paste("short"))
+        await screen.until(lambda: screen.editor.text == "short", "a short paste is text")
+        await screen.pilot.press("enter")
+        await screen.shows("⊞ paste-1.txt")
+        assert b"line 10" in str(model.requests[-1].messages).encode()
+        assert not screen.app.query_one("#attachments").display
+
+
+async def test_attachments_can_be_taken_off(tmp_path: Path) -> None:
+    picture = tmp_path / "a b.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + b"0" * 64)
+    async with standing() as (_, server), looking(server) as screen:
+        screen.editor.post_message(events.Paste(f"'{picture}'"))
+        await screen.until(lambda: "a b.png" in screen.line("attachments"), "the picture")
+        await screen.pilot.press("backspace")
+        await screen.until(lambda: not screen.app.query_one("#attachments").display, "it is gone")
+
+
+async def test_files_are_named_with_a_few_letters_and_go_along() -> None:
+    model = EchoModel()
+    async with standing(model) as (_, server):
+        project = Path(server.place.project())
+        (project / "src").mkdir()
+        (project / "src" / "parser.py").write_text("the parser's text\n")
+        (project / "notes.md").write_text("notes\n")
+        async with looking(server) as screen:
+            await screen.pilot.press("@", "p", "a", "r")
+            await screen.until(lambda: screen.app.query_one(Completer).display, "names are offered")
+            await screen.pilot.press("enter")
+            await screen.until(lambda: screen.editor.text == "@src/parser.py ", "the whole name")
+            await screen.pilot.press("enter")
+            await screen.shows("⊞ src/parser.py")
+            assert b"the parser's text" in str(model.requests[-1].messages).encode()
+
+
+async def test_a_slash_finds_commands() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.pilot.press("/", "h", "e", "l")
+        await screen.until(lambda: screen.app.query_one(Completer).display, "commands are offered")
+        await screen.pilot.press("enter")
+        await screen.until(lambda: len(screen.app.screen_stack) == 2, "the help")
+        assert screen.editor.text == ""
+
+
+async def test_prompts_of_earlier_days_are_within_reach() -> None:
+    async with standing() as (_, server):
+        client, workspace = await server.opened()
+        session = await client.create_session(workspace, "Old")
+        await prompt(client, workspace, session.id, "what I asked then")
+        async with looking(server) as screen:
+            await screen.until(lambda: bool(screen.editor.sent), "what was sent")
+            await screen.pilot.press("up")
+            assert screen.editor.text == "what I asked then"
+            await screen.pilot.press("ctrl+r")
+            await screen.opens(Picker)
+            await screen.pilot.press("t", "h", "e", "n", "enter")
+            await screen.closes()
+            assert screen.editor.text == "what I asked then"
+
+
+async def test_what_cannot_be_sent_comes_back() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.write("first")
+        await screen.shows("echo: first")
+        screen.app.link.session = SessionId("no such session")
+        await screen.write("second")
+        await screen.until(lambda: screen.editor.text == "second", "the text is back")
+
+
+async def test_ones_own_editor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the terminal cannot be handed over, nothing is lost and it is said."""
+    monkeypatch.setenv("EDITOR", "true")
+    async with standing() as (_, server), looking(server) as screen:
+        screen.editor.insert("half a thought")
+        await screen.pilot.press("ctrl+o")
+        await screen.said("cannot be started")
+        assert screen.editor.text == "half a thought"
+
+
+async def test_words_are_found_and_blocks_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with standing() as (_, server):
+        client, workspace = await server.opened()
+        session = await client.create_session(workspace, "Long")
+        for number in range(30):
+            await prompt(client, workspace, session.id, f"number {number} `x{number}`", f"r{number}")
+        async with looking(server, session="last", size=(80, 24)) as screen:
+            await screen.shows("echo: number 29")
+            copied: list[str] = []
+            monkeypatch.setattr(screen.app, "copy_to_clipboard", copied.append)
+            await screen.pilot.press("ctrl+f", *"number 7 ")
+            await screen.until(lambda: str(screen.line("find-count")) == "2 of 2", "two places")
+            await screen.pilot.press("enter")
+            await screen.until(lambda: str(screen.line("find-count")) == "1 of 2", "the one before")
+            assert "number 7 " in screen.picture()
+            await screen.pilot.press("escape", "y")
+            await screen.until(lambda: copied == ["number 7 `x7`"], "the prompt is copied")
+            await screen.pilot.press("J", "y")
+            await screen.until(lambda: copied[1:] == ["number 8 `x8`"], "from prompt to prompt")

@@ -1,0 +1,108 @@
+"""Lines that a person types, and what commands get to see, through the real server."""
+
+import asyncio
+import json
+
+import pytest
+
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.ids import SessionId
+from holdfast.domain.messages import ShellCommand
+from holdfast.domain.models import ModelRequest
+from holdfast.testing.gates import start
+from holdfast.testing.hostile import new_token, survivors
+from server.helpers import inside, open_raw
+from walks.hands import Hands, bash, hands, until
+
+
+def shell_lines(request: ModelRequest) -> str:
+    return str([message for message in request.messages if message.role == "user"])
+
+
+async def shells(one: Hands, session: SessionId) -> list[ShellCommand]:
+    messages = await one.client.list_messages(one.workspace, session)
+    return [part.data for message in messages for part in message.parts if isinstance(part.data, ShellCommand)]
+
+
+async def test_a_line_is_run_stored_and_seen_by_the_model() -> None:
+    async with hands(yolo=False) as one:
+        session = await one.session()
+        result = await one.client.run_shell(one.workspace, session, "echo seen; echo bad >&2; exit 3", 77)
+        assert (result.output, result.exit_code) == ("seen\nbad\n", 3)
+        assert await shells(one, session) == [ShellCommand("echo seen; echo bad >&2; exit 3", "seen\nbad\n", 3)]
+        (message,) = await one.client.list_messages(one.workspace, session)
+        assert message.role == "user"
+        await one.do(session=session)
+        assert "seen" in shell_lines(one.model.requests[-1])
+        width = await one.client.run_shell(one.workspace, session, "echo $COLUMNS", 77)
+        assert width.output == "77\n"
+
+
+async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
+    async with hands() as one:
+        session = await one.session()
+        run = await one.ask(session, bash("touch begun; until [ -e go ]; do sleep 0.01; done"))
+        await until(one.project / "begun")
+        await one.client.run_shell(one.workspace, session, "echo from-outside; touch go")
+        await one.end(run)
+        second = one.model.requests[-1]
+        assert "from-outside" in shell_lines(second)
+        roles = [message.role for message in await one.client.list_messages(one.workspace, session)]
+        assert roles == ["user", "assistant", "tool", "user", "assistant"]
+
+
+async def test_a_line_ends_with_whoever_typed_it() -> None:
+    """The connection is cut: nothing of it is left, and nothing is stored."""
+    token = new_token()
+    async with hands() as one:
+        session = await one.session()
+        body = json.dumps({"command": f"touch begun; setsid sleep {token} & sleep {token}"}).encode()
+        path = f"/v1/workspaces/{one.workspace}/agent/sessions/{session}/shell"
+        _, writer = await open_raw(one.server.address)
+        writer.write(inside(path, "POST", body, ("Content-Type: application/json",)))
+        await until(one.project / "begun")
+        assert survivors(token)
+        writer.transport.abort()
+        async with asyncio.timeout(10):
+            while survivors(token):
+                await asyncio.sleep(0)
+        assert await shells(one, session) == []
+
+
+async def test_a_line_in_an_unknown_session_runs_and_is_not_stored() -> None:
+    async with hands() as one:
+        result = await one.client.run_shell(one.workspace, SessionId("nobody"), "touch ran; echo ran")
+        assert (result.output, result.exit_code) == ("ran\n", 0)
+        assert (one.project / "ran").exists()
+        assert await one.client.list_sessions(one.workspace) == ()
+        for line in ("", " \n", "a\0b"):
+            with pytest.raises(ServerProblem) as caught:
+                await one.client.run_shell(one.workspace, SessionId("nobody"), line)
+            assert caught.value.status == 400
+
+
+async def test_a_line_does_not_start_a_turn_and_another_session_is_not_held_up() -> None:
+    async with hands() as one:
+        session = await one.session()
+        slow = start(one.client.run_shell(one.workspace, session, "touch begun; until [ -e go ]; do sleep 0.01; done"))
+        await until(one.project / "begun")
+        await one.do()
+        (one.project / "go").touch()
+        assert (await slow).exit_code == 0
+        assert len(one.model.requests) == 1
+
+
+async def test_commands_get_the_clients_variables_and_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R12: the canaries of the server's environment reach neither the model's commands nor a person's."""
+    for name in ("HOLDFAST_TOKEN", "HOLDFAST_HOST", "HOLDFAST_DATA_DIR", "SERVER_ONLY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "canary-of-the-server")
+    given = ("MINE=from the client", "HOLDFAST_TOKEN=canary-of-the-client", "BASH_ENV=/tmp/x", "EMPTY=", "NO_VALUE")
+    async with hands(env=given) as one:
+        (result,) = await one.do(bash("env; echo; cat /proc/$PPID/environ /proc/self/environ | tr '\\0' '\\n'"))
+        typed = await one.client.run_shell(one.workspace, await one.session(), "env")
+        for seen in (result.content, typed.output):
+            assert "MINE=from the client" in seen
+            assert "canary" not in seen
+            assert str(one.server.place.socket) not in seen
+            assert "HOLDFAST=1" in seen
+            assert "BASH_ENV" not in seen
