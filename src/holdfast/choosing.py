@@ -152,6 +152,10 @@ class ChosenModels:
         info = (await self.large()).info
         return Selection(info.model, info.provider, max_tokens=info.max_output_tokens)
 
+    def keys_in_use(self) -> tuple[str, ...]:
+        """Those of the models that were asked so far: nothing that is run for a model may see them."""
+        return tuple({made.plan.access.api_key for made in self._made.values() if made.plan.access.api_key})
+
     async def check(self, selection: Selection) -> None:
         """Raises `ProviderError` if this could not be used, now or after a server has been started."""
         market = await self._market(self._means.settings(), self._means.stamp())

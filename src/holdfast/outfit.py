@@ -4,6 +4,8 @@ A house is what all workspaces of a server share; an outfit is what one of them 
 decides anything: it hands the parts to each other.
 """
 
+import asyncio
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,9 +16,12 @@ from holdfast.choosing import ChosenModels, means_of
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.config.locations import places_for
+from holdfast.config.problems import Problem
+from holdfast.config.refresh import Refresher
 from holdfast.config.store import ConfigStore
 from holdfast.core import App, Parts, SystemClock
 from holdfast.domain.asks import Verdict
+from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.sessions import Todo
 from holdfast.domain.settings import PermissionSettings, Settings
@@ -26,7 +31,7 @@ from holdfast.engine.ports import Ledger, Models, Tools
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.manners import lookout_for
 from holdfast.permissions.rules import BadRule, Rules
-from holdfast.providers.client import close_connections
+from holdfast.providers.client import close_connections, post_form
 from holdfast.providers.discovery import Discovery
 from holdfast.tools.agent import Agent
 from holdfast.tools.agentic_fetch import AgenticFetch, WebFetch
@@ -45,6 +50,10 @@ from holdfast.workspace.web import Web
 
 __all__ = ["Given", "House", "Outfit", "open_app"]
 
+_log = logging.getLogger("holdfast.server")
+
+_SIGN_IN = 300.0
+"""How many seconds the command may take that renews a machine's own credentials: somebody may have to click."""
 _LOOKING = frozenset({"glob", "grep", "ls", "view"})
 
 
@@ -144,20 +153,66 @@ class Outfit:
         self.configuration = Configuration(places, environment or os.environ)
         self.store = ConfigStore(house.data_dir / "config.json", self.data_dir / "config.json")
         self.credentials = Credentials(places.credentials_file, os.environ)
+        self.refresher = Refresher(self.credentials)
+        self.on_settings: Callable[[], None] = lambda: None
+        """Called when the settings have become others, whoever changed them."""
+        self._complaints: frozenset[Problem] = frozenset()
+        self._complain()
+        self.configuration.on_change = self._changed
         self.choice: ChosenModels | None = None
         if house.models is None:
             means = means_of(self.configuration, self.credentials, house.data_dir)
+            means = msgspec.structs.replace(means, new_token=self._new_token, sign_in=self._sign_in)
             self.choice = ChosenModels(means, house.discovery)
         self.jobs = Jobs(SystemClock().now_ms)
         grace = house.settings.grace
         self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
-        self.shell = Shell(self.processes)
+        self.shell = Shell(self.processes, self._secrets)
         self._sandbox: Sandbox | None = None
         self.tools = self._tools()
 
     @property
     def settings(self) -> Settings:
         return self.configuration.current()
+
+    def _changed(self) -> None:
+        self._complain()
+        self.on_settings()
+
+    def _complain(self) -> None:
+        """What is wrong with a file is said once, in the log."""
+        problems = self.configuration.problems
+        for problem in problems:
+            if problem not in self._complaints:
+                _log.warning("%s", problem)
+        self._complaints = frozenset(problems)
+
+    # Keys
+
+    async def _new_token(self, provider: str, used: str) -> str | None:
+        if await asyncio.to_thread(self.credentials.token, provider) is None:
+            return None
+        try:
+            return (await self.refresher.refresh(provider, post_form, used=used)).access_token
+        except HoldfastError as error:
+            # The refusal that made us ask is told; this is why it stands.
+            _log.warning("%s", error)
+            return None
+
+    async def _sign_in(self, command: str) -> bool:
+        """`aws_auth_refresh`: a command of the user's own, outside of any sandbox, under the guard."""
+        try:
+            async with asyncio.timeout(_SIGN_IN):
+                free = Shell(Processes(self._house.guard, self.data_dir / "output", grace=self._house.settings.grace))
+                result = await free.call(command, self.record.path, self.environment)
+        except (TimeoutError, ToolError) as error:
+            _log.warning("aws_auth_refresh did not succeed: %s", str(error) or "it took too long")
+            return False
+        return result.exit_code == 0
+
+    def _secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """No command sees the keys that models are asked with."""
+        return (), self.choice.keys_in_use() if self.choice is not None else ()
 
     def parts(self) -> Parts:
         """What the engine gets. Which of the settings it is given once, and which it asks for, shows here."""
@@ -261,6 +316,7 @@ class Outfit:
         await self.jobs.close()
         if self.choice is not None:
             await self.choice.close()
+        await self.refresher.close()
 
 
 def _existing(paths: Iterable[str]) -> list[str]:

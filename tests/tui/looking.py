@@ -34,7 +34,7 @@ class Screen:
         async with asyncio.timeout(20):
             while not is_so():
                 assert self.app.is_running, f"the app ended before: {what}"
-                await asyncio.sleep(0)
+                await asyncio.sleep(_moment())
 
     async def shows(self, text: str) -> None:
         """Until the conversation shows it."""
@@ -94,3 +94,8 @@ async def looking(
 async def standing(model: Model | None = None) -> AsyncIterator[tuple[Place, Server]]:
     async with place() as where, serving(where, model or EchoModel()) as server:
         yield where, server
+
+
+def _moment() -> float:
+    """Between two looks at a screen that tells nobody when it has changed."""
+    return 0.005

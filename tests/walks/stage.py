@@ -233,7 +233,9 @@ async def staged(
     serves: bool = True,
 ) -> AsyncIterator[Stage]:
     """With a provider that says `Hello.` unless told otherwise, and a server."""
-    async with ModelServer(script or [Reply((Say(("Hel", "lo.")),))], models=models or {"big": 1, "other": 1}) as provider:
+    async with ModelServer(
+        script or [Reply((Say(("Hel", "lo.")),))], models=models or {"big": 1, "other": 1}
+    ) as provider:
         stage = Stage(provider)
         stage.write()
         try:

@@ -23,9 +23,7 @@ PIXEL = base64.b64decode(
 def answer(asked: Asked) -> Reply:
     """Says which model it is, and what was asked last."""
     last: Any = asked.json["messages"]
-    return Reply(
-        (Say((str(asked.json["model"]), ": ", text(last[-1])[-40:])),), Usage(10_000, 1_000)
-    )
+    return Reply((Say((str(asked.json["model"]), ": ", text(last[-1])[-40:])),), Usage(10_000, 1_000))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from holdfast.domain.messages import ShellCommand
 from holdfast.domain.models import ModelRequest
 from holdfast.testing.gates import start
 from holdfast.testing.hostile import new_token, survivors
+from holdfast.testing.validity import problems_of_request
 from server.helpers import inside, open_raw
 from walks.hands import Hands, bash, hands, until
 
@@ -46,9 +47,12 @@ async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
         await one.client.run_shell(one.workspace, session, "echo from-outside; touch go")
         await one.end(run)
         second = one.model.requests[-1]
+        assert [message.role for message in second.messages] == ["user", "assistant", "tool", "user"]
         assert "from-outside" in shell_lines(second)
-        roles = [message.role for message in await one.client.list_messages(one.workspace, session)]
-        assert roles == ["user", "assistant", "tool", "user", "assistant"]
+        await one.do(session=session)
+        third = one.model.requests[-1]
+        assert [message.role for message in third.messages][:4] == ["user", "assistant", "tool", "user"]
+        assert [problems_of_request(request) for request in one.model.requests] == [[], [], []]
 
 
 async def test_a_line_ends_with_whoever_typed_it() -> None:

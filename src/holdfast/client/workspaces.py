@@ -12,6 +12,7 @@ from holdfast.domain.sandbox import SandboxState
 from holdfast.protocol.bodies import (
     ConfigChange,
     ConfigModel,
+    ConfigProblem,
     Control,
     CurrentSession,
     InitPrompt,
@@ -97,6 +98,10 @@ class WorkspaceCalls(Calls):
         return await self._ask(Stats, "stats", id=workspace)
 
     # Configuration and project
+
+    async def config_problems(self, workspace: WorkspaceId) -> tuple[ConfigProblem, ...]:
+        """What is wrong with the files of settings; of a broken one the last good contents are in force."""
+        return await self._ask(tuple[ConfigProblem, ...], "config_problems", id=workspace)
 
     async def config_set(self, workspace: WorkspaceId, key: str, value: object, *, scope: int = 0) -> None:
         await self._send("config_set", body=ConfigChange(key, scope, value), id=workspace)

@@ -144,10 +144,14 @@ def _user_parts(message: Message, info: ModelInfo) -> Iterable[Part]:
             case BinaryPart(data=data) if data.mime_type.startswith("text/"):
                 content = data.data.decode("utf-8", "replace")
                 yield TextPart(Text(f'<file path="{data.path}">\n{content}\n</file>'))
-            case BinaryPart():
-                yield part if info.supports_images else TextPart(Text(_IMAGES_LEFT_OUT))
+            case BinaryPart(data=data):
+                yield part if info.supports_images else TextPart(Text(_left_out(data.path)))
             case _:
                 pass
+
+
+def _left_out(path: str) -> str:
+    return f"[{path} was attached, but this model cannot see images.]" if path else _IMAGES_LEFT_OUT
 
 
 def _add_assistant(

@@ -19,6 +19,7 @@ __all__ = [
     "Cancelled",
     "ConfigChange",
     "ConfigModel",
+    "ConfigProblem",
     "Control",
     "CurrentSession",
     "FileRead",
@@ -214,6 +215,16 @@ class ConfigModel(msgspec.Struct, frozen=True):
     model_type: Literal["large", "small"]
     model: ModelChoice
     scope: int = 0
+
+
+class ConfigProblem(msgspec.Struct, frozen=True):
+    """One thing to mend in a file of settings: where it is, and what was expected there."""
+
+    severity: Literal["error", "warning"]
+    file: str
+    line: int
+    key: str
+    text: str
 
 
 class NeedsInit(msgspec.Struct, frozen=True):

@@ -43,6 +43,8 @@ class Route(msgspec.Struct, frozen=True):
     streams: bool = False
     is_page: bool = False
     """Answers with a page for people, as text."""
+    ends_with_caller: bool = False
+    """What it does is stopped when the caller goes before it is done."""
 
     @property
     def full_path(self) -> str:
@@ -241,6 +243,13 @@ _ASKS = (
 )
 
 _CONFIG = (
+    _get(
+        "config_problems",
+        _W + "/config/problems",
+        "What is wrong with the files of settings.",
+        tuple[bodies.ConfigProblem, ...],
+        errors=(404,),
+    ),
     _post("config_set", _W + "/config/set", "Set a key.", bodies.ConfigChange, errors=(400, 404)),
     _post("config_remove", _W + "/config/remove", "Remove a key.", bodies.ConfigChange, errors=(400, 404)),
     _post("config_model", _W + "/config/model", "Choose a model.", bodies.ConfigModel, errors=(400, 404)),
@@ -293,6 +302,7 @@ _WORK = (
         bodies.ShellAsk,
         ShellResult,
         errors=(400, 404, 503),
+        ends_with_caller=True,
     ),
     _get(
         "list_jobs",

@@ -7,18 +7,22 @@ import asyncio
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from holdfast import __version__
 
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["USER_AGENT", "close_connections", "http_client", "in_thread"]
+__all__ = ["USER_AGENT", "close_connections", "http_client", "in_thread", "post_form"]
 
+_FORM_SECONDS = 30.0
 USER_AGENT = f"Holdfast/{__version__}"
 
 _direct: "WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient]" = WeakKeyDictionary()
@@ -42,6 +46,16 @@ async def http_client(url: str) -> "httpx2.AsyncClient":
     if loop not in kept:
         kept[loop] = transport.make_client(is_direct=kept is _direct)
     return kept[loop]
+
+
+async def post_form(url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
+    """Send a form and give the decoded answer, whatever its status: a refusal says why in its body."""
+    client = await http_client(url)
+    answer = await client.post(url, data=dict(form), headers={"accept": "application/json"}, timeout=_FORM_SECONDS)
+    try:
+        return msgspec.json.decode(answer.content, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
 
 
 async def close_connections() -> None:

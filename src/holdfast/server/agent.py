@@ -4,6 +4,7 @@ from holdfast.bus.bus import Subscription
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId
+from holdfast.domain.models import ModelInfo
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import Accepted, AgentInfo, Cancelled, ModelChoice
 from holdfast.server.calls import Call
@@ -27,7 +28,14 @@ __all__ = [
 async def agent_info(call: Call) -> AgentInfo:
     """Asked again and again by screens: nothing here touches the disk."""
     engine = call.desk.workspace.engine
-    info = (await engine.kit.models.large()).info
+    try:
+        info = (await engine.kit.models.large()).info
+    except ProviderError:
+        # Whoever wants to know why asks for it to be made ready, or sends a prompt.
+        nobody = ModelInfo("", "")
+        return AgentInfo(
+            is_busy=engine.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=ModelChoice("", "")
+        )
     choice = ModelChoice(info.model, info.provider, info.max_output_tokens)
     return AgentInfo(is_busy=engine.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
 

@@ -4,6 +4,7 @@ Everything that is the same for all routes is here: finding the route, the size 
 and the one way errors are told.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from holdfast.protocol.routes import ROUTES, Route
 from holdfast.server.calls import Call, Handler
 from holdfast.server.http import Receive, Scope, Send
 from holdfast.server.hub import Hub, ServerLeaving
+from holdfast.tasks import TaskOwner
 
 __all__ = ["Application", "Streamer"]
 
@@ -34,7 +36,7 @@ _log = logging.getLogger("holdfast.server")
 
 
 class _ClientGone(Exception):
-    """The connection ended before the request was whole: nothing is done, nobody can be told."""
+    """The connection ended before the request was whole, or before its work was done: nobody can be told."""
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -101,7 +103,8 @@ class Application:
         if route.streams:
             await self._streamer(call, receive, send)
             return
-        answer = await self._handlers[route.name](call)
+        handler = self._handlers[route.name]
+        answer = await (_while_there(handler, call, receive) if route.ends_with_caller else handler(call))
         if route.is_page:
             await _respond(send, route.status, answer.encode(), _PAGE, (b"content-security-policy", policy().encode()))
             return
@@ -142,6 +145,29 @@ async def _body(receive: Receive) -> bytes:
         pieces.append(piece)
         if not message.get("more_body"):
             return b"".join(pieces)
+
+
+async def _while_there(handler: Handler, call: Call, receive: Receive) -> Any:  # noqa: ANN401 - whatever the handler answers
+    """Do the work as long as somebody waits for its answer. It has come to its end when this returns."""
+
+    async def until_gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def work() -> Any:  # noqa: ANN401
+        return await handler(call)
+
+    tasks = TaskOwner()
+    working = tasks.start(work(), name=call.route.name, done=lambda task: task.cancelled() or task.exception())
+    leaving = tasks.start(until_gone(), name="caller")
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise _ClientGone
+    finally:
+        tasks.cancel_all()
+        await tasks.drain()
 
 
 def _decoded(route: Route, body: bytes) -> Any:  # noqa: ANN401 - the type is the route's

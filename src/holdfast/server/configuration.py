@@ -1,5 +1,6 @@
 """The configuration in force, and its changes over the wire."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,9 @@ from holdfast.config.secrets import redacted
 from holdfast.config.store import merged
 from holdfast.domain.errors import BadRequest, ProviderError
 from holdfast.domain.models import ModelInfo
-from holdfast.protocol.bodies import InitPrompt, ModelChoice, ModelFacts, NeedsInit
+from holdfast.domain.settings import Selection
+from holdfast.protocol.bodies import ConfigProblem, InitPrompt, ModelChoice, ModelFacts, NeedsInit
+from holdfast.providers.client import post_form
 from holdfast.providers.view import ProviderView
 from holdfast.server.calls import Call
 from holdfast.server.hub import Desk
@@ -21,6 +24,7 @@ __all__ = [
     "config_import_copilot",
     "config_model",
     "config_of",
+    "config_problems",
     "config_provider_key",
     "config_refresh_oauth",
     "config_remove",
@@ -110,8 +114,13 @@ async def config_remove(call: Call) -> None:
 
 
 async def config_model(call: Call) -> None:
+    """What could not be used is refused, and nothing is stored: the next run would fail as well."""
     chosen = msgspec.to_builtins(call.body.model)
     kind = call.body.model_type
+    if wrong := objections(("models", kind), chosen):
+        raise BadRequest(" ".join(wrong))
+    if call.desk.outfit.choice is not None:
+        await call.desk.outfit.choice.check(msgspec.convert(chosen, Selection))
     recent = [item for item in call.desk.config.scope(0).get("recent_models", {}).get(kind, []) if item != chosen]
     call.desk.config.set(0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
     _set(call.desk, call.body.scope, f"models.{kind}", chosen)
@@ -125,14 +134,31 @@ async def config_compact(call: Call) -> None:
 
 
 async def config_provider_key(call: Call) -> None:
-    provider, key = call.body.get("provider_id"), call.body.get("api_key")
-    if not isinstance(provider, str) or not provider or "." in provider or not isinstance(key, str):
+    """A key, or what signing in gave."""
+    provider, key = _provider_id(call), call.body.get("api_key")
+    if call.body.get("kind") == "oauth":
+        if not isinstance(key, dict) or not isinstance(key.get("access_token"), str):
+            raise BadRequest("api_key must be a token: an object with access_token.")
+        _set(call.desk, _scope(call), f"providers.{provider}.oauth", key)
+        return
+    if not isinstance(key, str):
         raise BadRequest("provider_id and api_key are required, as text")
     _set(call.desk, _scope(call), f"providers.{provider}.api_key", key)
 
 
 async def config_refresh_oauth(call: Call) -> None:
-    raise BadRequest("No provider that is set up has a token to refresh.")
+    """Whoever asks for a model next uses the new token; other processes find it where it is stored."""
+    provider, outfit = _provider_id(call), call.desk.outfit
+    if await asyncio.to_thread(outfit.credentials.token, provider) is None:
+        raise BadRequest(f"Nobody has signed in at {provider}: there is no token to refresh.")
+    await outfit.refresher.refresh(provider, post_form)
+    call.desk.tell_of_change()
+
+
+async def config_problems(call: Call) -> tuple[ConfigProblem, ...]:
+    """What is wrong with the files of settings. Of a broken one the last good contents are in force."""
+    problems = call.desk.outfit.configuration.reading().problems
+    return tuple(ConfigProblem(item.severity, item.file, item.line, item.key, item.text) for item in problems)
 
 
 async def config_import_copilot(_: Call) -> dict[str, Any]:
@@ -163,6 +189,13 @@ async def init_prompt(_: Call) -> InitPrompt:
 def _set(desk: Desk, scope: int, key: str, value: object) -> None:
     desk.config.set(scope, key, value)
     desk.tell_of_change()
+
+
+def _provider_id(call: Call) -> str:
+    provider = call.body.get("provider_id")
+    if not isinstance(provider, str) or not provider or "." in provider:
+        raise BadRequest("provider_id is required, as text without a dot")
+    return provider
 
 
 def _scope(call: Call) -> int:

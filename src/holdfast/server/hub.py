@@ -70,6 +70,8 @@ class Desk:
         self.outfit = outfit
         workspace.asks.save_rule = self._save_rule
         workspace.asks.timeout = outfit.settings.options.ask_timeout
+        outfit.on_settings = self._publish_change
+        self._changes = 0
         self.was_busy = False
         self.jobs_are_late = False
         """Whether jobs have kept it open for as long as they may while nobody was there."""
@@ -83,7 +85,14 @@ class Desk:
         return self.outfit.store
 
     def tell_of_change(self) -> None:
-        """A setting is another one: screens read the workspace again."""
+        """A setting was changed: screens read the workspace again. Told once, also if a look at the files tells it."""
+        told = self._changes
+        self.outfit.configuration.reading()
+        if self._changes == told:
+            self._publish_change()
+
+    def _publish_change(self) -> None:
+        self._changes += 1
         changed = ConfigChangedEvent(Change("updated", ConfigChanged(self.id)))
         self.workspace.engine.outside.outlet.publish_live(changed)
 

@@ -31,7 +31,7 @@ _ALWAYS = frozenset({"leave", "suspend_process"})
 """What can be done while a dialog is open, too."""
 
 
-class HoldfastApp(Drawing, Asking, Prompting, Choosing):
+class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
     """One workspace, one session at a time."""
 
     CSS_PATH = "holdfast.tcss"

@@ -14,8 +14,8 @@ from holdfast.tui.stage import Stage
 
 __all__ = ["Asking"]
 
-_STILL_WRITING = 1.5
-_DEAF = 0.7
+STILL_WRITING = 1.5
+DEAF = 0.7
 _DONE = {"completed": "It is done", "failed": "It failed", "interrupted": "It was interrupted"}
 
 
@@ -48,11 +48,11 @@ class Asking(Stage):
 
     @work(exclusive=True, group="asks")
     async def _ask_permission(self, ask: str) -> None:
-        is_writing = time.monotonic() - self.editor.typed_at < _STILL_WRITING
+        is_writing = time.monotonic() - self.editor.typed_at < STILL_WRITING
         more = len(self.link.view.permissions) - 1
         request = self.link.view.permissions[ask]
         self.tell_away(f"{request.get('tool_name', 'A tool')} asks for permission")
-        screen = PermissionScreen(request, self.look, more=more, deaf=_DEAF if is_writing else 0.0)
+        screen = PermissionScreen(request, self.look, more=more, deaf=DEAF if is_writing else 0.0)
         answer = await self.push_screen_wait(screen)
         if answer is not None:
             self.link.view.permissions.pop(ask, None)

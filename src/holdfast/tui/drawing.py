@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
+from textual.css.query import NoMatches
 from textual.timer import Timer
 from textual.widgets import OptionList, Static
 
@@ -48,8 +49,14 @@ class Drawing(Stage):
 
     def _frame(self) -> None:
         self._is_due = False
+        try:
+            self._draw()
+        except NoMatches:
+            # The last frame may come when the screen is being taken down already.
+            return
+
+    def _draw(self) -> None:
         if not self.screen_stack or not self.base.query(Editor):
-            # The last frame may come when the screen is taken down already.
             return
         self._drawn_at = time.monotonic()
         runs = self.link.runs()
@@ -69,8 +76,7 @@ class Drawing(Stage):
     def _tick(self) -> None:
         """Time passes, and it shows."""
         self._ticks += 1
-        if self.screen_stack and self.base.query(Editor):
-            self._draw_activity(self.link.runs())
+        self.note_change()
 
     def _draw_transcript(self) -> None:
         link, transcript = self.link, self.transcript

@@ -147,11 +147,11 @@ class Editor(TextArea):
             self.post_message(self.Completing("", ""))
 
     async def _on_paste(self, event: events.Paste) -> None:
+        """What is neither long nor a picture is left to the text area, which hears of it next."""
         lines = event.text.splitlines()
         path = path_in_paste(event.text)
         is_long = len(lines) > _LONG_LINES or any(len(line) > _LONG_COLUMNS for line in lines)
         if path is None and not is_long:
-            await super()._on_paste(event)
             return
         event.prevent_default()
         event.stop()
