@@ -148,11 +148,13 @@ class Crowd:
             assert data, "a reader was cut"
             heard(connection, data)
 
-    def until_ends(self, count: int) -> None:
+    def until_ends(self, count: int, also: Callable[[socket.socket, bytes], None] | None = None) -> None:
         """Until every reader has seen so many runs end."""
         missing = dict.fromkeys(self._tails, count)
 
         def heard(connection: socket.socket, data: bytes) -> None:
+            if also is not None:
+                also(connection, data)
             whole = self._tails[connection] + data
             missing[connection] -= whole.count(END)
             # A mark that is cut in two is found with the next piece, and one that was counted is not counted again.

@@ -47,7 +47,7 @@ class Means(msgspec.Struct, frozen=True):
     """Where everything comes from. All but `settings` and `stamp` may be slow: they are called in a thread.
 
     `settings` gives the same object as long as nothing has changed. `stamp` gives something that changes when a
-    stored key does. `environment` is that of whoever opened the workspace.
+    stored key does, or one in the environment. `environment` is that of whoever opened the workspace.
     """
 
     settings: Callable[[], Settings]
@@ -69,7 +69,7 @@ def means_of(configuration: "Configuration", credentials: "Credentials", data_di
         configuration.expand,
         lambda: _fresh_environment(configuration),
         credentials.get,
-        lambda: signature(credentials.path),
+        lambda: (signature(credentials.path), configuration.learned),
         data_dir,
     )
 
@@ -113,6 +113,7 @@ class ChosenModels:
         self._renewals: dict[bytes, asyncio.Task[Model | None]] = {}
         self._made: dict[bytes, _Made] = {}
         self._markets: list[tuple[Settings, object, Market]] = []
+        self._key_variables: set[str] = set()
         self._tour = TourModel()
         self._titles = tour_titles()
 
@@ -152,9 +153,10 @@ class ChosenModels:
         info = (await self.large()).info
         return Selection(info.model, info.provider, max_tokens=info.max_output_tokens)
 
-    def keys_in_use(self) -> tuple[str, ...]:
-        """Those of the models that were asked so far: nothing that is run for a model may see them."""
-        return tuple({made.plan.access.api_key for made in self._made.values() if made.plan.access.api_key})
+    def secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The variables that hold keys, and the keys that were used so far: nothing that is run may see them."""
+        values = {made.plan.access.api_key for made in self._made.values()}
+        return tuple(self._key_variables), tuple(filter(None, values))
 
     async def check(self, selection: Selection) -> None:
         """Raises `ProviderError` if this could not be used, now or after a server has been started."""
@@ -217,6 +219,7 @@ class ChosenModels:
         catalog, sources = await asyncio.to_thread(self._sources)
         market = Market(catalog, settings, sources, self._discovery, self._tour.info)
         self._markets[:] = [(settings, stamp, market)]
+        self._key_variables |= market.key_variables()
         return market
 
     def _sources(self) -> tuple[Catalog, Sources]:

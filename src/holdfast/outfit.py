@@ -30,7 +30,7 @@ from holdfast.engine.crews import Crew
 from holdfast.engine.ports import Ledger, Models, Tools
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.manners import lookout_for
-from holdfast.permissions.rules import BadRule, Rules
+from holdfast.permissions.rules import Rules, understood
 from holdfast.providers.client import close_connections, post_form
 from holdfast.providers.discovery import Discovery
 from holdfast.tools.agent import Agent
@@ -40,8 +40,10 @@ from holdfast.tools.job_kill import JobKill
 from holdfast.tools.job_output import JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
+from holdfast.workspace.expansion import expansions
+from holdfast.workspace.git_settings import git_is_quiet
 from holdfast.workspace.guard import Guard
-from holdfast.workspace.jobs import Jobs
+from holdfast.workspace.jobs import JobLimits, Jobs
 from holdfast.workspace.process import Processes
 from holdfast.workspace.process_child import GuardedSpawn
 from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
@@ -76,18 +78,23 @@ class _Judge:
         self._settings = settings
         self._path = path
         self._known: PermissionSettings | None = None
-        self._rules = Rules(PermissionSettings(), path, real=os.path.realpath)
+        self._complaint = ""
+        self._rules = self._made(PermissionSettings())
 
     def __call__(self, permit: Permit) -> Verdict:
         wanted = self._settings().permissions
         if wanted is not self._known:
-            try:
-                self._rules = Rules(wanted, self._path, real=os.path.realpath)
-            except BadRule as error:
-                # Nobody knows what it was meant to forbid.
-                return Verdict("ask", str(error))
+            readable, self._complaint = understood(wanted)
+            self._rules = self._made(readable)
             self._known = wanted
-        return self._rules.judge(permit)
+        verdict = self._rules.judge(permit)
+        if self._complaint and verdict.decision != "deny":
+            # Nobody knows what it was meant to forbid.
+            return Verdict("ask", self._complaint)
+        return verdict
+
+    def _made(self, settings: PermissionSettings) -> Rules:
+        return Rules(settings, self._path, real=os.path.realpath, expansions=expansions, git_is_quiet=git_is_quiet)
 
 
 class _ConfinedBash(Bash):
@@ -98,8 +105,12 @@ class _ConfinedBash(Bash):
         self._outfit = outfit
 
     async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
-        await self._outfit.confine()
+        await self.prepare()
         return await super().act(context, arguments)
+
+    async def prepare(self) -> None:
+        """Also after somebody was asked: the settings may be others by then."""
+        await self._outfit.confine()
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -164,8 +175,8 @@ class Outfit:
             means = means_of(self.configuration, self.credentials, house.data_dir)
             means = msgspec.structs.replace(means, new_token=self._new_token, sign_in=self._sign_in)
             self.choice = ChosenModels(means, house.discovery)
-        self.jobs = Jobs(SystemClock().now_ms)
         grace = house.settings.grace
+        self.jobs = Jobs(SystemClock().now_ms, limits=JobLimits(grace=grace))
         self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
         self.shell = Shell(self.processes, self._secrets)
         self._sandbox: Sandbox | None = None
@@ -210,9 +221,15 @@ class Outfit:
             return False
         return result.exit_code == 0
 
+    def learn_keys(self, environment: Mapping[str, str]) -> None:
+        """Whoever joins may have set the key that was missing, or a new one. Nothing else of theirs counts."""
+        if self.choice is not None:
+            names, _ = self.choice.secrets()
+            self.configuration.learn({name: environment[name] for name in names if environment.get(name)})
+
     def _secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """No command sees the keys that models are asked with."""
-        return (), self.choice.keys_in_use() if self.choice is not None else ()
+        return self.choice.secrets() if self.choice is not None else ((), ())
 
     def parts(self) -> Parts:
         """What the engine gets. Which of the settings it is given once, and which it asks for, shows here."""
@@ -290,12 +307,16 @@ class Outfit:
 
     async def confine(self) -> SandboxState:
         """Bring the sandbox to what the settings say. Raises `SandboxImpossible`."""
-        if self.settings.options.sandbox != "workspace":
+        options = self.settings.options
+        if options.sandbox != "workspace":
             self._sandbox = self.processes.sandbox = None
-        elif self._sandbox is None:
+        elif self._sandbox is None or self._sandbox.network != options.sandbox_network:
             await self._house.guard.ready()
             policy = SandboxPolicy(
-                self.record.path, str(self.data_dir / "scratch"), hidden=(str(self._house.data_dir),)
+                self.record.path,
+                str(self.data_dir / "scratch"),
+                options.sandbox_network,
+                hidden=(str(self._house.data_dir),),
             )
             self._sandbox = Sandbox(
                 policy, has_namespaces=self._house.guard.has_namespaces, bubblewrap=find_bubblewrap()

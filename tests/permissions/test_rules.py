@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.asks import Decision
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import BadRule, Rules
+from holdfast.permissions.rules import BadRule, Rules, understood
 from permissions.test_corpus import bash
 
 ROOT = "/w"
@@ -24,6 +24,15 @@ def file(tool: str, path: str, action: str = "write") -> Permit:
 
 def address(tool: str, url: str) -> Permit:
     return Permit(tool, "fetch", ROOT, "", {"url": url})
+
+
+def test_a_rule_without_sense_does_not_undo_the_others() -> None:
+    settings = PermissionSettings(deny=("bash(rm *)", "(("), ask=("write()", "view"), allow=("bash(a;b", "ls"))
+    readable, complaint = understood(settings)
+    assert (readable.deny, readable.ask, readable.allow) == (("bash(rm *)",), ("view",), ("ls",))
+    assert "((" in complaint
+    assert Rules(readable, ROOT).judge(bash("rm a")).decision == "deny"
+    assert understood(readable) == (readable, "")
 
 
 def test_the_defaults() -> None:

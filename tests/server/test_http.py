@@ -6,6 +6,8 @@ import socket
 import threading
 from pathlib import Path
 
+import pytest
+
 from holdfast.server.listen import UnixListener
 from holdfast.server.porch import HEALTHY, Porch
 from server.helpers import exchange, inside, open_raw, place, serving
@@ -167,3 +169,69 @@ async def test_guests_of_the_porch_are_answered_by_the_server() -> None:
             assert (await exchange(server.address, HEALTH)).status == 200
             assert await asyncio.wait_for(reader.readline(), PATIENCE) == b"HTTP/1.1 200 OK\r\n"
             writer.close()
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"GET /v1/health HTTP/1.1\r\nHost: x\r\nA: ",
+        b"GET /v1/health HTTP/1.1\r\nHost: x\r\nA",
+        b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5;",
+        b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: ",
+    ],
+)
+async def test_what_never_ends_is_not_kept(beginning: bytes) -> None:
+    """Far more than a head may be long, in pieces that each say nothing new."""
+    async with place() as where, serving(where) as server:
+        _, writer = await open_raw(server.address)
+        writer.write(beginning)
+        with pytest.raises(ConnectionError):
+            await _go_on(writer)
+        writer.transport.abort()
+        assert (await exchange(server.address, HEALTH)).status == 200
+
+
+async def _go_on(writer: asyncio.StreamWriter) -> None:
+    for _ in range(400):
+        writer.write(b"x" * 50_000)
+        await asyncio.wait_for(writer.drain(), PATIENCE)
+        await asyncio.sleep(0)
+
+
+async def test_who_asks_on_without_reading_is_not_heard_on() -> None:
+    """What they are owed must not grow for ever; when they read, all that was heard is answered."""
+    async with place() as where, serving(where):
+        with socket.socket(socket.AF_UNIX) as asker:
+            asker.connect(str(where.socket))
+            asker.setblocking(False)
+            loop = asyncio.get_running_loop()
+            with pytest.raises(TimeoutError):
+                await _ask_on(asker)
+            asker.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(PATIENCE):
+                while await loop.sock_recv(asker, 1 << 20):
+                    pass
+
+
+async def _ask_on(asker: socket.socket) -> None:
+    """Far more than fits into a connection."""
+    for _ in range(1_000):
+        async with asyncio.timeout(1):
+            await asyncio.get_running_loop().sock_sendall(asker, VERSION * 1_000)
+
+
+async def test_what_follows_a_body_is_no_header() -> None:
+    async with place() as where, serving(where, with_tcp=True) as server:
+        head = f"Host: 127.0.0.1:{server.tcp.port}\r\nAuthorization: Bearer {server.tcp.token}\r\n"
+        head += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+        request = f"POST /v1/control HTTP/1.1\r\n{head}\r\n2\r\n{{}}\r\n0\r\nOrigin: http://x\r\n\r\n"
+        assert (await exchange(server.tcp, request.encode())).status == 400
+
+
+async def test_half_a_body_behind_an_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.http._KEEP_ALIVE_SECONDS", 0.05)
+    async with place() as where, serving(where, with_tcp=True) as server:
+        reader, writer = await open_raw(server.tcp)
+        writer.write(b"POST /v1/control HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert (await until_end(reader)).startswith(b"HTTP/1.1 403")
+        writer.close()

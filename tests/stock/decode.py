@@ -75,6 +75,7 @@ _TYPES: Mapping[str, object] = {
     "paths": [str],
     "skip": {"skip": bool},
     "resolved": {"resolved": bool},
+    "shell": {"output": str, "exit_code": int},
     "needs_init": {"needs_init": bool},
     "skills": [{"id": str, "name": str, "description": str, "label": str, "source": str, "user_invocable": bool}],
     "lsps": {"*": _LSP_STATE},

@@ -13,8 +13,10 @@ from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ToolResult
 from holdfast.domain.models import ModelInfo, ModelRequest, ToolSpec
+from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Outlet
+from holdfast.permissions.rules import Rules
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate
 from holdfast.testing.harness import FixedModels, Tape, World, counting_ids
@@ -25,12 +27,16 @@ from holdfast.tools.registry import BuiltinTools, ToolNeeds
 class Porter:
     """Is asked in place of a person: keeps what it was asked, and says no if it was told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path) -> None:
+        self.rules = Rules(PermissionSettings(), os.path.realpath(root), real=os.path.realpath)
+        """What they allow is not asked."""
         self.asked: list[Permit] = []
         self.refuses: Callable[[Permit], bool] = lambda _: False
         self.gate = Gate(is_open=True)
 
     async def permit(self, permit: Permit) -> None:
+        if self.rules.judge(permit).decision == "allow":
+            return
         self.asked.append(permit)
         await self.gate()
         if self.refuses(permit):
@@ -79,7 +85,7 @@ class Desk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.porter = Porter()
+        self.porter = Porter(root)
         self.environment: dict[str, str] = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
         self._next: tuple[Call, ...] = ()
         self._worlds: list[World] = []

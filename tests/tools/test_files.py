@@ -11,7 +11,8 @@ import pytest
 from holdfast.domain.events import FileEvent
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ledger import MarkRead
-from holdfast.domain.settings import ToolSettings
+from holdfast.domain.settings import PermissionSettings, ToolSettings
+from holdfast.permissions.rules import Rules
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
 from tools.desk import Desk, told
 
@@ -403,6 +404,23 @@ async def test_inside_nobody_is_asked_for_reading(desk: Desk) -> None:
     ):
         await desk.does(tool, **arguments)
     assert desk.porter.asked == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("view", {"file_path": "a.txt"}),
+        ("view", {"file_path": "./x/../a.txt"}),
+        ("ls", {}),
+        ("grep", {"pattern": "one"}),
+        ("glob", {"pattern": "*"}),
+    ],
+)
+async def test_inside_rules_count_for_reading_too(desk: Desk, tool: str, arguments: dict[str, str]) -> None:
+    settings = PermissionSettings(ask=("view(a.txt)", "ls", "grep", "glob(**)"))
+    desk.porter.rules = Rules(settings, str(desk.root), real=os.path.realpath)
+    desk.porter.refuses = lambda _: True
+    assert "denied" in await desk.fails(tool, **arguments)
 
 
 async def test_ls_asks_outside(desk: Desk) -> None:

@@ -1,6 +1,9 @@
 """fetch and download, from a real server on this computer."""
 
 import asyncio
+import gzip
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -73,6 +76,50 @@ async def test_a_name_that_leads_to_a_private_place_is_asked_about_again(project
     assert "# Head" in (await desk.does("fetch", url=url)).content
     assert resolved == ["innocent.example"] * 2
     assert web.visits[0].headers["host"] == f"innocent.example:{web.port}"
+
+
+async def test_one_private_place_does_not_stand_for_another(desk: Desk, web: WebServer) -> None:
+    async with web_server() as other:
+        other.page("/secret", b"secret", "text/plain")
+        web.redirect("/go", f"{other.url}/secret")
+        desk.porter.refuses = lambda permit: "secret" in permit.description
+        assert "denied" in await desk.fails("fetch", url=f"{web.url}/go")
+        assert [permit.params["url"] for permit in desk.porter.asked] == [f"{web.url}/go", f"{other.url}/secret"]
+        assert other.visits == []
+
+
+def _packed(data: bytes, times: int = 1) -> bytes:
+    for _ in range(times):
+        data = gzip.compress(data)
+    return data
+
+
+async def test_a_packed_page_is_unpacked_piece_by_piece(desk: Desk, web: WebServer) -> None:
+    """A few bytes may stand for more than there is memory: no more is unpacked than is shown."""
+
+    def serve(path: str, body: bytes, *headers: str) -> str:
+        async def show(visit: Visit) -> None:
+            await visit.answer(body, headers=("Content-Type: text/plain", *headers))
+
+        web.pages[path] = show
+        return f"{web.url}{path}"
+
+    small = serve("/small", _packed(b"hello"), "Content-Encoding: gzip")
+    assert "hello" in (await desk.does("fetch", url=small)).content
+    deflated = serve("/deflated", zlib.compress(b"hello"), "Content-Encoding: deflate")
+    assert "hello" in (await desk.does("fetch", url=deflated)).content
+    bomb = serve("/bomb", _packed(b"x" * 50_000_000), "Content-Encoding: gzip")
+    tracemalloc.start()
+    assert "(cut:" in (await desk.does("fetch", url=bomb)).content
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 30_000_000
+    nested = serve("/nested", _packed(b"hello", 2), "Content-Encoding: gzip, gzip")
+    assert "packed" in await desk.fails("fetch", url=nested)
+    cut = serve("/cut", _packed(b"hello" * 100)[:-12], "Content-Encoding: gzip")
+    assert "broke off" in await desk.fails("fetch", url=cut)
+    broken = serve("/broken", b"hello", "Content-Encoding: gzip")
+    assert "broke off" in await desk.fails("fetch", url=broken)
 
 
 async def test_redirects_are_followed_and_told(desk: Desk, web: WebServer) -> None:

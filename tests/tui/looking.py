@@ -31,10 +31,13 @@ class Screen:
         return self.app.editor
 
     async def until(self, is_so: Callable[[], bool], what: str) -> None:
-        async with asyncio.timeout(20):
-            while not is_so():
-                assert self.app.is_running, f"the app ended before: {what}"
-                await asyncio.sleep(_moment())
+        try:
+            async with asyncio.timeout(20):
+                while not is_so():
+                    assert self.app.is_running, f"the app ended before: {what}"
+                    await asyncio.sleep(_moment())
+        except TimeoutError:
+            raise AssertionError(f"it did not come to: {what}\n{self.picture()}") from None
 
     async def shows(self, text: str) -> None:
         """Until the conversation shows it."""
@@ -74,7 +77,8 @@ class Screen:
         text = console.export_text(styles=False)
         text = text.replace(self.app.link.directory, "/project".ljust(len(self.app.link.directory)))
         text = re.sub(r"\b\d\d:\d\d\b", "12:34", text)
-        text = re.sub(r"\b\d+ s\b", "0 s", text)
+        text = re.sub(r"\b\d+ s\b", "0 s", text).replace("Thought for 0 s", "Thought")
+        text = re.sub(r"[\u2800-\u28ff]", "⠋", text)
         return "\n".join(line.rstrip() for line in text.split("\n"))
 
 

@@ -88,9 +88,9 @@ async def test_what_others_wait_for_is_theirs() -> None:
 async def test_long_pastes_become_files() -> None:
     model = EchoModel()
     async with standing(model) as (_, server), looking(server) as screen:
-        screen.editor.post_message(events.Paste("\n".join(f"line {number}" for number in range(11))))
+        screen.app.post_message(events.Paste("\n".join(f"line {number}" for number in range(11))))
         await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "the attachment")
-        screen.editor.post_message(events.Paste("short"))
+        screen.app.post_message(events.Paste("short"))
         await screen.until(lambda: screen.editor.text == "short", "a short paste is text")
         await screen.pilot.press("enter")
         await screen.shows("⊞ paste-1.txt")
@@ -102,7 +102,7 @@ async def test_attachments_can_be_taken_off(tmp_path: Path) -> None:
     picture = tmp_path / "a b.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n" + b"0" * 64)
     async with standing() as (_, server), looking(server) as screen:
-        screen.editor.post_message(events.Paste(f"'{picture}'"))
+        screen.app.post_message(events.Paste(f"'{picture}'"))
         await screen.until(lambda: "a b.png" in screen.line("attachments"), "the picture")
         await screen.pilot.press("backspace")
         await screen.until(lambda: not screen.app.query_one("#attachments").display, "it is gone")

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.protocol.bodies import Accepted, AgentMessage
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
 from holdfast.server.hub import Graces
+from holdfast.testing.harness import FixedModels
 from server.helpers import QUICK, Place, Server, end_of, place, read_until, serving
 
 __all__ = ["Hands", "bash", "hands", "script", "until"]
 
 
 def script(request: ModelRequest) -> Step:
-    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; anything else, and results, are answered with a word."""
+    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; anything else and results are answered with a word."""
     last = request.messages[-1]
     try:
         calls = json.loads(text_of(last)) if last.role == "user" else []
@@ -110,17 +111,21 @@ async def hands(
     graces: Graces | None = None,
     settings: EngineSettings = QUICK,
     env: tuple[str, ...] = (),
+    model: ScriptedModel | None = None,
 ) -> AsyncIterator[Hands]:
     """With `yolo` nothing is asked."""
-    model = ScriptedModel(script)
-    async with place() as own, serving(where or own, model, graces=graces, settings=settings) as server:
+    model = model or ScriptedModel(script)
+    async with (
+        place() as own,
+        serving(where or own, FixedModels(model, model), graces=graces, settings=settings) as server,
+    ):
         client = await server.client()
         body = await client.create_workspace(server.place.project(), yolo=yolo, env=env)
         yield Hands(server, client, body.id, model)
 
 
-async def until(path: Path) -> None:
-    """Until a command has made this file."""
+async def until(condition: Callable[[], object]) -> None:
+    """Until it holds; other processes have to do something for that."""
     async with asyncio.timeout(20):
-        while not path.exists():
+        while not condition():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)

@@ -19,10 +19,12 @@ import msgspec
 from holdfast.client.client import Client
 from holdfast.client.items import Item
 from holdfast.client.locate import locate
-from holdfast.domain.events import RunComplete, RunCompleteEvent
+from holdfast.client.stream import EventStream
+from holdfast.domain.events import HelloEvent, RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
+from holdfast.testing.gates import start
 from holdfast.testing.model_server import Asked, ModelServer
 from holdfast.testing.wires.script import Reply, Say
 from server.helpers import RawStream, end_of, read_until
@@ -71,6 +73,9 @@ class Stage:
             "OLLAMA_HOST": "127.0.0.1:9",
         }
         self.server: asyncio.subprocess.Process | None = None
+        self.log = ""
+        """What the server has said on its terminal."""
+        self._logging: asyncio.Task[None] | None = None
         self._clients: list[Client] = []
         self._started: list[asyncio.subprocess.Process] = []
 
@@ -87,7 +92,7 @@ model = "big"
 [providers.local]
 type = "openai-compat"
 base_url = "{self.provider.base_url()}"
-api_key = "a-key"
+api_key = "a-walking-key"
 {provider}
 [[providers.local.models]]
 id = "big"
@@ -104,21 +109,37 @@ context_window = 50000
 
     # The server
 
-    async def serve(self) -> int:
+    async def serve(self, *options: str) -> int:
         """Its process id, when it listens."""
-        self.server = await self.start("serve")
+        self.server = await self.start("serve", *options)
         assert self.server.stderr is not None
+        listens = asyncio.Event()
+        self._logging = start(self._keep_log(self.server.stderr, listens))
         async with asyncio.timeout(PATIENCE):
-            async for line in self.server.stderr:
-                if b"listening" in line:
-                    return self.server.pid
-        raise AssertionError("the server did not start")
+            await listens.wait()
+        return self.server.pid
+
+    async def serve_again(self, *options: str) -> int:
+        """In the environment as it is now."""
+        await self.stop()
+        return await self.serve(*options)
+
+    def stored(self) -> str:
+        """All that the server keeps, but for the files that are for keys."""
+        files = [path for path in self.data.rglob("*") if path.is_file() and path.name != "config.json"]
+        return "".join(path.read_bytes().decode("latin-1") for path in files)
+
+    async def _keep_log(self, lines: asyncio.StreamReader, listens: asyncio.Event) -> None:
+        async for line in lines:
+            self.log += line.decode()
+            if b"listening" in line:
+                listens.set()
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         assert self.server is not None
         self.server.send_signal(number)
         async with asyncio.timeout(PATIENCE):
-            await self.server.communicate()
+            await self.server.wait()
         self.server = None
 
     async def client(self) -> Client:
@@ -167,7 +188,9 @@ context_window = 50000
         for process in self._started:
             if process.returncode is None:
                 process.kill()
-            await process.communicate()
+            await process.wait()
+        if self._logging is not None:
+            await self._logging
         shutil.rmtree(self.root, ignore_errors=True)
 
 
@@ -189,20 +212,20 @@ class Watched:
 
     async def asked(self, prompt: str, attachments: Iterable[Attachment] = ()) -> tuple[RunComplete, list[Item]]:
         """The end of a prompt, and all that was told until then."""
-        cursor = (await self.client.snapshot(self.id)).cursor
-        async with self.client.events(self.id, since=cursor) as events:
+        async with self.watching() as events:
             run = await self.send(prompt, attachments)
             seen = await read_until(events, end_of(run))
         last = seen[-1].event
         assert isinstance(last, RunCompleteEvent)
         return last.payload.payload, seen
 
-    async def seen(self, condition: Callable[[Item], object], *, since: int) -> list[Item]:
-        async with self.client.events(self.id, since=since) as events:
-            return await read_until(events, condition)
-
-    async def cursor(self) -> int:
-        return (await self.client.snapshot(self.id)).cursor
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[EventStream]:
+        """From now on everything, also what nobody keeps."""
+        cursor = (await self.client.snapshot(self.id)).cursor
+        async with self.client.events(self.id, since=cursor) as events:
+            await read_until(events, lambda item: isinstance(item.event, HelloEvent))
+            yield events
 
     async def whole_stream(self) -> RawStream:
         """The stream that stock clients read."""

@@ -7,17 +7,23 @@ from typing import Any
 
 import pytest
 
+from holdfast.client.items import Item
 from holdfast.domain.events import ConfigChangedEvent
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.testing.model_server import Asked
 from holdfast.testing.wires.script import Ask, Reply, Say
+from server.helpers import read_until
 from walks.stage import Stage, asks, staged, text
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
+
+
+def is_change(item: Item) -> bool:
+    return isinstance(item.event, ConfigChangedEvent)
 
 
 def answer(asked: Asked) -> Reply:
@@ -38,7 +44,7 @@ async def test_1_what_the_settings_name_answers(stage: Stage) -> None:
     assert await stage.say("run", "good morning") == "big: good morning"
     assert await stage.say("run", "--continue", "and again") == "big: and again"
     first, second = asks(stage.provider, "big")
-    assert first.headers["authorization"] == "Bearer a-key"
+    assert first.headers["authorization"] == "Bearer a-walking-key"
     messages: Any = first.json["messages"]
     assert messages[0]["role"] == "system"
     assert "Always be brief." in messages[0]["content"]
@@ -59,33 +65,30 @@ async def test_2_usage_and_cost_land_in_the_session(stage: Stage) -> None:
     assert not end.error
     session = await place.client.get_session(place.id, place.session)
     assert (session.prompt_tokens, session.completion_tokens) == (10_000, 1_000)
-    assert session.cost == pytest.approx(0.02 + 0.01)
+    # The title costs as much here: the small model is the same.
+    assert session.cost == pytest.approx(2 * (0.02 + 0.01))
 
 
 async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: Stage) -> None:
     """By a screen and by a command: from the next prompt on, and everybody who watches is told."""
     place = await stage.opened()
     assert (await place.asked("one"))[0].text == "big: one"
-    cursor = await place.cursor()
-    async with place.client.events(place.id, since=cursor) as events:
-        choice = ConfigModel("large", ModelChoice("other", "local"), scope=1)
+    choice = ConfigModel("large", ModelChoice("other", "local", temperature=0.5), scope=1)
+    async with place.watching() as events:
         await place.client.config_model(place.id, choice)
-        async for item in events:
-            if isinstance(item.event, ConfigChangedEvent):
-                break
-    end, seen = await place.asked("two")
+        await read_until(events, is_change)
+    end, _ = await place.asked("two")
     assert end.text == "other: two"
     assert (await place.client.agent_info(place.id)).model.id == "other"
     config = await place.client.get_config(place.id)
-    assert config["recent_models"]["large"] == [{"model": "other", "provider": "local"}]
+    assert config["recent_models"]["large"] == [{"model": "other", "provider": "local", "temperature": 0.5}]
+    assert asks(stage.provider)[-1].json["temperature"] == 0.5
     await place.client.config_remove(place.id, "models.large", scope=1)
 
-    async with place.client.events(place.id, since=await place.cursor()) as events:
+    async with place.watching() as events:
         await stage.say("config", "set", "models.large.model", "other")
         assert (await place.client.agent_info(place.id)).model.id == "other"
-        async for item in events:
-            if isinstance(item.event, ConfigChangedEvent):
-                break
+        await read_until(events, is_change)
     assert (await place.asked("three"))[0].text == "other: three"
     history: Any = asks(stage.provider)[-1].json["messages"]
     assert "big: one" in [text(item) for item in history]

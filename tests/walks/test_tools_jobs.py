@@ -18,14 +18,15 @@ _GATE = "until [ -e go ]; do sleep 0.01; done"
 
 
 async def gone(client: Client, workspace: WorkspaceId) -> None:
-    """Until the workspace is closed."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
+    """Until the workspace is closed, or on the way."""
+
+    async def look_on() -> None:
+        async with asyncio.timeout(20):
+            while True:
                 await client.list_jobs(workspace)
-            except ServerProblem as problem:
-                assert problem.status == 404
-                return
+
+    with pytest.raises(ServerProblem, match="no such workspace"):
+        await look_on()
 
 
 async def job_of(one: Hands, line: str, **more: object) -> str:
@@ -83,7 +84,7 @@ async def test_a_command_that_takes_long_goes_on_in_the_background() -> None:
         assert json.loads(result.metadata)["background"]
         assert "begun" in result.content
         (one.project / "go").touch()
-        await until(one.project / "over")
+        await until((one.project / "over").exists)
 
 
 async def test_r4_jobs_of_a_cancelled_run_are_gone_when_its_end_is_told() -> None:
@@ -118,6 +119,7 @@ async def test_a_job_keeps_a_workspace_that_nobody_looks_at_for_its_time_only() 
         assert survivors(token)
         await one.client.leave_workspace(one.workspace)
         await gone(one.client, one.workspace)
+        await one.client.create_workspace(str(one.project))
         assert not survivors(token)
 
 
@@ -167,3 +169,20 @@ async def test_c57_jobs_that_are_over_use_up_no_limit() -> None:
         (result,) = await one.do(bash("echo still here"))
         assert result.content.startswith("still here")
         assert {job.state for job in await one.client.list_jobs(one.workspace)} == {"completed"}
+
+
+async def test_c56_a_stubborn_command_holds_up_the_closing_for_its_grace_only() -> None:
+    """C-56: meanwhile the directory is not opened a second time: who comes waits, and finds nothing left."""
+    token = new_token()
+    async with hands() as one:
+        await one.client.config_set(one.workspace, "options.job_linger", 0, scope=1)
+        shape = SHAPES["trapped TERM"].format(token=token)
+        (result,) = await one.do(bash(shape, run_in_background=True))
+        assert json.loads(result.metadata)["background"]
+        assert survivors(token)
+        await one.client.leave_workspace(one.workspace)
+        await gone(one.client, one.workspace)
+        assert (await one.client.create_workspace(str(one.project), yolo=True)).id == one.workspace
+        assert not survivors(token)
+        (again,) = await one.do(bash("echo again"))
+        assert again.content.startswith("again")

@@ -1,6 +1,5 @@
 """Lines that a person types, and what commands get to see, through the real server."""
 
-import asyncio
 import json
 
 import pytest
@@ -43,7 +42,7 @@ async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
     async with hands() as one:
         session = await one.session()
         run = await one.ask(session, bash("touch begun; until [ -e go ]; do sleep 0.01; done"))
-        await until(one.project / "begun")
+        await until((one.project / "begun").exists)
         await one.client.run_shell(one.workspace, session, "echo from-outside; touch go")
         await one.end(run)
         second = one.model.requests[-1]
@@ -64,12 +63,10 @@ async def test_a_line_ends_with_whoever_typed_it() -> None:
         path = f"/v1/workspaces/{one.workspace}/agent/sessions/{session}/shell"
         _, writer = await open_raw(one.server.address)
         writer.write(inside(path, "POST", body, ("Content-Type: application/json",)))
-        await until(one.project / "begun")
+        await until((one.project / "begun").exists)
         assert survivors(token)
         writer.transport.abort()
-        async with asyncio.timeout(10):
-            while survivors(token):
-                await asyncio.sleep(0)
+        await until(lambda: not survivors(token))
         assert await shells(one, session) == []
 
 
@@ -89,7 +86,7 @@ async def test_a_line_does_not_start_a_turn_and_another_session_is_not_held_up()
     async with hands() as one:
         session = await one.session()
         slow = start(one.client.run_shell(one.workspace, session, "touch begun; until [ -e go ]; do sleep 0.01; done"))
-        await until(one.project / "begun")
+        await until((one.project / "begun").exists)
         await one.do()
         (one.project / "go").touch()
         assert (await slow).exit_code == 0

@@ -27,6 +27,12 @@ def test_of_the_server_only_what_is_needed() -> None:
     assert CANARY not in str(env)
 
 
+@pytest.mark.parametrize("path", [".:/bin", "/bin:", ":/bin", "node_modules/.bin:/bin", "/bin::./x"])
+def test_programs_are_not_looked_for_where_a_project_puts_them(path: str) -> None:
+    assert command_environment({"PATH": "/usr/bin"}, {"PATH": path}, cwd="/w")["PATH"] == "/bin"
+    assert command_environment({}, {"PATH": "."}, cwd="/w")["PATH"].startswith("/usr/")
+
+
 def test_of_the_client_everything_but_ours_and_what_is_withheld() -> None:
     client = {
         "PATH": "/client",

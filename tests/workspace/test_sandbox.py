@@ -94,6 +94,8 @@ def traces() -> list[str]:
         "echo x >> .git/config",
         "echo x > c && mv c .git/config",
         "echo x > holdfast.toml",
+        "mv .git g && cp -r g .git && echo x > .git/hooks/pre-commit",
+        "mv holdfast.toml h && echo x > holdfast.toml",
         "mount -o remount,rw / && echo x > /var/tmp/holdfast-was-here",
         "umount .git/hooks && echo x > .git/hooks/pre-commit",
     ],

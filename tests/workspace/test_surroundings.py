@@ -62,6 +62,38 @@ def test_more_files_by_name(tmp_path: Path) -> None:
     assert found(tmp_path, more=("docs/style.md", "docs/none.md")) == ["style"]
 
 
+@pytest.mark.parametrize("name", ["AGENTS.md", ".cursor/rules", ".cursor/rules/a.md", "docs/a.md"])
+def test_links_of_a_project_do_not_lead_out_of_it(tmp_path: Path, name: str) -> None:
+    put(tmp_path, "away/key", "secret")
+    project = tmp_path / "project"
+    place = project / name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "away" if name.endswith("rules") else tmp_path / "away" / "key")
+    assert found(project, more=("docs", "docs/a.md")) == []
+
+
+def test_what_a_user_names_outside_may_be_a_folder(tmp_path: Path) -> None:
+    put(tmp_path, "key", "secret")
+    put(tmp_path, "notes/a.md", "mine")
+    (tmp_path / "notes" / "b.md").symlink_to(tmp_path / "key")
+    (tmp_path / "project").mkdir()
+    assert found(tmp_path / "project", more=("../notes", str(tmp_path / "notes"))) == ["mine"]
+
+
+@pytest.mark.parametrize("setting", ["filter.x.clean", "core.fsmonitor", "diff.external", "gpg.program"])
+async def test_looking_at_a_repository_runs_nothing_that_it_names(tmp_path: Path, setting: str) -> None:
+    git(tmp_path, "init")
+    put(tmp_path, "a.txt", "one")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    assert await git_state(tmp_path) is not None
+    put(tmp_path, ".gitattributes", "* filter=x")
+    put(tmp_path, "a.txt", "two")
+    git(tmp_path, "config", setting, f"touch {tmp_path}/ran; cat")
+    await git_state(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_long_files_are_cut_and_all_together_is_bounded(tmp_path: Path) -> None:
     for name in ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "CRUSH.md"):
         put(tmp_path, name, name + "x" * 200_000)

@@ -20,6 +20,7 @@ from workspace.web_server import WebServer
         "127.0.0.1", "localhost", "LOCALHOST.", "a.localhost", "printer.local", "10.1.2.3", "172.16.0.1", "192.168.1.1",
         "169.254.169.254", "100.64.0.1", "0.0.0.0", "[::1]", "[fe80::1]", "[fd00::1]", "[::ffff:10.0.0.1]", "127.1",
         "2130706433", "0x7f.1", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "metadata.google.internal", "224.0.0.1",
+        "192.0.0.192", "[fec0::1]", "[64:ff9b:1::7f00:1]", "[::127.0.0.1]",
     ],
 )  # fmt: skip
 def test_private_places_are_known_without_asking_the_network(host: str) -> None:

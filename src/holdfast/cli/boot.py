@@ -79,8 +79,9 @@ def _serve(start: Start, where: Where, tcp: tuple[str, int] | None, listener: Un
     except BaseException:
         porch.close()
         raise
-    level = logging.DEBUG if start.verbose else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+    # Of what others log only warnings are kept: providers' libraries tell whole addresses and headers, keys included.
+    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+    logging.getLogger("holdfast").setLevel(logging.DEBUG if start.verbose else logging.INFO)
     options = ServerOptions(
         Path(where.data_dir), Path(where.address.path), tcp, started_by_client=start.started_by_client
     )

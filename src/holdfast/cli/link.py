@@ -48,7 +48,7 @@ def wait_quietly(seconds: float) -> None:
 class Link:
     """`workspace` is empty until a directory was joined. A server that dies is started again once."""
 
-    def __init__(self, where: Where, directory: str = "", *, yolo: bool = False) -> None:
+    def __init__(self, where: Where, directory: str = "") -> None:
         self.where = where
         self.client_id = new_id()
         self.workspace = ""
@@ -57,7 +57,8 @@ class Link:
         """How long an answer may take, in seconds."""
         self.deadline: float | None = None
         """When no answer is waited for any more."""
-        self._yolo = yolo
+        self.is_yolo = False
+        """Whether somebody has switched off asking in the workspace that was joined."""
         self._thin: Thin | None = None
         self._starts = 1 if where.can_be_started else 0
         self._has_looked = False
@@ -113,14 +114,11 @@ class Link:
 
     def _join(self) -> None:
         asked: dict[str, object] = {"id": "", "path": self.directory, "client_id": self.client_id}
-        if self._yolo:
-            asked["yolo"] = True
         if self.where.address.path:
             asked["env"] = _environment(os.environ)
         joined = self.ask_plainly("POST", "/v1/workspaces", body=asked, can_repeat=True)
         self.workspace = text_in(joined, "id")
-        if self._yolo and not joined.get("yolo"):
-            self.send("POST", self.path("permissions", "skip"), body={"skip": True}, can_repeat=True)
+        self.is_yolo = joined.get("yolo") is True
 
     def path(self, *names: str) -> str:
         """The path of something in the workspace."""

@@ -99,7 +99,7 @@ def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
     deadline = None if asked.timeout is None else time.monotonic() + asked.timeout
     signals = Signals()
     signals.install()
-    link = Link(locate(asked.host, asked.data_dir), asked.cwd, yolo=asked.yolo)
+    link = Link(locate(asked.host, asked.data_dir), asked.cwd)
     link.deadline = deadline
     try:
         link.enter(signals.wait)
@@ -115,6 +115,10 @@ def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
             "client_id": link.client_id,
             "interactive": False,
         }
+        if asked.yolo:
+            message["yolo"] = True
+        elif link.is_yolo:
+            complain("holdfast: in this workspace tools act without asking: somebody who works in it has said so.")
         if attachments:
             message["attachments"] = attachments
         if asked.detach:

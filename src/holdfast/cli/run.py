@@ -49,7 +49,7 @@ def _run_id(_context: click.Context, _parameter: click.Parameter, value: str | N
 )
 @click.option("--run-id", metavar="ID", callback=_run_id, help="A name of your own: the same one twice asks once.")
 @click.option("--detach", is_flag=True, help="Print the run id and leave as soon as the prompt is stored.")
-@click.option("--yolo", is_flag=True, help="Allow every tool without asking, in this workspace while it is open.")
+@click.option("--yolo", is_flag=True, help="Allow what the tools of this run would ask about.")
 @click.option("-m", "--model", metavar="PROVIDER/MODEL", help="Choose the model of this workspace.")
 @click.option("--small-model", metavar="PROVIDER/MODEL", help="Choose its small model, for titles and the like.")
 @where_options

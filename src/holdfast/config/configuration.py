@@ -72,6 +72,8 @@ class Configuration:
         self.places = places
         self.trust = trust or TrustStore(places.trust_file)
         self._given = dict(environment)
+        self.learned = 0
+        """How often the environment has changed."""
         self._run = run
         self._loaded: dict[str, Loaded] = {}
         self._good: dict[str, Loaded] = {}
@@ -141,6 +143,13 @@ class Configuration:
             variables, _ = self._tree_of(self._reading.tree.get("env", {}), ("env",), expander)
             self._variables = {**self._given, **variables}
         return dict(self._variables)
+
+    def learn(self, variables: Mapping[str, str]) -> None:
+        """Somebody who came later has set these, or has set them to something else."""
+        if any(self._given.get(name) != value for name, value in variables.items()):
+            self._given |= variables
+            self._variables = None
+            self.learned += 1
 
     def forget(self) -> None:
         """Expand everything anew the next time: a key may have been replaced since."""

@@ -102,6 +102,7 @@ TEXTS: dict[str, str] = {
     "Options.progress": "Whether progress is shown in the terminal's title bar.",
     "Options.notifications": "How one is told that a run waits or has ended.",
     "Options.sandbox": '"workspace" keeps commands from writing outside the workspace.',
+    "Options.sandbox_network": "Whether commands in the sandbox reach the network.",
     "Options.ask_timeout": "How many seconds an ask waits while nobody is attached; then it is denied.",
     "Options.job_linger": "How many seconds background jobs may keep a workspace open that nobody looks at.",
     "Options.max_steps": "The most steps of a run; 0 for no limit.",

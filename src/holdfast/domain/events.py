@@ -138,7 +138,7 @@ class QuestionNotificationEvent(msgspec.Struct, frozen=True, tag="question_batch
 class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
     """`agent_finished`: a turn is over, look again. `error`: a run failed, or the storage does.
     `re_authenticate`: a provider refuses the key; `error` says which and what to do. `retrying`: a provider
-    failed and is asked again; `error` says why and when. Stock clients do not get that one.
+    failed and is asked again; `error` says why and when. Stock clients do not get these two.
     """
 
     type: Literal["agent_finished", "error", "re_authenticate", "retrying"]

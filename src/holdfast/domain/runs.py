@@ -55,6 +55,7 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
     interactive: bool | None = None
     kind: Kind = "prompt"
     parent_run_id: RunId = RunId("")
+    yolo: bool = False
 
     @property
     def effective_delivery(self) -> Delivery:
@@ -81,6 +82,8 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     attachments: tuple[AttachmentNote, ...] = ()
     client_id: str = ""
     interactive: bool = False
+    yolo: bool = False
+    """Whoever sent it allowed what its tools would ask about; what a rule denies is denied."""
     parent_run_id: RunId = RunId("")
     started_at: int = 0
     step: int = 0

@@ -211,6 +211,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     progress: bool = True
     notifications: Literal["auto", "native", "osc", "bell", "disabled"] = "auto"
     sandbox: Literal["", "workspace"] = ""
+    sandbox_network: bool = True
     ask_timeout: Count = 86_400
     """How many seconds an ask waits while nobody is attached; then it is denied."""
     job_linger: Count = 28_800

@@ -156,12 +156,12 @@ class Asks:
 
     # What tools ask.
 
-    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool) -> None:
+    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False) -> None:
         """Return when it may be done. Raises `PermissionDenied`."""
         verdict = self.judge(permit)
         if verdict.decision == "deny":
             raise PermissionDenied(f"Not allowed. {verdict.why} Do not try it in another way.", stops_turn=False)
-        if verdict.decision == "allow" or self.skips:
+        if verdict.decision == "allow" or self.skips or skips:
             return
         subject = subject_of(permit)
         root = await self._root(context.session_id)

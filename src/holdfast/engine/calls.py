@@ -53,7 +53,8 @@ class _Context:
         return await self._kit.ledger.read_mark(self._kit.workspace, self.session_id, path)
 
     async def permit(self, permit: Permit) -> None:
-        await self._kit.permissions.permit(self, permit, interactive=self._turn.run.interactive)
+        run = self._turn.run
+        await self._kit.permissions.permit(self, permit, interactive=run.interactive, skips=run.yolo)
 
     async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         if not self._turn.run.interactive:

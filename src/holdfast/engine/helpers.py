@@ -36,12 +36,14 @@ class Helpers:
         """The helper's last words. Raises `ToolError` if it has none to say."""
         name = helper_session(context.message_id, context.tool_call_id)
         session = await self._sessions.create(errand.title, context.session_id, name)
+        turn = self._engine.turn_of(context.session_id)
         prompt = Prompt(
             session.id,
             errand.prompt,
             run_id=RunId(self._engine.outside.new_id()),
             interactive=False,
             parent_run_id=context.run_id,
+            yolo=turn is not None and turn.run.yolo,
         )
         crews = self._engine.kit.crews
         crews.assign(prompt.run_id, errand.kind)

@@ -165,6 +165,7 @@ class Inputs:
             attachments=notes,
             client_id=prompt.client_id,
             interactive=not prompt.run_id if prompt.interactive is None else prompt.interactive,
+            yolo=prompt.yolo,
             parent_run_id=prompt.parent_run_id,
         )
 

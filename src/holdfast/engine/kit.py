@@ -32,7 +32,7 @@ Farewell: TypeAlias = Callable[[RunId], Awaitable[None]]
 class NothingAsked:
     """Lets every tool act: for workspaces in which somebody else is on guard, such as a test."""
 
-    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool) -> None:
+    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False) -> None:
         return
 
     async def inquire(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:

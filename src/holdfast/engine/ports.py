@@ -161,8 +161,10 @@ class Lookout(Protocol):
 class Permissions(Protocol):
     """Who lets tools act: rules, and people where no rule decides."""
 
-    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool) -> None:
-        """Return when it may be done. Raises `PermissionDenied`, which stops the turn only of an interactive run."""
+    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False) -> None:
+        """Return when it may be done; with `skips` nobody is asked. Raises `PermissionDenied`, which stops the turn
+        only of an interactive run.
+        """
 
     async def inquire(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         """One answer for each question, in their order. None if they were dismissed. Raises `ToolError`."""

@@ -3,6 +3,8 @@
 Every option that is not named here counts as one that acts: options are also abbreviated, joined, and invented.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.permissions.words import Word
@@ -57,12 +59,12 @@ def take(words: tuple[Word, ...], options: Options) -> Taken | None:
         found = _long(word.text, options) if word.text.startswith("--") else _short(word.text, options)
         if found is None:
             return None
-        name, value, wants_value = found
+        names, value, wants_value = found
         if wants_value and rest:
             if rest[0].may_be_option:
                 return None
             value = rest.pop(0).text
-        values.append((name, value))
+        values += [*((name, "") for name in names[:-1]), (names[-1], value)]
     return Taken(tuple(plain), tuple(values))
 
 
@@ -73,19 +75,20 @@ def _values(text: str) -> tuple[str, ...]:
     return (text.partition("=")[2], text[2:])
 
 
-def _long(text: str, options: Options) -> tuple[str, str, bool] | None:
+def _long(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None:
     name, sign, value = text[2:].partition("=")
     if name in options.long_valued:
-        return name, value, not sign
-    return (name, value, False) if name in options.long else None
+        return (name,), value, not sign
+    return ((name,), value, False) if name in options.long else None
 
 
-def _short(text: str, options: Options) -> tuple[str, str, bool] | None:
+def _short(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None:
+    """All letters of the word count; the last of them may have a value."""
     if options.has_numbers and text[1:].isdecimal():
-        return text[1:], "", False
+        return (text[1:],), "", False
     for at, letter in enumerate(text[1:], start=1):
         if letter in options.valued:
-            return letter, text[at + 1 :], at + 1 == len(text)
+            return text[1 : at + 1], text[at + 1 :], at + 1 == len(text)
         if letter not in options.flags:
             return None
-    return text[1:2], "", False
+    return text[1:], "", False

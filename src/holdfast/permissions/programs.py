@@ -130,7 +130,9 @@ def _edits_nothing(taken: Taken) -> bool:
 
 
 _AWK = re.compile(r"[\w\s$,{}()\"':;=!+*/.%&^~\[\]?\\#-]*")
-_AWK_ACTS = re.compile(r"system|getline|close|fflush|ENVIRON|ARGV|ARGC|FILENAME\s*=|PROCINFO|function|\bfunc\b")
+_AWK_ACTS = re.compile(
+    r"system|getline|close|fflush|ENVIRON|SYMTAB|FUNCTAB|ARGV|ARGC|FILENAME\s*=|PROCINFO|function|\bfunc\b"
+)
 
 
 def _counts_only(taken: Taken) -> bool:
@@ -156,7 +158,13 @@ def _lists_processes(taken: Taken) -> bool:
     words = [word.text for word in taken.plain]
     columns = {at + 1 for at, word in enumerate(words) if word in ("-o", "-eo", "-C")}
     bare = [word for at, word in enumerate(words) if at not in columns and not word.startswith("-")]
-    return all(_PS.fullmatch(word) for word in words) and not any("e" in word for word in bare)
+    shows_secrets = any("environ" in word for word in words)
+    return all(_PS.fullmatch(word) for word in words) and not shows_secrets and not any("e" in word for word in bare)
+
+
+def _compares_here(taken: Taken) -> bool:
+    """In directories below it would follow links, wherever they lead."""
+    return not taken.names & {"r", "recursive"} or "no-dereference" in taken.names
 
 
 _FIND_VALUED = _set(
@@ -238,10 +246,11 @@ _TABLE: Mapping[str, Looks] = {
             "UCxIWL",
             _set(
                 "unified brief recursive new-file ignore-all-space ignore-space-change ignore-blank-lines ignore-case "
-                "side-by-side color report-identical-files text minimal suppress-common-lines"
+                "side-by-side color report-identical-files text minimal suppress-common-lines no-dereference"
             ),
             _set("exclude width label"),
-        )
+        ),
+        accepts=_compares_here,
     ),
     "xxd": Looks(Options("beipuE", "cglso"), most_plain=1),
     "sed": Looks(

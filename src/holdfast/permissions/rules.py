@@ -9,7 +9,9 @@ import posixpath
 import shlex
 from collections.abc import Callable, Sequence
 
-from holdfast.domain.asks import Verdict
+from msgspec.structs import replace
+
+from holdfast.domain.asks import Decision, Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.commands import Command, Line
@@ -18,22 +20,55 @@ from holdfast.permissions.safe import Place, only_looks, outside, redirection_lo
 from holdfast.permissions.warnings import WARNINGS
 from holdfast.permissions.wrappers import read_line
 
-__all__ = ["BadRule", "Rules"]
+__all__ = ["BadRule", "Rules", "understood"]
 
 _LOOKING = frozenset({"read", "list"})
 _GIT_VALUED = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--exec-path", "--namespace", "--config-env"})
+_PATTERNS = 32
+_LISTS: tuple[tuple[str, Decision], ...] = (
+    ("deny", "deny"),
+    ("ask", "ask"),
+    ("allowed_tools", "allow"),
+    ("allow", "allow"),
+)
 _WARNINGS = tuple(parse_rule(text, "ask") for text in WARNINGS)
 
 
+def understood(settings: PermissionSettings) -> tuple[PermissionSettings, str]:
+    """The rules that make sense, and what is wrong with the first that does not. The others still count: what one
+    file says badly must not undo what another forbids.
+    """
+    complaint = ""
+    kept: dict[str, tuple[str, ...]] = {}
+    for name, effect in _LISTS:
+        kept[name] = ()
+        for text in getattr(settings, name):
+            try:
+                parse_rule(text, effect)
+                kept[name] += (text,)
+            except BadRule as error:
+                complaint = complaint or str(error)
+    return replace(settings, **kept), complaint
+
+
 class Rules:
-    """The rules of one workspace. `real` follows links; a test may leave them unfollowed."""
+    """The rules of one workspace. `real` follows links; a test may leave them unfollowed, and the rest of the disk
+    out of it: what patterns stand for, and what git would run.
+    """
 
     def __init__(
-        self, settings: PermissionSettings, root: str, *, real: Callable[[str], str] = posixpath.normpath
+        self,
+        settings: PermissionSettings,
+        root: str,
+        *,
+        real: Callable[[str], str] = posixpath.normpath,
+        expansions: Callable[[str], Sequence[str] | None] = lambda pattern: (pattern,),
+        git_is_quiet: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """Raises `BadRule` for the first rule that makes no sense."""
         self._root = root
         self._real = real
+        self._here = Place(root, root, real, expansions=expansions, git_is_quiet=git_is_quiet)
         self._deny = [parse_rule(text, "deny") for text in settings.deny]
         self._ask = [parse_rule(text, "ask") for text in settings.ask]
         self._allow = [parse_rule(text, "allow") for text in (*settings.allowed_tools, *settings.allow)]
@@ -51,8 +86,7 @@ class Rules:
         warned = next((rule for rule in _WARNINGS if self._fits(rule, permit, leniently=True)), None)
         if any(rule.is_naming for rule in allowing) or (allowing and warned is None):
             return Verdict("allow")
-        place = Place(self._root, self._root, self._real)
-        is_outside = outside(place, _path(permit))
+        is_outside = outside(Place(self._root, self._root, self._real), _path(permit))
         if permit.action in _LOOKING and not is_outside and not _address(permit):
             return Verdict("allow")
         why = "It is outside of the workspace." if is_outside else "No rule allows it."
@@ -70,8 +104,8 @@ class Rules:
             return rule.fits_address(_address(permit))
         if rule.subject != "path" or (_address(permit) and not permit.params.get("file_path")):
             return False
-        written = posixpath.normpath(posixpath.join(self._root, _path(permit)))
-        fitting = [rule.fits_path(self._root, path) for path in (written, self._real(written))]
+        written = posixpath.join(self._root, _path(permit))
+        fitting = [rule.fits_path(self._root, path) for path in (posixpath.normpath(written), self._real(written))]
         return any(fitting) if leniently else all(fitting)
 
     def _naming(self, permit: Permit) -> str:
@@ -109,14 +143,18 @@ class Rules:
 
     def _place(self, permit: Permit, line: Line) -> Place:
         """Where the line runs, and where it goes: one `cd` at its beginning can be followed, nothing more."""
+        here = self._here
+        if sum(any(char in text for char in "*?[") for command in line.commands for text in command.texts) > _PATTERNS:
+            # Each of them is looked up: that would take too long.
+            here = replace(here, expansions=lambda _: None)
         directory = posixpath.normpath(posixpath.join(self._root, permit.path))
         moves = [command for command in line.commands if command.name in ("cd", "pushd", "popd")]
         if not moves:
-            return Place(self._root, directory, self._real)
+            return replace(here, directory=directory)
         if len(moves) > 1 or moves[0] is not line.commands[0] or len(moves[0].argv) != 2:
-            return Place(self._root, directory, self._real, is_lost=True)
+            return replace(here, directory=directory, is_lost=True)
         there = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
-        return Place(self._root, directory, self._real, there)
+        return replace(here, directory=directory, moved_to=there)
 
     def _unsettled(self, line: Line, allow: Sequence[Rule], place: Place) -> list[Command]:
         """The commands that nothing allows."""
@@ -135,7 +173,7 @@ class Rules:
         """A redirection into a file is a write, and judged as one."""
         if place.is_moved or any(char in target for char in "*?[~$"):
             return False
-        path = posixpath.normpath(posixpath.join(place.directory, target))
+        path = posixpath.join(place.directory, target)
         permit = Permit("write", "write", path, "", {"file_path": path})
         return self.judge(permit).decision == "allow"
 

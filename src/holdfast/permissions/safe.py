@@ -6,7 +6,7 @@ the workspace, and no variable is set that would make a program run another one.
 
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,8 +22,9 @@ _HARMLESS_VARIABLES = re.compile(r"LC_[A-Z]+|LANG|LANGUAGE|TZ|NO_COLOR|CLICOLOR|
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a line would run. `real` follows links. A line that changes its directory may be in `moved_to` as well,
-    or, if it cannot be told where, is lost: then no path is known to be inside.
+    """Where a line would run. `real` follows links, `expansions` are the paths that a pattern stands for, None if they
+    cannot be told; `git_is_quiet` says whether git would run nothing there but itself. A line that changes its
+    directory may be in `moved_to` as well, or, if it cannot be told where, is lost: then no path is known to be inside.
     """
 
     root: str
@@ -31,6 +32,8 @@ class Place(msgspec.Struct, frozen=True):
     real: Callable[[str], str] = posixpath.normpath
     moved_to: str = ""
     is_lost: bool = False
+    expansions: Callable[[str], Sequence[str] | None] = lambda pattern: (pattern,)
+    git_is_quiet: Callable[[str], bool] = lambda _: True
 
     @property
     def is_moved(self) -> bool:
@@ -44,8 +47,12 @@ def outside(place: Place, text: str, *, is_home: bool = False) -> bool:
     if is_home or place.is_lost or (place.is_moved and ".." in text.split("/")):
         return True
     for start in filter(None, (place.directory, place.moved_to)):
-        joined = posixpath.normpath(posixpath.join(start, text))
-        if not (_is_below(place.root, joined) and _is_below(place.root, place.real(joined))):
+        # Behind a link `..` is not the way back: only the disk knows where it leads.
+        joined = posixpath.join(start, text)
+        if not _is_below(place.root, posixpath.normpath(joined)):
+            return True
+        paths = place.expansions(joined) if any(char in text for char in "*?[") else (joined,)
+        if paths is None or not all(_is_below(place.root, place.real(path)) for path in paths):
             return True
     return False
 
@@ -107,7 +114,9 @@ def _git(words: tuple[Word, ...], place: Place) -> bool:
     if place.is_moved or place.directory != place.root or not git_looks(words):
         return False
     texts = [text for word in words for text in (word.text, word.text.partition("=")[2]) if text]
-    return not any(word.is_home for word in words) and not any(outside(place, text) for text in texts)
+    if any(word.is_home for word in words) or any(outside(place, text) for text in texts):
+        return False
+    return place.git_is_quiet(place.root)
 
 
 def _stays_inside(taken: Taken, looks: Looks, place: Place) -> bool:

@@ -4,10 +4,12 @@
 wrapper used in a way that is not known here stays itself, beside what can be seen of the command inside.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.permissions.commands import Command, Line, parse
 from holdfast.permissions.words import Word
@@ -18,6 +20,7 @@ _DEEPEST = 8
 _SHELLS = frozenset({"bash", "sh", "dash"})
 _UNKNOWN_SHELLS = frozenset({"zsh", "ksh", "fish", "csh", "tcsh", "ash"})
 _AS_OTHERS = frozenset({"sudo", "doas", "su", "runuser", "pkexec", "exec", "setsid", "chroot", "unshare", "watch"})
+_OTHERWISE = frozenset({"-o", "-or", "!", "-not", ","})
 _ACTS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _UNSEEN = "it runs a command that cannot be seen"
 
@@ -128,7 +131,7 @@ def _shell(command: Command, depth: int) -> Line:
 
 
 def _assigned(inner: Command, outer: Command) -> Command:
-    return msgspec.structs.replace(inner, assignments=(*outer.assignments, *inner.assignments))
+    return replace(inner, assignments=(*outer.assignments, *inner.assignments))
 
 
 def _env(command: Command, depth: int) -> Line:
@@ -139,9 +142,9 @@ def _env(command: Command, depth: int) -> Line:
         del rest[: 2 if rest[0].text in ("-u", "--unset") else 1]
     while rest and "=" in rest[0].text and rest[0].text.partition("=")[0].isidentifier():
         name, _, value = rest[0].text.partition("=")
-        assigned.append((name, msgspec.structs.replace(rest.pop(0), text=value)))
+        assigned.append((name, replace(rest.pop(0), text=value)))
     if not rest:
-        return Line((msgspec.structs.replace(command, assignments=tuple(assigned)),))
+        return Line((replace(command, assignments=tuple(assigned)),))
     if rest[0].text.startswith("-") or rest[0].may_be_option:
         return _with_doubt(command, Line())
     return _expand(Command(tuple(rest), tuple(assigned), is_open=command.is_open), depth + 1)
@@ -205,9 +208,19 @@ def _find(command: Command, depth: int) -> Line:
         found = _expand(action, depth + 1)
         if [item.name for item in found.commands] != [action.name]:
             return _together([*inner, _with_doubt(command, found)])
-        inner.append(found)
+        inner.append(found if _finds_files([item.text for item in kept], action) else _opened(found))
         words = words[end + 1 :]
-    return _together([Line((msgspec.structs.replace(command, argv=tuple(kept)),)), *inner])
+    return _together([Line((replace(command, argv=tuple(kept)),)), *inner])
+
+
+def _finds_files(words: Sequence[str], action: Command) -> bool:
+    """Whether what an action behind these words gets is a plain file for sure: a link may lead anywhere."""
+    is_sure = any(pair == ("-type", "f") for pair in pairwise(words)) and not _OTHERWISE.intersection(words)
+    return not any("{}" in word and not (is_sure and word == "{}") for word in action.texts)
+
+
+def _opened(line: Line) -> Line:
+    return Line(tuple(replace(item, is_open=True) for item in line.commands), line.redirections, line.doubts)
 
 
 def _ends_action(words: list[Word], at: int, word: Word) -> bool:

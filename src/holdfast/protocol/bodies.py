@@ -106,6 +106,7 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     delivery: Delivery | None = None
     client_id: str = ""
     interactive: bool | None = None
+    yolo: bool = False
 
     def to_prompt(self) -> Prompt:
         return Prompt(
@@ -116,6 +117,7 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True):
             delivery=self.delivery,
             client_id=self.client_id,
             interactive=self.interactive,
+            yolo=self.yolo,
         )
 
 

@@ -16,7 +16,7 @@ from holdfast.providers.catalog import Catalog, close_matches
 from holdfast.providers.discovery import LOCAL_SERVERS, Discovery, Finding, Place, is_loopback, ollama_address
 from holdfast.providers.findings import Found
 from holdfast.providers.offers import Described, Offer, describe, models_of, offers_of
-from holdfast.providers.reach import Lack, Reach, Sources, reach
+from holdfast.providers.reach import Lack, Reach, Sources, key_variables, reach
 from holdfast.providers.view import ProviderView, model_view, provider_view
 
 __all__ = ["Market", "Pick"]
@@ -198,6 +198,10 @@ class Market:
         named = describe(offer, listed.id if listed else id, listed or Found(id))
         assert named is not None
         return named
+
+    def key_variables(self) -> set[str]:
+        """The names of all variables that a key is looked for in."""
+        return {name for offer in self.offers.values() for name in key_variables(offer)}
 
     # Asking
 

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.domain.errors import HoldfastError
 from holdfast.providers.offers import WIRES, Offer
 
-__all__ = ["Expand", "Lack", "Reach", "Sources", "reach"]
+__all__ = ["Expand", "Lack", "Reach", "Sources", "key_variables", "reach"]
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _AWS_SIGNS = (
@@ -156,8 +156,13 @@ def _check_key(offer: Offer, found: Reach, _: Mapping[str, str]) -> Reach | Lack
     return found
 
 
+def key_variables(offer: Offer) -> list[str]:
+    """Where its key is looked for in the environment: as the settings say, then as the catalogue does."""
+    return [*_VARIABLE.findall(offer.settings.api_key), *(offer.catalog.api_key if offer.catalog else ())]
+
+
 def _no_key(offer: Offer) -> Lack:
-    named = _VARIABLE.findall(offer.settings.api_key) or list(offer.catalog.api_key if offer.catalog else ())
+    named = key_variables(offer)
     variable = named[0] if named else ""
     advice = f"set {variable}, or run `holdfast login {offer.id}`" if variable else f"run `holdfast login {offer.id}`"
     return Lack(f"{offer.name} needs a key: {advice}.", variable, is_key=True)

@@ -7,145 +7,21 @@ passed over; a reader that does not read makes its writer wait, and nobody else.
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias, cast
+from collections.abc import Iterable
+from typing import cast
 
 import httptools
 
+from holdfast.server.exchange import Asgi, Exchange, Message, Receive, Scope, Send, exchange_of
+from holdfast.server.heads import NOT_HTTP
 from holdfast.server.listen import is_our_own
 from holdfast.tasks import TaskOwner
 
 __all__ = ["Asgi", "Exchange", "HttpServer", "Message", "Receive", "Scope", "Send", "exchange_of"]
 
-Message: TypeAlias = MutableMapping[str, Any]
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 _KEEP_ALIVE_SECONDS = 90.0
 _LARGEST_HEAD = 64 * 1024
 _MOST_BODY_AT_ONCE = 64 * 1024
-_REASONS = {
-    200: b"OK", 202: b"Accepted", 204: b"No Content", 400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden",
-    404: b"Not Found", 405: b"Method Not Allowed", 409: b"Conflict", 413: b"Content Too Large",
-    415: b"Unsupported Media Type", 421: b"Misdirected Request", 500: b"Internal Server Error",
-    503: b"Service Unavailable",
-}  # fmt: skip
-_NOT_HTTP = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
-    b"connection: close\r\n\r\nThis is not HTTP/1.1."
-)
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_GONE = {"type": "http.disconnect"}
-
-
-class Exchange:
-    """One request and its answer. `receive` and `send` are ASGI's."""
-
-    def __init__(self, connection: "Connection", scope: Scope, *, keeps: bool, waits: bool) -> None:
-        self.connection = connection
-        self.scope = scope
-        self.keeps = keeps
-        """Whether the connection outlives the answer."""
-        self.is_whole = False
-        """Whether all of the request has come."""
-        self.is_over = False
-        """Whether all of the answer has been handed over, or nobody is there to have it."""
-        self.ends_with_connection = False
-        """Set before the answer begins, for a body without length or chunks."""
-        self.pieces: list[bytes] = []
-        self.size = 0
-        self._waits = waits
-        self._is_told = False
-        self._head: bytes | None = None
-        self._has_begun = False
-        self._is_chunked = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def receive(self) -> Message:
-        if self._waits:
-            self._waits = False
-            self.connection.write(_CONTINUE)
-        while not self.is_over and not self.pieces and (not self.is_whole or self._is_told):
-            self._waiter = self.connection.loop.create_future()
-            await self._waiter
-        if self.is_over:
-            return _GONE
-        body = b"".join(self.pieces)
-        self.pieces.clear()
-        self.size = 0
-        self._is_told = self.is_whole
-        self.connection.look()
-        return {"type": "http.request", "body": body, "more_body": not self.is_whole}
-
-    def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._head = self._head_of(message["status"], message["headers"])
-            return
-        if self.is_over:
-            return
-        body, more = message.get("body", b""), message.get("more_body", False)
-        self.connection.write(self._framed(body, more=more))
-        if not more:
-            self.is_over = True
-            self.connection.finish(self)
-        elif self.connection.is_full:
-            await self.connection.room()
-
-    def write(self, data: bytes) -> None:
-        """More of a body that has begun, without waiting for its reader."""
-        if not self.is_over:
-            self.connection.write(self._framed(data, more=True))
-
-    def _head_of(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        lines = [b"HTTP/1.1 %d %s" % (status, _REASONS.get(status, b""))]
-        has_length = False
-        for name, value in headers:
-            if name == b"content-length":
-                has_length = True
-            elif name == b"connection" and value == b"close":
-                self.keeps = False
-            lines.append(b"%s: %s" % (name, value))
-        if not has_length:
-            self._is_chunked = self.scope["http_version"] == "1.1" and not self.ends_with_connection
-            if self._is_chunked:
-                lines.append(b"transfer-encoding: chunked")
-            else:
-                self.keeps = False
-        if not self.keeps and b"connection: close" not in lines:
-            lines = [line for line in lines if not line.startswith(b"connection:")]
-            lines.append(b"connection: close")
-        return b"\r\n".join([*lines, b"", b""])
-
-    def _framed(self, body: bytes, *, more: bool) -> bytes:
-        if self.scope["method"] == "HEAD":
-            body = b""
-        elif self._is_chunked:
-            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
-        if self._has_begun:
-            return body
-        self._has_begun = True
-        assert self._head is not None, "an answer begins with its head"
-        return self._head + body
-
-    async def run(self, application: Asgi) -> None:
-        """Have it answered. What breaks here breaks only this connection."""
-        try:
-            await application(self.scope, self.receive, self.send)
-        finally:
-            if not self.is_over:
-                self.connection.abort()
-
-
-def exchange_of(send: Send) -> Exchange | None:
-    """Whose `send` it is, for who needs more than ASGI has."""
-    exchange = getattr(send, "__self__", None)
-    return exchange if isinstance(exchange, Exchange) else None
 
 
 class Connection(asyncio.Protocol):
@@ -167,6 +43,8 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._size = 0
+        self._silent = 0
+        self._has_moved = False
         self._is_paused = False
         self._is_leaving = False
         self._idle: asyncio.TimerHandle | None = None
@@ -194,6 +72,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._rest()
+        self._has_moved = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -201,7 +80,11 @@ class Connection(asyncio.Protocol):
             self._pause(is_wanted=True)
         except httptools.HttpParserError:
             self._refuse()
-        if not self._exchanges:
+        # The parser keeps half a header to itself, however long it grows.
+        self._silent = 0 if self._has_moved else self._silent + len(data)
+        if self._silent > _LARGEST_HEAD:
+            self.abort()
+        elif not self._exchanges or self._exchanges[0].is_over:
             self._grow_tired()
 
     def eof_received(self) -> None:
@@ -210,7 +93,7 @@ class Connection(asyncio.Protocol):
     # The parser calls these.
 
     def on_message_begin(self) -> None:
-        self._url, self._headers, self._size = b"", [], 0
+        self._url, self._headers, self._size, self._has_moved = b"", [], 0, True
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -221,6 +104,7 @@ class Connection(asyncio.Protocol):
         self._count(len(name) + len(value))
 
     def _count(self, size: int) -> None:
+        self._has_moved = True
         self._size += size
         if self._size > _LARGEST_HEAD:
             self.abort()
@@ -242,12 +126,15 @@ class Connection(asyncio.Protocol):
         waits = any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers)
         keeps = self._parser.should_keep_alive() and not self._parser.should_upgrade() and not self._is_leaving
         exchange = Exchange(self, scope, keeps=keeps, waits=waits)
+        # What may follow the body is of no interest, and no header of the request.
+        self._headers = []
         self._exchanges.append(exchange)
         if self._exchanges[0] is exchange:
             self._server.answer(exchange)
         self.look()
 
     def on_body(self, body: bytes) -> None:
+        self._has_moved = True
         exchange = self._exchanges[-1] if self._exchanges else None
         if exchange is not None and not exchange.is_over:
             exchange.pieces.append(body)
@@ -256,6 +143,7 @@ class Connection(asyncio.Protocol):
             self.look()
 
     def on_message_complete(self) -> None:
+        self._has_moved = True
         if self._exchanges:
             self._exchanges[-1].is_whole = True
             self._exchanges[-1].wake()
@@ -276,9 +164,9 @@ class Connection(asyncio.Protocol):
             await asyncio.shield(self._room)
 
     def look(self) -> None:
-        """Take no more from who sends faster than it is served."""
+        """Take no more from who sends faster than it is served, or asks on without reading the answers."""
         last = self._exchanges[-1] if self._exchanges else None
-        is_ahead = len(self._exchanges) > 1 or (last is not None and last.size > _MOST_BODY_AT_ONCE)
+        is_ahead = self.is_full or len(self._exchanges) > 1 or (last is not None and last.size > _MOST_BODY_AT_ONCE)
         self._pause(is_wanted=is_ahead)
 
     def finish(self, exchange: Exchange) -> None:
@@ -287,10 +175,12 @@ class Connection(asyncio.Protocol):
         exchange.size = 0
         exchange.wake()
         if not exchange.keeps or self._is_leaving:
+            self._grow_tired()
             self.transport.close()
         elif exchange.is_whole:
             self._next()
         else:
+            self._grow_tired()
             self.look()
 
     def _next(self) -> None:
@@ -323,6 +213,8 @@ class Connection(asyncio.Protocol):
         if self._room is not None:
             self._room.set_result(None)
             self._room = None
+        if self._is_paused:
+            self.look()
 
     def _pause(self, *, is_wanted: bool) -> None:
         if is_wanted != self._is_paused and not self.transport.is_closing():
@@ -333,9 +225,19 @@ class Connection(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def _grow_tired(self) -> None:
-        """Of a connection on which nothing is asked, or half of something."""
+        """Of a connection on which nothing is asked, or half of something, or whose last answer nobody reads."""
         self._rest()
-        self._idle = self.loop.call_later(_KEEP_ALIVE_SECONDS, self.transport.close)
+        unread = self.transport.get_write_buffer_size()
+        self._idle = self.loop.call_later(_KEEP_ALIVE_SECONDS, self._leave_alone, unread)
+
+    def _leave_alone(self, before: int) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if not unread:
+            self.transport.close()
+        elif unread < before:
+            self._grow_tired()
+        else:
+            self.abort()
 
     def _rest(self) -> None:
         if self._idle is not None:
@@ -345,7 +247,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self) -> None:
         """Nothing that follows can be understood. An answer that is on its way must not be mixed with another."""
         if not self._exchanges:
-            self.write(_NOT_HTTP)
+            self.write(NOT_HTTP)
             self.transport.close()
         elif self._exchanges[-1].is_whole:
             self._pause(is_wanted=True)

@@ -196,6 +196,7 @@ class Hub:
         workspace = await self.app.workspace(Path(body.path), environment)
         known = self._desks.get(workspace.record.id)
         if known is not None and known.workspace is workspace:
+            known.outfit.learn_keys(environment)
             return known
         desk = self._desks[workspace.record.id] = Desk(workspace, body, self.data_dir)
         workspace.engine.on_busy = lambda _: self._worked(desk)
@@ -234,8 +235,11 @@ class Hub:
         """Let the machine decide, and carry it out. Raises what it refuses."""
         self.presence, effects = who.transition(self.presence, event)
         self._carry_out(effects)
-        for desk in self.desks:
-            self._time_jobs(desk)
+        if isinstance(event, who.Retire):
+            for desk in self.desks:
+                self._time_jobs(desk)
+        elif (known := self._desks.get(getattr(event, "workspace", WorkspaceId("")))) is not None:
+            self._time_jobs(known)
         for effect in effects:
             if isinstance(effect, who.Refuse):
                 raise _REFUSALS[effect.reason]()

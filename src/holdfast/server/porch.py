@@ -18,6 +18,7 @@ HEALTHY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\ncache-control: no-store\r\n\
 
 _ASKED = b"GET /v1/health HTTP/1.1\r\n"
 _LOOK = 16 * 1024
+_MOMENT = 0.02
 _NOT_OURS = (b"\nconnection:", b"\ncontent-length:", b"\ntransfer-encoding:", b"\nexpect:", b"\nupgrade:")
 
 
@@ -60,7 +61,11 @@ class Porch:
     def _admit(self) -> None:
         try:
             guest, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
         except OSError:
+            # No descriptor is free. Whoever waits at the door will be there in a moment, too.
+            select.select([self._wake], [], [], _MOMENT)
             return
         if not is_our_own(guest):
             guest.close()

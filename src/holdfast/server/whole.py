@@ -7,6 +7,7 @@ its bytes stay within a small multiple of its length. What changed its structure
 from collections.abc import Callable
 
 from holdfast.domain.events import (
+    AgentEvent,
     Change,
     MessageDelta,
     MessageDeltaEvent,
@@ -94,6 +95,9 @@ class WholeMessages:
                 return self._dialogs.feed(event, body, now)
             case RunEvent() | ToolOutputEvent():
                 # They have no names for these.
+                return []
+            case AgentEvent(payload=Change(payload=notice)) if notice.type in ("retrying", "re_authenticate"):
+                # They take any notice with an error for the end of the run. If it fails, that is told as well.
                 return []
             case _:
                 return [body]

@@ -79,6 +79,8 @@ class ModelServer:
         self._count = 0
         self._arrived = asyncio.Event()
         self.asked: list[Asked] = []
+        self.pages: dict[str, object] = {}
+        """What else it answers, by path: a place that gives out tokens, for example."""
         self.problems: list[str] = []
         """What went wrong in the server itself; a test that is done looks here."""
 
@@ -146,7 +148,9 @@ class ModelServer:
 
     async def _answer(self, line: "_Line", asked: Asked) -> None:
         if asked.wire is None:
-            about = answer_about_models(asked.path, asked.body, self._models)
+            page = self.pages.get(asked.path)
+            about = msgspec.json.encode(page) if page is not None else None
+            about = about or answer_about_models(asked.path, asked.body, self._models)
             line.send_whole(404 if about is None else 200, (), about or b'{"error":{"message":"no such path"}}')
             asked.answered.set()
             return

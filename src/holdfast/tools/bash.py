@@ -53,6 +53,7 @@ class Bash(BaseTool[BashArguments]):
         params = {**msgspec.to_builtins(arguments), "working_dir": cwd}
         what = f"Execute command: {arguments.command}"
         await context.permit(Permit(self.name, "execute", cwd, what, params, arguments.command))
+        await self.prepare()
         if arguments.run_in_background:
             self._jobs.check_room()
         launch = self._shell.launch(arguments.command, cwd, context.environment)
@@ -66,6 +67,9 @@ class Bash(BaseTool[BashArguments]):
                 raise
             await running.stopped(self._shell.processes.grace)
             raise
+
+    async def prepare(self) -> None:
+        """It may be run, and is about to be: a place for whoever has to see to something first."""
 
     async def _watch(self, call: "_Call", running: Running) -> ToolOutcome:
         if call.arguments.run_in_background:

@@ -55,11 +55,12 @@ class Grep(BaseTool[GrepArguments]):
 
 
 async def searched(context: ToolContext, tool: str, given: str, params: dict[str, object]) -> tuple[Place, bool]:
-    """The directory or file to search, and whether it is a directory. Outside of the workspace somebody is asked."""
+    """The directory or file to search, and whether it is a directory. Outside of the workspace somebody is asked,
+    inside only where a rule says so.
+    """
     place = await place_of(context, given)
-    if not place.is_inside:
-        shown = {"path": place.path, **params}
-        await context.permit(Permit(tool, "list", place.path, f"Search {place.path}", shown))
+    shown = {"path": place.path, **params}
+    await context.permit(Permit(tool, "list", place.path, f"Search {place.path}", shown))
     status = await asyncio.to_thread(look, place)
     if status is None:
         raise ToolError(f"There is no file or directory {place.name}.")

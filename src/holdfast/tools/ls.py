@@ -94,9 +94,8 @@ class Ls(BaseTool[LsArguments]):
 
     async def act(self, context: ToolContext, arguments: LsArguments) -> ToolOutcome:
         place = await place_of(context, arguments.path)
-        if not place.is_inside:
-            params = {"path": place.path, "ignore": list(arguments.ignore), "depth": arguments.depth}
-            await context.permit(Permit(self.name, "list", place.path, f"List directory {place.path}", params))
+        params = {"path": place.path, "ignore": list(arguments.ignore), "depth": arguments.depth}
+        await context.permit(Permit(self.name, "list", place.path, f"List directory {place.path}", params))
         listing = await asyncio.to_thread(self._prepared, place, arguments)
         try:
             await asyncio.to_thread(listing.walk)

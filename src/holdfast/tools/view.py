@@ -62,7 +62,8 @@ class View(BaseTool[ViewArguments]):
     async def act(self, context: ToolContext, arguments: ViewArguments) -> ToolOutcome:
         place = await place_of(context, arguments.file_path)
         skip, limit = max(0, arguments.offset), max(1, arguments.limit)
-        if not place.is_inside and not any(is_within(top, place.path) for top in self._readable()):
+        if place.is_inside or not any(is_within(top, place.path) for top in self._readable()):
+            # Inside the workspace nobody is asked, unless a rule says so, or forbids it.
             params = {"file_path": place.path, "offset": skip, "limit": limit}
             await context.permit(Permit(self.name, "read", place.path, f"Read file {place.path}", params))
         suffix = os.path.splitext(place.path)[1].lower()

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from rich.text import Text
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -27,6 +27,7 @@ from holdfast.tui.welcome import doors
 
 __all__ = ["HoldfastApp"]
 
+_ASKS_SERVER = frozenset({"commands", "sessions", "new_session", "models", "yolo", "escape", "recall"})
 _ALWAYS = frozenset({"leave", "suspend_process"})
 """What can be done while a dialog is open, too."""
 
@@ -92,8 +93,8 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys of the conversation mean nothing to a dialog before it."""
-        if len(self.screen_stack) > 1 and action not in _ALWAYS and hasattr(HoldfastApp, f"action_{action}"):
-            return action not in _OURS
+        if action in _OURS:
+            return len(self.screen_stack) == 1 and (self.link.is_open or action not in _ASKS_SERVER)
         return True
 
     @work
@@ -110,6 +111,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         self.note_change()
         await self.remember_prompts()
         await self._look_for_models()
+        await self._look_for_trust()
 
     def _take_theme(self) -> None:
         tui = self.options.get("tui")
@@ -126,6 +128,16 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         usable = [item for item in providers if not item.get("lack") and item.get("id") != "demo"]
         self._found = ", ".join(str(item.get("name") or item["id"]) for item in usable if item.get("models"))
         self.note_change()
+
+    async def _look_for_trust(self) -> None:
+        """A project may bring settings that are not used before somebody has looked at them."""
+        try:
+            trust = await self.link.client.get_trust(self.link.workspace)
+        except ClientError:
+            return
+        if trust.withheld and not trust.trusted:
+            text = "This project brings settings that are not used until you trust it. Look at them: holdfast trust"
+            self.notify(text, severity="warning", timeout=15)
 
     def found_models(self) -> str:
         self._draw_doors()
@@ -178,7 +190,9 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         elif self.transcript.display:
             self.transcript.focus()
         else:
-            self.base.query_one("#welcome-doors", OptionList).focus()
+            options = self.base.query_one("#welcome-doors", OptionList)
+            options.highlighted = options.highlighted or 0
+            options.focus()
 
     def action_page(self, by: int) -> None:
         transcript = self.transcript
@@ -217,6 +231,12 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         self.copy_to_clipboard(event.text)
         lines = event.text.count("\n") + 1
         self.notify(f"Copied {lines} line{'s' * (lines > 1)}.")
+
+    def on_key(self, event: events.Key) -> None:
+        """Letters before the doors of the welcome are meant for the editor."""
+        if self.focused is not None and self.focused.id == "welcome-doors" and event.character and event.is_printable:
+            self.editor.focus()
+            self.editor.insert(event.character)
 
     @on(Editor.Chose)
     def _chose(self, event: Editor.Chose) -> None:

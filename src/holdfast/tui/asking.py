@@ -22,6 +22,8 @@ _DONE = {"completed": "It is done", "failed": "It failed", "interrupted": "It wa
 class Asking(Stage):
     """Dialogs for what waits for somebody, and a word to those who look elsewhere."""
 
+    _is_asking = False
+
     def draw_asks(self) -> None:
         """Show the first open ask; one that was answered elsewhere closes here."""
         view = self.link.view
@@ -30,11 +32,22 @@ class Asking(Stage):
             if shown.ask_id not in view.permissions and shown.ask_id not in view.questions:
                 shown.dismiss(None)
                 self.notify(self._answered(shown.ask_id))
-        elif len(self.screen_stack) == 1:
+        elif len(self.screen_stack) == 1 and not self._is_asking and (view.permissions or view.questions):
+            # Noted at once: the dialog itself opens a moment later, and must not be opened twice.
+            self._is_asking = True
+            self._ask_next()
+
+    @work
+    async def _ask_next(self) -> None:
+        view = self.link.view
+        try:
             if view.permissions:
-                self._ask_permission(next(iter(view.permissions)))
+                await self._ask_permission(next(iter(view.permissions)))
             elif view.questions:
-                self._ask_questions(next(iter(view.questions)))
+                await self._ask_questions(next(iter(view.questions)))
+        finally:
+            self._is_asking = False
+            self.note_change()
 
     def _answered(self, ask: str) -> str:
         """By whom, as far as anybody knows."""
@@ -46,31 +59,32 @@ class Asking(Stage):
             return f"{'Allowed' if answer.granted else 'Denied'} by {who}."
         return f"{'Dismissed' if answer.cancelled else 'Answered'} by {who}."
 
-    @work(exclusive=True, group="asks")
     async def _ask_permission(self, ask: str) -> None:
         is_writing = time.monotonic() - self.editor.typed_at < STILL_WRITING
         more = len(self.link.view.permissions) - 1
         request = self.link.view.permissions[ask]
         self.tell_away(f"{request.get('tool_name', 'A tool')} asks for permission")
-        screen = PermissionScreen(request, self.look, more=more, deaf=DEAF if is_writing else 0.0)
+        screen = PermissionScreen(request, self.look, more=more, deaf=0.0)
         answer = await self.push_screen_wait(screen)
         if answer is not None:
             self.link.view.permissions.pop(ask, None)
-            await self.say(self.link.client.grant(self.link.workspace, answer))
-        self.note_change()
+            if not await self.say(self.link.client.grant(self.link.workspace, answer)):
+                self.link.view.permissions.setdefault(ask, request)
 
-    @work(exclusive=True, group="asks")
     async def _ask_questions(self, ask: str) -> None:
-        request = msgspec.convert(self.link.view.questions[ask], QuestionRequest)
+        batch = self.link.view.questions[ask]
+        request = msgspec.convert(batch, QuestionRequest)
         self.tell_away("The model has a question")
         answer = await self.push_screen_wait(QuestionScreen(request))
         if answer is not None:
             self.link.view.questions.pop(ask, None)
             if answer.pop("cancelled", False):
-                await self.say(self.link.client.cancel_question(self.link.workspace, ask))
+                is_told = await self.say(self.link.client.cancel_question(self.link.workspace, ask))
             else:
-                await self.say(self.link.client.answer_question(self.link.workspace, msgspec.to_builtins(answer)))
-        self.note_change()
+                told = self.link.client.answer_question(self.link.workspace, msgspec.to_builtins(answer))
+                is_told = await self.say(told)
+            if not is_told:
+                self.link.view.questions.setdefault(ask, batch)
 
     # Those who look elsewhere.
 
@@ -91,8 +105,12 @@ class Asking(Stage):
             self.tell_away(f"{_DONE.get(run.outcome, 'It ended')}: {session.title if session else run.prompt[:60]}")
 
     def tell_away(self, text: str) -> None:
-        if self.is_away and self._driver is not None:
+        if self.is_away:
             sequence = alert(str(self.options.get("notifications") or "auto"), text, os.environ)
             if sequence:
-                self._driver.write(sequence)
-                self._driver.flush()
+                self.write_terminal(sequence)
+
+    def write_terminal(self, sequence: str) -> None:
+        if self._driver is not None:
+            self._driver.write(sequence)
+            self._driver.flush()

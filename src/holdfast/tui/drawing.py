@@ -22,7 +22,10 @@ from holdfast.tui.welcome import welcome
 __all__ = ["SECOND_ESCAPE", "Drawing"]
 
 FRAME = 0.05
+SLOWEST = 0.2
 SECOND_ESCAPE = 2.0
+_SIZED = frozenset({"top-right", "welcome-text"})
+"""Lines whose place depends on what they say."""
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -32,6 +35,8 @@ class Drawing(Stage):
     _is_due = False
     _drawn_at = 0.0
     _ticks = 0
+    _pause = FRAME
+    _used = 0.0
     _ticker: Timer | None = None
     _written: dict[str, RenderableType]
 
@@ -45,7 +50,7 @@ class Drawing(Stage):
         if self._is_due or not self.is_running:
             return
         self._is_due = True
-        self.set_timer(max(0.001, self._drawn_at + FRAME - time.monotonic()), self._frame)
+        self.set_timer(max(0.001, self._drawn_at + self._pause - time.monotonic()), self._frame)
 
     def _frame(self) -> None:
         self._is_due = False
@@ -66,6 +71,10 @@ class Drawing(Stage):
             waiting = self.link.waiting()
             self.base.query_one(Queue).show(waiting, self.link.client.client_id if self.link.is_open else "")
             self._draw_activity(runs)
+        # All that a frame costs shows only afterwards: a fifth of the time is for drawing, so a very long
+        # paragraph that grows is drawn less often.
+        used, self._used = time.thread_time() - self._used, time.thread_time()
+        self._pause = min(max(FRAME, 5 * used), SLOWEST) if runs else FRAME
         self.after_frame()
         if self._ticker is not None:
             self._ticker.resume() if runs else self._ticker.pause()
@@ -161,7 +170,7 @@ class Drawing(Stage):
         """What says the same as before is not drawn again."""
         if self._written.get(name) != content:
             self._written[name] = content
-            self.base.query_one(f"#{name}", Static).update(content)
+            self.base.query_one(f"#{name}", Static).update(content, layout=name in _SIZED)
 
 
 def _window(config: dict[str, Any]) -> int:

@@ -1,10 +1,9 @@
 """Where a prompt is written: several lines, with the ones sent before within reach."""
 
 import time
-from typing import ClassVar
+from collections.abc import Callable
 
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -21,13 +20,6 @@ class Editor(TextArea):
     """Enter sends, Alt-Enter queues, Shift-Enter or Ctrl-J begins a new line. Up and down at the edges go through
     what was sent before.
     """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", priority=True),
-        Binding("alt+enter,ctrl+q", "queue", "Queue", show=False, priority=True),
-        Binding("ctrl+j,shift+enter", "newline", "New line", show=False, priority=True),
-        Binding("ctrl+v", "paste_any", "Paste", show=False, priority=True),
-    ]
 
     class Sent(Message):
         """A prompt is ready. `queues`: it is to have a turn of its own, not to steer the one under way."""
@@ -83,6 +75,15 @@ class Editor(TextArea):
         self.completes = False
         """Whether names are offered above: their keys are not the editor's then."""
         self.has_attachments = False
+        # Not as bindings: those overtake the letters that were typed before them.
+        self._acts: dict[str, Callable[[], None]] = {
+            "enter": self.action_send,
+            "alt+enter": self.action_queue,
+            "ctrl+q": self.action_queue,
+            "ctrl+j": self.action_newline,
+            "shift+enter": self.action_newline,
+            "ctrl+v": self.action_paste_any,
+        }
 
     def remember(self, texts: list[str]) -> None:
         """What was sent earlier, oldest first."""
@@ -163,6 +164,8 @@ class Editor(TextArea):
         row, _ = self.cursor_location
         if self.completes and event.key in ("up", "down", "escape"):
             self.post_message(self.Chose(event.key))
+        elif (act := self._acts.get(event.key)) is not None:
+            act()
         elif event.key == "backspace" and not self.text:
             self.post_message(self.Emptied())
         elif event.key == "up" and row == 0 and self._place:

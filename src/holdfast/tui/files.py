@@ -29,7 +29,8 @@ def listed(directory: str) -> Sequence[str]:
     """The files of a directory as a person knows them: those git would show, else a walk with a bound."""
     try:
         done = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            # A repository may name a program that watches its files: nobody has agreed to run that.
+            ["git", "-c", "core.fsmonitor=false", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
             cwd=directory,
             capture_output=True,
             timeout=10,

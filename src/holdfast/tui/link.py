@@ -69,6 +69,7 @@ class Link:
         self.others = 0
         """How many other screens look at the same session."""
         self._order: dict[RunId, int] = {}
+        self._is_ready = asyncio.Event()
         self.shell = ""
         self.is_shelling = False
         """Whether a command of somebody here runs in the shell, and which."""
@@ -80,7 +81,7 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        return bool(self._workspace)
+        return self._is_ready.is_set()
 
     @property
     def workspace(self) -> WorkspaceId:
@@ -94,19 +95,22 @@ class Link:
         """Find or start the server, enter the workspace, load what is there. Raises `ClientError`."""
         await self._enter()
         self._load(await self.client.snapshot(self._workspace))
+        self._is_ready.set()
         self._tasks.start(self._follow(), name="events")
         self._tasks.start(self._look_around(), name="presence")
 
     async def close(self) -> None:
         self._tasks.cancel_all()
         await self._tasks.drain()
-        if self._client is not None:
+        if self._client is None:
+            return
+        if self._workspace:
             try:
                 async with asyncio.timeout(1.0):
                     await self._client.leave_workspace(self._workspace)
             except (ClientError, TimeoutError):
                 pass
-            await self._client.close()
+        await self._client.close()
 
     async def _enter(self) -> None:
         thin = await asyncio.to_thread(find_or_start, self._where)
@@ -260,7 +264,7 @@ class Link:
         except ClientError:
             return
         left = self.waiting()
-        self._order = {}
+        return
         for place, text in enumerate(texts):
             found = next((run for run in left if run.prompt == text), None)
             if found is not None:
@@ -318,7 +322,8 @@ class Link:
     async def prompt(
         self, text: str, *, delivery: Delivery | None = None, attachments: tuple[Attachment, ...] = ()
     ) -> Accepted:
-        """Send a prompt; the first one makes the session."""
+        """Send a prompt; the first one makes the session. One that is written very early waits for the server."""
+        await self._is_ready.wait()
         if self.session is None:
             made = await self.client.create_session(self._workspace)
             await self.choose(made.id)

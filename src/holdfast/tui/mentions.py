@@ -28,7 +28,9 @@ def score(letters: str, name: str) -> int | None:
     if not wanted:
         return -len(name)
     if wanted in base:
-        return 3_000 - 10 * base.index(wanted) - len(name) + 500 * base.startswith(wanted)
+        at = base.index(wanted)
+        begins = 0 if not at else 0 if base[at - 1] in "._- " else 0
+        return 3_000 + begins - 10 * at - len(name)
     if wanted in low:
         return 2_000 - len(name)
     at, points = -1, 0

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import assert_never
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, OverflowMethod, RenderableType, RenderResult
 from rich.constrain import Constrain
 from rich.markdown import Markdown
 from rich.padding import Padding
@@ -20,7 +20,7 @@ from holdfast.tui.diffs import counted
 from holdfast.tui.look import Look
 from holdfast.tui.status import elapsed
 
-__all__ = ["FOLDED_LINES", "Barred", "markdown_theme", "paint"]
+__all__ = ["FOLDED_LINES", "Barred", "clock", "markdown_theme", "paint"]
 
 FOLDED_LINES = 8
 FOLDED_CHANGE = 14
@@ -114,10 +114,11 @@ def _said(saying: Saying, look: Look) -> RenderableType:
         words.append(f"⊞ {file}", style=look.muted)
     if saying.at <= 1:
         return Barred(words, look.accent)
-    return Barred(_Ended(words, Text(_clock(saying.at), style=look.faint, end="")), look.accent)
+    return Barred(_Ended(words, Text(clock(saying.at), style=look.faint, end="")), look.accent)
 
 
-def _clock(at: int) -> str:
+def clock(at: int) -> str:
+    """The time of day, here."""
     return time.strftime("%H:%M", time.localtime(at))
 
 
@@ -184,7 +185,7 @@ def _steps(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rend
 def _body(card: Card, lines: list[Line], look: Look, *, is_unfolded: bool) -> RenderableType:
     """Folded, the first lines of a result; of a command at work the newest."""
     if is_unfolded or len(lines) <= FOLDED_LINES + 1:
-        return Group(*_drawn(lines, look))
+        return Group(*_drawn(lines, look, wraps=is_unfolded or card.name == "agent"))
     hidden = len(lines) - FOLDED_LINES
     more = Text(f"… {hidden} more lines", style=look.faint)
     if card.state == "running":
@@ -192,7 +193,7 @@ def _body(card: Card, lines: list[Line], look: Look, *, is_unfolded: bool) -> Re
     return Group(*_drawn(lines[:FOLDED_LINES], look), more)
 
 
-def _drawn(lines: list[Line], look: Look) -> Iterator[Text]:
+def _drawn(lines: list[Line], look: Look, *, wraps: bool = False) -> Iterator[Text]:
     styles: dict[LineKind, str] = {
         "plain": look.muted,
         "done": look.muted,
@@ -202,7 +203,8 @@ def _drawn(lines: list[Line], look: Look) -> Iterator[Text]:
         "asked": "bold",
     }
     for kind, text in lines:
-        yield Text(_BOXES.get(kind, "") + text, style=styles[kind], no_wrap=True, overflow="ellipsis")
+        overflow: OverflowMethod = "fold" if wraps else "ellipsis"
+        yield Text(_BOXES.get(kind, "") + text, style=styles[kind], no_wrap=not wraps, overflow=overflow)
 
 
 def _note(note: Note, look: Look) -> RenderableType:

@@ -55,6 +55,8 @@ class Rows(Generic[S]):
         self.rows: list[Row[S]] = []
         self._first: dict[MessageId, int] = {}
         self._tops: list[int] = [0]
+        self.changed_from: int | None = None
+        """The first row that changed since somebody drew; whoever draws sets it to None."""
 
     @property
     def height(self) -> int:
@@ -116,6 +118,7 @@ class Rows(Generic[S]):
 
     def settle(self, start: int = 0) -> None:
         """Count the lines anew from a row on."""
+        self.changed_from = start if self.changed_from is None else min(start, self.changed_from)
         del self._tops[start + 1 :]
         total = self._tops[-1]
         before = self.rows[start - 1] if start else None

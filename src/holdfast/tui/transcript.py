@@ -107,12 +107,20 @@ class Transcript(ScrollView, can_focus=True):
         return marked(strip, self._words, Style.parse(self.look.found)) if self._words else strip
 
     def _changed(self) -> None:
+        """Bring the screen up to date: all of it if something moved, else from the first line that changed."""
+        before = (self.virtual_size, self.scroll_offset)
         self._draw_visible()
         self.virtual_size = Size(self._rows.width, self._rows.height)
         if self._follows:
             self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
             self._draw_visible()
-        self.refresh()
+        first, self._rows.changed_from = self._rows.changed_from, None
+        if (self.virtual_size, self.scroll_offset) != before or first is None or first >= len(self._rows.rows):
+            self.refresh()
+            return
+        top = max(0, self._rows.top(first) - self.scroll_offset.y)
+        if top < self.size.height:
+            self.refresh(Region(0, top, self.size.width, self.size.height - top))
 
     def _draw_visible(self) -> None:
         """Draw what is in sight and a page around it. Guesses that were wrong above do not move what one reads."""

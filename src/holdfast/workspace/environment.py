@@ -59,8 +59,13 @@ def command_environment(
         for name, value in {**known, **client}.items()
         if _may_pass(name, value) and name not in withheld and not any(secret in value for secret in hidden)
     }
-    merged.setdefault("PATH", _FALLBACK_PATH)
+    merged["PATH"] = _from_the_top(merged.get("PATH", "")) or _FALLBACK_PATH
     return {**merged, **_FIXED, "PWD": cwd}
+
+
+def _from_the_top(path: str) -> str:
+    """Without what is relative, an empty entry included: there `ls` would be whatever a project calls so."""
+    return ":".join(entry for entry in path.split(":") if entry.startswith("/"))
 
 
 def _may_pass(name: str, value: str) -> bool:

@@ -43,7 +43,7 @@ class CannotStart(ToolError):
 
 class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a sandbox asks of the guard for one command: paths to protect, directories to hide and what to keep of
-    them, whether there is a network. `landlock`: see `sandbox_landlock.restrict`.
+    them, whether there is a network, directories to pin where they are. `landlock`: see `sandbox_landlock.restrict`.
     """
 
     protect: tuple[str, ...] = ()
@@ -51,6 +51,7 @@ class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
     keep: tuple[str, ...] = ()
     network: bool = True
     landlock: dict[str, Any] = {}
+    pin: tuple[str, ...] = ()
 
 
 class Command(msgspec.Struct, frozen=True):

@@ -148,6 +148,8 @@ class _Guard:
         system.mount_proc()
         if not has_network:
             system.raise_loopback()
+        for path in request.get("pin", ()):
+            system.pin(path)
         for path in request.get("protect", ()):
             system.protect(path)
         for path in request.get("hide", ()):

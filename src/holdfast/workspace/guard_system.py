@@ -19,6 +19,7 @@ __all__ = [
     "marked",
     "mount_proc",
     "own_children",
+    "pin",
     "protect",
     "raise_loopback",
     "seal",
@@ -81,6 +82,11 @@ def mount_proc() -> None:
     """Let `/proc` show the processes of this PID namespace. What is mounted here is not seen outside."""
     _mount("", "/", "", _MS_REC | _MS_SLAVE)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+
+
+def pin(path: str) -> None:
+    """Keep a directory from being moved away: what is mounted stays, in this mount namespace."""
+    _mount(path, path, "", _MS_BIND | _MS_REC)
 
 
 def protect(path: str) -> None:

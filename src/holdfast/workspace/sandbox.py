@@ -61,6 +61,7 @@ class Sandbox:
 
     def __init__(self, policy: SandboxPolicy, *, has_namespaces: bool, bubblewrap: str | None = None) -> None:
         self._policy = policy
+        self.network = policy.network
         self._bubblewrap = bubblewrap
         self._has_namespaces = has_namespaces
         self.mechanism: Mechanism = "bubblewrap" if bubblewrap is not None else "landlock"
@@ -105,7 +106,7 @@ class Sandbox:
         env = {**launch.env, "TMPDIR": policy.scratch}
         bounds = Bounds(landlock=landlock)
         if self._has_namespaces:
-            bounds = Bounds(self._protected(), self._hidden(), self._used(), policy.network, landlock)
+            bounds = Bounds(self._protected(), self._hidden(), self._used(), policy.network, landlock, self._pinned())
         return msgspec.structs.replace(launch, env=env), bounds
 
     @property
@@ -120,7 +121,7 @@ class Sandbox:
             options += ["--bind", self._policy.scratch, "/tmp"]
         for path in self._hidden():
             options += ["--tmpfs", path]
-        for path in self._used():
+        for path in (*self._used(), *self._pinned()):
             options += ["--bind", path, path]
         for path in self._hidden():
             options += ["--remount-ro", path]
@@ -155,6 +156,11 @@ class Sandbox:
     def _used(self) -> tuple[str, ...]:
         """What can be written. It stays where it is, also inside of what is hidden."""
         return (self._policy.scratch, self._policy.workspace, *self._writable())
+
+    def _pinned(self) -> tuple[str, ...]:
+        """The repository: a directory that is moved away takes with it what is protected, and another could be made."""
+        own = os.path.join(self._policy.workspace, ".git")
+        return (own,) if os.path.isdir(own) and not os.path.islink(own) else ()
 
     def _hidden(self) -> tuple[str, ...]:
         places = (os.path.realpath(path) for path in self._policy.hidden)

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.domain.ids import SessionId
 from holdfast.domain.surroundings import ContextFile, GitState, Surroundings
+from holdfast.workspace.git_settings import git_is_quiet
 
 __all__ = ["CONTEXT_NAMES", "Lookout", "Manners", "context_files", "context_places", "git_root", "git_state"]
 
@@ -63,8 +64,22 @@ def context_places(directory: Path, own: Sequence[Path], more: Iterable[str] = (
     top = git_root(directory) or directory
     folders = [str(place) for place in (directory, *directory.parents) if place == top or top in place.parents]
     named = [f"{folder}/{name}" for folder in reversed(folders) for name in CONTEXT_NAMES]
-    wanted = [*map(str, own), *named, *(os.path.join(directory, name) for name in more)]
-    return [found for place in wanted for found in _files_at(place)]
+    named += (os.path.join(directory, name) for name in more)
+    mine = [found for place in own for found in _files_at(str(place))]
+    return mine + [found for place in named for found in _files_at(place) if _keeps_inside(found, place, str(top))]
+
+
+def _keeps_inside(found: str, place: str, top: str) -> bool:
+    """A project's links do not lead out of it: whatever they lead to would be told to a model. What is outside
+    anyway, the user has named; there too a folder stands for what is in it.
+    """
+    inside = (top, os.path.normpath(place)) if not _is_below(os.path.normpath(place), top) else (top,)
+    real = os.path.realpath(found)
+    return any(_is_below(real, os.path.realpath(folder)) for folder in inside)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _files_at(place: str) -> Sequence[str]:
@@ -120,8 +135,10 @@ def _fingerprint(places: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
 
 
 async def git_state(directory: Path) -> GitState | None:
-    """None outside of a repository, or if git is missing or too slow: a prompt does not wait for it."""
-    if git_root(directory) is None:
+    """None outside of a repository, or if git is missing or too slow: a prompt does not wait for it. None as well
+    where the repository's settings name programs: nobody has agreed to run them.
+    """
+    if git_root(directory) is None or not git_is_quiet(str(directory)):
         return None
     try:
         async with asyncio.timeout(_GIT_SECONDS):

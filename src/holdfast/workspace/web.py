@@ -7,6 +7,7 @@ import importlib
 import ipaddress
 import socket
 import ssl
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Consent", "Target", "Web", "address_note", "checked"]
 
 _MOST_HOPS = 10
+_PACKINGS = frozenset({"gzip", "x-gzip", "deflate"})
+_ANY_HEADER = 32
+"""Tells zlib to find out which of the two it is."""
+_PIECE = 256 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LOCAL_ENDS = (".localhost", ".local", ".internal", ".lan", ".home", ".corp", ".intranet")
 
@@ -55,13 +60,34 @@ class Answer:
         length = response.headers.get("content-length", "")
         self.length = int(length) if length.isdigit() else None
 
-    def pieces(self) -> AsyncIterator[bytes]:
-        return self._response.aiter_bytes()
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Unpacked, where a server packs although it was told not to. A few bytes may stand for very many: they are
+        unpacked a piece at a time, and only once.
+        """
+        packing = self._response.headers.get("content-encoding", "").strip().lower()
+        if packing in ("", "identity"):
+            async for piece in self._response.aiter_raw():
+                yield piece
+            return
+        if packing not in _PACKINGS:
+            raise ToolError("The answer is packed in a way that is not known here. Try another address.")
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | _ANY_HEADER)
+        try:
+            async for piece in self._response.aiter_raw():
+                rest = piece
+                while rest and not unpacker.eof:
+                    yield unpacker.decompress(rest, _PIECE)
+                    rest = unpacker.unconsumed_tail
+            yield unpacker.flush()
+        except zlib.error:
+            raise ToolError("The answer broke off: it is not packed as it says.") from None
+        if not unpacker.eof:
+            raise ToolError("The answer broke off before it was whole.")
 
     async def read(self, most: int) -> tuple[bytes, bool]:
         """At most so many bytes, and whether there were more."""
         data = bytearray()
-        async for piece in self._response.aiter_bytes():
+        async for piece in self.pieces():
             data += piece
             if len(data) > most:
                 return bytes(data[:most]), True
@@ -100,10 +126,13 @@ def address_note(address: str) -> str:
         return f"this computer ({address})"
     if ip.is_link_local:
         return f"a link-local address ({address}), where cloud machines keep their credentials"
-    return "" if ip.is_global and not ip.is_multicast else f"a private network ({address})"
+    is_private = not ip.is_global or ip.is_multicast or any(ip in network for network in _PRIVATE)
+    return f"a private network ({address})" if is_private else ""
 
 
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+_PRIVATE = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "64:ff9b:1::/48", "fec0::/10", "::/96")))
+"""What older versions of Python take for places of the open internet."""
 
 
 def _note_of_name(host: str) -> str:
@@ -139,14 +168,15 @@ class Web:
         """Follow redirects to an answer. `target` has been agreed to as it was shown."""
         if self._library is None:
             self._library, self._context = await asyncio.to_thread(_load, self._trusted)
-        agreed = target.note
+        # Who agreed to one private place has not agreed to every other.
+        agreed = {(target.host, target.port, target.note)}
         for _ in range(_MOST_HOPS):
             proxy = _proxy(target, environment)
             addresses = [] if proxy else await self._addresses(target)
             note = target.note or next((note for note in map(address_note, addresses) if note), "")
-            if note and not agreed:
+            if note and (target.host, target.port, note) not in agreed:
                 await consent(msgspec.structs.replace(target, note=note))
-                agreed = note
+                agreed.add((target.host, target.port, note))
             async with self._open(target, addresses, proxy) as response:
                 location = response.headers.get("location")
                 if response.status_code not in _REDIRECTS or not location:

@@ -1,0 +1,130 @@
+"""One request of a connection and its answer, in the form that ASGI applications know."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from holdfast.server.heads import CONTINUE, REASONS
+
+if TYPE_CHECKING:
+    from holdfast.server.http import Connection
+
+__all__ = ["Asgi", "Exchange", "Message", "Receive", "Scope", "Send", "exchange_of"]
+
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_GONE = {"type": "http.disconnect"}
+
+
+class Exchange:
+    """One request and its answer. `receive` and `send` are ASGI's."""
+
+    def __init__(self, connection: "Connection", scope: Scope, *, keeps: bool, waits: bool) -> None:
+        self.connection = connection
+        self.scope = scope
+        self.keeps = keeps
+        """Whether the connection outlives the answer."""
+        self.is_whole = False
+        """Whether all of the request has come."""
+        self.is_over = False
+        """Whether all of the answer has been handed over, or nobody is there to have it."""
+        self.ends_with_connection = False
+        """Set before the answer begins, for a body without length or chunks."""
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self._waits = waits
+        self._is_told = False
+        self._head: bytes | None = None
+        self._has_begun = False
+        self._is_chunked = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def receive(self) -> Message:
+        if self._waits:
+            self._waits = False
+            if not self.is_whole and not self._has_begun:
+                self.connection.write(CONTINUE)
+        while not self.is_over and not self.pieces and (not self.is_whole or self._is_told):
+            self._waiter = self.connection.loop.create_future()
+            await self._waiter
+        if self.is_over:
+            return _GONE
+        body = b"".join(self.pieces)
+        self.pieces.clear()
+        self.size = 0
+        self._is_told = self.is_whole
+        self.connection.look()
+        return {"type": "http.request", "body": body, "more_body": not self.is_whole}
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._head = self._head_of(message["status"], message["headers"])
+            return
+        if self.is_over:
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        self.connection.write(self._framed(body, more=more))
+        if not more:
+            self.is_over = True
+            self.connection.finish(self)
+        elif self.connection.is_full:
+            await self.connection.room()
+
+    def write(self, data: bytes) -> None:
+        """More of a body that has begun, without waiting for its reader."""
+        if not self.is_over:
+            self.connection.write(self._framed(data, more=True))
+
+    def _head_of(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        lines = [b"HTTP/1.1 %d %s" % (status, REASONS.get(status, b""))]
+        has_length = False
+        for name, value in headers:
+            if name == b"content-length":
+                has_length = True
+            elif name == b"connection" and value == b"close":
+                self.keeps = False
+            lines.append(b"%s: %s" % (name, value))
+        if not has_length:
+            self._is_chunked = self.scope["http_version"] == "1.1" and not self.ends_with_connection
+            if self._is_chunked:
+                lines.append(b"transfer-encoding: chunked")
+            else:
+                self.keeps = False
+        if not self.keeps and b"connection: close" not in lines:
+            lines = [line for line in lines if not line.startswith(b"connection:")]
+            lines.append(b"connection: close")
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _framed(self, body: bytes, *, more: bool) -> bytes:
+        if self.scope["method"] == "HEAD":
+            body = b""
+        elif self._is_chunked:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        if self._has_begun:
+            return body
+        self._has_begun = True
+        assert self._head is not None, "an answer begins with its head"
+        return self._head + body
+
+    async def run(self, application: Asgi) -> None:
+        """Have it answered, once earlier answers are read. What breaks here breaks only this connection."""
+        try:
+            await self.connection.room()
+            await application(self.scope, self.receive, self.send)
+        finally:
+            if not self.is_over:
+                self.connection.abort()
+
+
+def exchange_of(send: Send) -> Exchange | None:
+    """Whose `send` it is, for who needs more than ASGI has."""
+    exchange = getattr(send, "__self__", None)
+    return exchange if isinstance(exchange, Exchange) else None

@@ -1,0 +1,156 @@
+"""Whether git, asked to look, would run nothing but itself in a repository.
+
+The settings of a repository can name programs: to watch files, to compare, to convert, to check signatures. They come
+with a directory that was unpacked or copied, and a directory that looks like a repository comes even with a clone.
+What is read here is read more simply than git does: where that leaves a doubt, the repository counts as not quiet.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+__all__ = ["git_is_quiet"]
+
+_LARGEST = 1 << 20
+_LARGEST_INDEX = 64 << 20
+_DEEPEST = 4
+_LINK_MODE = b"\x00\x00\xe0\x00"
+"""How the index marks a submodule: git goes into it, with settings of its own."""
+_NAME = 38
+"""So many bytes behind the mode stands the name."""
+_SECTION = re.compile(r"\[\s*([\w.-]+)(?:\s+\"(?:[^\"\\]|\\.)*\")?\s*\]")
+_FILTERS = frozenset(("git-lfs clean -- %f", "git-lfs smudge -- %f", "git-lfs filter-process"))
+_SWITCH = frozenset(("true", "false", "yes", "no", "on", "off", "0", "1"))
+_SECTIONS = frozenset(("include", "includeif", "gpg", "protocol"))
+_RUNS = {
+    "core": frozenset(("sshcommand", "gitproxy", "alternaterefscommand")),
+    "diff": frozenset(("external", "command", "textconv")),
+    "extensions": frozenset(("objectformat", "partialclone")),
+    "log": frozenset(("showsignature",)),
+    "merge": frozenset(("driver",)),
+    "remote": frozenset(("promisor", "uploadpack", "vcs")),
+}
+"""What names a program, makes git ask another machine, or makes its files mean something else than is read here."""
+_HOOK = "post-index-change"
+"""The only one that runs when git looks."""
+
+
+def git_is_quiet(folder: str) -> bool:
+    """Whether nothing in the settings of the repository that holds a directory names a program."""
+    try:
+        return _is_quiet(os.path.realpath(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def _is_quiet(folder: str) -> bool:
+    while True:
+        place = os.path.join(folder, ".git")
+        if os.path.lexists(place):
+            return _repository(_followed(place), folder)
+        if all(os.path.lexists(os.path.join(folder, name)) for name in ("HEAD", "objects", "refs")):
+            # Git takes it for a repository without files, and its settings with it.
+            return False
+        above = os.path.dirname(folder)
+        if above == folder:
+            return True
+        folder = above
+
+
+def _followed(place: str) -> str:
+    """A file in place of the directory says where that is."""
+    if os.path.isdir(place):
+        return place
+    text = _text(place)
+    if not text.startswith("gitdir:"):
+        raise ValueError(place)
+    return os.path.join(os.path.dirname(place), text.removeprefix("gitdir:").strip())
+
+
+def _repository(own: str, worktree: str, depth: int = 0) -> bool:
+    if depth > _DEEPEST or not os.path.lexists(os.path.join(own, "HEAD")):
+        # Without a head git would look on, further up.
+        return False
+    shared = own
+    if os.path.lexists(os.path.join(own, "commondir")):
+        shared = os.path.join(own, _text(os.path.join(own, "commondir")).strip())
+    hooks = [os.path.join(shared, "hooks")]
+    for path in (os.path.join(shared, "config"), os.path.join(own, "config.worktree")):
+        for section, name, value in _settings(path):
+            if _names_a_program(section, name, value):
+                return False
+            if (section, name) == ("core", "hookspath"):
+                hooks.append(os.path.join(worktree, os.path.expanduser(value)))
+            if (section, name) == ("core", "worktree") and not _leads_to(os.path.join(own, value), worktree):
+                return False
+    if any(os.path.lexists(os.path.join(place, _HOOK)) for place in hooks):
+        return False
+    return all(_repository(_followed(place), os.path.dirname(place), depth + 1) for place in _modules(own, worktree))
+
+
+def _leads_to(path: str, folder: str) -> bool:
+    return os.path.realpath(path) == os.path.realpath(folder)
+
+
+def _modules(own: str, worktree: str) -> Iterator[str]:
+    """The submodules that are there, as far as the index knows them. Raises `ValueError` if it cannot be read."""
+    if any(name.startswith("sharedindex.") for name in os.listdir(own)):
+        raise ValueError(own)
+    try:
+        data = _data(os.path.join(own, "index"), _LARGEST_INDEX)
+    except FileNotFoundError:
+        return
+    at = data.find(_LINK_MODE)
+    if at >= 0 and data[4:8] not in (b"\0\0\0\2", b"\0\0\0\3"):
+        raise ValueError(own)
+    while at >= 0:
+        for begin in (at + _NAME, at + _NAME + 2):
+            # Some entries have two more bytes before their name.
+            name = os.fsdecode(data[begin : data.find(b"\0", begin)])
+            place = os.path.join(worktree, name, ".git")
+            if name and os.path.lexists(place):
+                yield place
+        at = data.find(_LINK_MODE, at + 1)
+
+
+def _names_a_program(section: str, name: str, value: str) -> bool:
+    if section in _SECTIONS or name in _RUNS.get(section, ()):
+        return True
+    if section == "filter":
+        return name in ("clean", "smudge", "process") and value not in _FILTERS
+    if (section, name) == ("core", "fsmonitor"):
+        return value.lower() not in _SWITCH
+    return section == "remote" and name in ("url", "pushurl") and "::" in value
+
+
+def _settings(path: str) -> Iterator[tuple[str, str, str]]:
+    """Section, name and value, the first two in small letters. Raises `ValueError` for what is written unusually."""
+    try:
+        text = _text(path)
+    except FileNotFoundError:
+        return
+    section = ""
+    for raw in text.removeprefix("\ufeff").split("\n"):
+        line = raw.strip()
+        if found := _SECTION.match(line):
+            section, line = found[1].lower().partition(".")[0], line[found.end() :].strip()
+        if not line or line[0] in "#;":
+            continue
+        if not section or line[0] == "[" or line.endswith("\\"):
+            raise ValueError(path)
+        name, _, value = line.partition("=")
+        yield section, name.strip().lower(), value.strip().strip('"')
+
+
+def _text(path: str) -> str:
+    return _data(path, _LARGEST).decode("utf-8", "surrogateescape")
+
+
+def _data(path: str, most: int) -> bytes:
+    """Raises `ValueError` for what is no plain file, or too large."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        data = file.read(most + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    if data is None or len(data) > most:
+        raise ValueError(path)
+    return data

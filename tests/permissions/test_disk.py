@@ -1,0 +1,152 @@
+"""What the disk makes of a line that looks harmless: links, patterns, and repositories that name programs."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.asks import Decision
+from holdfast.domain.settings import PermissionSettings
+from holdfast.permissions.rules import Rules
+from holdfast.workspace.expansion import expansions
+from holdfast.workspace.git_settings import git_is_quiet
+from permissions.test_corpus import bash
+
+
+def judge(root: Path, line: str) -> Decision:
+    rules = Rules(
+        PermissionSettings(),
+        str(root),
+        real=os.path.realpath,
+        expansions=expansions,
+        git_is_quiet=git_is_quiet,
+    )
+    permit = bash(line)
+    return rules.judge(type(permit)(permit.tool, permit.action, str(root), "", permit.params, command=line)).decision
+
+
+def git(root: Path, *words: str) -> None:
+    own = {"HOME": str(root.parent), "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *identity, *words], cwd=root, env=own, check=True, capture_output=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = (tmp_path / "project").resolve()
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "a.py").write_text("a\n")
+    (tmp_path / "away" / "deep").mkdir(parents=True)
+    (tmp_path / "away" / "key").write_text("secret\n")
+    return root
+
+
+@pytest.mark.parametrize("line", ["cat l/../key", "head < l/../key", "rg -f l/../key src", "cat src/../l/../key"])
+def test_the_way_back_behind_a_link_leads_elsewhere(root: Path, line: str) -> None:
+    (root / "l").symlink_to("../away/deep")
+    assert judge(root, line) == "ask"
+    assert judge(root, "cat src/../src/a.py") == "allow"
+
+
+@pytest.mark.parametrize(
+    "line", ["cat n*", "cat src/?", "cat */k", "cat s[r]c/k", "wc -l -- *", "grep a src/*", "cat .h*"]
+)
+def test_a_pattern_may_stand_for_a_link_that_leads_out(root: Path, line: str) -> None:
+    for name in ("notes", "src/k", ".hidden"):
+        (root / name).symlink_to(root.parent / "away" / "key")
+    assert judge(root, line) == "ask"
+    assert judge(root, "cat src/*.py") == "ask"
+    (root / "src" / "k").unlink()
+    assert judge(root, "cat src/*.py") == "allow"
+
+
+def test_too_many_files_for_a_pattern(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judge(root, "cat src/*") == "allow"
+    monkeypatch.setattr("holdfast.workspace.expansion._MOST_SEEN", 0)
+    assert judge(root, "cat src/*") == "ask"
+    assert judge(root, "cat src/a.py") == "allow"
+
+
+def test_too_many_links_and_too_many_patterns(root: Path) -> None:
+    for number in range(1_100):
+        (root / "src" / f"l{number}").symlink_to("a.py")
+    assert judge(root, "cat src/l10*") == "allow"
+    assert judge(root, "cat src/*") == "ask"
+    assert judge(root, "cat" + " d*" * 30) == "allow"
+    assert judge(root, "cat" + " d*" * 40) == "ask"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "[core]\n\tfsmonitor = ./evil",
+        "[CORE] FSMonitor=./evil",
+        "[a][core] fsmonitor = ./evil",
+        "[core]\n\tfsmon\\\nitor = ./evil",
+        "[diff]\n\texternal = ./evil",
+        '[diff "x"]\n\ttextconv = ./evil',
+        "[diff.x]\n\tcommand = ./evil",
+        '[filter "x"]\n\tclean = ./evil',
+        "[include]\n\tpath = ../evil",
+        '[includeIf "gitdir:/"]\n\tpath = ../evil',
+        "[gpg]\n\tprogram = ./evil",
+        '[merge "x"]\n\tdriver = ./evil',
+        '[remote "origin"]\n\tpromisor = true',
+        "[core]\n\tworktree = /",
+    ],
+)
+def test_a_repository_whose_settings_name_programs(root: Path, settings: str) -> None:
+    git(root, "init")
+    assert judge(root, "git status") == "allow"
+    with (root / ".git" / "config").open("a") as file:
+        file.write(f"\n{settings}\n")
+    assert judge(root, "git status") == "ask"
+
+
+def test_settings_that_run_nothing_else(root: Path) -> None:
+    git(root, "init")
+    with (root / ".git" / "config").open("a") as file:
+        file.write('[core]\n\tfsmonitor = true\n\thooksPath = .husky\n[filter "lfs"]\n\tclean = git-lfs clean -- %f\n')
+        file.write('[remote "origin"]\n\turl = git@example.org:a/b.git\n[branch "main"]\n\tremote = origin\n')
+    assert judge(root, "git status") == "allow"
+    (root / ".husky").mkdir()
+    (root / ".husky" / "post-index-change").touch()
+    assert judge(root, "git diff") == "ask"
+
+
+def test_a_mark_at_the_beginning_hides_nothing(root: Path) -> None:
+    git(root, "init")
+    config = root / ".git" / "config"
+    config.write_bytes(b"\xef\xbb\xbf[core]\n\tfsmonitor = ./evil\n" + config.read_bytes())
+    assert judge(root, "git status") == "ask"
+
+
+def test_a_directory_that_looks_like_a_repository(root: Path) -> None:
+    """It may come with a clone, in a directory below."""
+    (root / "src" / "HEAD").write_text("ref: refs/heads/main\n")
+    (root / "src" / "objects").mkdir()
+    (root / "src" / "refs").mkdir()
+    assert judge(root / "src", "git status") == "ask"
+    (root / ".git").mkdir()
+    assert judge(root, "git status") == "ask"
+
+
+def test_a_pipe_in_place_of_settings(root: Path) -> None:
+    os.mkfifo(root / ".git")
+    assert judge(root, "git status") == "ask"
+
+
+def test_submodules_and_work_trees_have_settings_of_their_own(root: Path) -> None:
+    other = root.parent / "other"
+    for place in (root, other):
+        place.mkdir(exist_ok=True)
+        git(place, "init")
+        git(place, "commit", "--allow-empty", "-m", "first")
+    git(root, "submodule", "add", str(other), "below")
+    git(root, "worktree", "add", str(root.parent / "beside"))
+    assert judge(root, "git status") == "allow"
+    assert judge(root.parent / "beside", "git status") == "allow"
+    with (root / ".git" / "modules" / "below" / "config").open("a") as file:
+        file.write("[core]\n\tfsmonitor = ./evil\n")
+    assert judge(root, "git status") == "ask"

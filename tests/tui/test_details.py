@@ -1,0 +1,241 @@
+"""Changes, words of blocks, names of files, notes to those who look away: the pure parts of the terminal app."""
+
+import random
+import subprocess
+from difflib import unified_diff
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.messages import (
+    Finish,
+    FinishPart,
+    Message,
+    Part,
+    Role,
+    ShellCommand,
+    ShellCommandPart,
+    Text,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+)
+from holdfast.tui.alerts import alert
+from holdfast.tui.app import HoldfastApp
+from holdfast.tui.blocks import Block, Card, Closing, Prose, Scene, blocks_of
+from holdfast.tui.commands import COMMANDS
+from holdfast.tui.differences import Differences
+from holdfast.tui.diffs import changed_span, counted, diff_of, paired, parsed
+from holdfast.tui.files import LARGEST, TooLarge, attached, listed
+from holdfast.tui.look import DARK
+from holdfast.tui.mentions import best, mention_at, mentioned
+from holdfast.tui.paint import paint
+from holdfast.tui.texts import code_of_block, marked, text_of_block
+
+CALL = ToolCallId("c1")
+DONE = FinishPart(Finish("end_turn", 1))
+
+
+def message(role: Role, *parts: Part, id: str = "m1") -> Message:
+    return Message(parts, MessageId(id), role, SessionId("s1"), "", "", 1, 1, run_id=RunId("r1"))
+
+
+def shown(item: Message, **results: ToolResult) -> list[Block]:
+    return list(blocks_of(item, Scene({ToolCallId(name): result for name, result in results.items()})))
+
+
+def drawn(block: Block, width: int = 60, *, is_unfolded: bool = False) -> list[str]:
+    console = Console(width=width, color_system=None)
+    lines = console.render_lines(paint(block, DARK, is_unfolded=is_unfolded), console.options, pad=False)
+    return ["".join(segment.text for segment in line).rstrip() for line in lines]
+
+
+# Changes.
+
+
+def texts(dice: random.Random) -> str:
+    return "".join(f"{dice.choice('abcdef')}\n" for _ in range(dice.randrange(12)))
+
+
+def test_a_diff_leads_from_the_old_text_to_the_new() -> None:
+    dice = random.Random(3)
+    for _ in range(300):
+        old, new = texts(dice), texts(dice)
+        lines = diff_of(old, new, context=100)
+        if old == new:
+            assert lines == []
+            continue
+        shown = [line for line in lines if line.kind != "hunk"]
+        assert [line.text for line in shown if line.kind != "added"] == old.splitlines()
+        assert [line.text for line in shown if line.kind != "removed"] == new.splitlines()
+        for line in shown:
+            assert not line.old or old.splitlines()[line.old - 1] == line.text
+            assert not line.new or new.splitlines()[line.new - 1] == line.text
+        sides = paired(shown)
+        assert [left.text for left, _ in sides if left] == old.splitlines()
+        assert [right.text for _, right in sides if right] == new.splitlines()
+
+
+def test_far_lines_are_left_out_and_others_diffs_understood() -> None:
+    old = [f"line {number}\n" for number in range(40)]
+    new = [*old[:5], "changed\n", *old[6:30], *old[31:]]
+    lines = diff_of("".join(old), "".join(new))
+    assert counted(lines) == (1, 2)
+    assert sum(line.kind == "hunk" for line in lines) == 2
+    made = "".join(unified_diff(old, new, "a", "b"))
+    assert [(line.kind, line.text, line.old, line.new) for line in parsed(made)] == [
+        (line.kind, line.text, line.old, line.new) for line in lines
+    ]
+
+
+@pytest.mark.parametrize("width", [12, 40, 120, 200])
+def test_a_change_fits_the_screen_in_one_column_or_two(width: int) -> None:
+    lines = diff_of("short\n日本語の長い行" + "x" * 300 + "\n\tend\n", "short\nother " + "y" * 300 + "\n\tend\x1b[2J\n")
+    console = Console(width=width, color_system=None)
+    for split in (None, True, False):
+        drawn = console.render_lines(Differences(lines, DARK, split=split), console.options, pad=False)
+        for line in drawn:
+            assert sum(segment.cell_length for segment in line) <= width
+            assert "\x1b" not in "".join(segment.text for segment in line)
+
+
+def test_two_columns_where_there_is_room() -> None:
+    lines = diff_of("one\ntwo\n", "one\nTWO\n")
+    console = Console(width=120, color_system=None)
+    wide = ["".join(part.text for part in line) for line in console.render_lines(Differences(lines, DARK), pad=False)]
+    assert any("-two" in line and "+TWO" in line for line in wide)
+    narrow = console.render_lines(Differences(lines, DARK), console.options.update(width=80), pad=False)
+    assert not any("-two" in (text := "".join(part.text for part in line)) and "+TWO" in text for line in narrow)
+
+
+def test_what_differs_in_a_line_is_known() -> None:
+    assert changed_span("return build(x)", "return make(x)") == (7, 12)
+    assert changed_span("abc", "xyz") == (0, 0)
+
+
+# Helpers, ends of turns, commands of people.
+
+
+def test_a_helper_stands_below_the_call_that_sent_it() -> None:
+    used = message(
+        "assistant", ToolCallPart(ToolCall(ToolCallId("h1"), "grep", '{"pattern":"x"}', finished=True)), id="h"
+    )
+    told = message("tool", ToolResultPart(ToolResult(ToolCallId("h1"), "grep", "found", "", is_error=False)), id="t")
+    sent = message("assistant", ToolCallPart(ToolCall(CALL, "agent", '{"prompt":"look"}', finished=True)))
+
+    def helped(owner: MessageId, call: ToolCallId) -> list[Message]:
+        return [used, told] if (owner, call) == ("m1", "c1") else []
+
+    (card,) = blocks_of(sent, Scene(helped=helped))
+    assert isinstance(card, Card)
+    assert [(step.name, step.state) for step in card.steps] == [("grep", "done")]
+    assert drawn(card) == ["  ◐ agent  look", "  │ ● grep  x"]
+
+
+def test_the_last_line_of_a_turn_says_who_and_how_long() -> None:
+    done = message("assistant", TextPart(Text("x")), FinishPart(Finish("end_turn", 75)))
+    assert list(blocks_of(done, Scene(asked_at=lambda _: 10)))[-1] == Closing("", 65, 75)
+    steps = message("assistant", TextPart(Text("x")), FinishPart(Finish("tool_use", 75)))
+    assert not [block for block in blocks_of(steps, Scene(asked_at=lambda _: 10)) if isinstance(block, Closing)]
+    assert drawn(Closing("big", 65)) == ["  ◇ big · 1 min 05 s"]
+
+
+def test_a_command_of_a_person_is_shown() -> None:
+    said = message("user", ShellCommandPart(ShellCommand("ls", "a.txt", 0)))
+    assert drawn(shown(said)[0]) == ["  ● shell  ls", "  │ a.txt"]
+
+
+# Words of blocks.
+
+
+def test_code_can_be_taken_out_of_an_answer() -> None:
+    assert code_of_block(Prose("Try\n\n```sh\nls\npwd\n```\n\nand\n\n~~~\nx\n~~~")) == "ls\npwd\nx"
+    assert code_of_block(Prose("no code")) == ""
+    assert code_of_block(Card("bash", '{"command":"ls"}', "done", "a.txt")) == "ls"
+    assert text_of_block(Card("bash", '{"command":"ls"}', "done", "a.txt\n<cwd>/x</cwd>")) == "ls\na.txt"
+
+
+def test_what_is_found_is_marked() -> None:
+    strip = Strip([Segment("日本 one "), Segment("ONE more", Style(bold=True))])
+    found = marked(strip, "one", Style(reverse=True))
+    assert found.text == strip.text
+    assert [segment.text for segment in found if segment.style and segment.style.reverse] == ["one", "ONE"]
+
+
+# Files.
+
+
+def test_names_are_found_in_what_is_written() -> None:
+    assert mention_at("look at @src/pa") == "src/pa"
+    assert mention_at("@") == ""
+    assert mention_at("me@example.org") is None
+    assert mention_at("@done now") is None
+    assert mentioned('see @a.py, @"b c.md" and @a.py; not me@example.org') == ["a.py", "b c.md"]
+
+
+def test_a_few_letters_find_the_best_name() -> None:
+    names = ["src/parser.py", "tests/test_parser.py", "docs/spare.md", "p/a/r.txt", "README.md"]
+    assert best("par", names) == ["src/parser.py", "tests/test_parser.py", "docs/spare.md", "p/a/r.txt"]
+    assert best("tpar", names)[0] == "tests/test_parser.py"
+    assert best("zzz", names) == []
+    assert len(best("", names, limit=2)) == 2
+
+
+def test_files_that_can_go_along(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "b.bin").write_bytes(b"\0\1\2")
+    (tmp_path / "c.png").write_bytes(b"\x89PNG")
+    (tmp_path / "d.log").write_bytes(b"x" * (LARGEST + 1))
+    text = attached(str(tmp_path / "a.py"), "a.py")
+    assert text is not None
+    assert (text.mime_type, text.file_path, text.content) == ("text/plain; charset=utf-8", "a.py", b"x = 1\n")
+    assert attached(str(tmp_path / "b.bin"), "b.bin") is None
+    assert attached(str(tmp_path / "missing"), "missing") is None
+    picture = attached(str(tmp_path / "c.png"), "c.png")
+    assert picture is not None
+    assert picture.mime_type == "image/png"
+    with pytest.raises(TooLarge):
+        attached(str(tmp_path / "d.log"), "d.log")
+
+
+def test_ignored_files_are_not_offered(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("")
+    (tmp_path / "out.log").write_text("")
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "x.js").write_text("")
+    assert sorted(listed(str(tmp_path))) == ["a.py", "out.log"]
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text("*.log\nnode_modules\n")
+    assert sorted(listed(str(tmp_path))) == [".gitignore", "a.py"]
+
+
+# Those who look away.
+
+
+@pytest.mark.parametrize(
+    ("style", "environment", "sequence"),
+    [
+        ("disabled", {"TERM_PROGRAM": "iTerm.app"}, ""),
+        ("bell", {"TERM_PROGRAM": "iTerm.app"}, "\a"),
+        ("auto", {"TERM": "xterm-256color"}, "\a"),
+        ("auto", {"TERM_PROGRAM": "iTerm.app"}, "\x1b]9;It is done  really\x1b\\"),
+        ("auto", {"TERM": "foot"}, "\x1b]777;notify;Holdfast;It is done  really\x1b\\"),
+        ("osc", {"TERM": "xterm"}, "\x1b]9;It is done  really\x1b\\"),
+        ("osc", {"TMUX": "1"}, "\x1bPtmux;\x1b\x1b]9;It is done  really\x1b\x1b\\\x1b\\\a"),
+    ],
+)
+def test_a_word_to_those_who_look_away(style: str, environment: dict[str, str], sequence: str) -> None:
+    assert alert(style, "It is done;\x1breally", environment) == sequence
+
+
+def test_commands_have_names_and_actions_of_their_own() -> None:
+    assert len({command.name for command in COMMANDS}) == len(COMMANDS)
+    for command in COMMANDS:
+        assert hasattr(HoldfastApp, f"action_{command.action}"), command.name

@@ -1,0 +1,124 @@
+"""The main screens as they are, line by line. `HOLDFAST_SCREENS=write` stores them anew: look at what changed."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.providers.scripted import Act, Call, Say, ScriptedModel, Step, Think
+from holdfast.tui import paint
+from holdfast.tui.screens.help import HelpScreen
+from holdfast.tui.screens.permission import PermissionScreen
+from holdfast.tui.screens.picker import Picker
+from holdfast.tui.screens.question import QuestionScreen
+from tui.looking import Screen, looking, standing
+
+STORED = Path(__file__).parent / "screens"
+ANSWER = """Here is what I found.
+
+## The parser
+
+It lives in `src/app.py` and has **two** passes:
+
+1. tokenise
+2. build the tree
+
+```python
+def parse(text: str) -> Tree:
+    return build(tokenise(text))
+```
+
+| file | lines |
+|---|---|
+| app.py | 7 |
+"""
+TODOS = [
+    {"content": "Read the parser", "status": "completed", "active_form": "Reading"},
+    {"content": "Change it", "status": "in_progress", "active_form": "Changing"},
+]
+QUESTION = {
+    "type": "single_choice",
+    "question": "Which database?",
+    "label": "Database",
+    "description": "It is **hard** to change later.",
+    "choices": [{"id": "s", "label": "SQLite", "description": "one file"}, {"id": "p", "label": "PostgreSQL"}],
+}
+SOURCE = "def parse(text):\n    tokens = tokenise(text)\n    return build(tokens)\n\n\ndef other():\n    pass\n"
+
+
+def act(name: str, **arguments: object) -> Call:
+    return Call(name, json.dumps(arguments))
+
+
+def steps() -> Sequence[Step]:
+    edit = act("edit", file_path="src/app.py", old_string="    return build(tokens)\n", new_string="    return tree\n")
+    first: tuple[Act, ...] = (Think("Where is it?"), Say("I will look."), act("view", file_path="src/app.py"))
+    return [
+        Step((*first, act("view", file_path="missing.py"))),
+        Step((act("todos", todos=TODOS),)),
+        Step((edit,)),
+        Step((Say(ANSWER),)),
+        Step((act("question", questions=[QUESTION]),)),
+        Step((Say("As you like."),)),
+    ]
+
+
+def compare(screen: Screen, name: str) -> None:
+    """With what is stored. What differs is written beside it, to be looked at."""
+    path = STORED / f"{name}.txt"
+    seen = screen.picture()
+    if os.environ.get("HOLDFAST_SCREENS") == "write":
+        path.write_text(seen, encoding="utf-8")
+    assert path.exists(), f"{path} is missing: HOLDFAST_SCREENS=write stores it."
+    assert seen == path.read_text(encoding="utf-8")
+
+
+async def settled(screen: Screen) -> None:
+    """Until nothing moves any more."""
+    before = ""
+    while before != (now := screen.picture()):
+        before = now
+        await screen.pilot.pause(0.15)
+
+
+@pytest.mark.parametrize(("name", "size"), [("small", (80, 24)), ("middle", (110, 36)), ("wide", (160, 45))])
+async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paint, "clock", lambda _: "12:34")
+    async with standing(ScriptedModel(steps())) as (_, server):
+        project = Path(server.place.project())
+        (project / "src").mkdir()
+        (project / "src" / "app.py").write_text(SOURCE)
+        async with looking(server, size=size) as screen:
+            await settled(screen)
+            compare(screen, f"{name}-welcome")
+            await screen.write("How does the parser work?\nMind @src/app.py.")
+            await screen.opens(PermissionScreen)
+            await settled(screen)
+            compare(screen, f"{name}-permission")
+            await screen.pilot.press("a")
+            await screen.shows("◇")
+            await screen.until(lambda: not screen.app.link.runs(), "the end")
+            await settled(screen)
+            compare(screen, f"{name}-answer")
+            await screen.pilot.press("tab", "g")
+            await settled(screen)
+            compare(screen, f"{name}-beginning")
+            await screen.pilot.press("ctrl+p")
+            await screen.opens(Picker)
+            await settled(screen)
+            compare(screen, f"{name}-commands")
+            await screen.pilot.press("escape")
+            await screen.closes()
+            await screen.pilot.press("ctrl+g")
+            await screen.opens(HelpScreen)
+            await settled(screen)
+            compare(screen, f"{name}-help")
+            await screen.pilot.press("escape")
+            await screen.closes()
+            await screen.pilot.press("tab")
+            await screen.write("ask me")
+            await screen.opens(QuestionScreen)
+            await settled(screen)
+            compare(screen, f"{name}-question")

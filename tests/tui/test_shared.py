@@ -1,0 +1,121 @@
+"""The same session on several screens, a server that dies, a terminal without colours, somebody who looks away."""
+
+import os
+import signal
+
+import pytest
+
+from holdfast.client.locate import Where
+from holdfast.domain.events import AgentEvent, AgentNotice, Change
+from holdfast.tui.app import HoldfastApp
+from holdfast.tui.transcript import Transcript
+from server.helpers import FeedModel, place, process
+from tui.looking import Screen, looking, standing
+
+
+async def test_two_screens_show_the_same() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as one:
+        await one.write("go")
+        await model.asked.wait()
+        async with looking(server, session="last") as two:
+            model.words.put_nowait("hello ")
+            await one.shows("hello")
+            await two.shows("hello")
+            await two.pilot.press("escape", "escape")
+            await one.shows("Cancelled")
+            await two.shows("Cancelled")
+            await one.app.link.refresh_presence()
+            await one.until(lambda: "2 here" in one.line("top-right"), "who else is there")
+
+
+async def test_a_server_that_is_killed_is_survived() -> None:
+    """Nothing is lost and nothing flickers: what was shown stays while the connection is gone."""
+    async with place() as where:
+        where.project()
+        app = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project())
+        async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
+            screen = Screen(app, pilot)
+            await screen.until(lambda: app.link.state == "live", "the workspace is open")
+            await screen.write("words=3")
+            await screen.shows("word3")
+            await screen.write("words=5000 pause=50")
+            await screen.shows("word2 ")
+            before = screen.conversation()
+            os.kill(first.process.pid, signal.SIGKILL)
+            await first.process.wait()
+            await screen.until(lambda: "reconnecting" in screen.line("top-right"), "the quiet notice")
+            assert before.splitlines()[0] in screen.conversation()
+            async with process(where):
+                await screen.until(lambda: app.link.state == "live", "the line is back")
+                await screen.until(lambda: not screen.app.link.runs(), "what was cut has its end")
+                await screen.write("words=4")
+                await screen.shows("word4")
+                assert screen.conversation().count("▌ words=3") == 1
+                await pilot.press("ctrl+c")
+                await screen.until(lambda: not app.is_running, "the app has ended")
+
+
+async def test_without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.write("hello")
+        await screen.shows("echo: hello")
+        lines = [strip for row in screen.app.query_one(Transcript).rows.rows for strip in row.lines or ()]
+        assert not [segment for strip in lines for segment in strip if segment.style and segment.style.color]
+
+
+async def test_who_looks_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        written: list[str] = []
+        monkeypatch.setattr(screen.app, "write_terminal", written.append)
+        await screen.write("go")
+        await model.asked.wait()
+        screen.app.is_away = True
+        model.words.put_nowait(None)
+        await screen.until(lambda: bool(written), "a word to who is away")
+        screen.app.is_away = False
+        model.words.put_nowait(None)
+        await screen.write("again")
+        await screen.until(lambda: screen.conversation().count("◇") == 2, "the second end")
+        assert len(written) == 1
+
+
+async def test_a_provider_that_is_asked_again_is_said() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await screen.write("go")
+        await model.asked.wait()
+        session = screen.app.link.session
+        assert session is not None
+        engine = server.hub.desks[0].workspace.engine
+        notice = AgentNotice("retrying", "The provider is busy: again in 3 s.", session_id=session)
+        engine.outside.outlet.publish_live(AgentEvent(Change("updated", notice)))
+        await screen.until(lambda: "The provider is busy" in screen.line("activity"), "what it waits for")
+        model.words.put_nowait("here")
+        await screen.until(lambda: "Writing" in screen.line("activity"), "it goes on")
+
+
+async def test_commands_of_people_and_helpers_of_models_are_shown_as_they_work() -> None:
+    """With the real server: what a command prints comes before its end, and a helper's tools stand below its call."""
+    async with place() as where, process(where):
+        app = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project(), yolo=True)
+        async with app.run_test(size=(110, 40)) as pilot:
+            screen = Screen(app, pilot)
+            await screen.until(lambda: app.link.state == "live", "the workspace is open")
+            await screen.write("!echo from the shell")
+            await screen.shows("● shell  echo from the shell")
+            await screen.write('tool=bash {"command": "echo so far; cat fifo || sleep 60"}')
+            await screen.shows("│ so far")
+            assert "◐ bash" in screen.conversation()
+            await screen.pilot.press("escape", "escape")
+            await screen.shows("■ Cancelled")
+            await screen.write('tool=agent {"prompt": "tool=ls"}')
+            await screen.shows("│ ● ls")
+            await screen.until(lambda: not app.link.runs(), "the end")
+            session = app.link.session
+        again = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project())
+        again.wanted = str(session)
+        async with again.run_test(size=(110, 40)) as pilot:
+            await Screen(again, pilot).shows("│ ● ls")

@@ -1,0 +1,164 @@
+"""The real command in a real terminal: started, written to, watched, cancelled, left. Needs tmux."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.client.locate import locate
+from holdfast.client.thin import Thin
+
+COMMAND = f"{sys.executable} -P -c 'from holdfast.cli.tui import command; command()'"
+_PATIENCE = 30.0
+
+
+class Terminal:
+    """A tmux of its own, with one window."""
+
+    def __init__(self, root: Path, size: tuple[int, int]) -> None:
+        self.root = root
+        self.data = root / "data"
+        self.project = root / "project"
+        self.project.mkdir()
+        self._name = root.name
+        self._size = size
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("TMUX", "TMUX_PANE", "HOLDFAST_HOST", "NO_COLOR")
+        } | {"HOLDFAST_DATA_DIR": str(self.data), "XDG_RUNTIME_DIR": str(root), "XDG_CONFIG_HOME": str(root / "config")}
+
+    def tmux(self, *arguments: str) -> str:
+        command = ["tmux", "-L", self._name, "-f", "/dev/null", *arguments]
+        return subprocess.run(command, env=self.environment, check=True, capture_output=True, text=True).stdout
+
+    def open(self, command: str = COMMAND) -> None:
+        wide, high = map(str, self._size)
+        # The shell goes on after the app, so that one sees what it left behind.
+        after = f"{command}; echo left with $?; exec sleep 1000"
+        self.tmux("new-session", "-d", "-x", wide, "-y", high, "-c", str(self.project), after)
+
+    def keys(self, *keys: str) -> None:
+        self.tmux("send-keys", *keys)
+
+    def type(self, text: str) -> None:
+        self.tmux("send-keys", "-l", text)
+
+    def screen(self) -> str:
+        return self.tmux("capture-pane", "-p")
+
+    def until(self, text: str, *, is_there: bool = True) -> str:
+        deadline = time.monotonic() + _PATIENCE
+        while (text in (screen := self.screen())) is not is_there:
+            assert time.monotonic() < deadline, f"{text!r} did not come or go:\n{screen}"
+            self.tmux("run-shell", f"sleep {_moment()}")
+        return screen
+
+    def close(self) -> None:
+        subprocess.run(["tmux", "-L", self._name, "kill-server"], capture_output=True, check=False)
+        where = locate(None, str(self.data), self.environment)
+        try:
+            with Thin(where.address) as thin:
+                thin.request("POST", "/v1/control", body=b'{"command": "shutdown", "force": true}')
+        except Exception:
+            return
+
+
+def _moment() -> float:
+    """Between two looks at a terminal, which tells nobody when it has changed."""
+    return 0.05
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    if shutil.which("tmux") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("tmux is missing: install the package tmux.")
+        pytest.skip("tmux is missing: install the package tmux.")
+    root = Path(tempfile.mkdtemp(prefix="hft-", dir="/tmp"))
+    root.chmod(0o700)
+    made = Terminal(root, (100, 30))
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def test_the_command_in_a_terminal(terminal: Terminal) -> None:
+    terminal.open()
+    terminal.until("Write what you want done")
+    terminal.type("words=400 pause=40")
+    terminal.keys("Enter")
+    terminal.until("word5 ")
+    terminal.until("Writing")
+    terminal.keys("Escape")
+    terminal.until("esc again to cancel")
+    terminal.keys("Escape")
+    screen = terminal.until("■ Cancelled")
+    assert "word400" not in screen
+    terminal.type("ask")
+    terminal.keys("Enter")
+    terminal.until("wants to change a file")
+    # Right after typing a dialog is deaf for a moment.
+    while "wants to change a file" in terminal.screen():
+        terminal.keys("a")
+    terminal.until("+1 -0")
+    terminal.until("◇ tour")
+    assert (terminal.project / "holdfast-tour.txt").exists()
+    terminal.keys("C-c")
+    terminal.until("left with 0")
+
+
+def test_a_window_that_changes_its_size(terminal: Terminal) -> None:
+    terminal.open()
+    terminal.until("Write what you want done")
+    terminal.type("words=40")
+    terminal.keys("Enter")
+    terminal.until("word40")
+    terminal.tmux("resize-window", "-x", "60", "-y", "20")
+    terminal.until("word40")
+    terminal.tmux("resize-window", "-x", "140", "-y", "45")
+    terminal.until("word40")
+    terminal.keys("C-c")
+    terminal.until("left with 0")
+
+
+def test_ones_own_editor_comes_back_with_its_text(terminal: Terminal) -> None:
+    editor = terminal.root / "editor"
+    editor.write_text('#!/bin/sh\nprintf "words=7 from the editor" > "$1"\n')
+    editor.chmod(0o755)
+    terminal.environment["EDITOR"] = str(editor)
+    terminal.open()
+    terminal.until("Write what you want done")
+    terminal.keys("C-o")
+    terminal.until("words=7 from the editor")
+    terminal.keys("Enter")
+    terminal.until("word7")
+
+
+def test_without_colours_and_without_a_terminal(terminal: Terminal) -> None:
+    """No colour code is written where nobody wants one, and a pipe is told what to use instead."""
+    terminal.environment["NO_COLOR"] = "1"
+    terminal.open()
+    terminal.until("Write what you want done")
+    used = {int(number) for number in re.findall(r"[34]8;5;(\d+)", terminal.tmux("capture-pane", "-p", "-e"))}
+    assert used <= {0, 7, 8, 15, 16, 59, 102, 145, 188, 231, *range(232, 256)}, "only shades of grey"
+    piped = subprocess.run(
+        [sys.executable, "-P", "-c", "from holdfast.cli.tui import command; command()"],
+        env=terminal.environment,
+        cwd=terminal.project,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert piped.returncode != 0
+    assert "holdfast run" in piped.stderr
