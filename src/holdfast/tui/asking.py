@@ -64,7 +64,7 @@ class Asking(Stage):
         more = len(self.link.view.permissions) - 1
         request = self.link.view.permissions[ask]
         self.tell_away(f"{request.get('tool_name', 'A tool')} asks for permission")
-        screen = PermissionScreen(request, self.look, more=more, deaf=0.0)
+        screen = PermissionScreen(request, self.look, more=more, deaf=DEAF if is_writing else 0.0)
         answer = await self.push_screen_wait(screen)
         if answer is not None:
             self.link.view.permissions.pop(ask, None)

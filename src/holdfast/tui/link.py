@@ -264,7 +264,7 @@ class Link:
         except ClientError:
             return
         left = self.waiting()
-        return
+        self._order = {}
         for place, text in enumerate(texts):
             found = next((run for run in left if run.prompt == text), None)
             if found is not None:

@@ -29,7 +29,7 @@ def score(letters: str, name: str) -> int | None:
         return -len(name)
     if wanted in base:
         at = base.index(wanted)
-        begins = 0 if not at else 0 if base[at - 1] in "._- " else 0
+        begins = 500 if not at else 200 if base[at - 1] in "._- " else 0
         return 3_000 + begins - 10 * at - len(name)
     if wanted in low:
         return 2_000 - len(name)
