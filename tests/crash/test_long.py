@@ -14,8 +14,8 @@ def run(*arguments: str) -> tuple[int, list[str]]:
 def test_it_ends_with_one_figure_for_each_trial() -> None:
     status, lines = run("0.002")
     assert status == 0, lines
-    assert [line.split(":")[0] for line in lines[-2:]] == ["schedules", "crashes"]
-    assert all(line.endswith(" 0 violations") for line in lines[-2:])
+    assert [line.split(":")[0] for line in lines[-3:]] == ["schedules", "crashes", "trees"]
+    assert all(line.endswith(" 0 violations") for line in lines[-3:])
 
 
 def test_a_trial_can_be_replayed() -> None:

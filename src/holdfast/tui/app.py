@@ -1,5 +1,8 @@
 """The terminal app. It shows what the link's view holds and passes on what a person wants; it decides nothing else."""
 
+import asyncio
+import signal
+import threading
 from typing import ClassVar
 
 from rich.text import Text
@@ -85,6 +88,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
             self.query_one(name).display = False
         self.editor.focus()
         self.begin_drawing()
+        _wake_for_resizes()
         self._open()
 
     def watch_theme(self) -> None:
@@ -258,3 +262,14 @@ _OURS = (
     frozenset(binding.action.partition("(")[0] for binding in HoldfastApp.BINDINGS if isinstance(binding, Binding))
     - _ALWAYS
 )
+
+
+def _wake_for_resizes() -> None:
+    """Have asyncio deliver the signal of a changed size.
+
+    Textual's own handler runs only when the loop wakes, and a signal that comes just before the loop goes to sleep does
+    not wake it: an idle app would stay as large as it was.
+    """
+    told = signal.getsignal(signal.SIGWINCH)
+    if callable(told) and threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, told, signal.SIGWINCH, None)
