@@ -34,6 +34,8 @@ class Terminal:
             for name, value in os.environ.items()
             if name not in ("TMUX", "TMUX_PANE", "HOLDFAST_HOST", "NO_COLOR")
         } | {"HOLDFAST_DATA_DIR": str(self.data), "XDG_RUNTIME_DIR": str(root), "XDG_CONFIG_HOME": str(root / "config")}
+        # Some shells export them; the terminal is what counts.
+        self.environment |= {"COLUMNS": str(size[0]), "LINES": str(size[1])}
 
     def tmux(self, *arguments: str) -> str:
         command = ["tmux", "-L", self._name, "-f", "/dev/null", *arguments]
