@@ -38,8 +38,8 @@ async def test_a_key_chooses_between_steering_and_a_turn_of_its_own() -> None:
         await screen.write("in the next", "alt+enter")
         await screen.until(lambda: len(waiting(screen)) == 2, "both wait")
         assert [run.delivery for run in screen.app.link.waiting()] == ["steer", "queue"]
-        assert "↳ in this turn" in screen.line("queue")
-        assert "⋯ in the next" in screen.line("queue")
+        await screen.until(lambda: "↳ in this turn" in screen.line("queue"), "the one that steers")
+        await screen.until(lambda: "⋯ in the next" in screen.line("queue"), "the one that waits for its turn")
 
 
 async def test_the_queue_can_be_changed() -> None:
