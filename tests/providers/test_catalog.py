@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import itertools
 import json
 import os
 import stat
@@ -235,6 +236,7 @@ def test_addresses_with_holes_become_templates() -> None:
         package({"groq": {"openai-completions": {"1": model("a")}}}, name="somebody-else"),
         package({"groq": ["a"]}),
     ],
+    ids=itertools.count(),
 )
 def test_what_is_no_such_package_is_refused(tarball: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
@@ -319,7 +321,7 @@ def test_one_of_another_format_is_not_used(tmp_path: Path) -> None:
     assert load_catalog(tmp_path) is load_catalog()
 
 
-@pytest.mark.parametrize("tarball", [None, b"nonsense", package({})])
+@pytest.mark.parametrize("tarball", [None, b"nonsense", package({})], ids=itertools.count())
 def test_a_failing_refresh_leaves_what_was_there(tmp_path: Path, tarball: bytes | None) -> None:
     before = encode_catalog(groq(model("kept")))
     refreshed_file(tmp_path).write_bytes(before)
