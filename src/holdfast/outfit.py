@@ -22,13 +22,16 @@ from holdfast.config.store import ConfigStore
 from holdfast.core import App, Parts, SystemClock
 from holdfast.domain.asks import Verdict
 from holdfast.domain.errors import HoldfastError, ToolError
+from holdfast.domain.events import LiveEvent
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.sessions import Todo
 from holdfast.domain.settings import PermissionSettings, Settings
-from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.crews import Crew
 from holdfast.engine.ports import Ledger, Models, Tools
 from holdfast.engine.settings import EngineSettings, Limits
+from holdfast.extensions.base import Ground
+from holdfast.extensions.extensions import Extensions
 from holdfast.manners import lookout_for
 from holdfast.permissions.rules import Rules, understood
 from holdfast.providers.client import close_connections, post_form
@@ -39,7 +42,7 @@ from holdfast.tools.bash import Bash, BashArguments
 from holdfast.tools.job_kill import JobKill
 from holdfast.tools.job_output import JobOutputTool
 from holdfast.tools.question import QuestionTool
-from holdfast.tools.registry import BuiltinTools, ToolNeeds
+from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
 from holdfast.workspace.expansion import expansions
 from holdfast.workspace.git_settings import git_is_quiet
 from holdfast.workspace.guard import Guard
@@ -57,18 +60,6 @@ _log = logging.getLogger("holdfast.server")
 _SIGN_IN = 300.0
 """How many seconds the command may take that renews a machine's own credentials: somebody may have to click."""
 _LOOKING = frozenset({"glob", "grep", "ls", "view"})
-
-
-class _Some:
-    """The tools of these names only."""
-
-    def __init__(self, tools: BuiltinTools, names: frozenset[str], *more: Tool) -> None:
-        self._tools = tools
-        self._names = names
-        self._more = more
-
-    async def current(self) -> Sequence[Tool]:
-        return (*(tool for tool in await self._tools.current() if tool.spec.name in self._names), *self._more)
 
 
 class _Judge:
@@ -167,6 +158,8 @@ class Outfit:
         self.refresher = Refresher(self.credentials)
         self.on_settings: Callable[[], None] = lambda: None
         """Called when the settings have become others, whoever changed them."""
+        self.publish: Callable[[LiveEvent], None] = lambda _: None
+        """To everybody who is attached; set when the workspace is open."""
         self._complaints: frozenset[Problem] = frozenset()
         self._complain()
         self.configuration.on_change = self._changed
@@ -180,14 +173,30 @@ class Outfit:
         self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
         self.shell = Shell(self.processes, self._secrets)
         self._sandbox: Sandbox | None = None
+        self.extensions = Extensions(self._ground())
         self.tools = self._tools()
 
     @property
     def settings(self) -> Settings:
         return self.configuration.current()
 
+    def _ground(self) -> Ground:
+        return Ground(
+            self.record.path,
+            self.data_dir,
+            self.configuration,
+            self.credentials,
+            GuardedSpawn(self._house.guard),
+            self.environment,
+            self._say,
+        )
+
+    def _say(self, event: LiveEvent) -> None:
+        self.publish(event)
+
     def _changed(self) -> None:
         self._complain()
+        self.extensions.refresh()
         self.on_settings()
 
     def _complain(self) -> None:
@@ -238,14 +247,14 @@ class Outfit:
         assert models is not None
         web = WebFetch(house.web)
         crews = {
-            "task": Crew(_Some(self.tools, _LOOKING)),
-            "fetch": Crew(_Some(self.tools, _LOOKING, web), "small", "fetch.md"),
+            "task": Crew(SomeTools(self.tools, _LOOKING)),
+            "fetch": Crew(SomeTools(self.tools, _LOOKING, web), "small", "fetch.md"),
         }
         judge = _Judge(self.configuration.current, self.record.path)
         return Parts(
             house.ledger,
             models,
-            house.tools or self.tools,
+            house.tools or AllTools(self.tools, self.extensions.tools),
             self._engine_settings(),
             lookout=lookout_for(self.record.path, self.configuration.current, os.environ),
             crews=crews,
@@ -335,6 +344,7 @@ class Outfit:
 
     async def close(self) -> None:
         await self.jobs.close()
+        await self.extensions.close()
         if self.choice is not None:
             await self.choice.close()
         await self.refresher.close()

@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.client.calls import Calls
 from holdfast.domain.files import UndoAsk, UndoReport
+from holdfast.domain.health import Health
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
 from holdfast.domain.sandbox import SandboxState
@@ -96,6 +97,10 @@ class WorkspaceCalls(Calls):
 
     async def stats(self, workspace: WorkspaceId) -> Stats:
         return await self._ask(Stats, "stats", id=workspace)
+
+    async def doctor(self, workspace: WorkspaceId, areas: str | None = None) -> Health:
+        """A look at all that the workspace needs; models are asked, so this takes its time."""
+        return await self._ask(Health, "doctor", query=[("areas", areas)], id=workspace)
 
     # Configuration and project
 

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.domain.asks import PermissionRequest, QuestionRequest
 from holdfast.domain.files import FileVersion, UndoAsk, UndoReport
+from holdfast.domain.health import Health
 from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
@@ -111,6 +112,14 @@ _WORKSPACES = (
     ),
     _get("get_config", _W + "/config", "The configuration in force.", _ANY, errors=(400, 404)),
     _get("list_providers", _W + "/providers", "The providers that are known.", _LIST, errors=(400, 404)),
+    _get(
+        "doctor",
+        _W + "/doctor",
+        "A look at all that the workspace needs, and what to do about what was found.",
+        Health,
+        query=(Query("areas"),),
+        errors=(404,),
+    ),
     _get("stats", _W + "/stats", "What was done here: sessions, runs, tokens, cost.", bodies.Stats, errors=(404,)),
 )
 

@@ -5,6 +5,7 @@ from holdfast.server import (
     agent,
     asks,
     configuration,
+    doctor,
     extensions,
     insights,
     runs,
@@ -18,7 +19,7 @@ from holdfast.server.calls import Handler
 
 __all__ = ["HANDLERS"]
 
-_MODULES = (agent, asks, configuration, extensions, insights, runs, sessions, system, undo, work, workspaces)
+_MODULES = (agent, asks, configuration, doctor, extensions, insights, runs, sessions, system, undo, work, workspaces)
 
 
 def _find(name: str) -> Handler:

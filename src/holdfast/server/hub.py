@@ -71,6 +71,8 @@ class Desk:
         workspace.asks.save_rule = self._save_rule
         workspace.asks.timeout = outfit.settings.options.ask_timeout
         outfit.on_settings = self._publish_change
+        outfit.publish = workspace.engine.outside.outlet.publish_live
+        outfit.extensions.start()
         self._changes = 0
         self.was_busy = False
         self.jobs_are_late = False

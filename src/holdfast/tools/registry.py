@@ -23,7 +23,7 @@ from holdfast.workspace.children import Spawn, spawn
 from holdfast.workspace.search import Searcher
 from holdfast.workspace.web import Web
 
-__all__ = ["BuiltinTools", "ToolNeeds"]
+__all__ = ["AllTools", "BuiltinTools", "SomeTools", "ToolNeeds"]
 
 
 class ToolNeeds(msgspec.Struct, frozen=True):
@@ -73,3 +73,28 @@ class BuiltinTools:
     async def current(self) -> Sequence[Tool]:
         unwanted = frozenset(self._disabled())
         return tuple(tool for tool in self._tools if tool.spec.name not in unwanted)
+
+
+class SomeTools:
+    """Of these only the ones with these names, and a few more."""
+
+    def __init__(self, tools: BuiltinTools, names: frozenset[str], *more: Tool) -> None:
+        self._tools = tools
+        self._names = names
+        self._more = more
+
+    async def current(self) -> Sequence[Tool]:
+        return (*(tool for tool in await self._tools.current() if tool.spec.name in self._names), *self._more)
+
+
+class AllTools:
+    """Those that come with Holdfast, and those that people brought along, which take no name that is taken."""
+
+    def __init__(self, builtin: BuiltinTools, brought: Callable[[], Sequence[Tool]]) -> None:
+        self._builtin = builtin
+        self._brought = brought
+
+    async def current(self) -> Sequence[Tool]:
+        own = await self._builtin.current()
+        names = {tool.spec.name for tool in own}
+        return (*own, *(tool for tool in self._brought() if tool.spec.name not in names))

@@ -1,0 +1,1 @@
+"""What people bring along: servers of tools and languages, skills, hooks, commands, agents."""

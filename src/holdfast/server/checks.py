@@ -1,0 +1,163 @@
+"""The checks of what every workspace needs: settings, trust, models, sandbox, search, the data directory."""
+
+import asyncio
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from holdfast.config.problems import Problem, dotted
+from holdfast.domain.errors import ProviderError, ToolError
+from holdfast.domain.health import Finding
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.models import ModelRequest
+from holdfast.engine.ports import Model
+from holdfast.server.hub import Desk
+from holdfast.workspace.children import find_program
+from holdfast.workspace.sandbox import find_bubblewrap
+from holdfast.workspace.sandbox_landlock import landlock_version
+
+__all__ = ["data_directory", "models", "sandbox", "search_tools", "settings", "trust"]
+
+_ANSWER = 15.0
+_LITTLE = 1 << 30
+_TOO_LITTLE = 1 << 26
+
+
+async def settings(desk: Desk) -> Sequence[Finding]:
+    """The files of settings, line by line."""
+    reading = await asyncio.to_thread(desk.outfit.configuration.reading)
+    if not reading.problems:
+        files = [source.path for source in desk.outfit.configuration.places.sources if os.path.exists(source.path)]
+        return (Finding("settings", "ok", f"{_count(len(files), 'file')}, nothing to mend."),)
+    return tuple(_of_problem(problem) for problem in reading.problems)
+
+
+def _of_problem(problem: Problem) -> Finding:
+    what = f"{problem.key}: {problem.text}" if problem.key else problem.text
+    todo = "Mend the file; until then what it said before, or nothing, counts."
+    return Finding("settings", problem.severity, what, todo, problem.file, problem.line)
+
+
+async def trust(desk: Desk) -> Sequence[Finding]:
+    """What a project's files would do if they were trusted."""
+    reading = desk.outfit.configuration.reading()
+    if not reading.project.files:
+        return ()
+    if not reading.withheld:
+        word = "trusted" if reading.project.is_trusted else "in force: nothing in them needs trust"
+        return (Finding("trust", "ok", f"The project's settings are {word}."),)
+    todo = "Look at them, then: holdfast trust."
+    return tuple(
+        Finding("trust", "warning", f"{dotted(item.path)} has no effect: the project is not trusted.", todo,
+                item.file, item.line)
+        for item in reading.withheld
+    )  # fmt: skip
+
+
+# Models
+
+
+async def models(desk: Desk) -> Sequence[Finding]:
+    """Each of the two is asked for a word: that is what tells whether key, address and name are right."""
+    kit = desk.workspace.engine.kit
+    found: list[Finding] = []
+    asked: dict[tuple[str, str], Finding] = {}
+    for size, choose in (("large", kit.models.large), ("small", kit.models.small)):
+        try:
+            model = await choose()
+        except ProviderError as error:
+            found.append(Finding("models", "error", f"{size}: {error}", "holdfast models lists what can be used."))
+            continue
+        key = (model.info.provider, model.info.model)
+        if key not in asked:
+            asked[key] = await _asked(model)
+        answer = asked[key]
+        what = f"{size}: {'/'.join(key)} {answer.what}"
+        found.append(Finding("models", answer.severity, what, answer.what_to_do))
+    return found
+
+
+async def _asked(model: Model) -> Finding:
+    if model.info.is_scripted:
+        todo = "Store a key with holdfast login, or start Ollama; holdfast models lists what there is."
+        return Finding("models", "warning", "plays a script: no language model is set up.", todo)
+    word = Message((TextPart(Text("Answer with the word: ready")),), MessageId("doctor"), "user", SessionId("doctor"),
+                   "", "", 0, 0)  # fmt: skip
+    request = ModelRequest(SessionId("doctor"), "Answer briefly.", (word,), max_output_tokens=16)
+    try:
+        async with asyncio.timeout(_ANSWER), aclosing(model.stream(request)) as parts:
+            async for _ in parts:
+                break
+    except TimeoutError:
+        todo = "Look at the network and at the provider's address."
+        return Finding("models", "error", f"did not answer within {_ANSWER:g} seconds.", todo)
+    except ProviderError as error:
+        todo = "Look at the key (holdfast login), the model's name (holdfast models) and the provider's address."
+        return Finding("models", "error", f"refuses: {error}", todo)
+    return Finding("models", "ok", "answers.")
+
+
+# The machine
+
+
+async def sandbox(desk: Desk) -> Sequence[Finding]:
+    try:
+        state = await desk.outfit.confine()
+    except ToolError as error:
+        return (Finding("sandbox", "error", str(error)),)
+    if state.mode != "off":
+        what = f"on, by {state.mechanism}; the network is {'open' if state.network else 'closed'}."
+        return (Finding("sandbox", "ok", what), *(Finding("sandbox", "note", note) for note in state.notes))
+    if find_bubblewrap() is not None or landlock_version() >= 1:
+        todo = "To confine commands to the workspace: holdfast config set options.sandbox workspace."
+        return (Finding("sandbox", "note", "off: commands may do what you may. It could be switched on here.", todo),)
+    return (Finding("sandbox", "note", "off, and not to be had here.", "Install bubblewrap if you want one."),)
+
+
+async def search_tools(desk: Desk) -> Sequence[Finding]:
+    environment = desk.outfit.environment or os.environ
+    if program := find_program("rg", environment, desk.path):
+        return (Finding("search tools", "ok", f"ripgrep is at {program}."),)
+    todo = "Install ripgrep: searches get faster in large projects."
+    if program := find_program("git", environment, desk.path):
+        return (Finding("search tools", "note", f"git is at {program}; there is no ripgrep.", todo),)
+    return (Finding("search tools", "warning", "neither ripgrep nor git is there: searches are slow.", todo),)
+
+
+async def data_directory(desk: Desk) -> Sequence[Finding]:
+    return await asyncio.to_thread(_data_directory, Path(desk.data_dir).parent.parent)
+
+
+def _data_directory(place: Path) -> Sequence[Finding]:
+    found: list[Finding] = []
+    state = place.stat()
+    if stat.S_IMODE(state.st_mode) & 0o077:
+        what = "others on this machine may look into it: conversations and keys are there."
+        found.append(Finding("data directory", "warning", what, f"chmod 700 {place}", str(place)))
+    free = shutil.disk_usage(place).free
+    if free < _LITTLE:
+        severity = "error" if free < _TOO_LITTLE else "warning"
+        what = f"{_size(free)} are left on its disk."
+        found.append(Finding("data directory", "error" if severity == "error" else "warning", what,
+                             "Make room: nothing is accepted that cannot be written.", str(place)))  # fmt: skip
+    database = place / "holdfast.db"
+    size = database.stat().st_size if database.exists() else 0
+    if not found:
+        found.append(Finding("data directory", "ok", f"{place}: {_size(size)} used, {_size(free)} free."))
+    return found
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
+
+
+def _count(number: int, word: str) -> str:
+    return f"1 {word}" if number == 1 else f"{number} {word}s"

@@ -1,0 +1,59 @@
+"""A look at everything a workspace needs. Each check belongs to whoever knows its area; here they are listed and called.
+
+A check is given the desk and says what it found; it changes nothing. All are called together, none longer than `LIMIT`.
+One that breaks or takes too long is a finding itself, and keeps no other from being told.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.health import Finding, Health
+from holdfast.server import checks
+from holdfast.server.calls import Call
+from holdfast.server.hub import Desk
+
+__all__ = ["CHECKS", "LIMIT", "Check", "doctor", "look"]
+
+Check: TypeAlias = Callable[[Desk], Awaitable[Sequence[Finding]]]
+
+LIMIT = 20.0
+
+CHECKS: dict[str, Check] = {
+    "settings": checks.settings,
+    "trust": checks.trust,
+    "models": checks.models,
+    "sandbox": checks.sandbox,
+    "search tools": checks.search_tools,
+    "data directory": checks.data_directory,
+}
+"""Every check by its area, in the order in which they are told."""
+
+_log = logging.getLogger("holdfast.server")
+
+
+async def doctor(call: Call) -> Health:
+    """`areas` names those that are wanted, with commas between; without it all are."""
+    wanted = [name.strip() for name in call.query.get("areas", "").split(",") if name.strip()]
+    return await look(call.desk, {name: check for name, check in CHECKS.items() if not wanted or name in wanted})
+
+
+async def look(desk: Desk, chosen: dict[str, Check], limit: float = LIMIT) -> Health:
+    found = await asyncio.gather(*(_checked(desk, area, check, limit) for area, check in chosen.items()))
+    return Health(tuple(item for items in found for item in items))
+
+
+async def _checked(desk: Desk, area: str, check: Check, limit: float) -> Sequence[Finding]:
+    try:
+        async with asyncio.timeout(limit):
+            return await check(desk)
+    except TimeoutError:
+        return (Finding(area, "error", f"did not answer within {limit:g} seconds.", "Look at holdfast logs."),)
+    except HoldfastError as error:
+        return (Finding(area, "error", str(error)),)
+    except Exception:
+        # A check that breaks must not take the others with it; what broke is in the log.
+        _log.exception("the check of %s failed", area)
+        return (Finding(area, "error", "could not be checked.", "Look at holdfast logs."),)
