@@ -175,7 +175,8 @@ def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
         case "connection":
             return f"Is {where or 'the server'} the right base_url, and does it run?"
         case "overflow":
-            return "Summarize the session or begin a new one; a model with a larger context window helps too."
+            # Whoever asked knows whether a summary helps, and says so.
+            return ""
         case "stalled":
             return "Try again; if the server is slow by nature, give it more time."
         case "refused" if status == 404 and not _find(_MODEL, said):

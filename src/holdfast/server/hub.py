@@ -24,6 +24,7 @@ from holdfast.protocol.problems import UnknownWorkspace
 from holdfast.server import presence as who
 from holdfast.server.join import Joiner
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
+from holdfast.server.web import Web
 from holdfast.tasks import TaskOwner
 
 __all__ = ["ClientRetired", "Desk", "Graces", "Hub", "NotAttached", "ServerLeaving", "client_id_of"]
@@ -45,11 +46,14 @@ class ServerLeaving(StorageUnavailable):
 
 
 class Graces(msgspec.Struct, frozen=True):
-    """How long, in seconds, a claim lasts without a stream, and an idle server without a workspace."""
+    """How long, in seconds, a claim lasts without a stream, and an idle server without a workspace; and how often it
+    looks whether somebody changed a file of settings.
+    """
 
     create: float = 30.0
     detach: float = 10.0
     linger: float = 60.0
+    look: float = 2.0
 
 
 class Desk:
@@ -132,6 +136,7 @@ class Hub:
     ) -> None:
         self.app = app
         self.data_dir = data_dir
+        self.web = Web(data_dir)
         self.on_leave = on_leave
         self.ready = asyncio.Event()
         """Set when unfinished workspaces are open again: until then only health and version are answered."""
@@ -201,12 +206,25 @@ class Hub:
             known.outfit.learn_keys(environment)
             return known
         desk = self._desks[workspace.record.id] = Desk(workspace, body, self.data_dir)
+        self._look_later()
         workspace.engine.on_busy = lambda _: self._worked(desk)
         desk.outfit.jobs.on_busy = lambda _: self._worked(desk)
         if desk.is_busy:
             desk.was_busy = True
             self.tell(who.WorkBegan(desk.id))
         return desk
+
+    def _look_later(self) -> None:
+        if "look" not in self._timers and self._desks and not self.is_closed:
+            self._timers["look"] = asyncio.get_running_loop().call_later(self._graces.look, self._look)
+
+    def _look(self) -> None:
+        """A run looks at the files itself. This is for screens, which show what is set while nothing is done."""
+        del self._timers["look"]
+        for desk in self.desks:
+            if self.presence.workspaces.get(desk.id, who.Workspace()).claims:
+                desk.outfit.configuration.reading()
+        self._look_later()
 
     def _worked(self, desk: Desk) -> None:
         """Runs keep a workspace open, and so do the jobs that a run has left behind."""

@@ -1,0 +1,29 @@
+"""A file of settings that somebody edits: whoever looks at a screen is told, though nobody asked for anything."""
+
+from pathlib import Path
+
+from holdfast.domain.events import ConfigChangedEvent
+from holdfast.server.hub import Graces
+from server.helpers import place, read_until, serving
+
+
+def _edit(project: str, text: str) -> None:
+    Path(project, "holdfast.toml").write_text(text)
+
+
+async def test_an_edit_is_told_to_those_who_are_attached() -> None:
+    async with place() as where, serving(where, graces=Graces(look=0.01)) as server:
+        client, workspace = await server.opened()
+        cursor = (await client.snapshot(workspace)).cursor
+        async with client.events(workspace, since=cursor) as events:
+            await read_until(events, lambda item: item.number is None)
+            _edit(where.project("project"), '[permissions]\ndeny = ["bash"]\n')
+            await read_until(events, lambda item: isinstance(item.event, ConfigChangedEvent))
+        desk = server.hub.desk(workspace)
+        assert desk.outfit.configuration.settings.permissions.deny == ("bash",)
+
+
+async def test_nobody_looks_where_no_workspace_is_open() -> None:
+    async with place() as where, serving(where, graces=Graces(look=0.01)) as server:
+        await server.client()
+        assert "look" not in server.hub._timers
