@@ -3,11 +3,11 @@
 import re
 import socket
 import time
+from collections.abc import Sequence
 from statistics import median, quantiles
 
 from bench.figures import Figure, Goal
 from bench.outside import MIB, Crowd, Served, Speaker, served
-from bench.stage import Bare
 
 __all__ = ["measure"]
 
@@ -21,16 +21,15 @@ PAUSE = 0.02
 _STAMP = re.compile(rb"(\d+\.\d{6}) ")
 
 
-def _turns(server: Served, speaker: Speaker) -> list[Figure]:
-    """One after the other: what each costs the processor."""
+def _turns(server: Served, speaker: Speaker) -> float:
+    """One after the other: what each costs the processor, in milliseconds."""
     session, crowd = speaker.session(), Crowd([speaker.stream()])
     before = server.processor()
     for _ in range(TURNS):
         speaker.post(session, "words=200")
         crowd.until_ends(1)
     crowd.close()
-    spent = (server.processor() - before) / TURNS * 1e3
-    return [Figure("processor for a turn of 200 tokens", spent, "ms", None, "", Goal(10))]
+    return (server.processor() - before) / TURNS * 1e3
 
 
 def _at_once(speaker: Speaker, count: int) -> float:
@@ -46,25 +45,14 @@ def _at_once(speaker: Speaker, count: int) -> float:
     return turns / (time.perf_counter() - began)
 
 
-def _sessions(speaker: Speaker) -> list[Figure]:
-    found = {count: max(_at_once(speaker, count) for _ in range(2)) for count in SESSIONS}
-    return [
-        Figure(f"{count} sessions at once", value, "turns/s", None, "", Goal(100, at_least=True))
-        for count, value in found.items()
-    ]
-
-
-def _held(speaker: Speaker, server: Served) -> list[Figure]:
-    idle = server.resident() / MIB
+def _with_turns(server: Served, speaker: Speaker) -> float:
+    """What it holds, in MiB, after fifty sessions had a turn each."""
     crowd = Crowd([speaker.stream()])
     for _ in range(50):
         speaker.post(speaker.session(), "words=200")
     crowd.until_ends(50)
     crowd.close()
-    return [
-        Figure("resident, idle", idle, "MiB", None, "", Goal(40)),
-        Figure("resident, 50 sessions with a turn each", server.resident() / MIB, "MiB", None, "", Goal(55)),
-    ]
+    return server.resident() / MIB
 
 
 def _lags(speaker: Speaker, server: Served, count: int, tokens: int) -> tuple[list[float], float]:
@@ -90,48 +78,62 @@ def _lags(speaker: Speaker, server: Served, count: int, tokens: int) -> tuple[li
     return lags, (server.processor() - before) / (time.perf_counter() - began)
 
 
-def _paced(speaker: Speaker, server: Served) -> list[Figure]:
-    one, _ = _lags(speaker, server, 1, PACED_TOKENS)
-    many, cores = _lags(speaker, server, PACED_STREAMS, PACED_TOKENS)
-    return [
-        Figure("token to event, paced", median(one) * 1e3, "ms", None, "", Goal(1)),
-        Figure("100 streams of 50 tokens/s", cores, "processors", None, "", Goal(0.9)),
-        Figure("  their lag, 99 of 100", quantiles(many, n=100)[98] * 1e3, "ms", None, "", Goal(20)),
-    ]
-
-
-def _fan_out(speaker: Speaker) -> list[Figure]:
+def _burst(speaker: Speaker, session: str, count: int) -> float:
     """Tokens that reach readers in a second, from a model that does not wait. Merged when they come too fast."""
-    figures, session = [], speaker.session()
-    for count in READERS:
-        crowd = Crowd([speaker.stream() for _ in range(count)])
-        began = time.perf_counter()
-        speaker.post(session, f"{BURST} 0")
-        crowd.until_ends(1)
-        crowd.close()
-        value = BURST * count / (time.perf_counter() - began)
-        goal = Goal(1_200_000, at_least=True) if count == 100 else None
-        figures.append(Figure(f"burst, {count} readers", value, "tokens/s", None, "", goal))
-    return figures
+    crowd = Crowd([speaker.stream() for _ in range(count)])
+    began = time.perf_counter()
+    speaker.post(session, f"{BURST} 0")
+    crowd.until_ends(1)
+    crowd.close()
+    return BURST * count / (time.perf_counter() - began)
+
+
+Row = tuple[str, str, Goal | None]
+
+_HELD: dict[str, Row] = {
+    "idle": ("resident, idle", "MiB", Goal(40)),
+    "with turns": ("resident, 50 sessions with a turn each", "MiB", Goal(55)),
+    "turn": ("processor for a turn of 200 tokens", "ms", Goal(10)),
+    **{f"{count} sessions": (f"{count} sessions at once", "turns/s", Goal(100, at_least=True)) for count in SESSIONS},
+}
+_SAID: dict[str, Row] = {
+    "token": ("token to event, paced", "ms", Goal(1)),
+    "streams": ("100 streams of 50 tokens/s", "processors", Goal(0.9)),
+    "lag": ("  their lag, 99 of 100", "ms", Goal(20)),
+    **{f"{count} readers": (f"burst, {count} readers", "tokens/s", None) for count in READERS},
+    "100 readers": ("burst, 100 readers", "tokens/s", Goal(1_200_000, at_least=True)),
+}
+
+
+def _held(command: Sequence[str]) -> dict[str, float]:
+    with served(*command) as server:
+        server.answer("/v1/version")
+        speaker = Speaker(server)
+        found = {"idle": server.resident() / MIB, "with turns": _with_turns(server, speaker)}
+        found["turn"] = _turns(server, speaker)
+        found |= {f"{count} sessions": max(_at_once(speaker, count) for _ in range(2)) for count in SESSIONS}
+        speaker.close()
+    return found
+
+
+def _said(command: Sequence[str]) -> dict[str, float]:
+    with served(*command) as server:
+        server.answer("/v1/version")
+        speaker = Speaker(server)
+        one, _ = _lags(speaker, server, 1, PACED_TOKENS)
+        many, processors = _lags(speaker, server, PACED_STREAMS, PACED_TOKENS)
+        found = {"token": median(one) * 1e3, "streams": processors, "lag": quantiles(many, n=100)[98] * 1e3}
+        session = speaker.session()
+        found |= {f"{count} readers": _burst(speaker, session, count) for count in READERS}
+        speaker.close()
+    return found
 
 
 def measure() -> list[Figure]:
-    figures: list[Figure] = []
-    with served() as server:
-        server.answer("/v1/version")
-        speaker = Speaker(server)
-        figures += _held(speaker, server)
-        figures += _turns(server, speaker)
-        figures += _sessions(speaker)
-        speaker.close()
-    with served("-m", "bench.stamped") as server:
-        server.answer("/v1/version")
-        speaker = Speaker(server)
-        bare = Bare(server.root)
-        commit = median(bare.commit() for _ in range(20)) * 1e3
-        bare.close()
-        figures.append(Figure("one synced commit", commit, "ms"))
-        figures += _paced(speaker, server)
-        figures += _fan_out(speaker)
-        speaker.close()
+    bare = ("-m", "bench.bare")
+    held, said = (_held(()), _held(bare)), (_said(("-m", "bench.stamped")), _said(bare))
+    figures = []
+    for rows, (ours, floor) in ((_HELD, held), (_SAID, said)):
+        for key, (name, unit, goal) in rows.items():
+            figures.append(Figure(name, ours[key], unit, floor[key], "a bare asyncio server, no agent", goal))
     return figures
