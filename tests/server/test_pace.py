@@ -10,8 +10,8 @@ def test_a_paced_stream_never_waits() -> None:
 
 def test_a_few_writes_go_out_at_once_and_the_next_ones_wait() -> None:
     pace = Pace(0.0)
-    waits = [pace.wait(0.0) for _ in range(9)]
-    assert waits == [0.0] * 8 + [SHORTEST_WAIT]
+    waits = [pace.wait(0.0) for _ in range(17)]
+    assert waits == [0.0] * 16 + [SHORTEST_WAIT]
 
 
 def test_a_burst_is_written_in_pieces() -> None:

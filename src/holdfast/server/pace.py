@@ -1,6 +1,6 @@
 """How often one reader is written to. Pure; time is handed in.
 
-A few writes go out at once, so that a paced stream of tokens is never held back. Who is written to again and again
+A few writes go out at once, so that neither a paced stream of tokens nor what a cancel says is held back. Who is written to again and again
 within moments waits a little before the next: what comes meanwhile goes out in one piece. The wait grows while the
 loop is behind with its work, and shrinks again when it keeps up. It stays short: who waits long falls behind what the
 bus holds.
@@ -10,7 +10,7 @@ __all__ = ["LONGEST_WAIT", "SHORTEST_WAIT", "Pace"]
 
 SHORTEST_WAIT = 0.002
 LONGEST_WAIT = 0.008
-_AT_ONCE = 8.0
+_AT_ONCE = 16.0
 _LATE = 0.5
 
 
