@@ -1,9 +1,9 @@
 """How often one reader is written to. Pure; time is handed in.
 
-A few writes go out at once, so that neither a paced stream of tokens nor what a cancel says is held back. Who is written to again and again
-within moments waits a little before the next: what comes meanwhile goes out in one piece. The wait grows while the
-loop is behind with its work, and shrinks again when it keeps up. It stays short: who waits long falls behind what the
-bus holds.
+A few writes go out at once, so that neither a paced stream of tokens nor what a cancel says is held back. Who is
+written to again and again within moments waits a little before the next: what comes meanwhile goes out in one piece.
+The wait grows while the loop is behind with its work, and shrinks again when it keeps up. It stays short: who waits
+long falls behind what the bus holds.
 """
 
 __all__ = ["LONGEST_WAIT", "SHORTEST_WAIT", "Pace"]
