@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from bench import accept, bus, crowd, files, memory, providers, recovery, start, tools, tui, turns, wire
+from bench import accept, bus, crowd, files, hangup, memory, providers, recovery, start, tools, tui, turns, wire
 from bench.figures import Figure, table
 
 __all__ = ["main"]
@@ -20,6 +20,7 @@ _ALL: dict[str, Callable[[], list[Figure]]] = {
     "start": start.measure,
     "crowd": crowd.measure,
     "providers": providers.measure,
+    "hangup": hangup.measure,
     "files": files.measure,
     "tools": tools.measure,
     "tui": tui.measure,
