@@ -123,6 +123,15 @@ class ChosenModels:
     async def small(self) -> Model:
         return await self._of("small")
 
+    async def named(self, name: str) -> Model | None:
+        """One that somebody named, as `provider/model` or by its name alone. None if it cannot be used."""
+        market = await self._market(self._means.settings(), self._means.stamp())
+        try:
+            pick = await market.pick(Selection(name))
+        except ProviderError:
+            return None
+        return None if pick is None else await self._model(pick)
+
     async def renewed(self, model: Model) -> Model | None:
         """The same model with new credentials, after its own were refused. None if there are no others.
 

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -18,8 +18,8 @@ from holdfast.engine.crews import Crew
 from holdfast.engine.engine import Engine, Outside
 from holdfast.engine.helpers import Helpers
 from holdfast.engine.inputs import Inputs
-from holdfast.engine.kit import Farewell, Kit
-from holdfast.engine.ports import Clock, Ledger, Lookout, Models, NewId, Outlet, Tools
+from holdfast.engine.kit import Allows, Farewell, Kit, NoHooks
+from holdfast.engine.ports import Clock, Hooks, Ledger, Lookout, Model, Models, NewId, Outlet, Tools
 from holdfast.engine.recovery import Plan, recover
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.settings import EngineSettings
@@ -82,8 +82,13 @@ class Parts(msgspec.Struct, frozen=True):
     crews: Mapping[str, Crew] = {}
     environment: Mapping[str, str] = {}
     farewell: Farewell | None = None
+    settled: Callable[[], Awaitable[None]] | None = None
     judge: Callable[[str], Judge] | None = None
     """The rules for the tools of a directory. Without any, everything is allowed."""
+    hooks: Hooks = NoHooks()
+    allows: Allows = lambda rules, permit: False
+    named_model: Callable[[str], Awaitable[Model | None]] | None = None
+    find_crew: Callable[[str], Crew | None] = lambda _: None
 
 
 class Furniture(Protocol):
@@ -146,9 +151,14 @@ async def _assembled(record: WorkspaceRecord, parts: Parts) -> Workspace:
         environment=parts.environment,
         lookout=parts.lookout,
         farewell=parts.farewell,
+        settled=parts.settled,
+        hooks=parts.hooks,
+        allows=parts.allows,
+        named_model=parts.named_model,
     )
     for kind, crew in parts.crews.items():
         kit.crews.add(kind, crew)
+    kit.crews.find = parts.find_crew
     engine = Engine(record, kit, Outside(parts.tap(bus), parts.clock, parts.new_id))
     engines.append(engine)
     asks.bind(engine.recorder)

@@ -1,11 +1,13 @@
 """How a workspace's settings shape what a model is told: more context files, the line below commits."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import date
 from pathlib import Path
 
+from holdfast.domain.ids import SessionId
 from holdfast.domain.settings import Settings
+from holdfast.domain.surroundings import Surroundings
 from holdfast.workspace.surroundings import Lookout, Manners
 
 __all__ = ["lookout_for"]
@@ -14,8 +16,16 @@ _TRAILERS = {"assisted-by": "Assisted-by: Holdfast", "co-authored-by": "Co-Autho
 _OWN_FILES = ("holdfast/AGENTS.md", "AGENTS.md")
 
 
-def lookout_for(directory: str, settings: Callable[[], Settings], environment: Mapping[str, str]) -> Lookout:
-    """For a directory, under the settings as they are at each look."""
+def lookout_for(
+    directory: str,
+    settings: Callable[[], Settings],
+    environment: Mapping[str, str],
+    notes: Callable[[], tuple[str, ...]] = tuple,
+    first: Callable[[], Awaitable[None]] | None = None,
+) -> Lookout:
+    """For a directory, under the settings as they are at each look. `notes` is what extensions have to say, `first`
+    is awaited before they are asked.
+    """
 
     def manners() -> Manners:
         options = settings().options
@@ -23,6 +33,26 @@ def lookout_for(directory: str, settings: Callable[[], Settings], environment: M
         config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
         own = options.global_context_paths or tuple(str(config / name) for name in _OWN_FILES)
         files = tuple(Path(os.path.expanduser(path)) for path in own)
-        return Manners(options.context_paths, files, _TRAILERS.get(options.attribution.trailer_style, ""))
+        trailer = _TRAILERS.get(options.attribution.trailer_style, "")
+        return Manners(options.context_paths, files, trailer, notes())
 
-    return Lookout(directory, manners, lambda: date.today().isoformat())
+    return _Informed(directory, manners, lambda: date.today().isoformat(), first)
+
+
+class _Informed(Lookout):
+    """Looks when everybody who has something to say knows what it is."""
+
+    def __init__(
+        self,
+        directory: str,
+        manners: Callable[[], Manners],
+        today: Callable[[], str],
+        first: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        super().__init__(directory, manners, today)
+        self._first = first
+
+    async def look(self, session: SessionId) -> Surroundings:
+        if self._first is not None:
+            await self._first()
+        return await super().look(session)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.helpers import PLAIN, called, ended, got, message, request_of, results_of, said, texts_of, thought
 from holdfast.domain.ids import MessageId
-from holdfast.domain.messages import Binary, BinaryPart, Message, Part, ToolResultPart
+from holdfast.domain.messages import Binary, BinaryPart, Message, Part, ShellCommand, ShellCommandPart, ToolResultPart
 from holdfast.domain.models import ModelInfo
 from holdfast.engine.history import conversation, has_user_text, size_of
 from holdfast.testing.validity import problems_of_request
@@ -53,6 +53,18 @@ def test_each_call_is_followed_by_its_result() -> None:
     assert shape(out) == ["user", "assistant", "tool", "tool", "user"]
     assert [result.content for result in results_of(out)] == ["first", "second"]
     assert len({item.id for item in out}) == len(out)
+
+
+def test_what_a_person_ran_during_a_call_stands_behind_its_result() -> None:
+    """It is stored when it happens, between call and result; no provider takes anything there."""
+    out = sent(
+        message("user", said("hi")),
+        message("assistant", called("a"), called("b"), ended("tool_use"), id="m2"),
+        message("user", ShellCommandPart(ShellCommand("ls", "a.txt", 0)), id="m3"),
+        message("tool", got("a", "first"), got("b", "second"), ended("stop"), id="m4"),
+    )
+    assert shape(out) == ["user", "assistant", "tool", "tool", "user"]
+    assert texts_of(out, "user")[-2:] == ["$ ls\na.txt\n(exit code 0)", "and now?"]
 
 
 def test_a_call_without_a_result_gets_one_that_says_so() -> None:

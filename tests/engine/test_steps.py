@@ -9,6 +9,7 @@ import pytest
 from engine.helpers import PATIENT, answering, info, play, results_of, texts_of
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import Event, MessageEvent, RunEvent, SessionEvent
+from holdfast.domain.ids import ToolCallId
 from holdfast.domain.messages import FinishReason, text_of
 from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart, TextDelta
 from holdfast.domain.usage import Price, Usage
@@ -182,6 +183,21 @@ async def test_a_run_may_cost_so_much() -> None:
 async def test_no_limit_is_no_limit() -> None:
     world = await play(ScriptedModel([AGAIN, DONE]), answering("tool"), settings=limited(Limits(0, 0.0, 0.0)))
     assert world.end_of("r1").outcome == "completed"
+
+
+async def test_a_model_that_counts_its_calls_from_one_in_every_turn() -> None:
+    """Screens match results by the id of the call: an id that the session has seen is not used again."""
+    call = Step((Call("tool", id=ToolCallId("call_1")),))
+    model = ScriptedModel([call, DONE, call, call, DONE])
+    world = await World.open(model, tools=[answering("tool")])
+    for run in ("r1", "r2"):
+        await world.prompt("go", run)
+        await world.quiet()
+    messages = await world.ledger.messages(world.workspace.record.id, world.session)
+    calls = [call.id for message in messages for call in message.tool_calls]
+    assert calls == ["call_1", "call_1-2", "call_1-3"]
+    assert [result.tool_call_id for message in messages for result in message.tool_results] == calls
+    await world.assert_valid(model.requests)
 
 
 # Folded prompts.

@@ -14,7 +14,7 @@ from holdfast.domain.events import AskEvent, DurableEvent, MessageDelta, Message
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
-from holdfast.domain.runs import Attachment, Outcome, Run
+from holdfast.domain.runs import Attachment, Brief, Outcome, Run
 from holdfast.domain.sessions import Session, SessionPatch
 
 __all__ = [
@@ -62,6 +62,7 @@ class Admit(msgspec.Struct, frozen=True):
     run: Run
     body_hash: bytes
     attachments: tuple[Attachment, ...] = ()
+    brief: Brief | None = None
 
 
 class RemoveRun(msgspec.Struct, frozen=True):
@@ -282,11 +283,12 @@ Answer: TypeAlias = Receipt | Refusal
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """A run with what only its owner needs: the hash of its request and the attached bytes."""
+    """A run with what only its owner needs: the hash of its request, the attached bytes, what the prompt stands for."""
 
     run: Run
     body_hash: bytes
     attachments: tuple[Attachment, ...] = ()
+    brief: Brief | None = None
 
 
 class Briefing(msgspec.Struct, frozen=True):

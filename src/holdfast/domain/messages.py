@@ -48,8 +48,11 @@ FinishReason = Literal[
 """Why a message ended. `stop` is the mark of user and tool messages, which are complete when written."""
 
 
-class Text(msgspec.Struct, frozen=True):
+class Text(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is shown. `meant` is what a model reads in its place: the whole of a command, what hooks have added."""
+
     text: str
+    meant: str = ""
 
 
 class Reasoning(msgspec.Struct, frozen=True, omit_defaults=True):

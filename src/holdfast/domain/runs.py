@@ -9,6 +9,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId
 __all__ = [
     "Attachment",
     "AttachmentNote",
+    "Brief",
     "Delivery",
     "Kind",
     "Outcome",
@@ -43,6 +44,19 @@ class AttachmentNote(msgspec.Struct, frozen=True):
     size: int
 
 
+class Brief(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a prompt stands for, where that is more than what was typed: found when it is accepted, kept with its run.
+
+    `text` is what the model reads in its place. `model` is `large`, `small` or a name, empty where the prompt does not
+    say; `allow` are rules that hold for this run, and outdo no rule that denies.
+    """
+
+    text: str
+    command: str = ""
+    model: str = ""
+    allow: tuple[str, ...] = ()
+
+
 class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
     """What somebody asks. Without a run id one is minted; without a delivery the run id decides."""
 
@@ -56,6 +70,7 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Kind = "prompt"
     parent_run_id: RunId = RunId("")
     yolo: bool = False
+    brief: Brief | None = None
 
     @property
     def effective_delivery(self) -> Delivery:

@@ -156,16 +156,18 @@ class Asks:
 
     # What tools ask.
 
-    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False) -> None:
+    async def permit(
+        self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False, insists: bool = False
+    ) -> None:
         """Return when it may be done. Raises `PermissionDenied`."""
         verdict = self.judge(permit)
         if verdict.decision == "deny":
             raise PermissionDenied(f"Not allowed. {verdict.why} Do not try it in another way.", stops_turn=False)
-        if verdict.decision == "allow" or self.skips or skips:
+        if self.skips or skips or (verdict.decision == "allow" and not insists):
             return
         subject = subject_of(permit)
         root = await self._root(context.session_id)
-        if (root, subject) in self._granted or (None, subject) in self._granted:
+        if not insists and ((root, subject) in self._granted or (None, subject) in self._granted):
             return
         chosen = await self._ask(context, permit, verdict)
         if chosen.action == "deny":

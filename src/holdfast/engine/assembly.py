@@ -166,6 +166,13 @@ class Assembly:
         """Calls whose arguments were no JSON object: their stored input is `{}`."""
         return frozenset(slot.id for slot in self._slots if isinstance(slot, _Call) and slot.malformed)
 
+    def rewrite(self, id: ToolCallId, text: str) -> None:
+        """A finished call asks for something else now. `text` is a JSON object."""
+        for slot in self._slots:
+            if isinstance(slot, _Call) and slot.id == id:
+                slot.pieces = [encodable(text)]
+                self.size += len(text)
+
     def message(self, finish: Finish | None = None) -> Message:
         """The whole message as it is now."""
         parts: list[Part] = [slot.part() for slot in self._slots]
@@ -264,7 +271,7 @@ class Assembly:
         return tuple(closed)
 
     def _unused_id(self, id: ToolCallId) -> ToolCallId:
-        """Results are matched by id, so two calls of one turn never share one."""
+        """Results are matched by id, so two calls of one session never share one."""
         taken = self._taken.union(slot.id for slot in self._slots if isinstance(slot, _Call))
         base = id or ToolCallId("call")
         candidate, count = base, 1

@@ -14,11 +14,13 @@ from holdfast.domain.asks import QuestionAnswer
 from holdfast.domain.errors import PermissionDenied, StorageError, ToolError
 from holdfast.domain.events import ToolOutput, ToolOutputEvent
 from holdfast.domain.files import ReadMark
+from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.messages import Message, ToolCall, ToolResult, encodable
 from holdfast.domain.tools import Errand, Inquiry, Permit, Tool, ToolOutcome
 from holdfast.engine.kit import Kit
+from holdfast.engine.rulings import asked_for, refusal, told
 from holdfast.engine.turn import Turn, TurnClosed
 
 __all__ = ["NOT_RUN", "answer_without_running", "run_calls"]
@@ -41,6 +43,7 @@ class _Context:
         self.tool_call_id: ToolCallId = call.id
         self.environment: Mapping[str, str] = kit.environment
         self.takes_images = turn.takes_images
+        self._is_allowed = False
         self._said = 0
 
     def now_ms(self) -> int:
@@ -53,8 +56,18 @@ class _Context:
         return await self._kit.ledger.read_mark(self._kit.workspace, self.session_id, path)
 
     async def permit(self, permit: Permit) -> None:
-        run = self._turn.run
-        await self._kit.permissions.permit(self, permit, interactive=run.interactive, skips=run.yolo)
+        run, brief = self._turn.run, self._turn.brief
+        skips = run.yolo or self._is_allowed or (brief is not None and self._kit.allows(brief.allow, permit))
+        await self._kit.permissions.permit(self, permit, interactive=run.interactive, skips=skips)
+
+    async def follow(self, ruling: Ruling, use: ToolUse) -> None:
+        """Ask because hooks want it, or do not ask because they do not. Raises `PermissionDenied`."""
+        if ruling.decision == "ask":
+            run = self._turn.run
+            permit = asked_for(use, ruling, self.workspace_path)
+            permissions = self._kit.permissions
+            await permissions.permit(self, permit, interactive=run.interactive, skips=run.yolo, insists=True)
+        self._is_allowed = ruling.decision in ("allow", "ask")
 
     async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         if not self._turn.run.interactive:
@@ -107,20 +120,41 @@ class _Step:
             known = ", ".join(sorted(self.tools)) or "none"
             return ToolOutcome(f"There is no tool called {call.name}. There is: {known}.", is_error=True)
         arguments = msgspec.json.decode(call.input, type=dict[str, object])
+        use = ToolUse(self.turn.run.session_id, self.turn.run.run_id, call.id, call.name, arguments)
+        ruling = await self.kit.hooks.before_tool(use)
+        if ruling.input is not None:
+            use = msgspec.structs.replace(use, input=ruling.input)
+            await self.turn.rewrite_call(call.id, msgspec.json.encode(use.input).decode())
+        if (refused := refusal(ruling)) is not None:
+            return told(refused, ruling)
         context = _Context(self.turn, self.kit, self.message, call)
         try:
-            return await tool.run(context, arguments)
+            await context.follow(ruling, use)
+            outcome = await self._attempt(tool, context, use)
         except PermissionDenied as error:
-            return ToolOutcome(str(error), is_error=True, stops_turn=error.stops_turn)
+            return told(ToolOutcome(str(error), is_error=True, stops_turn=error.stops_turn), ruling)
+        try:
+            after = await self.kit.hooks.after_tool(use, outcome)
+        except asyncio.CancelledError:
+            # What the tool has done is told all the same; nothing follows it.
+            after = None
+        return told(outcome, ruling, after)
+
+    async def _attempt(self, tool: Tool, context: _Context, use: ToolUse) -> ToolOutcome:
+        """What the tool answers, or how it failed. Raises `PermissionDenied`."""
+        try:
+            return await tool.run(context, use.input)
+        except PermissionDenied:
+            raise
         except ToolError as error:
             return ToolOutcome(str(error), is_error=True)
         except (StorageError, TurnClosed):
             raise
         except asyncio.CancelledError:
             self._stop_if_cancelled()
-            return ToolOutcome(f"{call.name} gave up.", is_error=True)
+            return ToolOutcome(f"{use.name} gave up.", is_error=True)
         except Exception as error:
-            return ToolOutcome(f"{call.name} failed: {type(error).__name__}: {error}", is_error=True)
+            return ToolOutcome(f"{use.name} failed: {type(error).__name__}: {error}", is_error=True)
 
 
 async def run_calls(turn: Turn, kit: Kit, message: Message, tools: Sequence[Tool]) -> bool:

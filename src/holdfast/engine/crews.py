@@ -1,7 +1,7 @@
 """What kinds of helpers there are, and which run is of which kind."""
 
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -14,11 +14,15 @@ __all__ = ["Crew", "Crews", "Sender"]
 
 
 class Crew(msgspec.Struct, frozen=True):
-    """What helpers of one kind work with: their tools, which of the two models, how they are told to work."""
+    """What helpers of one kind work with: their tools, their model, how they are told to work.
+
+    `model` is `large`, `small` or a name. `prompt` are somebody's own words, in place of those in the file `text`.
+    """
 
     tools: Tools
-    model: Literal["large", "small"] = "large"
+    model: str = "large"
     text: str = "task.md"
+    prompt: str = ""
 
 
 Sender: TypeAlias = Callable[[ToolContext, Errand], Awaitable[str]]
@@ -32,18 +36,23 @@ class Crews:
         self._runs: dict[RunId, Crew] = {}
         self.sender: Sender | None = None
         """Who sends them: set when the workspace is put together."""
+        self.find: Callable[[str], Crew | None] = lambda _: None
+        """The kinds that people brought along, as they are now."""
 
     def add(self, kind: str, crew: Crew) -> None:
         self._kinds[kind] = crew
 
     async def send(self, context: ToolContext, errand: Errand) -> str:
         """The helper's last words. Raises `ToolError`."""
-        if self.sender is None or errand.kind not in self._kinds:
+        if self.sender is None or self.of_kind(errand.kind) is None:
             raise ToolError("There are no helpers of this kind here. Do it yourself.")
         return await self.sender(context, errand)
 
-    def assign(self, run: RunId, kind: str) -> None:
-        self._runs[run] = self._kinds[kind]
+    def of_kind(self, kind: str) -> Crew | None:
+        return self._kinds.get(kind) or self.find(kind)
+
+    def assign(self, run: RunId, crew: Crew) -> None:
+        self._runs[run] = crew
 
     def dismiss(self, run: RunId) -> None:
         self._runs.pop(run, None)

@@ -37,9 +37,9 @@ class Author(msgspec.Struct, frozen=True):
     now: int
     new_id: Callable[[], str]
 
-    def user(self, prompt: str, attachments: tuple[Attachment, ...] = ()) -> Message:
+    def user(self, prompt: str, attachments: tuple[Attachment, ...] = (), meant: str = "") -> Message:
         files = (BinaryPart(Binary(item.file_path, item.mime_type, item.content)) for item in attachments)
-        return self._message("user", (TextPart(Text(prompt)), *files, _COMPLETE))
+        return self._message("user", (TextPart(Text(prompt, meant)), *files, _COMPLETE))
 
     def shell(self, command: ShellCommand) -> Message:
         return self._message("user", (ShellCommandPart(command), _COMPLETE))

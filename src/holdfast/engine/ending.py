@@ -1,6 +1,7 @@
 """How runs end: what is written, in one transaction, and in which order it is told."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -26,12 +27,22 @@ from holdfast.domain.ledger import (
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome
 from holdfast.domain.sessions import SessionPatch
-from holdfast.engine.lifecycle import End
+from holdfast.engine.lifecycle import Effect, End
 from holdfast.engine.ports import Outlet
 from holdfast.engine.settle import Ending, Settled, settle
 from holdfast.engine.turn import Turn
 
-__all__ = ["INTERRUPTED", "announce_ends", "describe", "end_of_turn", "end_of_waiting", "last_answer", "updated"]
+__all__ = [
+    "INTERRUPTED",
+    "announce_ends",
+    "bare_end",
+    "describe",
+    "end_of_turn",
+    "end_of_waiting",
+    "last_answer",
+    "leading_ends",
+    "updated",
+]
 
 INTERRUPTED = "The server stopped before this run was finished."
 
@@ -73,6 +84,18 @@ def end_of_turn(turn: Turn, ends: Sequence[End], ending: Ending, at: int) -> lis
 def end_of_waiting(end: End, at: int) -> Operation:
     """A run cancelled while it waits leaves no messages; its prompt is kept in its row."""
     return EndRun(end.run, end.outcome, at)
+
+
+def leading_ends(outbox: deque[Effect]) -> Iterator[End]:
+    """Ends decided together are stored and told together."""
+    while outbox and isinstance(end := outbox[0], End):
+        outbox.popleft()
+        yield end
+
+
+def bare_end(end: End, at: int) -> EndRun:
+    """Nothing but the end: of a turn that could not be settled."""
+    return EndRun(end.run, end.outcome, at, folded_into=end.host or RunId(""))
 
 
 def announce_ends(receipt: Receipt, outlet: Outlet, session: SessionId) -> None:

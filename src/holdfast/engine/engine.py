@@ -7,18 +7,18 @@ they are carried out one after the other, outside of any run's task, so that no 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
 from holdfast.domain.errors import HoldfastError, OwnerChanged, StorageError, UnknownRun
-from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
+from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, RunRecord, WorkspaceRecord
+from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Receipt, RunRecord, WorkspaceRecord
 from holdfast.domain.messages import Message
 from holdfast.engine.drafts import Author
-from holdfast.engine.ending import announce_ends, describe, end_of_turn, end_of_waiting
+from holdfast.engine.ending import announce_ends, bare_end, describe, end_of_turn, end_of_waiting, leading_ends
 from holdfast.engine.kit import Kit
 from holdfast.engine.lifecycle import (
     Effect,
@@ -38,6 +38,7 @@ from holdfast.engine.lifecycle import (
     transition,
 )
 from holdfast.engine.ports import Clock, NewId, Outlet
+from holdfast.engine.prompts import opening, prompt_message
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.steps import drive, drive_summary
 from holdfast.engine.titles import Titler
@@ -199,14 +200,11 @@ class Engine:
         briefing = await self.kit.ledger.briefing(self.record.id, run)
         if briefing is None:
             raise UnknownRun
-        record = briefing.record
-        turn = self._lives[run].turn = self._turn_for(record)
+        turn = self._lives[run].turn = self._turn_for(briefing.record)
         if turn.run.kind == "summary":
             await drive_summary(turn, self.kit, briefing)
             return
-        prompt = turn.author.user(record.run.prompt, record.attachments)
-        turn.expect(prompt)
-        self._titler.consider(turn.run, prompt)
+        self._titler.consider(turn.run, await opening(turn, self.kit, briefing))
         await drive(turn, self.kit, briefing, partial(self.boundary, session, run))
 
     def _over(self, session: SessionId, run: RunId, task: asyncio.Task[None]) -> None:
@@ -267,7 +265,7 @@ class Engine:
             elif isinstance(effect, Fold):
                 await self._fold(effect)
             elif isinstance(effect, End):
-                await self._end(session, [effect, *_leading_ends(outbox)])
+                await self._end(session, [effect, *leading_ends(outbox)])
         del self._outboxes[session]
         self._wake_if_quiet(session)
 
@@ -298,7 +296,7 @@ class Engine:
 
     async def _end(self, session: SessionId, ends: list[End]) -> None:
         """Settle, store the end, tell it: again and again until it is stored, for an end is never lost."""
-        announce = partial(announce_ends, outlet=self.outside.outlet, session=session)
+        announce = partial(self._tell_ends, session)
         wait = self.kit.settings.retry_first
         make = self._end_operations
         while True:
@@ -336,8 +334,13 @@ class Engine:
         return sorted(operations, key=lambda operation: isinstance(operation, EndRun))
 
     async def _bare_ends(self, ends: list[End]) -> list[Operation]:
-        now = self.outside.clock.now_ms()
-        return [EndRun(end.run, end.outcome, now, folded_into=end.host or RunId("")) for end in ends]
+        return [bare_end(end, self.outside.clock.now_ms()) for end in ends]
+
+    def _tell_ends(self, session: SessionId, receipt: Receipt) -> None:
+        announce_ends(receipt, self.outside.outlet, session)
+        for entry in receipt.entries:
+            if isinstance(entry.event, RunCompleteEvent):
+                self.kit.hooks.after_run(entry.event.payload.payload)
 
     async def _settling(self, end: End) -> Turn:
         """The turn to be settled, complete: also of a run that was stopped before it had one."""
@@ -362,7 +365,7 @@ class Engine:
 
     def _turn_for(self, record: RunRecord) -> Turn:
         outside = self.outside
-        return Turn(
+        turn = Turn(
             record.run,
             recorder=self.recorder,
             outlet=outside.outlet,
@@ -370,6 +373,8 @@ class Engine:
             new_id=outside.new_id,
             pace=self.kit.settings.pace,
         )
+        turn.brief = record.brief
+        return turn
 
     async def _load(self, run: RunId) -> RunRecord:
         record = await self.kit.ledger.run(self.record.id, run)
@@ -378,8 +383,7 @@ class Engine:
         return record
 
     async def _prompt_message(self, run: RunId, author: Author) -> Message:
-        record = await self._load(run)
-        return author.user(record.run.prompt, record.attachments)
+        return prompt_message(await self._load(run), author)
 
 
 def _answer(waiter: asyncio.Future[None], error: HoldfastError | None) -> None:
@@ -390,10 +394,3 @@ def _answer(waiter: asyncio.Future[None], error: HoldfastError | None) -> None:
         waiter.set_result(None)
     else:
         waiter.set_exception(error)
-
-
-def _leading_ends(outbox: deque[Effect]) -> Iterator[End]:
-    """Ends decided together are stored and told together."""
-    while outbox and isinstance(end := outbox[0], End):
-        outbox.popleft()
-        yield end

@@ -18,9 +18,32 @@ from holdfast.engine.ending import last_answer
 from holdfast.engine.engine import Engine
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.sessions import Sessions
+from holdfast.engine.settings import EngineSettings
 from holdfast.tasks import TaskOwner
 
 __all__ = ["Helpers"]
+
+
+class _Places:
+    """Who sent whom: how deep helpers stand below a run, and how many of them there are."""
+
+    def __init__(self) -> None:
+        self._above: dict[RunId, tuple[RunId, ...]] = {}
+        """Of each helper under way the runs above it, the first one first."""
+
+    def take(self, run: RunId, sender: RunId, settings: EngineSettings) -> None:
+        """Raises `ToolError` if there is no place."""
+        above = (*self._above.get(sender, ()), sender)
+        if len(above) > settings.helper_depth:
+            raise ToolError("A helper this far down may send no helpers of its own. Do it yourself.")
+        if sum(others[0] == above[0] for others in self._above.values()) >= settings.helpers:
+            raise ToolError(
+                f"There are {settings.helpers} helpers under way, as many as there may be. Wait, or do it yourself."
+            )
+        self._above[run] = above
+
+    def leave(self, run: RunId) -> None:
+        self._above.pop(run, None)
 
 
 class Helpers:
@@ -31,28 +54,37 @@ class Helpers:
         self._inputs = inputs
         self._sessions = sessions
         self._tasks = TaskOwner()
+        self._places = _Places()
 
     async def send(self, context: ToolContext, errand: Errand) -> str:
         """The helper's last words. Raises `ToolError` if it has none to say."""
+        crew = self._engine.kit.crews.of_kind(errand.kind)
+        if crew is None:
+            raise ToolError("There are no helpers of this kind any more. Do it yourself.")
+        run = RunId(self._engine.outside.new_id())
+        self._places.take(run, context.run_id, self._engine.kit.settings)
+        self._engine.kit.crews.assign(run, crew)
+        try:
+            return await self._send(context, errand, run)
+        finally:
+            self._engine.kit.crews.dismiss(run)
+            self._places.leave(run)
+
+    async def _send(self, context: ToolContext, errand: Errand, run: RunId) -> str:
         name = helper_session(context.message_id, context.tool_call_id)
         session = await self._sessions.create(errand.title, context.session_id, name)
         turn = self._engine.turn_of(context.session_id)
         prompt = Prompt(
             session.id,
             errand.prompt,
-            run_id=RunId(self._engine.outside.new_id()),
+            run_id=run,
             interactive=False,
             parent_run_id=context.run_id,
             yolo=turn is not None and turn.run.yolo,
         )
-        crews = self._engine.kit.crews
-        crews.assign(prompt.run_id, errand.kind)
-        try:
-            run = await self._finished(prompt)
-        finally:
-            crews.dismiss(prompt.run_id)
+        finished = await self._finished(prompt)
         await self._charge(context, session.id)
-        return await self._words(run)
+        return await self._words(finished)
 
     async def _finished(self, prompt: Prompt) -> Run:
         """The helper's run, at its end: by itself, or because the one that sent it was stopped."""

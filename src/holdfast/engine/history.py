@@ -84,7 +84,7 @@ def _cut(part: Part) -> Part:
 def _size(part: Part) -> int:
     match part:
         case TextPart(data=text):
-            return len(text.text)
+            return len(text.meant or text.text)
         case ReasoningPart(data=reasoning):
             return len(reasoning.thinking)
         case ToolCallPart(data=call):
@@ -137,8 +137,8 @@ def _add_user(out: list[Message], message: Message, info: ModelInfo) -> None:
 def _user_parts(message: Message, info: ModelInfo) -> Iterable[Part]:
     for part in message.parts:
         match part:
-            case TextPart(data=data) if data.text.strip():
-                yield part
+            case TextPart(data=data) if data.meant or data.text.strip():
+                yield TextPart(Text(data.meant)) if data.meant else part
             case ShellCommandPart(data=shell):
                 yield TextPart(Text(f"$ {shell.command}\n{shell.output}\n(exit code {shell.exit_code})"))
             case BinaryPart(data=data) if data.mime_type.startswith("text/"):

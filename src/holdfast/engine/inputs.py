@@ -72,7 +72,7 @@ class Inputs:
         if self._engine.storage_fails:
             raise StorageUnavailable
         placing = _Placing(self._engine, run)
-        admit = Admit(run, body_hash(prompt), prompt.attachments)
+        admit = Admit(run, body_hash(prompt), prompt.attachments, prompt.brief)
         answer = await self._engine.recorder.put(admit, then=placing.stored)
         if isinstance(answer, Refusal):
             errors = {"unknown_session": UnknownSession(), "busy": SessionBusy()}

@@ -17,9 +17,10 @@ def system_prompt(place: Surroundings) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def helper_instructions(place: Surroundings, name: str = "task.md") -> str:
-    """For a helper, in the words of its crew."""
-    return "\n\n".join([text(name).strip(), "\n".join(_facts(place))]) + "\n"
+def helper_instructions(place: Surroundings, name: str = "task.md", prompt: str = "") -> str:
+    """For a helper, in the words of its crew. Who gave it words of their own wants their project's rules kept too."""
+    words = [prompt.strip(), *_context(place)] if prompt.strip() else [text(name).strip()]
+    return "\n\n".join([*words, "\n".join(_facts(place))]) + "\n"
 
 
 def _context(place: Surroundings) -> Iterator[str]:

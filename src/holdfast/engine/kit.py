@@ -1,7 +1,7 @@
 """What a run works with: everything of the outside that the step loop uses."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
@@ -10,14 +10,17 @@ import msgspec
 
 from holdfast.domain.asks import QuestionAnswer
 from holdfast.domain.errors import ToolError
+from holdfast.domain.events import RunComplete
+from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.domain.runs import Run
 from holdfast.domain.surroundings import Surroundings
-from holdfast.domain.tools import Inquiry, Permit, ToolContext
+from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
 from holdfast.engine.crews import Crews
-from holdfast.engine.ports import Ledger, Lookout, Models, Permissions, Tools
+from holdfast.engine.ports import Hooks, Ledger, Lookout, Model, Models, Permissions, Tools
 from holdfast.engine.settings import EngineSettings
 
-__all__ = ["Farewell", "Kit", "NothingAsked", "text"]
+__all__ = ["Allows", "Farewell", "Kit", "NoHooks", "NothingAsked", "text"]
 
 
 @cache
@@ -27,16 +30,35 @@ def text(name: str) -> str:
 
 
 Farewell: TypeAlias = Callable[[RunId], Awaitable[None]]
+Allows: TypeAlias = Callable[[Sequence[str], Permit], bool]
 
 
 class NothingAsked:
     """Lets every tool act: for workspaces in which somebody else is on guard, such as a test."""
 
-    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False) -> None:
+    async def permit(
+        self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False, insists: bool = False
+    ) -> None:
         return
 
     async def inquire(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         raise ToolError("Nobody can be asked here.")
+
+
+class NoHooks:
+    """Nobody has anything to say."""
+
+    async def before_tool(self, use: ToolUse) -> Ruling:
+        return Ruling()
+
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+        return Ruling()
+
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+        return Ruling()
+
+    def after_run(self, end: RunComplete) -> None:
+        return
 
 
 class Kit(msgspec.Struct, frozen=True):
@@ -52,6 +74,22 @@ class Kit(msgspec.Struct, frozen=True):
     crews: Crews = msgspec.field(default_factory=Crews)
     farewell: Farewell | None = None
     """Told of every run that did not complete, before its end is stored: what it left behind goes with it."""
+    settled: Callable[[], Awaitable[None]] | None = None
+    """Until the tools that people bring along are there: waited for where nobody looks on, who could do without."""
+    hooks: Hooks = NoHooks()
+    allows: Allows = lambda rules, permit: False
+    """Whether rules that hold for one run allow something."""
+    named_model: Callable[[str], Awaitable[Model | None]] | None = None
+    """A model by its name; None if it cannot be used."""
+
+    async def model(self, name: str) -> Model:
+        """`large`, `small`, or the one of that name; where that cannot be used, the large one."""
+        if name == "small":
+            return await self.models.small()
+        found = None
+        if name not in ("", "large") and self.named_model is not None:
+            found = await self.named_model(name)
+        return found or await self.models.large()
 
     async def leave(self, run: RunId) -> None:
         """Whatever comes of it, the run ends."""

@@ -4,8 +4,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.domain.asks import QuestionAnswer
-from holdfast.domain.events import LiveEvent
+from holdfast.domain.events import LiveEvent, RunComplete
 from holdfast.domain.files import FileVersion, ReadMark
+from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import (
     Answer,
@@ -21,10 +22,11 @@ from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.surroundings import Surroundings
-from holdfast.domain.tools import Inquiry, Permit, Tool, ToolContext
+from holdfast.domain.tools import Inquiry, Permit, Tool, ToolContext, ToolOutcome
 
 __all__ = [
     "Clock",
+    "Hooks",
     "Ledger",
     "Lookout",
     "Model",
@@ -82,6 +84,9 @@ class Ledger(Protocol):
 
     async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
         """At most `limit` numbered events after the cursor, in order."""
+
+    async def dated_events(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, int, bytes]]:
+        """The same with the time of each, in Unix milliseconds, in the middle."""
 
     async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
         """The smallest number held (newest + 1 if none is) and the newest given."""
@@ -161,9 +166,11 @@ class Lookout(Protocol):
 class Permissions(Protocol):
     """Who lets tools act: rules, and people where no rule decides."""
 
-    async def permit(self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False) -> None:
-        """Return when it may be done; with `skips` nobody is asked. Raises `PermissionDenied`, which stops the turn
-        only of an interactive run.
+    async def permit(
+        self, context: ToolContext, permit: Permit, *, interactive: bool, skips: bool = False, insists: bool = False
+    ) -> None:
+        """Return when it may be done; with `skips` nobody is asked, with `insists` somebody is, whatever was allowed
+        before. Raises `PermissionDenied`, which stops the turn only of an interactive run.
         """
 
     async def inquire(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
@@ -174,3 +181,21 @@ class Tools(Protocol):
     """The tools a run may use; asked before every step."""
 
     async def current(self) -> Sequence[Tool]: ...
+
+
+class Hooks(Protocol):
+    """Commands of people that are run when something happens, and may have a say in it.
+
+    None of them raises: one that fails or takes too long has no opinion. Who is cancelled while it waits leaves no
+    process behind.
+    """
+
+    async def before_tool(self, use: ToolUse) -> Ruling: ...
+
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling: ...
+
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+        """`is_first`: nothing was said in the session before."""
+
+    def after_run(self, end: RunComplete) -> None:
+        """The end is stored and told. Never waits."""

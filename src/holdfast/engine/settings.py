@@ -31,6 +31,10 @@ class EngineSettings(msgspec.Struct, frozen=True):
     retries: RetryPolicy = RetryPolicy()
     """How often a provider that failed is asked again."""
     parallel_tools: int = 5
+    helper_depth: int = 2
+    """How many helpers may stand below each other; 0 is none."""
+    helpers: int = 16
+    """How many helpers of one run may be under way at once."""
     auto_summarize: bool = True
     titles: bool = True
     limits: Limits = Limits()

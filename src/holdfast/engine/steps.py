@@ -24,6 +24,7 @@ from holdfast.engine.history import conversation, size_of
 from holdfast.engine.instructions import helper_instructions, system_prompt
 from holdfast.engine.kit import Kit
 from holdfast.engine.ports import Model, Tools
+from holdfast.engine.prompts import hear_folded
 from holdfast.engine.repetition import is_repeating, signature
 from holdfast.engine.turn import Turn
 
@@ -55,7 +56,9 @@ async def drive(turn: Turn, kit: Kit, briefing: Briefing, boundary: Callable[[],
         if (folds := boundary()) is not None:
             # Whoever is folded in comes after the prompt that began the turn.
             await turn.start()
+            before = len(turn.messages)
             await folds
+            await hear_folded(turn, kit, turn.messages[before:])
         turn.take_later()
         _check_limits(turn, kit)
         if not await loop.step():
@@ -70,12 +73,15 @@ async def drive_summary(turn: Turn, kit: Kit, briefing: Briefing) -> None:
 
 
 async def _loop_for(turn: Turn, kit: Kit, briefing: Briefing) -> "_Loop":
+    if kit.settled is not None and not turn.run.interactive:
+        await kit.settled()
     place = await kit.surroundings(turn.run.session_id)
     crew = kit.crews.of(turn.run.run_id)
     if crew is None:
-        return _Loop(turn, kit, await kit.models.large(), briefing, system_prompt(place), kit.tools)
-    model = await (kit.models.small() if crew.model == "small" else kit.models.large())
-    return _Loop(turn, kit, model, briefing, helper_instructions(place, crew.text), crew.tools)
+        model = await kit.model(turn.brief.model if turn.brief is not None else "")
+        return _Loop(turn, kit, model, briefing, system_prompt(place), kit.tools)
+    system = helper_instructions(place, crew.text, crew.prompt)
+    return _Loop(turn, kit, await kit.model(crew.model), briefing, system, crew.tools)
 
 
 class _Loop:
@@ -87,6 +93,7 @@ class _Loop:
         self._asking = Asking(turn, kit, model)
         self._session = briefing.session
         self._earlier = briefing.messages
+        turn.follows(briefing.messages)
         self._note = ""
         self._system = system
         self._tools = tools
@@ -179,7 +186,8 @@ class _Loop:
     async def _compact(self) -> None:
         summary = await summarize(self._turn, self._asking, self._session, self._history)
         self._session = msgspec.structs.replace(self._session, summary_message_id=summary.id)
-        self._note = continuation_note(self._turn.run.prompt)
+        brief = self._turn.brief
+        self._note = continuation_note(brief.text if brief is not None else self._turn.run.prompt)
 
 
 def _usage(assembly: Assembly, request: ModelRequest, answer: Message) -> Usage:

@@ -21,7 +21,7 @@ from holdfast.domain.events import (
     MessagePartEvent,
     ToolOutputEvent,
 )
-from holdfast.domain.ids import MessageId
+from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.ledger import (
     Answer,
     DeleteMessage,
@@ -35,7 +35,7 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
 from holdfast.domain.models import ModelInfo, StreamPart, TextDelta
-from holdfast.domain.runs import Run
+from holdfast.domain.runs import Brief, Run
 from holdfast.engine.assembly import Assembly, Growth
 from holdfast.engine.drafts import Author
 from holdfast.engine.ports import Clock, NewId, Outlet
@@ -62,6 +62,8 @@ class Turn:
         self, run: Run, *, recorder: Recorder, outlet: Outlet, clock: Clock, new_id: NewId, pace: Pace
     ) -> None:
         self.run = run
+        self.brief: Brief | None = None
+        """What its prompt stands for, if that is more than it says."""
         self.messages: list[Message] = []
         """All messages of this run that do not grow any more, in order."""
         self.is_started = False
@@ -83,6 +85,7 @@ class Turn:
         self._timer: asyncio.TimerHandle | None = None
         self._unstored: dict[MessageId, Message] = {}
         self._later: list[Message] = []
+        self._earlier_calls: frozenset[ToolCallId] = frozenset()
         self._closed = False
 
     @property
@@ -129,12 +132,18 @@ class Turn:
         self.messages.extend(self._later)
         self._later.clear()
 
+    def follows(self, conversation: Iterable[Message]) -> None:
+        """What was said before. Some models give their calls the same ids in every turn, and screens match results by
+        them: an id that the session has seen is not used again.
+        """
+        self._earlier_calls = frozenset(call.id for message in conversation for call in message.tool_calls)
+
     async def begin_step(self, info: ModelInfo, *, is_summary: bool = False) -> Message:
         """A provider request begins: an empty answer that will grow."""
         message = self.author.assistant(info, is_summary=is_summary)
         self.takes_images = info.supports_images
         self.step += 1
-        taken = frozenset(call.id for old in self.messages for call in old.tool_calls)
+        taken = self._earlier_calls.union(call.id for old in self.messages for call in old.tool_calls)
         # Known here before it is stored, so that whoever settles this turn cannot miss it.
         self._open = Assembly(message, taken)
         self._spent = 0
@@ -199,6 +208,13 @@ class Turn:
         message = self._take_whole()
         await self.record(PutMessage(message))
         return message
+
+    async def rewrite_call(self, call: ToolCallId, text: str) -> None:
+        """Something else is asked for than the model wrote: that is what is stored, shown and done."""
+        if self._open is None:
+            raise TurnClosed
+        self._open.rewrite(call, text)
+        await self.put_open()
 
     async def finish_step(self, finish: Finish, *also: Operation) -> Message:
         """The answer is complete."""

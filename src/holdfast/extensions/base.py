@@ -32,6 +32,8 @@ class Ground(msgspec.Struct, frozen=True):
     """The client's."""
     publish: Callable[[LiveEvent], None]
     """To everybody who is attached. Never waits; before the workspace is open it says nothing."""
+    secrets: Callable[[], tuple[Sequence[str], Sequence[str]]] = lambda: ((), ())
+    """Names of variables, and values, that belong to models: no program gets them unasked."""
 
 
 class Extension(Protocol):

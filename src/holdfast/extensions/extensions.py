@@ -2,13 +2,29 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 
+import msgspec
+
+from holdfast.domain.runs import Brief
 from holdfast.domain.tools import Tool
+from holdfast.extensions.agents.agents import Agents
 from holdfast.extensions.base import Extension, Ground
+from holdfast.extensions.commands.commands import Commands
+from holdfast.extensions.commands.expanding import mentions
+from holdfast.extensions.commands.skilled import SkillCommands
+from holdfast.extensions.hooks.hooks import Hooks
+from holdfast.extensions.lsp.extension import LanguageServers
+from holdfast.extensions.mcp.commands import McpCommands
+from holdfast.extensions.mcp.mcp import Mcp
+from holdfast.extensions.skills.skills import Skills
 
 __all__ = ["Extensions"]
 
+_NAMED = (
+    "(With the @ the user names agents: {}. Send what belongs to each of them with the agent tool, its name as agent.)"
+)
 _log = logging.getLogger("holdfast.server")
 
 
@@ -17,7 +33,23 @@ class Extensions:
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
-        self._all: tuple[Extension, ...] = ()
+        self.lsp = LanguageServers(ground)
+        self.mcp = Mcp(ground)
+        # Whose files count as the user's own is the server's to know: what they hold may run commands.
+        self.skills = Skills(ground, os.environ)
+        self.hooks = Hooks(ground, os.environ)
+        self.commands = Commands(ground, os.environ)
+        self.commands.offer(SkillCommands(self.skills))
+        self.commands.offer(McpCommands(self.mcp))
+        self.agents = Agents(ground, os.environ)
+        self._all: tuple[Extension, ...] = (
+            self.lsp,
+            self.mcp,
+            self.skills,
+            self.hooks,
+            self.commands,
+            self.agents,
+        )
 
     def start(self) -> None:
         for extension in self._all:
@@ -29,6 +61,29 @@ class Extensions:
 
     def tools(self) -> Sequence[Tool]:
         return tuple(tool for extension in self._all for tool in extension.tools())
+
+    def notes(self) -> tuple[str, ...]:
+        """What they want models to know before a conversation."""
+        return (*self.skills.notes(), *self.mcp.notes(), *self.lsp.notes())
+
+    async def look(self) -> None:
+        """What lies on the disk now: before each run, and not longer than a disk should take."""
+        await asyncio.gather(self.skills.fresh(), self.agents.fresh())
+
+    async def brief(self, prompt: str) -> Brief | None:
+        """What a prompt stands for, if it is a command or names agents. Raises `HoldfastError`."""
+        brief = await self.commands.brief(prompt)
+        if "@" not in prompt:
+            return brief
+        named = mentions(prompt, [agent.name for agent in (await self.agents.fresh()).usable])
+        if not named:
+            return brief
+        brief = brief or Brief(prompt)
+        return msgspec.structs.replace(brief, text=f"{brief.text}\n\n{_NAMED.format(', '.join(named))}")
+
+    async def settled(self) -> None:
+        """Until each has what it can have at the beginning; only a run that nobody attends waits for that."""
+        await self.mcp.settled()
 
     async def close(self) -> None:
         ends = await asyncio.gather(*(extension.close() for extension in self._all), return_exceptions=True)

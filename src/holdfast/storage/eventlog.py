@@ -26,11 +26,14 @@ class EventLog:
         )
 
     def after(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
+        return [(number, body) for number, _, body in self.dated_after(cursor, limit)]
+
+    def dated_after(self, cursor: int, limit: int) -> list[tuple[int, int, bytes]]:
         rows = self._connection.execute(
-            "SELECT place, body FROM events WHERE place > ? AND place <= ? ORDER BY place LIMIT ?",
+            "SELECT place, at, body FROM events WHERE place > ? AND place <= ? ORDER BY place LIMIT ?",
             (place(self._workspace, cursor), self._last, limit),
         )
-        return [(number_at(where), bytes(body)) for where, body in rows]
+        return [(number_at(where), at, bytes(body)) for where, at, body in rows]
 
     def oldest(self) -> int | None:
         return self._skip(0)

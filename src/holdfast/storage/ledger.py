@@ -14,11 +14,13 @@ from holdfast.domain.ledger import Answer, Briefing, RunRecord, Snapshot, Worksp
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.stats import Stats
 from holdfast.storage import workspaces
 from holdfast.storage.answers import unpack
 from holdfast.storage.batches import Batch, commit_batch
 from holdfast.storage.database import Database
 from holdfast.storage.eventlog import EventLog
+from holdfast.storage.insights import counted
 from holdfast.storage.retention import Retention
 from holdfast.storage.rows import Rows
 from holdfast.storage.writer import Probe
@@ -37,8 +39,8 @@ def _system_ms() -> int:
 class SqliteLedger:
     """One data directory, many workspaces. Opening and locking happen in the constructor, which blocks.
 
-    `now_ms` only dates events for the retention. `probe` is called in the writer thread at "before", "executed"
-    and "committed" of every group; `vfs` names the SQLite file layer to write through.
+    `now_ms` dates events: for the retention, and for who looks back. `probe` is called in the writer thread at
+    "before", "executed" and "committed" of every group; `vfs` names the SQLite file layer to write through.
     """
 
     def __init__(
@@ -108,6 +110,9 @@ class SqliteLedger:
     async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
         return await self._read(workspace, lambda rows: rows.log.after(cursor, limit))
 
+    async def dated_events(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, int, bytes]]:
+        return await self._read(workspace, lambda rows: rows.log.dated_after(cursor, limit))
+
     async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
         def look(connection: apsw.Connection) -> tuple[int, int]:
             row = workspaces.find(connection, workspace)
@@ -173,6 +178,10 @@ class SqliteLedger:
 
     async def read_marks(self, workspace: WorkspaceId, session: SessionId) -> Sequence[ReadMark]:
         return await self._read(workspace, lambda rows: rows.files.read_marks(session))
+
+    async def stats(self, workspace: WorkspaceId | None, zone: int = 0) -> Stats:
+        """What was done, in one workspace or in all, by a clock that is `zone` minutes ahead of UTC."""
+        return await self._database.read(lambda connection: counted(connection, workspace, zone))
 
     async def _read(self, workspace: WorkspaceId, look: Callable[[Rows], T]) -> T:
         """An unknown workspace reads as an empty one: no row has the key 0."""

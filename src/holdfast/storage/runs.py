@@ -9,7 +9,7 @@ import msgspec
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, RunRecord
-from holdfast.domain.runs import Attachment, Run
+from holdfast.domain.runs import Attachment, Brief, Run
 from holdfast.storage.places import bounds, place
 
 __all__ = ["RunTable"]
@@ -42,8 +42,9 @@ _ADD = (
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Run)
 _event_decoder = msgspec.json.Decoder(RunEvent)
-_attachment_encoder = msgspec.msgpack.Encoder()
+_packer = msgspec.msgpack.Encoder()
 _attachment_decoder = msgspec.msgpack.Decoder(tuple[Attachment, ...])
+_brief_decoder = msgspec.msgpack.Decoder(Brief)
 
 
 class _Foreseen:
@@ -77,12 +78,13 @@ class RunTable:
         return run
 
     def record(self, run_id: RunId) -> RunRecord | None:
-        for *run, body_hash, attachments in self._connection.execute(
-            f"SELECT {_RUN}, body_hash, (SELECT attachments {_INPUT}) FROM runs WHERE workspace = ? AND run_id = ?",
+        for *run, body_hash, attachments, brief in self._connection.execute(
+            f"SELECT {_RUN}, body_hash, (SELECT attachments {_INPUT}), (SELECT brief {_INPUT}) FROM runs"
+            " WHERE workspace = ? AND run_id = ?",
             (self._workspace, run_id),
         ):
             files = _attachment_decoder.decode(attachments) if attachments else ()
-            return RunRecord(self._decode(*run), body_hash, files)
+            return RunRecord(self._decode(*run), body_hash, files, _brief_decoder.decode(brief) if brief else None)
         return None
 
     def open_in(self, session_id: SessionId) -> list[Run]:
@@ -140,11 +142,12 @@ class RunTable:
             foreseen.rows.append(row)
         else:
             self._connection.execute(_ADD, row)
-        if record.attachments or len(run.prompt) > _LONG:
+        if record.attachments or record.brief is not None or len(run.prompt) > _LONG:
             self._store_held()
+            brief = None if record.brief is None else _packer.encode(record.brief)
             self._connection.execute(
-                "INSERT INTO inputs (place, prompt, attachments) VALUES (?, ?, ?)",
-                (where, run.prompt, _attachment_encoder.encode(record.attachments)),
+                "INSERT INTO inputs (place, prompt, attachments, brief) VALUES (?, ?, ?, ?)",
+                (where, run.prompt, _packer.encode(record.attachments), brief),
             )
 
     def _store_held(self) -> None:

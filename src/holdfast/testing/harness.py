@@ -5,6 +5,7 @@ event the engine tells is kept on a tape.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from holdfast.core import Parts, Workspace, open_workspace
 from holdfast.domain.events import (
@@ -123,7 +124,9 @@ class World:
         ledger: Ledger | None = None,
         path: str = "/project",
         ids: str = "id",
+        **others: Any,  # noqa: ANN401
     ) -> "World":
+        """`others` are parts of a workspace that few tests have twins of."""
         tapes: list[Tape] = []
 
         def tap(outlet: Outlet) -> Outlet:
@@ -140,6 +143,7 @@ class World:
             CountingClock(),
             counting_ids(ids),
             tap,
+            **others,
         )
         workspace = await open_workspace(path, parts)
         session = await workspace.sessions.create("Test")

@@ -122,6 +122,9 @@ class MemoryLedger:
     async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
         return await self._read(workspace, lambda tables: tables.log.after(cursor, limit))
 
+    async def dated_events(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, int, bytes]]:
+        return await self._read(workspace, lambda tables: tables.log.dated_after(cursor, limit))
+
     async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
         def look() -> tuple[int, int]:
             owner = self._owners.get(workspace)

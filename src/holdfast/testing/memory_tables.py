@@ -266,8 +266,11 @@ class MemoryLog:
             self._journal.note(self._events.pop)
 
     def after(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
+        return [(number, body) for number, _, body in self.dated_after(cursor, limit)]
+
+    def dated_after(self, cursor: int, limit: int) -> list[tuple[int, int, bytes]]:
         start = bisect_right(self._events, cursor, key=lambda event: event[0])
-        return [(number, body) for number, _, body in self._events[start : start + limit]]
+        return self._events[start : start + limit]
 
     def oldest(self) -> int | None:
         return self._events[0][0] if self._events else None

@@ -47,7 +47,7 @@ def _admit(operation: Admit, context: Context) -> None:
         position=ahead,
         state="waiting" if ahead else "accepted",
     )
-    runs.add(RunRecord(run, operation.body_hash, operation.attachments))
+    runs.add(RunRecord(run, operation.body_hash, operation.attachments, operation.brief))
     context.say(RunEvent(Change("created", run)))
     context.cover(run)
     # What an interrupt cancels is on disk with it: a crash must not take that up again.

@@ -43,6 +43,18 @@ async def events_after_a_cursor_come_in_order_up_to_the_limit(subject: Subject) 
     assert await subject.ledger.bounds(desk.id) == (1, 13)
 
 
+async def every_event_has_the_time_at_which_it_was_stored(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    first = await desk.do(PATCH)
+    subject.clock.ms += 5_000
+    second = await desk.do(PATCH, PATCH)
+    after = first.entries[0].number - 1
+    dated = list(await subject.ledger.dated_events(desk.id, after, 2))
+    plain = [(entry.number, entry.body) for entry in (*first.entries, *second.entries)]
+    assert [(number, body) for number, _, body in dated] == plain[:2]
+    assert [at for _, at, _ in dated] == [subject.clock.ms - 5_000, subject.clock.ms]
+
+
 async def each_workspace_has_its_own_numbers(subject: Subject) -> None:
     here = await Desk.with_session(subject.ledger)
     there = await Desk.open(subject.ledger, "/elsewhere")
@@ -139,6 +151,7 @@ CHECKS = (
             numbers_have_no_gap,
             every_answered_event_is_in_the_log_with_its_bytes,
             events_after_a_cursor_come_in_order_up_to_the_limit,
+            every_event_has_the_time_at_which_it_was_stored,
             each_workspace_has_its_own_numbers,
             concurrent_batches_are_numbered_in_the_order_they_were_handed_over,
             a_number_that_was_never_given_leads_nowhere,

@@ -22,7 +22,7 @@ from holdfast.domain.ledger import (
     StartRun,
     Write,
 )
-from holdfast.domain.runs import Attachment
+from holdfast.domain.runs import Attachment, Brief
 from holdfast.domain.sessions import SessionPatch
 from holdfast.testing.conformance.subject import Check, Desk, Subject, message, run, session
 
@@ -181,11 +181,12 @@ async def what_was_admitted_comes_back_whole(subject: Subject) -> None:
     desk = await Desk.with_session(subject.ledger)
     files = (Attachment(b"\x00\xff", "/a/b.bin", "b.bin", "application/octet-stream"), Attachment(b"", "", "", ""))
     long = run("r1", prompt="é" * 50_000)
-    (admitted,) = (await desk.do(Admit(long, b"\x01\x02", files))).runs
+    brief = Brief("what it stands for", "review", "small", ("bash(git *)",))
+    (admitted,) = (await desk.do(Admit(long, b"\x01\x02", files, brief))).runs
     await desk.do(StartRun(RunId("r1"), 7))
     record = await subject.ledger.run(desk.id, RunId("r1"))
     assert record is not None
-    assert (record.body_hash, record.attachments) == (b"\x01\x02", files)
+    assert (record.body_hash, record.attachments, record.brief) == (b"\x01\x02", files, brief)
     assert record.run == msgspec.structs.replace(admitted, state="active", started_at=7)
     assert record.run.prompt == long.prompt
     alone = run("r2", prompt="x" * 50_000)

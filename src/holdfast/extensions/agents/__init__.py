@@ -1,0 +1,1 @@
+"""Agents: helpers that people have described, with their own words, tools and model."""

@@ -1,0 +1,82 @@
+"""An agent in a Markdown file: its name, when to send it, with which tools and model, and its instructions. Pure."""
+
+import re
+
+import msgspec
+
+from holdfast.config.problems import Problem
+from holdfast.config.trust import file_digest
+from holdfast.extensions.claude import our_model, our_tool
+from holdfast.extensions.documents import document_of, first_error, problem_in, text_in
+from holdfast.extensions.folders import Owner
+from holdfast.extensions.frontmatter import Document, texts
+from holdfast.extensions.shelves import MarkdownFile
+
+__all__ = ["AgentFile", "read_agent"]
+
+_NAME = re.compile(r"[A-Za-z][\w-]{0,63}")
+
+
+class AgentFile(msgspec.Struct, frozen=True):
+    """One agent. With an error among its problems it cannot be sent.
+
+    `tools` is None where it has all. A project's has only those that look, and the usual model, until it is trusted.
+    """
+
+    name: str
+    path: str
+    owner: Owner
+    prompt: str = ""
+    description: str = ""
+    tools: tuple[str, ...] | None = None
+    model: str = ""
+    digest: str = ""
+    needs: tuple[tuple[str, int], ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def error(self) -> str:
+        return first_error(self.problems)
+
+
+def read_agent(file: MarkdownFile) -> AgentFile:
+    document = document_of(file)
+    name = file.name.rpartition(":")[2]
+    if not isinstance(document, Problem):
+        name = text_in(document, "name") or name
+        document = _refused(file, document, name) or document
+    if isinstance(document, Problem):
+        return AgentFile(name, file.path, file.folder.owner, problems=(document,))
+    tools = _tools(document)
+    model = our_model(text_in(document, "model"))
+    keys = ["tools", *(["model"] if model else [])] if file.folder.owner == "project" else []
+    return AgentFile(
+        name,
+        file.path,
+        file.folder.owner,
+        document.body.strip(),
+        text_in(document, "description"),
+        tools,
+        model,
+        file_digest(file.data),
+        tuple((key, document.lines.get(key, 1)) for key in keys),
+    )
+
+
+def _refused(file: MarkdownFile, document: Document, name: str) -> Problem | None:
+    if not _NAME.fullmatch(name):
+        text = "expected a letter, then letters, digits, hyphens or underscores."
+        return problem_in(file, document.lines.get("name", 0), text, "name")
+    if not text_in(document, "description"):
+        text = "is missing: it says when to send the agent."
+        return problem_in(file, document.lines.get("description", 1), text, "description")
+    if not document.body.strip():
+        return problem_in(file, document.body_line, "there is no text below: it tells the agent how to work.")
+    return None
+
+
+def _tools(document: Document) -> tuple[str, ...] | None:
+    if "tools" not in document.fields:
+        return None
+    found = texts(document.fields["tools"])
+    return None if found in ((), ("*",)) else tuple(dict.fromkeys(our_tool(name.partition("(")[0]) for name in found))

@@ -1,0 +1,117 @@
+"""Where people keep what they bring along: in which directories, whose they are, and in whose manner they are written.
+
+Later ones stand above earlier ones: what is the project's above what is the user's, our own names above others'.
+"""
+
+import os
+from collections.abc import Mapping
+from posixpath import join
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from holdfast.config.locations import Places
+
+__all__ = ["Dialect", "Folder", "Owner", "agent_folders", "claude_files", "command_folders", "skill_folders"]
+
+Owner: TypeAlias = Literal["builtin", "user", "project"]
+Dialect: TypeAlias = Literal["holdfast", "crush", "claude"]
+
+_PROJECT_SKILLS = (".agents/skills", ".crush/skills", ".claude/skills", ".cursor/skills", ".holdfast/skills")
+_PROJECT_COMMANDS: tuple[tuple[str, Dialect], ...] = (
+    (".crush/commands", "crush"),
+    (".claude/commands", "claude"),
+    (".holdfast/commands", "holdfast"),
+)
+_PROJECT_AGENTS: tuple[tuple[str, Dialect], ...] = ((".claude/agents", "claude"), (".holdfast/agents", "holdfast"))
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """A directory, or a file, that may not be there. `within` is set for a project's: its links may not lead out."""
+
+    path: str
+    owner: Owner
+    dialect: Dialect = "holdfast"
+    within: str = ""
+
+
+def skill_folders(places: Places, environment: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[Folder, ...]:
+    """`more` are those of the settings; a relative one counts from the workspace."""
+    home, config = _home(environment), _config(environment)
+    own = (
+        environment.get("CRUSH_SKILLS_DIR") or join(config, "crush/skills"),
+        join(config, "agents/skills"),
+        join(home, ".agents/skills"),
+        join(_claude(environment), "skills"),
+        join(os.path.dirname(places.user_file), "skills"),
+        *(join(places.directory, os.path.expanduser(path)) for path in more),
+    )
+    builtin = Folder(join(os.path.dirname(__file__), "skills/builtin"), "builtin")
+    project = (join(place, name) for place in _project(places) for name in _PROJECT_SKILLS)
+    return _unique(
+        builtin,
+        *(Folder(path, "user") for path in own),
+        *(Folder(path, "project", within=places.root) for path in project),
+    )
+
+
+def command_folders(places: Places, environment: Mapping[str, str]) -> tuple[Folder, ...]:
+    home = _home(environment)
+    return _unique(
+        Folder(join(_config(environment), "crush/commands"), "user", "crush"),
+        Folder(join(home, ".crush/commands"), "user", "crush"),
+        Folder(join(_claude(environment), "commands"), "user", "claude"),
+        Folder(join(os.path.dirname(places.user_file), "commands"), "user"),
+        *_of_project(places, _PROJECT_COMMANDS),
+    )
+
+
+def agent_folders(places: Places, environment: Mapping[str, str]) -> tuple[Folder, ...]:
+    return _unique(
+        Folder(join(_claude(environment), "agents"), "user", "claude"),
+        Folder(join(os.path.dirname(places.user_file), "agents"), "user"),
+        *_of_project(places, _PROJECT_AGENTS),
+    )
+
+
+def claude_files(places: Places, environment: Mapping[str, str]) -> tuple[Folder, ...]:
+    """The files of settings that Claude Code reads: hooks may stand there."""
+    names: tuple[tuple[str, Dialect], ...] = (
+        (".claude/settings.json", "claude"),
+        (".claude/settings.local.json", "claude"),
+    )
+    return _unique(Folder(join(_claude(environment), "settings.json"), "user", "claude"), *_of_project(places, names))
+
+
+def _unique(*folders: Folder) -> tuple[Folder, ...]:
+    """Who works in their own home directory has the user's folders there, not a project's."""
+    kept: dict[str, Folder] = {}
+    for folder in folders:
+        kept.setdefault(os.path.normpath(folder.path), folder)
+    return tuple(kept.values())
+
+
+def _of_project(places: Places, names: tuple[tuple[str, Dialect], ...]) -> tuple[Folder, ...]:
+    return tuple(
+        Folder(join(place, name), "project", dialect, places.root)
+        for place in _project(places)
+        for name, dialect in names
+    )
+
+
+def _project(places: Places) -> tuple[str, ...]:
+    """The top of the repository, and the directory itself."""
+    return (places.root,) if places.root == places.directory else (places.root, places.directory)
+
+
+def _home(environment: Mapping[str, str]) -> str:
+    return environment.get("HOME") or "/"
+
+
+def _config(environment: Mapping[str, str]) -> str:
+    chosen = environment.get("XDG_CONFIG_HOME", "")
+    return chosen if chosen.startswith("/") else join(_home(environment), ".config")
+
+
+def _claude(environment: Mapping[str, str]) -> str:
+    return environment.get("CLAUDE_CONFIG_DIR") or join(_home(environment), ".claude")

@@ -1,0 +1,248 @@
+"""The front matter of a Markdown file: the keys between two lines of dashes. Pure.
+
+It reads as much of YAML as people write there: texts, plain, quoted or in blocks, lists, and tables inside each other.
+What YAML would refuse and everybody understands, a colon in the middle of a sentence, is text. There are no anchors,
+no tags and no types to be made: a file from anywhere can only become texts, truths, lists and tables.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+__all__ = ["Document", "Value", "parse", "texts"]
+
+Value: TypeAlias = 'str | bool | list["Value"] | dict[str, "Value"]'
+
+_KEY = re.compile(r"""(?:"([^"\n]+)"|'([^'\n]+)'|([A-Za-z0-9_.$/-]+))[ ]*:(?=[ ]|$)""")
+_BLOCK = re.compile(r"([|>])([+-]?[1-9]?[+-]?)[ ]*(?:#.*)?$")
+_COMMENT = re.compile(r"(?:^|\s)#.*$")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", '"': '"', "\\": "\\", "/": "/", " ": " "}
+_MOST_LINES = 1_000
+_LONGEST = 65_536
+_DEEPEST = 8
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A file taken apart. `problem` is the first thing that keeps its front matter from being read, with its line."""
+
+    fields: dict[str, Value]
+    lines: dict[str, int]
+    """On which line each key stands."""
+    body: str
+    body_line: int = 1
+    problem: tuple[int, str] | None = None
+
+
+class _Unreadable(Exception):
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(text)
+        self.line = line
+        self.text = text
+
+
+class _Line(msgspec.Struct, frozen=True):
+    number: int
+    indent: int
+    text: str
+
+
+def parse(text: str) -> Document:
+    """Never raises. A file without front matter is all body."""
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if lines[0].rstrip() != "---":
+        return Document({}, {}, "\n".join(lines))
+    end = next((index for index, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
+    if not end:
+        return Document({}, {}, "", problem=(1, "the front matter has no end: close it with a line of three dashes."))
+    body = "\n".join(lines[end + 1 :])
+    if end > _MOST_LINES or sum(map(len, lines[:end])) > _LONGEST:
+        return Document({}, {}, body, end + 2, (1, "the front matter is far too long: put what is said below it."))
+    reader = _Reader(lines[1:end])
+    try:
+        fields = reader.table(0, 0)
+        reader.expect_end()
+    except _Unreadable as error:
+        return Document({}, reader.lines, body, end + 2, (error.line, error.text))
+    return Document(fields, reader.lines, body, end + 2)
+
+
+def texts(value: "Value | None") -> tuple[str, ...]:
+    """A list of texts, however it was written: as a list, or with commas between. Brackets keep commas together."""
+    if isinstance(value, list):
+        return tuple(item.strip() for item in value if isinstance(item, str) and item.strip())
+    if not isinstance(value, str):
+        return ()
+    return tuple(piece.strip() for piece in _at_commas(value) if piece.strip())
+
+
+def _at_commas(text: str) -> list[str]:
+    pieces, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")" and depth > 0)
+        if letter == "," and not depth:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return pieces
+
+
+class _Reader:
+    """Goes through the lines once. `lines` collects where the keys of the outermost table stand."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._raw = lines
+        self._at = 0
+        self.lines: dict[str, int] = {}
+
+    def _peek(self) -> _Line | None:
+        """The next line that says something."""
+        while self._at < len(self._raw):
+            raw = self._raw[self._at]
+            stripped = raw.lstrip(" ")
+            if stripped.strip() and not stripped.startswith("#"):
+                if stripped.startswith("\t"):
+                    raise _Unreadable(self._at + 2, "a tab at the beginning of a line: use spaces.")
+                return _Line(self._at + 2, len(raw) - len(stripped), stripped.rstrip())
+            self._at += 1
+        return None
+
+    def expect_end(self) -> None:
+        if (line := self._peek()) is not None:
+            raise _Unreadable(line.number, "expected `key: value` here, at the beginning of the line.")
+
+    def table(self, indent: int, depth: int) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        while (line := self._peek()) is not None and line.indent == indent:
+            key = _KEY.match(line.text)
+            if key is None:
+                raise _Unreadable(line.number, "expected `key: value`.")
+            name = key[1] or key[2] or key[3]
+            if name in found:
+                raise _Unreadable(line.number, f"{name} stands here twice.")
+            if not depth:
+                self.lines[name] = line.number
+            self._at += 1
+            found[name] = self._value(line, line.text[key.end() :].strip(), indent, depth)
+        return found
+
+    def _value(self, line: _Line, text: str, indent: int, depth: int) -> Value:
+        """What stands after a key or a dash, on its line or below it."""
+        if depth >= _DEEPEST:
+            raise _Unreadable(line.number, f"expected at most {_DEEPEST} levels, found more.")
+        if block := _BLOCK.match(text):
+            return self._block(block, indent)
+        if not text or text.startswith("#"):
+            below = self._peek()
+            if below is None or below.indent < indent:
+                return ""
+            if below.text.startswith("- ") or below.text == "-":
+                return self._items(below.indent, depth + 1)
+            if below.indent > indent:
+                is_table = _KEY.match(below.text) is not None
+                return self.table(below.indent, depth + 1) if is_table else self._plain("", indent)
+            return ""
+        if text[0] in "\"'":
+            return self._quoted(line, text)
+        if text[0] in "[{":
+            return self._flow(line, text, indent)
+        return _scalar(self._plain(text, indent))
+
+    def _items(self, indent: int, depth: int) -> list[Value]:
+        found: list[Value] = []
+        while (line := self._peek()) is not None and line.indent == indent:
+            if not (line.text.startswith("- ") or line.text == "-"):
+                break
+            self._at += 1
+            found.append(self._value(line, line.text[1:].strip(), indent + 1, depth))
+        return found
+
+    def _plain(self, text: str, indent: int) -> str:
+        """Plain text goes on on lines that are indented further."""
+        pieces = [_COMMENT.sub("", text).strip()]
+        while (line := self._peek()) is not None and line.indent > indent:
+            pieces.append(_COMMENT.sub("", line.text).strip())
+            self._at += 1
+        return " ".join(piece for piece in pieces if piece)
+
+    def _block(self, block: re.Match[str], indent: int) -> str:
+        """Lines as they are (`|`), or joined (`>`)."""
+        taken: list[str] = []
+        while self._at < len(self._raw):
+            raw = self._raw[self._at]
+            if raw.strip() and len(raw) - len(raw.lstrip(" ")) <= indent:
+                break
+            taken.append(raw.rstrip())
+            self._at += 1
+        inner = min((len(raw) - len(raw.lstrip(" ")) for raw in taken if raw), default=0)
+        lines = [raw[inner:] for raw in taken]
+        while lines and not lines[-1]:
+            lines.pop()
+        text = "\n".join(lines) if block[1] == "|" else _folded(lines)
+        return text if "-" in block[2] or not text else text + "\n"
+
+    def _quoted(self, line: _Line, text: str) -> str:
+        """It may go on for several lines, until its quote is closed."""
+        quote, whole = text[0], text
+        while (end := _closing(whole, quote)) < 0:
+            if self._at >= len(self._raw):
+                raise _Unreadable(line.number, "a quote is not closed.")
+            whole += " " + self._raw[self._at].strip()
+            self._at += 1
+        rest = whole[end + 1 :].strip()
+        if rest and not rest.startswith("#"):
+            raise _Unreadable(line.number, "something stands after the closing quote: quote the whole text.")
+        return _unquoted(whole[: end + 1])
+
+    def _flow(self, line: _Line, text: str, indent: int) -> Value:
+        """A list in brackets or a table in braces. What only looks like one is text."""
+        whole = self._plain(text, indent) if not text.rstrip().endswith(("]", "}")) else text
+        opening, closing = whole[0], "]" if whole[0] == "[" else "}"
+        if not whole.endswith(closing) or whole.find(closing) != len(whole) - 1 or whole.find(opening, 1) > 0:
+            return whole
+        pieces = [piece.strip() for piece in _at_commas(whole[1:-1]) if piece.strip()]
+        if opening == "[":
+            return [_scalar(_unquoted(piece)) for piece in pieces]
+        pairs = [piece.partition(":") for piece in pieces]
+        if not all(colon for _, colon, _ in pairs):
+            raise _Unreadable(line.number, "expected `key: value` pairs in the braces.")
+        return {_unquoted(key.strip()): _scalar(_unquoted(value.strip())) for key, _, value in pairs}
+
+
+def _scalar(text: str) -> str | bool:
+    lowered = text.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    return "" if lowered in ("null", "~") else text
+
+
+def _folded(lines: Sequence[str]) -> str:
+    text = ""
+    for line in lines:
+        text += "\n" if not line else line if not text or text.endswith("\n") else f" {line}"
+    return text
+
+
+def _closing(text: str, quote: str) -> int:
+    """Where the quote that opens the text is closed; -1 if it is not."""
+    at = 1
+    while at < len(text):
+        if quote == '"' and text[at] == "\\":
+            at += 2
+        elif text[at] != quote:
+            at += 1
+        elif quote == "'" and text[at + 1 : at + 2] == "'":
+            at += 2
+        else:
+            return at
+    return -1
+
+
+def _unquoted(text: str) -> str:
+    if len(text) < 2 or text[0] != text[-1] or text[0] not in "\"'":
+        return text
+    inside = text[1:-1]
+    if text[0] == "'":
+        return inside.replace("''", "'")
+    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), inside, flags=re.S)

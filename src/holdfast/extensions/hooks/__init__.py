@@ -1,0 +1,1 @@
+"""Hooks: commands of people that are run when something happens, and may have a say in it."""

@@ -1,0 +1,188 @@
+"""Which hooks there are: from our settings, and from the files of settings that Claude Code reads. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.config.lines import KeyPath
+from holdfast.config.load import parse
+from holdfast.config.merge import Origin
+from holdfast.config.problems import Problem, dotted
+from holdfast.domain.hooks import HOOK_EVENTS, HookEvent
+from holdfast.domain.settings import HookSettings
+from holdfast.extensions.claude import their_tool
+from holdfast.extensions.folders import Dialect
+
+__all__ = ["ClaudeHooks", "Hook", "from_settings", "read_claude", "wanted"]
+
+_SECONDS = 30
+_CLAUDE_SECONDS = 60
+_MOST_SECONDS = 600
+_PLAIN = re.compile(r"[\w-]*")
+_EVENTS: dict[str, HookEvent] = {event.lower(): event for event in HOOK_EVENTS} | {"stop": "RunEnd"}
+_KNOWN_ELSEWHERE = frozenset(
+    {"notification", "subagentstop", "subagentstart", "precompact", "postcompact", "sessionend", "permissionrequest"}
+)
+_MATCHED = frozenset({"PreToolUse", "PostToolUse", "SessionStart"})
+"""Events that have something to match: the name of a tool, or how a session begins."""
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """One command, and when it is run. `dialect` says whose names and forms it knows."""
+
+    event: HookEvent
+    command: str
+    name: str = ""
+    matcher: str = ""
+    seconds: float = _SECONDS
+    dialect: Dialect = "holdfast"
+    file: str = ""
+    line: int = 0
+
+    def __repr__(self) -> str:
+        return f"Hook({self.event!r}, {self.name!r})"
+
+
+class ClaudeHooks(msgspec.Struct, frozen=True):
+    """What one of their files says about hooks."""
+
+    hooks: tuple[Hook, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    disables_all: bool = False
+    line: int = 0
+    """Where the hooks begin."""
+
+
+def from_settings(
+    settings: Mapping[str, Sequence[HookSettings]], origins: Mapping[KeyPath, Origin]
+) -> tuple[tuple[Hook, ...], tuple[Problem, ...]]:
+    """Names of events are understood however they are spelled: `pre_tool_use` is `PreToolUse`."""
+    hooks: list[Hook] = []
+    problems: list[Problem] = []
+    for name, items in settings.items():
+        event = _event(name)
+        for index, item in enumerate(items):
+            path = ("hooks", name, index, "command")
+            origin = origins.get(path, Origin("", 0, may_run=False))
+            if event is None:
+                text = f"is not an event that is known here. There are: {', '.join(HOOK_EVENTS)}."
+                problems.append(Problem("error", origin.file, origin.line, dotted(("hooks", name)), text))
+                break
+            if (trouble := _trouble(item.command, item.matcher, event in _MATCHED)) is not None:
+                problems.append(Problem("error", origin.file, origin.line, dotted(path[:3]), trouble))
+                continue
+            seconds = min(item.timeout or _SECONDS, _MOST_SECONDS)
+            hooks.append(
+                Hook(event, item.command, item.name, item.matcher, seconds, file=origin.file, line=origin.line)
+            )
+    return tuple(hooks), tuple(problems)
+
+
+def read_claude(data: bytes, file: str) -> ClaudeHooks:
+    """`{"hooks": {Event: [{"matcher", "hooks": [{"type": "command", "command", "timeout"}]}]}}`."""
+    tree, lines, problem = parse(data, "json", file)
+    if problem is not None:
+        return ClaudeHooks(problems=(problem,))
+    given = tree.get("hooks", {})
+    reader = _Reader(file, lines)
+    if not isinstance(given, dict):
+        reader.complain(("hooks",), "expected a table of events.")
+        given = {}
+    for name, groups in given.items():
+        reader.event(name, groups)
+    disables = tree.get("disableAllHooks") is True
+    return ClaudeHooks(tuple(reader.hooks), tuple(reader.problems), disables, lines.get(("hooks",), 0))
+
+
+def wanted(hooks: Sequence[Hook], event: HookEvent, subject: str = "") -> tuple[Hook, ...]:
+    """Those of an event, each command once. Ours search in the subject, which is mostly the name of a tool; Claude
+    Code's have to fit it as a whole.
+    """
+    found: dict[str, Hook] = {}
+    for hook in hooks:
+        if hook.event == event and (not subject or _fits(hook, subject)):
+            found.setdefault(hook.command, hook)
+    return tuple(found.values())
+
+
+def _fits(hook: Hook, tool: str) -> bool:
+    if hook.matcher in ("", "*"):
+        return True
+    pattern = re.compile(hook.matcher)
+    if hook.dialect != "claude":
+        return pattern.search(tool) is not None
+    return any(pattern.fullmatch(name) is not None for name in (their_tool(tool), tool))
+
+
+def _event(name: str) -> HookEvent | None:
+    return _EVENTS.get(name.replace("_", "").replace("-", "").lower())
+
+
+def _trouble(command: str, matcher: str, is_matched: bool) -> str | None:
+    if not command.strip() or "\0" in command:
+        return "the command is empty." if not command.strip() else "the command holds a NUL character."
+    if is_matched and matcher != "*" and not _PLAIN.fullmatch(matcher):
+        try:
+            re.compile(matcher)
+        except (re.error, RecursionError, OverflowError) as error:
+            return f"the matcher is no regular expression: {error}. The hook is not run."
+    return None
+
+
+class _Reader:
+    """Collects what a file says, and what is wrong with it."""
+
+    def __init__(self, file: str, lines: Mapping[KeyPath, int]) -> None:
+        self._file = file
+        self._lines = lines
+        self.hooks: list[Hook] = []
+        self.problems: list[Problem] = []
+
+    def complain(self, path: KeyPath, text: str, *, is_error: bool = True) -> None:
+        line = next((self._lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._lines), 0)
+        self.problems.append(Problem("error" if is_error else "warning", self._file, line, dotted(path), text))
+
+    def event(self, name: str, groups: Any) -> None:  # noqa: ANN401 - any JSON
+        path: KeyPath = ("hooks", name)
+        event = _event(name)
+        if event is None:
+            is_theirs = name.lower() in _KNOWN_ELSEWHERE
+            text = "is not an event that is known here: these hooks are not run."
+            self.complain(path, text, is_error=not is_theirs)
+            return
+        if not isinstance(groups, list):
+            self.complain(path, "expected a list.")
+            return
+        for index, group in enumerate(groups):
+            self._group(event, group, (*path, index))
+
+    def _group(self, event: HookEvent, group: Any, path: KeyPath) -> None:  # noqa: ANN401
+        matcher = group.get("matcher", "") if isinstance(group, dict) else None
+        items = group.get("hooks") if isinstance(group, dict) else None
+        if not isinstance(items, list) or not isinstance(matcher, str | None):
+            self.complain(path, 'expected {"matcher": …, "hooks": […]}.')
+            return
+        for index, item in enumerate(items):
+            self._hook(event, matcher or "", item, (*path, "hooks", index))
+
+    def _hook(self, event: HookEvent, matcher: str, item: Any, path: KeyPath) -> None:  # noqa: ANN401
+        if not isinstance(item, dict) or not isinstance(item.get("command", ""), str):
+            self.complain(path, 'expected {"type": "command", "command": …}.')
+            return
+        if item.get("type", "command") != "command":
+            self.complain(path, "only hooks of the type command are run here.", is_error=False)
+            return
+        command, seconds = item.get("command", ""), item.get("timeout", _CLAUDE_SECONDS)
+        if (trouble := _trouble(command, matcher, event in _MATCHED)) is not None:
+            self.complain(path, trouble)
+            return
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+            self.complain((*path, "timeout"), "expected a number of seconds.", is_error=False)
+            seconds = _CLAUDE_SECONDS
+        line = self._lines.get((*path, "command"), 0)
+        kept = matcher if event in _MATCHED else ""
+        self.hooks.append(
+            Hook(event, command, "", kept, min(seconds, _MOST_SECONDS), "claude", self._file, line),
+        )

@@ -1,0 +1,136 @@
+"""Markdown files in directories, read when they have changed. Everything here blocks: it is called in a thread.
+
+Whatever stands there, a look ends: links that lead in circles, pipes, files of others, a whole disk behind a link.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.config.files import Signature, Unreadable, contents, signature
+from holdfast.extensions.folders import Folder
+
+__all__ = ["Layout", "MarkdownFile", "Shelf"]
+
+Layout: TypeAlias = Literal["files", "skills"]
+"""`files`: every Markdown file is one. `skills`: every directory with a `SKILL.md` is one."""
+
+T = TypeVar("T")
+
+_DEEPEST = 4
+_MOST_FILES = 512
+_MOST_ENTRIES = 8_192
+_MOST_BYTES = 16 << 20
+_SKIPPED = frozenset({"node_modules", "__pycache__"})
+
+
+class MarkdownFile(msgspec.Struct, frozen=True):
+    """A file as it was read. Without data it could not be, and `trouble` says why."""
+
+    path: str
+    name: str
+    """From the folder down, without its ending; directories are namespaces, with a colon between."""
+    folder: Folder
+    data: bytes = b""
+    trouble: str = ""
+
+
+class Shelf(Generic[T]):
+    """What the files of some folders say, in the folders' order. `read` makes it of a file, and never raises."""
+
+    def __init__(self, layout: Layout, read: Callable[[MarkdownFile], T]) -> None:
+        self._layout = layout
+        self._read = read
+        self._known: dict[tuple[str, Folder], tuple[Signature, T]] = {}
+
+    def look(self, folders: Sequence[Folder]) -> tuple[T, ...]:
+        """Reads again only what has changed."""
+        known: dict[tuple[str, Folder], tuple[Signature, T]] = {}
+        room = _MOST_BYTES
+        for folder in folders:
+            for path, name in _walk(folder, self._layout):
+                seen = signature(path)
+                room -= seen[2] if seen is not None else 0
+                if room < 0:
+                    too_much = MarkdownFile(path, name, folder, trouble="there is more here than is ever read.")
+                    known[path, folder] = (None, self._read(too_much))
+                    continue
+                before = self._known.get((path, folder))
+                if before is None or seen is None or before[0] != seen:
+                    before = (seen, self._read(_taken(path, name, folder)))
+                known[path, folder] = before
+        self._known = known
+        return tuple(item for _, item in known.values())
+
+
+def _taken(path: str, name: str, folder: Folder) -> MarkdownFile:
+    if folder.within and not _is_below(os.path.realpath(path), os.path.realpath(folder.within)):
+        return MarkdownFile(path, name, folder, trouble="leads out of the project: put the file itself here.")
+    try:
+        data, _ = contents(path)
+    except FileNotFoundError:
+        return MarkdownFile(path, name, folder, trouble="cannot be read: it leads nowhere.")
+    except Unreadable as error:
+        return MarkdownFile(path, name, folder, trouble=str(error).removeprefix(f"{path} "))
+    return MarkdownFile(path, name, folder, data)
+
+
+def _is_below(path: str, top: str) -> bool:
+    return path == top or path.startswith(top.rstrip("/") + "/")
+
+
+def _walk(folder: Folder, layout: Layout) -> Iterator[tuple[str, str]]:
+    """The files, each with its name."""
+    count = 0
+    seen: set[tuple[int, int]] = set()
+    waiting = [(folder.path, 0)]
+    found = 0
+    while waiting:
+        place, depth = waiting.pop()
+        entries = _entries(place, seen)
+        count += len(entries)
+        if count > _MOST_ENTRIES:
+            return
+        below: list[tuple[str, int]] = []
+        for entry in entries:
+            is_file = entry.name == "SKILL.md" if layout == "skills" else entry.name.lower().endswith(".md")
+            if is_file and not _is_folder(entry):
+                found += 1
+                yield entry.path, _name_of(entry.path, folder.path, layout)
+            elif depth < _DEEPEST and not entry.name.startswith(".") and entry.name not in _SKIPPED:
+                below += [(entry.path, depth + 1)] if _is_folder(entry) else []
+            if found >= _MOST_FILES:
+                return
+        waiting += reversed(below)
+
+
+def _entries(place: str, seen: set[tuple[int, int]]) -> list[os.DirEntry[str]]:
+    """By name. A directory that was there before, under whatever name, is empty."""
+    try:
+        status = os.stat(place)
+        if (status.st_dev, status.st_ino) in seen:
+            return []
+        seen.add((status.st_dev, status.st_ino))
+        with os.scandir(place) as entries:
+            return sorted((entry for _, entry in zip(range(_MOST_ENTRIES), entries, strict=False)), key=_by_name)
+    except (OSError, ValueError):
+        return []
+
+
+def _by_name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _name_of(path: str, top: str, layout: Layout) -> str:
+    if layout == "skills":
+        return os.path.basename(os.path.dirname(path))
+    return os.path.relpath(path, top)[: -len(".md")].replace("/", ":")

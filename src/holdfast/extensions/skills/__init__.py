@@ -1,0 +1,1 @@
+"""Skills: instructions for particular work, which a model reads when it needs them."""

@@ -1,0 +1,87 @@
+"""What a project brings along that runs something or widens what may be done: it counts once somebody trusts the file.
+
+Settings of our own are `config/trust.py`'s. Here are the hooks in Claude Code's files, and the front matter of commands
+and agents. Each file is trusted by what it says, whole: what a command may do is nothing without what it says to do.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from holdfast.config.configuration import Configuration
+from holdfast.config.locations import Places
+from holdfast.config.trust import TrustStore, digest_of
+from holdfast.extensions.agents.reading import AgentFile, read_agent
+from holdfast.extensions.commands.reading import Command, read_command
+from holdfast.extensions.folders import agent_folders, claude_files, command_folders
+from holdfast.extensions.hooks.hooks import load_claude
+from holdfast.extensions.shelves import Shelf
+
+__all__ = ["BroughtFile", "brought_files", "digest_with", "give_trust", "take_trust_back", "untrusted"]
+
+
+class BroughtFile(msgspec.Struct, frozen=True):
+    """A file of the project that needs trust. `wants` tells what it would do: a key, its line, and its value."""
+
+    path: str
+    digest: str
+    wants: tuple[tuple[str, int, str], ...]
+
+
+def brought_files(places: Places, environment: Mapping[str, str]) -> tuple[BroughtFile, ...]:
+    """Blocks. All of them, trusted or not."""
+    commands: Shelf[Command] = Shelf("files", read_command)
+    agents: Shelf[AgentFile] = Shelf("files", read_agent)
+    return (
+        *_hooks(places, environment),
+        *(_of_command(item) for item in commands.look(command_folders(places, environment)) if item.needs),
+        *(_of_agent(item) for item in agents.look(agent_folders(places, environment)) if item.needs),
+    )
+
+
+def untrusted(files: Sequence[BroughtFile], trust: TrustStore) -> tuple[BroughtFile, ...]:
+    return tuple(file for file in files if not trust.is_file_trusted(file.path, file.digest))
+
+
+def digest_with(project: str, files: Sequence[BroughtFile]) -> str:
+    """One name for all that is shown before somebody trusts: the settings' digest, and that of each file."""
+    if not files:
+        return project
+    return digest_of([("", project.encode()), *((file.path, file.digest.encode()) for file in files)])
+
+
+def give_trust(configuration: Configuration, files: Sequence[BroughtFile], *, at: float) -> None:
+    """To the project's settings as they were read last, and to these files."""
+    project = configuration.reading().project
+    if project.files:
+        configuration.trust.trust(project.anchor, project.digest, at=at)
+    if files:
+        configuration.trust.trust_files({file.path: file.digest for file in files}, at=at)
+
+
+def take_trust_back(configuration: Configuration, files: Sequence[BroughtFile]) -> bool:
+    """Whether there was any."""
+    anchor = configuration.reading().project.anchor or configuration.places.directory
+    was_trusted = configuration.trust.revoke(anchor)
+    return configuration.trust.revoke_files(file.path for file in files) or was_trusted
+
+
+def _hooks(places: Places, environment: Mapping[str, str]) -> Iterator[BroughtFile]:
+    for folder in claude_files(places, environment):
+        file = load_claude(folder) if folder.owner == "project" else None
+        if file is not None and (file.hooks.hooks or file.hooks.disables_all):
+            wants = tuple((f"hooks.{hook.event}", hook.line, hook.command) for hook in file.hooks.hooks)
+            disables = (("disableAllHooks", 0, "true"),) if file.hooks.disables_all else ()
+            yield BroughtFile(folder.path, file.digest, wants + disables)
+
+
+def _of_command(command: Command) -> BroughtFile:
+    values = {"model": command.model, "allowed-tools": ", ".join(command.allow)}
+    wants = tuple((key, line, values.get(key, "")) for key, line in command.needs)
+    return BroughtFile(command.path, command.digest, wants)
+
+
+def _of_agent(agent: AgentFile) -> BroughtFile:
+    tools = "all" if agent.tools is None else ", ".join(agent.tools)
+    values = {"model": agent.model, "tools": tools}
+    return BroughtFile(agent.path, agent.digest, tuple((key, line, values.get(key, "")) for key, line in agent.needs))

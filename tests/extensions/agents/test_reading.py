@@ -1,0 +1,45 @@
+"""An agent in a Markdown file."""
+
+import pytest
+
+from holdfast.extensions.agents.reading import AgentFile, read_agent
+from holdfast.extensions.folders import Folder
+from holdfast.extensions.shelves import MarkdownFile
+
+
+def read(text: str, owner: str = "user") -> AgentFile:
+    folder = Folder("/a", "project" if owner == "project" else "user", "claude")
+    return read_agent(MarkdownFile("/a/team/reviewer.md", "team:reviewer", folder, text.encode()))
+
+
+FULL = "---\nname: critic\ndescription: Finds faults: all.\ntools: Read, Grep, Bash\nmodel: other\n---\nBe strict."
+
+
+def test_one_with_everything() -> None:
+    agent = read(FULL)
+    assert (agent.name, agent.description, agent.prompt) == ("critic", "Finds faults: all.", "Be strict.")
+    assert (agent.tools, agent.model, agent.needs) == (("view", "grep", "bash"), "other", ())
+    assert read(FULL, "project").needs == (("tools", 4), ("model", 5))
+
+
+def test_one_with_little() -> None:
+    agent = read("---\ndescription: x\n---\ny", "project")
+    assert (agent.name, agent.tools, agent.model) == ("reviewer", None, "")
+    assert agent.needs == (("tools", 1),), "all tools are more than it had before"
+    assert read("---\ndescription: x\ntools: '*'\nmodel: inherit\n---\ny").tools is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("just text", 1, "description"),
+        ("---\nname: a b\ndescription: x\n---\ny", 2, "name"),
+        ("---\nname: ../x\ndescription: x\n---\ny", 2, "name"),
+        ("---\nname: x\ndescription:\n---\ny", 3, "description"),
+        ("---\nname: x\ndescription: y\n---\n\n", 5, ""),
+        ("---\nname: x\nname: y\n---\n\n", 3, ""),
+    ],
+)
+def test_one_that_cannot_be_sent(text: str, line: int, key: str) -> None:
+    (problem,) = read(text).problems
+    assert (problem.line, problem.key, problem.severity) == (line, key, "error")

@@ -1,0 +1,120 @@
+"""From what was typed to what a model reads."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.extensions.commands.expanding import expanded, invocation, mentions
+from holdfast.extensions.commands.reading import read_command
+from holdfast.extensions.folders import Folder
+from holdfast.extensions.shelves import MarkdownFile
+
+
+@pytest.mark.parametrize(
+    ("prompt", "means"),
+    [
+        ("/review", ("review", "")),
+        ("  /review  src and tests \n", ("review", "src and tests")),
+        ("/git:commit -m 'x'", ("git:commit", "-m 'x'")),
+        ("/user:x.y-z a\nb", ("user:x.y-z", "a\nb")),
+        ("/überprüfe", ("überprüfe", "")),
+        ("/etc/hosts is odd", None),
+        ("//x", None),
+        ("/ x", None),
+        ("look at /review", None),
+        ("/1st", ("1st", "")),
+        ("", None),
+        ("/a:", None),
+    ],
+)
+def test_what_is_a_command(prompt: str, means: tuple[str, str] | None) -> None:
+    assert invocation(prompt) == means
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "means"),
+    [
+        ("See $ARGUMENTS!", "a  'b c'", "See a  'b c'!"),
+        ("$1 then $2 ($3)", "a 'b c'", "a then b c ()"),
+        ("$1", "it's", "it's"),
+        ("Fix $TICKET on $BRANCH", "BRANCH=main TICKET='A 7'", "Fix A 7 on main"),
+        ("Fix $TICKET on $BRANCH", "7 main and more", "Fix 7 on main and more"),
+        ("Fix $TICKET on $BRANCH", "7", "Fix 7 on $BRANCH"),
+        ("echo $HOME for $ARGUMENTS", "x", "echo $HOME for x"),
+        ("echo $HOME for $ARGUMENTS", "HOME=y", "echo y for HOME=y"),
+        ("no places", "but words", "no places\n\nbut words"),
+        ("no places", "", "no places"),
+        ("$ARGUMENTS", "$1 $ARGUMENTS", "$1 $ARGUMENTS"),
+        ("$1", "$ARGUMENTS x", "$ARGUMENTS"),
+        ("costs $5 or $10", "", "costs  or $10"),
+        ("$ARGUMENTSX $name ${1}", "v", "v $name ${1}"),
+    ],
+)
+def test_arguments_find_their_places_once(body: str, arguments: str, means: str) -> None:
+    assert expanded(body, arguments) == means
+
+
+def test_named_arguments_may_come_apart_from_the_text() -> None:
+    assert expanded("Fix $TICKET on $BRANCH", "", {"TICKET": "7", "BRANCH": "x y"}) == "Fix 7 on x y"
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_nothing_makes_it_fail(body: str, arguments: str) -> None:
+    expanded(body, arguments)
+    invocation(arguments)
+    mentions(arguments, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "means"),
+    [
+        ("@reviewer look", ("reviewer",)),
+        ("let @Reviewer and @tester, look", ("reviewer", "tester")),
+        ("(@agent-reviewer)", ("reviewer",)),
+        ("@reviewer @reviewer", ("reviewer",)),
+        ("me@reviewer.org @reviewer/x @reviewer.py @other @@reviewer", ()),
+        ("ask @reviewer.", ("reviewer",)),
+    ],
+)
+def test_agents_are_named_with_an_at(prompt: str, means: tuple[str, ...]) -> None:
+    assert mentions(prompt, ["reviewer", "tester"]) == means
+
+
+def test_a_command_with_everything() -> None:
+    front = ("description: Looks", "argument-hint: [path]", "allowed-tools: Bash(git diff:*), Read", "model: haiku")
+    text = "\n".join(["---", *front, "---", "Look at $1."])
+    command = read_command(MarkdownFile("/c/r.md", "r", Folder("/c", "project"), text.encode()))
+    assert (command.description, command.hint, command.model) == ("Looks", "[path]", "small")
+    assert command.allow == ("bash(git diff *)", "view")
+    assert command.needs == (("model", 5), ("allowed-tools", 4))
+    own = read_command(MarkdownFile("/c/r.md", "r", Folder("/c", "user"), text.encode()))
+    assert (own.needs, own.allow) == ((), command.allow)
+
+
+def test_a_command_without_front_matter() -> None:
+    command = read_command(MarkdownFile("/c/r.md", "r", Folder("/c", "project"), b"# Review\n\nLook at $FILE."))
+    assert (command.description, command.needs, command.problems) == ("Review", (), ())
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "line"),
+    [
+        (b"", "a", 1),
+        (b"---\nmodel: x\n---\n \n", "a", 4),
+        (b"---\nmodel: x\n", "a", 1),
+        (b"ok\n\xff", "a", 2),
+        (b"text", "a b", 0),
+        (b"text", "a+b", 0),
+    ],
+)
+def test_a_command_that_cannot_be_used(data: bytes, name: str, line: int) -> None:
+    command = read_command(MarkdownFile("/c/a.md", name, Folder("/c", "user"), data))
+    assert command.error
+    assert [problem.line for problem in command.problems] == [line]
+
+
+def test_a_rule_that_makes_no_sense_is_left_out() -> None:
+    text = b"---\nallowed-tools: [Read, 'bash(', 'a b']\n---\nx"
+    command = read_command(MarkdownFile("/c/a.md", "a", Folder("/c", "user"), text))
+    assert (command.error, command.allow) == ("", ("view",))
+    assert {(problem.line, problem.severity) for problem in command.problems} == {(2, "warning")}

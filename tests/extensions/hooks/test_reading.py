@@ -1,0 +1,126 @@
+"""Which hooks there are, and which of them an event wants."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.config.lines import KeyPath
+from holdfast.config.merge import Origin
+from holdfast.domain.settings import HookSettings
+from holdfast.extensions.hooks.reading import Hook, from_settings, read_claude, wanted
+
+
+def claude(tree: object) -> bytes:
+    return json.dumps(tree).encode()
+
+
+def group(*commands: str, matcher: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"matcher": matcher, "hooks": [{"type": "command", "command": command, **more} for command in commands]}
+
+
+@pytest.mark.parametrize("name", ["PreToolUse", "pre_tool_use", "pre-tool-use", "PRETOOLUSE"])
+def test_events_are_known_however_they_are_spelled(name: str) -> None:
+    (hook,), problems = from_settings({name: (HookSettings("x", timeout=5),)}, {})
+    assert (hook.event, hook.seconds, problems) == ("PreToolUse", 5, ())
+
+
+def test_what_settings_say_badly_is_told_with_its_line() -> None:
+    settings = {
+        "Nonsense": (HookSettings("x"),),
+        "PreToolUse": (HookSettings(" "), HookSettings("ok", matcher="("), HookSettings("good", matcher="^bash$")),
+    }
+    origins: dict[KeyPath, Origin] = {("hooks", "PreToolUse", 1, "command"): Origin("/c.toml", 7, may_run=True)}
+    hooks, problems = from_settings(settings, origins)
+    assert [hook.command for hook in hooks] == ["good"]
+    assert [(problem.file, problem.line) for problem in problems] == [("", 0), ("", 0), ("/c.toml", 7)]
+    assert "regular expression" in problems[2].text
+
+
+def test_claude_codes_form() -> None:
+    tree = {
+        "permissions": {},
+        "hooks": {
+            "PreToolUse": [group("a", "b", matcher="Bash|Write", timeout=3)],
+            "Stop": [{"hooks": [{"type": "command", "command": "c"}]}],
+            "UserPromptSubmit": [group("d", matcher="(")],
+            "Notification": [group("e")],
+        },
+    }
+    found = read_claude(claude(tree), "/s.json")
+    told = [(hook.event, hook.command, hook.matcher, hook.seconds, hook.dialect) for hook in found.hooks]
+    assert told == [
+        ("PreToolUse", "a", "Bash|Write", 3, "claude"),
+        ("PreToolUse", "b", "Bash|Write", 3, "claude"),
+        ("RunEnd", "c", "", 60, "claude"),
+        ("UserPromptSubmit", "d", "", 60, "claude"),
+    ]
+    assert [problem.severity for problem in found.problems] == ["warning"]
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"hooks": []},
+        {"hooks": {"PreToolUse": {}}},
+        {"hooks": {"PreToolUse": [3]}},
+        {"hooks": {"PreToolUse": [{"hooks": 3}]}},
+        {"hooks": {"PreToolUse": [{"matcher": 3, "hooks": []}]}},
+        {"hooks": {"PreToolUse": [{"hooks": [3]}]}},
+        {"hooks": {"PreToolUse": [{"hooks": [{"command": 3}]}]}},
+        {"hooks": {"PreToolUse": [{"hooks": [{"type": "command"}]}]}},
+        {"hooks": {"PreToolUse": [group("x", matcher="[")]}},
+        {"hooks": {"Whatever": [group("x")]}},
+    ],
+)
+def test_what_their_files_say_badly(tree: object) -> None:
+    found = read_claude(claude(tree), "/s.json")
+    assert found.hooks == ()
+    assert [problem.severity for problem in found.problems] == ["error"]
+    assert found.problems[0].line == 1
+
+
+@pytest.mark.parametrize("data", [b"{", b"\xff", b"[]", b'{"hooks": ' + b"[" * 5_000])
+def test_a_file_that_is_none(data: bytes) -> None:
+    found = read_claude(data, "/s.json")
+    assert (found.hooks, len(found.problems)) == ((), 1)
+
+
+def test_oddities_do_not_lose_a_hook() -> None:
+    tree = {"disableAllHooks": True, "hooks": {"RunEnd": [group("x", timeout="soon"), {"hooks": [{"type": "prompt"}]}]}}
+    found = read_claude(claude(tree), "/s.json")
+    assert ([hook.seconds for hook in found.hooks], found.disables_all) == ([60], True)
+    assert [problem.severity for problem in found.problems] == ["warning", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("matcher", "dialect", "tool", "fits"),
+    [
+        ("", "holdfast", "bash", True),
+        ("as", "holdfast", "bash", True),
+        ("^edit$", "holdfast", "multiedit", False),
+        ("*", "claude", "view", True),
+        ("Read", "claude", "view", True),
+        ("view", "claude", "view", True),
+        ("Edit", "claude", "multiedit", False),
+        ("Edit|MultiEdit", "claude", "multiedit", True),
+        ("mcp__git.*", "claude", "mcp_git_log", True),
+        ("bash", "claude", "bash", True),
+    ],
+)
+def test_matchers(matcher: str, dialect: Any, tool: str, fits: bool) -> None:  # noqa: ANN401
+    hook = Hook("PreToolUse", "x", matcher=matcher, dialect=dialect)
+    assert bool(wanted([hook], "PreToolUse", tool)) is fits
+    assert wanted([hook], "PostToolUse", tool) == ()
+
+
+def test_a_session_s_beginning_can_be_matched() -> None:
+    tree = {"hooks": {"SessionStart": [group("new", matcher="startup"), group("all"), group("no", matcher="compact")]}}
+    hooks = read_claude(claude(tree), "/s.json").hooks
+    assert [hook.command for hook in wanted(hooks, "SessionStart", "startup")] == ["new", "all"]
+    assert [hook.command for hook in wanted(hooks, "SessionStart", "resume")] == ["all"]
+
+
+def test_a_command_is_run_once() -> None:
+    twice = [Hook("RunEnd", "x", name="a"), Hook("RunEnd", "y"), Hook("RunEnd", "x", name="b")]
+    assert [hook.name or hook.command for hook in wanted(twice, "RunEnd")] == ["a", "y"]

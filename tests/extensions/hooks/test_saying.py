@@ -1,0 +1,135 @@
+"""What hooks say, in both forms, and what becomes of it when several speak."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.domain.hooks import HookDecision, HookEvent
+from holdfast.extensions.hooks.reading import Hook
+from holdfast.extensions.hooks.saying import Said, merged, understood
+
+
+@pytest.mark.parametrize(
+    ("printed", "means"),
+    [
+        ({"decision": "allow"}, Said("allow")),
+        ({"decision": "deny", "reason": "no"}, Said("deny", reason="no")),
+        ({"version": 1, "decision": None}, Said()),
+        ({"decision": "maybe"}, Said()),
+        ({"halt": True, "reason": "stop"}, Said("deny", halts=True, reason="stop")),
+        ({"context": "a"}, Said(context="a")),
+        ({"context": ["a", "", 3, "b"]}, Said(context="a\nb")),
+        ({"updated_input": {"a": 1}}, Said(patch={"a": 1})),
+        ({"updated_input": '{"a": 1}'}, Said(patch={"a": 1})),
+        ({"updated_input": "x"}, Said()),
+        ({"updated_input": [1]}, Said()),
+        ({"updated_input": {"a": "\ud800"}}, Said()),
+        ({"reason": "\ud800", "decision": "deny"}, Said("deny", reason="?")),
+        ({"decision": "approve"}, Said("allow")),
+        ({"decision": "block", "reason": "no"}, Said("deny", reason="no")),
+        ({"continue": False, "stopReason": "enough"}, Said("deny", halts=True, reason="enough")),
+        ({"systemMessage": "hello"}, Said(message="hello")),
+        (
+            {"hookSpecificOutput": {"permissionDecision": "ask", "permissionDecisionReason": "sure?"}},
+            Said("ask", reason="sure?"),
+        ),
+        (
+            {"hookSpecificOutput": {"permissionDecision": "allow", "updatedInput": {"b": 2}, "additionalContext": "c"}},
+            Said("allow", context="c", patch={"b": 2}),
+        ),
+        ({"decision": "allow", "hookSpecificOutput": {"permissionDecision": "deny"}}, Said("deny")),
+        ({"hookSpecificOutput": 3, "reason": 4, "context": {}}, Said()),
+        ([], Said()),
+        ("text", Said()),
+    ],
+)
+def test_what_was_printed(printed: Any, means: Said) -> None:  # noqa: ANN401
+    assert understood("PreToolUse", 0, json.dumps(printed), "") == means
+
+
+@pytest.mark.parametrize(
+    ("code", "means"),
+    [
+        (2, Said("deny", reason="why")),
+        (49, Said("deny", halts=True, reason="why")),
+        (1, Said(trouble="ended with code 1: why.")),
+        (127, Said(trouble="ended with code 127: why.")),
+    ],
+)
+def test_exit_codes(code: int, means: Said) -> None:
+    assert understood("PreToolUse", code, '{"decision": "allow"}', "why\n") == means
+
+
+@pytest.mark.parametrize("event", ["UserPromptSubmit", "SessionStart"])
+def test_before_a_prompt_plain_text_is_for_the_model(event: HookEvent) -> None:
+    assert understood(event, 0, "the build is red\n", "") == Said(context="the build is red")
+    assert understood("PostToolUse", 0, "formatted\n", "") == Said()
+
+
+@given(st.text(max_size=80), st.integers(0, 255))
+def test_nothing_makes_it_fail(text: str, code: int) -> None:
+    understood("PreToolUse", code, text, text)
+    understood("SessionStart", code, f'{{"hookSpecificOutput": {json.dumps(text)}}}', "")
+
+
+def test_long_words_are_cut() -> None:
+    assert len(understood("PreToolUse", 2, "", "x" * 100_000).reason) < 33_000
+    assert understood("PreToolUse", 0, "[" * 100_000, "") == Said()
+
+
+def hooks(count: int) -> tuple[Hook, ...]:
+    return tuple(Hook("PreToolUse", f"c{number}", matcher="^b") for number in range(count))
+
+
+DECISIONS: tuple[HookDecision, ...] = ("", "allow", "ask", "deny")
+
+
+@pytest.mark.parametrize("decisions", list(itertools.product(DECISIONS, repeat=3)))
+def test_the_strictest_counts(decisions: tuple[HookDecision, ...]) -> None:
+    said = [Said(decision, reason=f"r{number}") for number, decision in enumerate(decisions)]
+    ruling = merged(hooks(3), said, {})
+    strictest = max(decisions, key=DECISIONS.index)
+    assert ruling.decision == strictest
+    assert ruling.reason == "\n".join(f"r{n}" for n, decision in enumerate(decisions) if decision == strictest)
+
+
+def test_changes_are_laid_over_each_other_in_order() -> None:
+    said = [Said(patch={"a": 1, "b": 1}), Said(), Said(patch={"b": 2})]
+    ruling = merged(hooks(3), said, {"a": 0, "c": 0}, is_about_input=True)
+    assert ruling.input == {"a": 1, "b": 2, "c": 0}
+    assert merged(hooks(3), said, {"a": 0}).input is None, "after a tool has run nothing is changed"
+    assert merged(hooks(1), [Said(patch={"a": 0})], {"a": 0}, is_about_input=True).input is None
+
+
+def test_the_report_tells_what_each_did() -> None:
+    said = [Said("deny", reason="no", patch={"a": 1}), Said(trouble="took too long.", message="hm")]
+    two = (Hook("PreToolUse", "c0", name="guard", matcher="^b"), Hook("PreToolUse", "c1"))
+    assert merged(two, said, {}, is_about_input=True).report == {
+        "hook_count": 2,
+        "decision": "deny",
+        "halt": False,
+        "input_rewrite": True,
+        "reason": "no",
+        "hooks": [
+            {
+                "name": "guard",
+                "decision": "deny",
+                "halt": False,
+                "input_rewrite": True,
+                "matcher": "^b",
+                "reason": "no",
+            },
+            {
+                "name": "c1",
+                "decision": "none",
+                "halt": False,
+                "input_rewrite": False,
+                "message": "hm",
+                "error": "took too long.",
+            },
+        ],
+    }
