@@ -28,7 +28,7 @@ def test_nothing_is_valid(place: Place) -> None:
 def test_each_file_stands_above_those_before_it(place: Place) -> None:
     inner = place.project / "src"
     inner.mkdir()
-    files = [Path(source.path) for source in place.places(inner).sources]
+    files = [Path(source.path) for source in place.places(inner).sources if source.form != "mcp"]
     configuration = place.open(inner)
     for number, file in enumerate(files, 1000):
         place.write(file, steps(number) if file.suffix == ".toml" else json_steps(number))
@@ -278,3 +278,31 @@ def test_a_key_is_expanded_anew_when_asked(place: Place) -> None:
     assert configuration.provider("p")[0].api_key == "one"
     configuration.forget()
     assert configuration.expand("$K", ("providers", "p", "api_key")) == "two"
+
+
+def test_a_projects_mcp_json_names_servers_and_nothing_else(place: Place) -> None:
+    """As other programs write it; ours stand above it, and it needs trust like them."""
+    servers = (
+        '{"mcpServers": {\n  "a": {"command": "x", "args": ["$HERE"], "autoApprove": ["t"]},\n'
+        '  "b": {"url": "http://b/mcp"},\n  "c": {"type": "streamable-http", "url": "http://c"}},\n'
+        ' "permissions": {"allow": ["bash"]}}'
+    )
+    place.write(place.project / ".mcp.json", servers)
+    configuration = place.open()
+    assert configuration.settings.mcp == {}
+    assert [(item.path, item.line) for item in configuration.withheld] == [
+        (("mcp", "a"), 2),
+        (("mcp", "b"), 3),
+        (("mcp", "c"), 4),
+    ]
+    place.write(place.project / "holdfast.toml", "[mcp.a]\ncommand = 'y'\n")
+    place.trust(configuration)
+    found = configuration.current().mcp
+    assert {name: server.type for name, server in found.items()} == {"a": "stdio", "b": "http", "c": "http"}
+    assert (found["a"].command, found["a"].args) == ("y", ("$HERE",))
+    assert configuration.problems == ()
+    assert configuration.settings.permissions.allow == ()
+    place.write(place.project / ".mcp.json", servers.replace('"x"', '"z"'))
+    assert configuration.current().mcp == {}, "what has changed is not trusted any more"
+    place.write(place.project / ".mcp.json", '{"mcpServers": {"a": {"command": 7}, "b": []}}')
+    assert {problem.key for problem in place.open().problems} == {"mcp.a.command", "mcp.b"}

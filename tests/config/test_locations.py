@@ -13,7 +13,7 @@ def test_the_order_of_the_files(place: Place) -> None:
     project = [
         str(folder / name)
         for folder in (place.project, place.project / "a", inner)
-        for name in ("crush.json", ".crush.json", "holdfast.toml", ".holdfast.toml")
+        for name in (".mcp.json", "crush.json", ".crush.json", "holdfast.toml", ".holdfast.toml")
     ]
     assert names == [
         str(place.system),

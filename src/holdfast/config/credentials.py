@@ -37,6 +37,10 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     expires_at: float = 0.0
     token_url: str = ""
     client_id: str = ""
+    client_secret: str = ""
+    """Of a client that the server has given one."""
+    resource: str = ""
+    """What it is good for, where a server wants to be told."""
 
     def __repr__(self) -> str:
         return f"Token(expires_at={self.expires_at}, …)"

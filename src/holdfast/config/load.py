@@ -10,6 +10,7 @@ from holdfast.config.files import Signature, Unreadable, contents, signature
 from holdfast.config.fit import fit
 from holdfast.config.lines import DEEPEST, KeyPath, TooDeep, json_lines, toml_lines
 from holdfast.config.locations import Form, Source
+from holdfast.config.mcpjson import as_settings
 from holdfast.config.problems import Problem
 
 __all__ = ["Loaded", "load", "parse"]
@@ -51,6 +52,8 @@ def load(source: Source) -> Loaded:
     tree, lines, problem = parse(data, source.form, source.path)
     if problem is not None:
         return Loaded(seen=seen, problems=(problem,))
+    if source.form == "mcp":
+        tree, lines = as_settings(tree, lines)
     fitted = fit(tree, source.path, lines)
     return Loaded(seen, data, fitted.tree, lines, fitted.problems)
 

@@ -13,7 +13,8 @@ import msgspec
 
 __all__ = ["Form", "Kind", "Places", "Source", "places_for", "root_of"]
 
-Form: TypeAlias = Literal["toml", "json"]
+Form: TypeAlias = Literal["toml", "json", "mcp"]
+"""`mcp` is JSON that speaks of MCP servers alone, as other programs write it."""
 
 Kind: TypeAlias = Literal[
     "system",  # for everybody on this machine
@@ -25,6 +26,7 @@ Kind: TypeAlias = Literal[
 """Whose word it is."""
 
 PROJECT_FILES: tuple[tuple[str, Form], ...] = (
+    (".mcp.json", "mcp"),
     ("crush.json", "json"),
     (".crush.json", "json"),
     ("holdfast.toml", "toml"),

@@ -106,8 +106,9 @@ class Refresher:
         if not token.refresh_token or not token.token_url:
             raise SignInAgain(provider)
         form = {"grant_type": "refresh_token", "refresh_token": token.refresh_token}
-        if token.client_id:
-            form["client_id"] = token.client_id
+        for name in ("client_id", "client_secret", "resource"):
+            if value := getattr(token, name):
+                form[name] = value
         try:
             answer = await post(token.token_url, form)
         except HoldfastError:
@@ -133,4 +134,6 @@ class Refresher:
             expires_at=self._now() + float(seconds) if is_number and seconds else 0.0,
             token_url=old.token_url,
             client_id=old.client_id,
+            client_secret=old.client_secret,
+            resource=old.resource,
         )

@@ -7,7 +7,7 @@ permissions tighter. Trust is given to contents, by hash: any change takes it ba
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -18,7 +18,7 @@ from holdfast.config.merge import Layer
 from holdfast.config.problems import Problem
 from holdfast.domain.errors import HoldfastError
 
-__all__ = ["TrustStore", "Withheld", "digest_of", "split"]
+__all__ = ["TrustStore", "Withheld", "digest_of", "file_digest", "split"]
 
 _CHOICES = frozenset(
     {
@@ -110,6 +110,11 @@ def digest_of(files: Sequence[tuple[str, bytes]]) -> str:
     return whole.hexdigest()
 
 
+def file_digest(data: bytes) -> str:
+    """Of one file that is trusted by itself."""
+    return hashlib.sha256(data).hexdigest()
+
+
 class _Record(msgspec.Struct, frozen=True):
     digest: str
     at: float
@@ -117,10 +122,15 @@ class _Record(msgspec.Struct, frozen=True):
 
 class _Records(msgspec.Struct, frozen=True):
     projects: dict[str, _Record] = {}
+    files: dict[str, _Record] = {}
 
 
 class TrustStore:
-    """The projects that are trusted, each by the directory of its deepest file and a hash of all its files."""
+    """The projects that are trusted, each by the directory of its deepest file and a hash of all its files.
+
+    What else a project brings along, its commands, agents and the hooks of other programs, is trusted file by file:
+    a word changed in one of them takes nothing away from the others.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -136,13 +146,21 @@ class TrustStore:
 
     def is_trusted(self, anchor: str, digest: str) -> bool:
         """A store that cannot be read trusts nobody."""
+        record = self._current().projects.get(_named(anchor))
+        return record is not None and record.digest == digest
+
+    def is_file_trusted(self, path: str, digest: str) -> bool:
+        """Whether somebody has trusted these very contents at this place."""
+        record = self._current().files.get(_named(path))
+        return record is not None and record.digest == digest
+
+    def _current(self) -> _Records:
         if self.signature() != self._seen:
             try:
                 self._records, self._seen = self._read()
             except HoldfastError:
                 self._records, self._seen = _Records(), None
-        record = self._records.projects.get(_named(anchor))
-        return record is not None and record.digest == digest
+        return self._records
 
     def problems(self) -> tuple[Problem, ...]:
         try:
@@ -155,19 +173,39 @@ class TrustStore:
     def trust(self, anchor: str, digest: str, *, at: float) -> None:
         with locked(os.path.dirname(self._path)):
             records, _ = self._read()
-            self._write({**records.projects, _named(anchor): _Record(digest, at)})
+            projects = {**records.projects, _named(anchor): _Record(digest, at)}
+            self._write(msgspec.structs.replace(records, projects=projects))
+
+    def trust_files(self, files: Mapping[str, str], *, at: float) -> None:
+        """Paths and the digests of what stands there."""
+        with locked(os.path.dirname(self._path)):
+            records, _ = self._read()
+            new = {_named(path): _Record(digest, at) for path, digest in files.items()}
+            self._write(msgspec.structs.replace(records, files={**records.files, **new}))
+
+    def revoke_files(self, paths: Iterable[str]) -> bool:
+        """Whether there was anything to take back."""
+        with locked(os.path.dirname(self._path)):
+            records, _ = self._read()
+            gone = {_named(path) for path in paths}
+            kept = {path: record for path, record in records.files.items() if path not in gone}
+            if len(kept) == len(records.files):
+                return False
+            self._write(msgspec.structs.replace(records, files=kept))
+            return True
 
     def revoke(self, anchor: str) -> bool:
         """Whether there was anything to take back."""
         with locked(os.path.dirname(self._path)):
-            projects = dict(self._read()[0].projects)
+            records, _ = self._read()
+            projects = dict(records.projects)
             if projects.pop(_named(anchor), None) is None:
                 return False
-            self._write(projects)
+            self._write(msgspec.structs.replace(records, projects=projects))
             return True
 
-    def _write(self, projects: dict[str, _Record]) -> None:
-        replace(self._path, msgspec.json.format(msgspec.json.encode(_Records(projects))) + b"\n")
+    def _write(self, records: _Records) -> None:
+        replace(self._path, msgspec.json.format(msgspec.json.encode(records)) + b"\n")
 
     def _read(self) -> tuple[_Records, Signature]:
         try:

@@ -1,0 +1,1 @@
+"""Servers of tools, prompts and resources that speak the Model Context Protocol."""

@@ -1,0 +1,65 @@
+"""Prompts of servers as slash commands: `/server:prompt words name=value`."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from holdfast.domain.commands import CommandArgument, CommandNote
+from holdfast.domain.mcp import McpArgument, McpPrompt
+from holdfast.extensions.mcp.mcp import Mcp
+
+__all__ = ["McpCommands", "arguments_in"]
+
+
+class McpCommands:
+    """Made by the server at the moment they are called."""
+
+    def __init__(self, mcp: Mcp) -> None:
+        self._mcp = mcp
+
+    def commands(self) -> Sequence[CommandNote]:
+        return [_note(prompt) for prompt in self._mcp.prompts()]
+
+    async def expand(self, name: str, arguments: str, given: Mapping[str, str]) -> str | None:
+        server, colon, prompt = name.partition(":")
+        if not colon or server not in self._mcp.states():
+            return None
+        servers = await self._mcp.servers()
+        await servers.tried(server)
+        known = next((known for known in servers.prompts() if known.id == name), None)
+        if known is None:
+            return None
+        return await servers.prompt(server, prompt, {**arguments_in(arguments, known.arguments), **given})
+
+
+def _note(prompt: McpPrompt) -> CommandNote:
+    hint = " ".join(f"<{item.id}>" if item.required else f"[{item.id}]" for item in prompt.arguments)
+    arguments = tuple(CommandArgument(item.id, item.description, item.required) for item in prompt.arguments)
+    return CommandNote(prompt.id, "mcp", prompt.description or prompt.title, hint, arguments)
+
+
+def arguments_in(typed: str, wanted: Sequence[McpArgument]) -> dict[str, str]:
+    """What was typed after the name: `name=value` where a name is known, other words in their order; the last argument
+    takes all that is left.
+    """
+    names = [item.id for item in wanted]
+    found: dict[str, str] = {}
+    words: list[str] = []
+    for word in _words(typed):
+        name, sign, value = word.partition("=")
+        if sign and name in names:
+            found[name] = value
+        else:
+            words.append(word)
+    left = [name for name in names if name not in found]
+    for index, name in enumerate(left):
+        if words:
+            found[name] = " ".join(words) if index == len(left) - 1 else words.pop(0)
+    return found
+
+
+def _words(typed: str) -> list[str]:
+    """As a shell has them; a quote that is never closed is a letter like any other."""
+    try:
+        return shlex.split(typed)
+    except ValueError:
+        return typed.split()

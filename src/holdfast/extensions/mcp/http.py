@@ -1,0 +1,133 @@
+"""A server behind an address: our client for it, with bounds, its headers and its token.
+
+This module imports `mcp`, which takes long: it is imported in a thread, when a server is configured.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import httpx2
+from mcp.client._transport import TransportStreams
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+
+from holdfast import __version__
+from holdfast.extensions.mcp.tokens import Tokens
+from holdfast.extensions.mcp.troubles import LoginNeeded
+from holdfast.providers.transport import certificates
+
+__all__ = ["Seen", "make_client", "reaching"]
+
+LARGEST = 32 * 1024 * 1024
+"""Bytes of one answer, or of one event of a stream."""
+_CONNECT = 30.0
+_PARTING = 0.5
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_UNAUTHORIZED = 401
+_FORGOTTEN = (400, 404)
+
+
+class Seen:
+    """What the server answered last, as a status."""
+
+    def __init__(self) -> None:
+        self.status = 0
+
+    def has_forgotten(self, message: str) -> bool:
+        """Whether it refused because it does not know our session: one that was started again knows none."""
+        said_nothing = message in ("Session terminated", "Server returned an error response")
+        return self.status in _FORGOTTEN and (said_nothing or "session" in message.lower())
+
+    async def look(self, response: httpx2.Response) -> None:
+        """At every answer, before anybody reads it."""
+        self.status = response.status_code
+        kind = response.headers.get("content-type", "")
+        if not kind.startswith("text/event-stream") and isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = _Bounded(response.stream)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that may not grow without end."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > LARGEST:
+                raise httpx2.ReadError(f"an answer of more than {LARGEST:,} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Bearer(httpx2.Auth):
+    """The token of whoever has logged in; a new one if it is not taken any more. Nobody is asked here."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        token = await self._tokens.current()
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
+        response = yield request
+        if response.status_code != _UNAUTHORIZED:
+            return
+        token = await self._tokens.renewed(token)
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
+            response = yield request
+        if response.status_code == _UNAUTHORIZED:
+            raise LoginNeeded
+
+
+async def make_client(
+    url: str, headers: Mapping[str, str], seen: Seen, auth: httpx2.Auth | None = None
+) -> httpx2.AsyncClient:
+    """A server of this machine is not on the other side of a proxy, whatever the variables say."""
+    parts = urlsplit(url)
+    # Reading certificates takes a while, once.
+    tls = await asyncio.to_thread(certificates) if parts.scheme == "https" else False
+    return httpx2.AsyncClient(
+        verify=tls,
+        event_hooks={"response": [seen.look]},
+        headers={"User-Agent": f"Holdfast/{__version__}", **headers},
+        auth=auth,
+        timeout=httpx2.Timeout(_CONNECT, read=None),
+        trust_env=parts.hostname not in _LOCAL,
+    )
+
+
+@asynccontextmanager
+async def reaching(
+    kind: str, url: str, headers: Mapping[str, str], tokens: Tokens | None, seen: Seen
+) -> AsyncIterator[TransportStreams]:
+    """The two streams to a server. Raises `LoginNeeded`."""
+    client = await make_client(url, headers, seen, _Bearer(tokens) if tokens is not None else None)
+    if kind == "sse":
+
+        def ours(
+            headers: dict[str, str] | None = None,
+            timeout: httpx2.Timeout | None = None,
+            auth: httpx2.Auth | None = None,
+        ) -> httpx2.AsyncClient:
+            return client
+
+        async with sse_client(url, httpx_client_factory=ours) as streams:
+            yield streams
+    else:
+        async with (
+            client,
+            streamable_http_client(url, http_client=client, max_sse_event_size=LARGEST) as streams,
+        ):
+            try:
+                yield streams
+            finally:
+                # It is told that we leave; nobody waits for what it says to that.
+                client.timeout = httpx2.Timeout(_PARTING)

@@ -1,0 +1,92 @@
+"""Who logs in to which server, and the tokens that come of it."""
+
+import asyncio
+
+from holdfast.config.configuration import Configuration
+from holdfast.config.refresh import Refresher
+from holdfast.domain.errors import BadRequest
+from holdfast.domain.settings import McpSettings
+from holdfast.extensions.base import Ground
+from holdfast.extensions.mcp.server import McpServer, way_of
+from holdfast.extensions.mcp.tokens import Tokens
+from holdfast.providers.client import in_thread, post_form
+from holdfast.tasks import TaskOwner
+
+__all__ = ["Logins"]
+
+_LOGIN = "holdfast.extensions.mcp.login"
+
+
+class _Login:
+    """One that is under way, for all who wait for it."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        """Where somebody has to go; empty until it is known."""
+        self.task: asyncio.Task[None]
+
+
+class Logins:
+    """Those of one workspace; one at a time for each server."""
+
+    def __init__(self, ground: Ground, tasks: TaskOwner) -> None:
+        self._ground = ground
+        self._tasks = tasks
+        self._refresher = Refresher(ground.credentials)
+        self._under_way: dict[str, _Login] = {}
+
+    def tokens_for(self, url: str) -> Tokens:
+        return Tokens(self._ground.credentials, self._refresher, url, post_form)
+
+    def address(self, name: str) -> str:
+        login = self._under_way.get(name)
+        return login.address if login is not None else ""
+
+    async def log_in(self, server: McpServer) -> None:
+        """Ends when somebody has allowed it. Raises `LoginFailed`, `BadRequest`."""
+        if way_of(server.settings) == "stdio":
+            raise BadRequest(f"The MCP server {server.name} is a program of this machine: nobody logs in to it.")
+        login = self._under_way.get(server.name)
+        if login is None:
+            login = self._under_way[server.name] = _Login()
+            login.task = self._tasks.start(
+                self._work(server, login),
+                name=f"log in to {server.name}",
+                done=lambda task: self._over(server.name, task),
+            )
+        await asyncio.shield(login.task)
+
+    async def close(self) -> None:
+        """Waits for tokens that are being renewed: what they bring must not be lost."""
+        await self._refresher.close()
+
+    async def _work(self, server: McpServer, login: _Login) -> None:
+        way = await in_thread(_LOGIN)
+        settings = await asyncio.to_thread(_expanded, self._ground.configuration, server.name)
+
+        def show(address: str) -> None:
+            login.address = address
+
+        wanted = way.Wanted(
+            settings.url,
+            settings.headers,
+            settings.oauth_client_id,
+            settings.oauth_client_secret,
+            settings.oauth_callback_port,
+            way_of(settings) == "sse",
+        )
+        await way.log_in(wanted, self.tokens_for(settings.url), show)
+        server.wake()
+
+    def _over(self, name: str, task: "asyncio.Task[None]") -> None:
+        self._under_way.pop(name, None)
+        if not task.cancelled():
+            # Those who wait for it have it.
+            task.exception()
+
+
+def _expanded(configuration: Configuration, name: str) -> McpSettings:
+    settings, problems = configuration.mcp(name)
+    if problems:
+        raise BadRequest(str(problems[0]))
+    return settings

@@ -1,0 +1,83 @@
+"""What servers offered when they were last connected, kept on disk: a run that begins before they do knows their tools.
+
+It is a memory, not a truth: a call waits for the server, and what the server lists then counts.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.config.files import replace
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.settings import McpSettings
+from holdfast.extensions.mcp.shapes import ListName
+
+__all__ = ["Memory", "Remembered"]
+
+_LARGEST = 2 * 1024 * 1024
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """Of one server. `mark` is of its settings: with others it may be another server."""
+
+    mark: str
+    lists: dict[ListName, tuple[dict[str, Any], ...]]
+    instructions: str = ""
+
+
+class Memory:
+    """Of one workspace, in one file. What cannot be read or written is forgotten: nothing depends on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = str(folder / "mcp.json")
+        self._known = self._read()
+        self._is_dirty = False
+
+    def of(self, name: str, settings: McpSettings) -> Remembered | None:
+        known = self._known.get(name)
+        return known if known is not None and known.mark == _mark(settings) else None
+
+    def keep(
+        self,
+        name: str,
+        settings: McpSettings,
+        lists: Mapping[ListName, tuple[dict[str, Any], ...]],
+        instructions: str,
+    ) -> bool:
+        """Whether that is news, which has to be written."""
+        new = Remembered(_mark(settings), dict(lists), instructions)
+        if self._known.get(name) == new:
+            return False
+        self._known[name] = new
+        self._is_dirty = True
+        return True
+
+    async def write(self, names: Collection[str]) -> None:
+        """Of others than these nothing is kept."""
+        if self._is_dirty:
+            self._is_dirty = False
+            self._known = {name: known for name, known in self._known.items() if name in names}
+            data = msgspec.json.encode(self._known)
+            await asyncio.to_thread(self._store, data if len(data) <= _LARGEST else b"{}")
+
+    def _store(self, data: bytes) -> None:
+        with suppress(OSError, HoldfastError):
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            replace(self._path, data, mode=0o600)
+
+    def _read(self) -> dict[str, Remembered]:
+        try:
+            with open(self._path, "rb") as file:
+                return msgspec.json.decode(file.read(_LARGEST), type=dict[str, Remembered])
+        except (OSError, msgspec.DecodeError, RecursionError):
+            return {}
+
+
+def _mark(settings: McpSettings) -> str:
+    return hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:32]

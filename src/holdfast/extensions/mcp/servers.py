@@ -1,0 +1,309 @@
+"""All servers of one workspace: those that its settings name, each with its owner, a few of them starting at a time.
+
+Loaded when there is one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.domain.errors import BadRequest
+from holdfast.domain.events import Change, McpEvent
+from holdfast.domain.mcp import McpArgument, McpChange, McpContents, McpInfo, McpLogin, McpPrompt
+from holdfast.domain.settings import McpSettings
+from holdfast.domain.tools import Tool
+from holdfast.extensions.base import Ground
+from holdfast.extensions.mcp.calls import Calls
+from holdfast.extensions.mcp.contents import contents_of, prompt_text
+from holdfast.extensions.mcp.logins import Logins
+from holdfast.extensions.mcp.memory import Memory
+from holdfast.extensions.mcp.names import prompt_command
+from holdfast.extensions.mcp.patience import Patience
+from holdfast.extensions.mcp.server import McpServer, Shared
+from holdfast.extensions.mcp.shapes import ListName
+from holdfast.extensions.mcp.tools import ListResources, McpTool, ReadResource, specs_of
+from holdfast.extensions.mcp.troubles import CallFailed, Gone
+from holdfast.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from holdfast.extensions.mcp.wire import Connection
+
+__all__ = ["Memory", "Servers"]
+
+SETTLING = 30.0
+"""Seconds that a run which nobody attends waits at most for servers that nobody knows yet."""
+AT_ONCE = 3
+"""How many of them start at the same time."""
+_CLOSING = 2.0
+
+_log = logging.getLogger("holdfast.server")
+
+
+class Servers:
+    """The servers of a workspace."""
+
+    def __init__(self, ground: Ground, memory: Memory, pause: float) -> None:
+        self._ground = ground
+        self._memory = memory
+        self._pause = pause
+        self._hurry = asyncio.Event()
+        self._servers: dict[str, McpServer] = {}
+        self._owners: dict[str, asyncio.Task[None]] = {}
+        self._tasks = TaskOwner()
+        self._chores = TaskOwner()
+        self._patience = Patience()
+        self._calls = Calls(self._patience, self._look_after)
+        self._logins = Logins(ground, self._chores)
+        self._shared = Shared(self._logins.tokens_for, asyncio.Semaphore(AT_ONCE), self._patience, self._tell)
+        self._is_closed = False
+        self._tools: dict[str, tuple[object, tuple[McpTool, ...]]] = {}
+        self._own: tuple[Tool, ...] = ()
+
+    def tools(self) -> Sequence[Tool]:
+        servers = [server for server in self._servers.values() if not server.settings.disabled]
+        if not servers:
+            return ()
+        found: list[Tool] = [tool for server in servers for tool in self._tools_of(server)]
+        return (*sorted(found, key=lambda tool: tool.spec.name), *self._resource_tools())
+
+    async def close(self) -> None:
+        """Whatever a server does meanwhile: nothing of it is left."""
+        self._is_closed = True
+        self._patience.give_up()
+        self._chores.cancel_all()
+        await asyncio.gather(*(_end(owner) for owner in tuple(self._owners.values())))
+        self._tasks.cancel_all()
+        await self._tasks.drain()
+        await self._chores.drain()
+        await self._patience.drain()
+        await self._logins.close()
+
+    # The servers
+
+    def follow(self, wanted: Mapping[str, McpSettings]) -> None:
+        """Servers whose settings are as they were are left alone."""
+        if self._is_closed:
+            return
+        for name in tuple(self._servers):
+            if self._servers[name].settings != wanted.get(name):
+                del self._servers[name]
+                self._tools.pop(name, None)
+                if (owner := self._owners.get(name)) is not None:
+                    self._chores.start(_end(owner), name=f"close {name}")
+        for name, settings in wanted.items():
+            if name not in self._servers:
+                self._add(name, settings)
+
+    def _add(self, name: str, settings: McpSettings) -> None:
+        server = McpServer(name, settings, self._ground, self._shared)
+        self._servers[name] = server
+        if (known := self._memory.of(name, settings)) is not None:
+            server.remember(known)
+        if not settings.disabled:
+            before = self._owners.get(name)
+            owned = self._owned(server, before)
+            done = partial(self._retire, server)
+            self._owners[name] = self._tasks.start(owned, name=f"MCP server {name}", done=done)
+        self._tell(server, "state_changed")
+
+    async def _owned(self, server: McpServer, before: "asyncio.Task[None] | None") -> None:
+        """One after the other under the same name: both may want the same port."""
+        if before is not None:
+            await asyncio.wait({before})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pause):
+                await self._hurry.wait()
+        await server.own()
+
+    def _retire(self, server: McpServer, owner: "asyncio.Task[None]") -> None:
+        if self._owners.get(server.name) is owner:
+            del self._owners[server.name]
+        server.retire()
+        if not owner.cancelled() and (error := owner.exception()) is not None:
+            _log.error("MCP server %s was given up: %r", server.name, error)
+
+    def _tell(self, server: McpServer, change: McpChange) -> None:
+        if self._servers.get(server.name) is server and not self._is_closed:
+            notice = server.notice(change)
+            if change == "state_changed" and notice.state in ("error", "needs auth"):
+                _log.warning("MCP server %s: %s (%s)", server.name, notice.error, notice.state)
+            self._ground.publish(McpEvent(Change("updated", notice)))
+            if notice.state == "connected" or (notice.state in ("error", "needs auth") and not server.is_remembered):
+                # One that failed the first time has nothing to offer, and nobody waits for it the next time.
+                self._keep(server)
+
+    def _keep(self, server: McpServer) -> None:
+        if self._memory.keep(server.name, server.settings, server.lists, server.instructions):
+            self._chores.start(self._memory.write(tuple(self._servers)), name="remember what MCP servers offer")
+
+    def _tools_of(self, server: McpServer) -> tuple[McpTool, ...]:
+        """Made anew when the list is another."""
+        items = server.lists["tools"]
+        known = self._tools.get(server.name)
+        if known is None or known[0] is not items:
+            specs = specs_of(server)
+            made = tuple(
+                McpTool(server, item, specs[item["name"]], self._calls) for item in items if item["name"] in specs
+            )
+            known = self._tools[server.name] = (items, made)
+        return known[1]
+
+    def _resource_tools(self) -> tuple[Tool, ...]:
+        if not self._own:
+            self._own = (ListResources(self._servers.get), ReadResource(self._servers.get, self._read))
+        return self._own
+
+    # What clients ask
+
+    def notes(self) -> tuple[str, ...]:
+        """What servers want models to know. It stays while they are away: what a model was told is not told anew."""
+        said = [
+            f'<server name="{server.name}">\n{server.instructions.strip()}\n</server>'
+            for server in self._servers.values()
+            if not server.settings.disabled and server.instructions.strip()
+        ]
+        if not said:
+            return ()
+        head = "# MCP servers\n\nHow their authors want their tools to be used. They do not speak for the user."
+        return ("\n\n".join([head, "<mcp-instructions>", *said, "</mcp-instructions>"]),)
+
+    async def settled(self) -> None:
+        """Until every server is known, or has been tried once; and not too long."""
+        new = [server for server in self._servers.values() if not server.is_settled]
+        if new:
+            self._hurry.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLING):
+                    await asyncio.gather(*(server.settled() for server in new))
+
+    async def tried(self, name: str) -> None:
+        """Until it is known what this one offers. Raises `BadRequest`."""
+        server = self._known(name)
+        self._hurry.set()
+        await server.settled()
+
+    def states(self) -> dict[str, McpInfo]:
+        return {name: server.info() for name, server in sorted(self._servers.items())}
+
+    def prompts(self) -> tuple[McpPrompt, ...]:
+        return tuple(
+            _prompt(server.name, item) for server in self._servers.values() for item in server.lists["prompts"]
+        )
+
+    def log(self, name: str) -> str:
+        return self._known(name).log()
+
+    async def prompt(self, name: str, prompt: str, arguments: Mapping[str, str]) -> str:
+        """The text of a prompt. Raises `BadRequest`."""
+        server = self._known(name)
+        item = next((item for item in server.lists["prompts"] if item["name"] == prompt), None)
+        if item is None:
+            raise BadRequest(f"The MCP server {name} has no prompt called {prompt}.")
+        missing = [
+            argument.id
+            for argument in _prompt(name, item).arguments
+            if argument.required and not arguments.get(argument.id)
+        ]
+        if missing:
+            raise BadRequest(f"The prompt {prompt} needs: {', '.join(missing)}.")
+        result = await self._asked(server, lambda connection: connection.prompt(prompt, arguments))
+        return prompt_text(result)
+
+    async def resource(self, name: str, uri: str) -> tuple[McpContents, ...]:
+        """Raises `BadRequest`."""
+        server = self._known(name)
+        return contents_of(await self._asked(server, lambda connection: connection.read(uri)))
+
+    def look(self, name: str, what: ListName) -> None:
+        self._known(name).refresh(what)
+
+    def restart(self, name: str) -> None:
+        """As if its settings had changed."""
+        settings = self._known(name).settings
+        self.follow({key: server.settings for key, server in self._servers.items() if key != name})
+        self._add(name, settings)
+
+    async def _asked(
+        self, server: McpServer, ask: Callable[["Connection"], Coroutine[Any, Any, dict[str, Any]]]
+    ) -> dict[str, Any]:
+        try:
+            return await self._answer(server, ask)
+        except CallFailed as error:
+            raise BadRequest(str(error)) from None
+
+    async def _answer(
+        self, server: McpServer, ask: Callable[["Connection"], Coroutine[Any, Any, dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """Raises `CallFailed`."""
+        connection = await server.connection()
+        try:
+            return await self._patience.wait(ask(connection), server.seconds, name=f"ask {server.name}")
+        except TimeoutError:
+            self._look_after(server)
+            raise CallFailed(f"The MCP server {server.name} did not answer within {server.seconds:g} s.") from None
+        except Gone:
+            connection.end()
+            raise CallFailed(f"The MCP server {server.name} went away. Try again.") from None
+
+    def _look_after(self, server: McpServer) -> None:
+        """It may have stalled."""
+        if not self._is_closed:
+            self._chores.start(server.check(), name=f"whether {server.name} still answers")
+
+    async def _read(self, server: McpServer, uri: str) -> dict[str, Any]:
+        return await self._answer(server, lambda connection: connection.read(uri))
+
+    def _known(self, name: str) -> McpServer:
+        if (server := self._servers.get(name)) is None:
+            known = ", ".join(sorted(self._servers)) or "none"
+            raise BadRequest(f"There is no MCP server called {name}. There is: {known}.")
+        return server
+
+    # Logins
+
+    def waiting_logins(self) -> tuple[McpLogin, ...]:
+        return tuple(
+            McpLogin(server.name, server.url)
+            for server in self._servers.values()
+            if server.standing.state == "needs auth"
+        )
+
+    def login_url(self, name: str) -> str:
+        """Where somebody has to go; empty while nobody logs in."""
+        return self._logins.address(name)
+
+    async def log_in(self, name: str) -> None:
+        """Ends when somebody has allowed it. Raises `LoginFailed`, `BadRequest`."""
+        await self._logins.log_in(self._known(name))
+
+
+async def _end(owner: "asyncio.Task[None]") -> None:
+    """An owner that takes too long to leave in order leaves at once."""
+    for _ in range(2):
+        owner.cancel()
+        await asyncio.wait({owner}, timeout=_CLOSING)
+
+
+def _prompt(server: str, item: Mapping[str, Any]) -> McpPrompt:
+    arguments = tuple(
+        McpArgument(
+            str(given["name"]),
+            str(given.get("title") or given["name"]),
+            str(given.get("description") or ""),
+            given.get("required") is True,
+        )
+        for given in item.get("arguments") or ()
+        if isinstance(given, Mapping) and given.get("name")
+    )
+    name = str(item["name"])
+    return McpPrompt(
+        prompt_command(server, name),
+        name,
+        server,
+        str(item.get("title") or ""),
+        str(item.get("description") or ""),
+        arguments,
+    )

@@ -1,0 +1,175 @@
+"""A server that is a program: messages are lines on its pipes, and it lives under the guard.
+
+This module imports `mcp`, which takes long: it is imported in a thread, when a server is configured.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from holdfast.domain.errors import HoldfastError, ToolError
+from holdfast.extensions.mcp.shapes import Plan
+from holdfast.extensions.mcp.troubles import CannotBegin
+from holdfast.tasks import TaskOwner
+from holdfast.workspace.process_child import GuardedChild
+
+__all__ = ["How", "running"]
+
+How: TypeAlias = Callable[[], "asyncio.Future[str]"]
+"""How a program ended, when it has."""
+
+_CHUNK = 65_536
+LONGEST_LINE = 32 * 1024 * 1024
+MOST_UNREAD = 32 * 1024 * 1024
+"""Bytes that may wait for a program which does not read them."""
+LEAVING = 0.5
+"""Seconds a program has to go by itself, and again after it was asked to."""
+_BREATH = 0.02
+
+
+class _Stream:
+    """What both directions have in common for those who use them in a `with`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Pipes are closed with the program."""
+
+
+class Lines(_Stream):
+    """The messages of a program. They end when it does."""
+
+    def __init__(self, child: GuardedChild, plan: Plan) -> None:
+        self._child = child
+        self._said = plan.said
+        self._unread = bytearray()
+        self._seen = 0
+
+    def __aiter__(self) -> "Lines":
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        while True:
+            line = await self._line()
+            if line is None:
+                raise StopAsyncIteration
+            if (message := self._message(line)) is not None:
+                return message
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+    async def _line(self) -> bytes | None:
+        while (end := self._unread.find(b"\n", self._seen)) < 0:
+            self._seen = len(self._unread)
+            if self._seen > LONGEST_LINE:
+                self._said(b"[a line that has no end: no more is read]\n")
+                return None
+            piece = await self._child.stdout.read(_CHUNK)
+            if not piece:
+                return None
+            self._unread += piece
+        line = bytes(self._unread[:end])
+        del self._unread[: end + 1]
+        self._seen = 0
+        return line
+
+    def _message(self, line: bytes) -> SessionMessage | None:
+        """None for what is no message: programs print all kinds of things."""
+        if not line.strip():
+            return None
+        try:
+            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        except ValueError:
+            self._said(b"[stdout] " + line[:1_000] + b"\n")
+            return None
+
+
+class Mail(_Stream):
+    """Messages to a program. Sending never waits: one that does not read is cut off when too much lies there."""
+
+    def __init__(self, child: GuardedChild) -> None:
+        assert child.stdin is not None
+        self._stdin = child.stdin
+
+    async def send(self, item: SessionMessage, /) -> None:
+        if self._stdin.is_closing() or self._stdin.transport.get_write_buffer_size() > MOST_UNREAD:
+            raise anyio.BrokenResourceError
+        self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+
+@asynccontextmanager
+async def running(plan: Plan) -> AsyncIterator[tuple[Lines, Mail, How]]:
+    """The program with its two streams, and a way to learn why it ended. Nothing of it is left afterwards."""
+    try:
+        child = await plan.spawn(plan.command, plan.directory, plan.environment, has_input=True)
+    except (OSError, ValueError, HoldfastError) as error:
+        raise CannotBegin(str(error)) from error
+    tasks = TaskOwner()
+    listening = tasks.start(_listen(child, plan.said), name="what a server of tools prints")
+
+    def ended() -> "asyncio.Future[str]":
+        return tasks.start(_how(child), name="how a server of tools ended", done=_seen)
+
+    try:
+        yield Lines(child, plan), Mail(child), ended
+    finally:
+        try:
+            await _leave(child)
+        finally:
+            child.kill()
+            try:
+                # What it has said last belongs to it; who holds its pipes from outside does not.
+                await asyncio.wait({listening}, timeout=LEAVING)
+            finally:
+                tasks.cancel_all()
+            await tasks.drain()
+
+
+def _seen(task: "asyncio.Task[str]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def _how(child: GuardedChild) -> str:
+    """Raises `CannotBegin` if it never ran."""
+    try:
+        code = await child.wait()
+    except ToolError as error:
+        raise CannotBegin(str(error)) from error
+    return f"It ended with exit code {code}."
+
+
+async def _listen(child: GuardedChild, said: Callable[[bytes], None]) -> None:
+    """Whoever floods is read slowly."""
+    while piece := await child.stderr.read(_CHUNK):
+        said(piece)
+        if len(piece) == _CHUNK:
+            await asyncio.sleep(_BREATH)
+
+
+async def _leave(child: GuardedChild) -> None:
+    """As the protocol has it: its input ends, it is asked to go, it is killed."""
+    assert child.stdin is not None
+    child.stdin.close()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LEAVING):
+            with suppress(ToolError):
+                await child.wait()
+            return
+    await child.stop(LEAVING)

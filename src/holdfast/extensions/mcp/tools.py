@@ -1,0 +1,154 @@
+"""What servers offer to models: their tools, and two of our own for their resources."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.models import ToolSpec
+from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
+from holdfast.extensions.mcp.calls import Calls
+from holdfast.extensions.mcp.contents import contents_of, outcome_of, resource_text
+from holdfast.extensions.mcp.server import McpServer
+from holdfast.tools.base import BaseTool
+
+__all__ = ["ListResources", "McpTool", "ReadResource", "specs_of"]
+
+_LONGEST_ABOUT = 4_096
+_LARGEST_SCHEMA = 64 * 1024
+_MOST_SAID = 16 * 1024
+_MOST_LISTED = 200
+
+
+def specs_of(server: McpServer) -> dict[str, ToolSpec]:
+    """The tools of a server as models see them, by the name that the server knows."""
+    found: dict[str, ToolSpec] = {}
+    for item in server.lists["tools"]:
+        if (name := server.names.get(item["name"])) is not None:
+            about = str(item.get("description") or item.get("title") or f"{item['name']} of {server.name}")
+            found[item["name"]] = ToolSpec(name, about[:_LONGEST_ABOUT], _schema(item.get("inputSchema")))
+    return found
+
+
+def _schema(given: object) -> str:
+    """What every provider takes: an object with properties, and no choice of several. One that is too large to be sent
+    is left out.
+    """
+    schema: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
+    for unwelcome in ("$schema", "$id", "anyOf", "oneOf", "allOf"):
+        schema.pop(unwelcome, None)
+    schema["type"] = "object"
+    if not isinstance(schema.get("properties"), dict):
+        schema["properties"] = {}
+    text = json.dumps(schema, ensure_ascii=False)
+    return text if len(text) <= _LARGEST_SCHEMA else '{"type": "object", "properties": {}}'
+
+
+class McpTool:
+    """A tool of a server."""
+
+    def __init__(self, server: McpServer, item: Mapping[str, Any], spec: ToolSpec, calls: Calls) -> None:
+        self._server = server
+        self._name: str = item["name"]
+        self._spec = spec
+        self._calls = calls
+        hints = item.get("annotations")
+        self._only_reads = isinstance(hints, Mapping) and hints.get("readOnlyHint") is True
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self._spec
+
+    @property
+    def is_parallel(self) -> bool:
+        """What a server says of its tool decides nothing but this."""
+        return self._only_reads
+
+    async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        about = f"Call {self._name} of the MCP server {self._server.name}"
+        await context.permit(Permit(self._spec.name, "execute", context.workspace_path, about, arguments))
+        said = 0
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            nonlocal said
+            line = _progress(progress, total, message)
+            if said + len(line) <= _MOST_SAID:
+                said += len(line)
+                context.say(line)
+
+        result = await self._calls.call(self._server, self._name, arguments, tell)
+        return outcome_of(result, takes_media=context.takes_images)
+
+
+def _progress(progress: float, total: float | None, message: str | None) -> str:
+    share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+    return f"{share} {message}".strip() + "\n" if message else f"{share}\n"
+
+
+class ListArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mcp_name: Annotated[str, Meta(description="The name of the MCP server.")]
+
+
+class ReadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mcp_name: Annotated[str, Meta(description="The name of the MCP server.")]
+    uri: Annotated[str, Meta(description="The resource, as list_mcp_resources names it.")]
+
+
+Find = Callable[[str], McpServer | None]
+Read = Callable[[McpServer, str], Awaitable[dict[str, Any]]]
+
+
+def _found(find: Find, name: str) -> McpServer:
+    if (server := find(name)) is None:
+        raise ToolError(f"There is no MCP server called {name}.")
+    return server
+
+
+class ListResources(BaseTool[ListArguments]):
+    name = "list_mcp_resources"
+    arguments = ListArguments
+    is_parallel = True
+
+    def __init__(self, find: Find) -> None:
+        super().__init__()
+        self._find = find
+
+    async def act(self, context: ToolContext, arguments: ListArguments) -> ToolOutcome:
+        server = _found(self._find, arguments.mcp_name)
+        about = f"List the resources of the MCP server {server.name}"
+        params = {"mcp_name": server.name}
+        await context.permit(Permit(self.name, "list", context.workspace_path, about, params))
+        await server.connection()
+        items = server.lists["resources"]
+        lines = [_listed(item) for item in items[:_MOST_LISTED]]
+        if len(items) > _MOST_LISTED:
+            lines.append(f"… and {len(items) - _MOST_LISTED} more")
+        return ToolOutcome("\n".join(lines) or f"The MCP server {server.name} has no resources.")
+
+
+def _listed(item: Mapping[str, Any]) -> str:
+    about = " ".join(str(item.get("description") or item.get("title") or item.get("name") or "").split())[:200]
+    mime = f" ({item['mimeType']})" if item.get("mimeType") else ""
+    return f"{item['uri']}{mime} {about}".rstrip()
+
+
+class ReadResource(BaseTool[ReadArguments]):
+    name = "read_mcp_resource"
+    arguments = ReadArguments
+    is_parallel = True
+
+    def __init__(self, find: Find, read: Read) -> None:
+        super().__init__()
+        self._find = find
+        self._read = read
+
+    async def act(self, context: ToolContext, arguments: ReadArguments) -> ToolOutcome:
+        server = _found(self._find, arguments.mcp_name)
+        about = f"Read {arguments.uri} from the MCP server {server.name}"
+        params = {"mcp_name": server.name, "uri": arguments.uri}
+        await context.permit(Permit(self.name, "read", context.workspace_path, about, params))
+        contents = contents_of(await self._read(server, arguments.uri))
+        return resource_text(contents, takes_media=context.takes_images)

@@ -1,0 +1,96 @@
+"""Servers behind an address, over both transports; gone and back again."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from extensions.mcp.servers import add, everything, needs_node, results, stands
+from walks.hands import hands
+
+pytestmark = needs_node
+
+PATHS = {"http": ("streamableHttp", "/mcp"), "sse": ("sse", "/sse")}
+ECHO = ("mcp_all_echo", {"message": "hi"})
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def listening(kind: str, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The server that has everything, at a port."""
+    process = await asyncio.create_subprocess_exec(
+        *everything(PATHS[kind][0]), stderr=asyncio.subprocess.PIPE, env={**os.environ, "PORT": str(port)}
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(20):
+            while b"port" not in await process.stderr.readline():
+                pass
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("kind", PATHS)
+async def test_the_same_over_another_transport(kind: str) -> None:
+    port = free_port()
+    settings = {"type": kind, "url": f"http://127.0.0.1:{port}{PATHS[kind][1]}", "timeout": 30}
+    async with hands() as one:
+        async with listening(kind, port):
+            info = (await add(one, all=settings))["all"]
+            assert (info.state, info.prompt_count, info.type) == ("connected", 4, kind)
+            echoed, total = await results(one, ECHO, ("mcp_all_get-sum", {"a": 2, "b": 3}))
+            assert (echoed.content, total.content) == ("Echo: hi", "The sum of 2 and 3 is 5.")
+            session = await one.session()
+            long = ("mcp_all_trigger-long-running-operation", {"duration": 60, "steps": 60})
+            run = await one.ask(session, long)
+            await one.says(session, "1/60\n")
+            await one.client.cancel_run(one.workspace, run.run_id)
+            assert (await one.end(run)).cancelled
+            assert (await one.do(ECHO))[0].content == "Echo: hi"
+        (gone,) = await one.do(ECHO)
+        assert gone.is_error
+        assert "all" in gone.content
+        async with listening(kind, port):
+            (back,) = await one.do(ECHO)
+            assert back.content == "Echo: hi"
+
+
+async def test_a_server_that_has_forgotten_us_is_greeted_again() -> None:
+    """Restarted, it knows no session of ours. What it refused was not done: it is asked again."""
+    port = free_port()
+    async with hands() as one:
+        async with listening("http", port):
+            await add(one, all={"url": f"http://127.0.0.1:{port}/mcp"})
+            await one.do(ECHO)
+        async with listening("http", port):
+            (echoed,) = await one.do(ECHO)
+            assert echoed.content == "Echo: hi"
+            await stands(one, "all", "connected")
+
+
+async def test_a_stalled_server_behind_an_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.extensions.mcp.server.PING", 0.5)
+    port = free_port()
+    async with hands() as one, listening("http", port) as process:
+        await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30, "call_timeout": 2})
+        process.send_signal(signal.SIGSTOP)
+        (stalled,) = await one.do(ECHO)
+        assert stalled.is_error
+        assert "said nothing for 2 s" in stalled.content
+        await stands(one, "all", "error", "starting")
+        process.send_signal(signal.SIGCONT)
+        (echoed,) = await one.do(ECHO)
+        assert echoed.content == "Echo: hi"

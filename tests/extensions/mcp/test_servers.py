@@ -1,0 +1,167 @@
+"""Real servers, through the real server: what they offer, and what becomes of their answers."""
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from extensions.mcp.servers import (
+    EVERYTHING,
+    GIT,
+    TIME,
+    add,
+    dead,
+    filesystem,
+    living,
+    needs_node,
+    own,
+    results,
+    stands,
+    state,
+)
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.events import HelloEvent, McpEvent
+from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.models import ModelInfo
+from holdfast.providers.scripted import ScriptedModel
+from server.helpers import read_until
+from walks.hands import hands, script
+
+pytestmark = needs_node
+
+SEEING = ModelInfo("scripted", "seeing", supports_images=True, takes_media_in_results=True)
+
+
+async def test_git_and_time_and_files(tmp_path: Path) -> None:
+    async with hands() as one:
+        await (await asyncio.create_subprocess_exec("git", "init", "-q", str(one.project))).wait()
+        (one.project / "new.txt").write_text("hello")
+        found = await add(one, git=GIT, time={**TIME, "disabled_tools": ["convert_time"]}, files=filesystem(tmp_path))
+        assert {name: info.state for name, info in found.items()} == dict.fromkeys(found, "connected")
+        assert found["time"].tools == ("mcp_time_get_current_time",)
+        assert found["git"].tool_count > 5
+        large = "a long line of a large file\n" * 10_000
+        (tmp_path / "large.txt").write_text(large)
+        status, now, wrong, read, written = await results(
+            one,
+            ("mcp_git_git_status", {"repo_path": str(one.project)}),
+            ("mcp_time_get_current_time", {"timezone": "Asia/Tokyo"}),
+            ("mcp_time_get_current_time", {"timezone": "Nowhere"}),
+            ("mcp_files_read_text_file", {"path": str(one.project / "new.txt")}),
+            ("mcp_files_write_file", {"path": str(one.project / "made.txt"), "content": "by a server"}),
+        )
+        assert "new.txt" in status.content
+        assert json.loads(now.content)["timezone"] == "Asia/Tokyo"
+        assert json.loads(now.metadata)["structured_content"]["timezone"] == "Asia/Tokyo"
+        assert wrong.is_error
+        assert "Nowhere" in wrong.content
+        # The workspace is its root, whatever directory it was started for.
+        assert read.content == "hello"
+        assert not written.is_error
+        assert (one.project / "made.txt").read_text() == "by a server"
+        (one.project / "large.txt").write_text(large)
+        (cut,) = await one.do(("mcp_files_read_text_file", {"path": str(one.project / "large.txt")}))
+        assert "truncated" in cut.content
+        assert len(cut.content) < 70_000
+
+
+async def test_everything_a_server_may_offer() -> None:
+    model = ScriptedModel(script, info=SEEING)
+    async with hands(model=model) as one:
+        info = (await add(one, all=EVERYTHING))["all"]
+        assert (info.prompt_count, info.resource_count) == (4, 7)
+        image, structured, links, steps, roots, listed, document, nothing = await results(
+            one,
+            ("mcp_all_get-tiny-image", {}),
+            ("mcp_all_get-structured-content", {"location": "Chicago"}),
+            ("mcp_all_get-resource-links", {"count": 2}),
+            ("mcp_all_trigger-long-running-operation", {"duration": 0.2, "steps": 2}),
+            ("mcp_all_get-roots-list", {}),
+            ("list_mcp_resources", {"mcp_name": "all"}),
+            ("read_mcp_resource", {"mcp_name": "all", "uri": "demo://resource/static/document/features.md"}),
+            ("read_mcp_resource", {"mcp_name": "all", "uri": "demo://nothing"}),
+        )
+        assert image.mime_type == "image/png"
+        assert base64.b64decode(image.data).startswith(b"\x89PNG")
+        assert json.loads(structured.metadata)["structured_content"].keys() == {"temperature", "conditions", "humidity"}
+        assert links.content.count("[resource demo://") == 2
+        assert "completed" in steps.content
+        assert str(one.project) in roots.content
+        assert "demo://resource/static/document/features.md (text/markdown)" in listed.content
+        assert "# Everything Server" in document.content
+        assert nothing.is_error
+
+
+async def test_progress_is_seen_while_a_tool_works() -> None:
+    async with hands() as one:
+        await add(one, all=EVERYTHING)
+        session = await one.session()
+        run = await one.ask(session, ("mcp_all_trigger-long-running-operation", {"duration": 1, "steps": 5}))
+        await one.says(session, "1/5\n2/5\n")
+        await one.end(run)
+
+
+async def test_prompts_are_made_with_their_arguments() -> None:
+    async with hands() as one:
+        await add(one, all=EVERYTHING)
+        prompts = {prompt.id: prompt for prompt in await one.client.mcp_prompts(one.workspace)}
+        city, region = prompts["all:args-prompt"].arguments
+        assert (city.id, city.required, region.required) == ("city", True, False)
+        text = await one.client.mcp_get_prompt(one.workspace, "all", "args-prompt", {"city": "Oslo"})
+        assert text.prompt == "What's weather in Oslo?"
+        for server, prompt, arguments in (("none", "x", {}), ("all", "x", {}), ("all", "args-prompt", {"state": "x"})):
+            with pytest.raises(ServerProblem) as refused:
+                await one.client.mcp_get_prompt(one.workspace, server, prompt, arguments)
+            assert refused.value.status == 400
+        (document,) = await one.client.mcp_read_resource(
+            one.workspace, "all", "demo://resource/static/document/features.md"
+        )
+        assert document.text.startswith("# Everything")
+        assert document.mime_type == "text/markdown"
+
+
+async def test_lists_that_change_are_read_again_and_told() -> None:
+    """Tools that appear later are there at the next step; what has not changed is not told."""
+    async with hands() as one:
+        await add(one, all=EVERYTHING)
+        uri = "demo://resource/session/note.txt.gz"
+        async with one.client.events(one.workspace, since=0) as events:
+            await read_until(events, lambda item: isinstance(item.event, HelloEvent))
+            before = (await state(one, "all")).resource_count
+            arguments = {"name": "note.txt.gz", "data": "data:text/plain,hello", "outputType": "resourceLink"}
+            (made,) = await one.do(("mcp_all_gzip-file-as-resource", arguments))
+            assert uri in made.content
+            await one.client.mcp_refresh_resources(one.workspace, "all")
+            seen = await read_until(
+                events,
+                lambda item: (
+                    isinstance(item.event, McpEvent) and item.event.payload.payload.type == "resources_list_changed"
+                ),
+            )
+        notice = seen[-1].event
+        assert isinstance(notice, McpEvent)
+        assert notice.payload.payload.resource_count == before + 1
+        assert msgspec.to_builtins(notice)["payload"]["payload"]["state"] == "connected"
+
+
+async def test_settings_start_change_and_stop_servers(tmp_path: Path) -> None:
+    async with hands() as one:
+        await add(one, time=own(TIME, tmp_path))
+        first = living(tmp_path)
+        assert len(first) == 1
+        await one.client.config_set(one.workspace, "mcp.time.enabled_tools", ["convert_time"], scope=1)
+        await stands(one, "time", "connected", but=lambda info: info.tool_count == 1)
+        assert living(tmp_path) != first
+        await one.client.mcp_restart(one.workspace, "time")
+        await stands(one, "time", "connected")
+        await one.client.config_set(one.workspace, "mcp.time.disabled", True, scope=1)
+        await stands(one, "time", "disabled")
+        (gone,) = await one.do(("mcp_time_convert_time", {}))
+        assert "There is no tool called" in gone.content
+        await dead(tmp_path)
+        await one.client.config_remove(one.workspace, "mcp.time", scope=1)
+        assert await one.client.mcp_states(one.workspace) == {}
+        assert await one.client.mcp_states(WorkspaceId("unknown")) == {}

@@ -1,0 +1,216 @@
+"""Servers as part of a workspace: who starts them, who waits for them, what models are told, what is left of them."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from extensions.mcp.office import office
+from extensions.mcp.servers import (
+    EVERYTHING,
+    TIME,
+    add,
+    dead,
+    filesystem,
+    living,
+    needs_node,
+    own,
+    stands,
+    state,
+    wrapped,
+)
+from holdfast.domain.mcp import McpInfo
+from holdfast.protocol.bodies import AgentMessage
+from holdfast.testing.model_server import Asked
+from holdfast.testing.wires.script import Ask, Reply, Say
+from server.helpers import end_of, place, read_until
+from walks.hands import hands, until
+from walks.stage import Stage, asks, staged
+
+pytestmark = needs_node
+
+NOW = ("mcp_time_get_current_time", {"timezone": "UTC"})
+
+
+async def test_a_tool_of_a_server_asks_like_any_other() -> None:
+    """With its name, its server and its arguments; and a rule that was saved counts."""
+    async with hands(yolo=False) as one:
+        await add(one, time=TIME, all=EVERYTHING)
+        session = await one.session()
+        run = await one.ask(session, NOW)
+        (ask,) = await one.permissions()
+        assert (ask.tool_name, ask.action, ask.path) == ("mcp_time_get_current_time", "execute", str(one.project))
+        assert ask.params == {"timezone": "UTC"}
+        assert "get_current_time of the MCP server time" in ask.description
+        assert await one.grant(ask, "allow_always")
+        await one.end(run)
+        (allowed,) = await one.do(NOW)
+        assert not allowed.is_error
+        run = await one.ask(session, ("mcp_all_echo", {"message": "x"}))
+        (ask,) = await one.permissions()
+        assert await one.grant(ask, "deny", "not now")
+        await one.end(run)
+        denied = (await one.results(session))[-1]
+        assert denied.is_error
+        assert "not now" in denied.content
+        resource = {"mcp_name": "all", "uri": "demo://resource/static/document/features.md"}
+        run = await one.ask(session, ("read_mcp_resource", resource))
+        (ask,) = await one.permissions()
+        assert (ask.action, ask.params) == ("read", resource)
+        await one.client.cancel_run(one.workspace, run.run_id)
+        assert (await one.end(run)).cancelled
+
+
+async def test_what_servers_want_models_to_know_is_told() -> None:
+    async with office() as there, hands() as one:
+        there.access.add("k")
+        await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
+        await one.do()
+        system = one.model.requests[-1].system
+        assert "<mcp-instructions>" in system
+        assert "Be polite to the office." in system
+        assert '<server name="office">' in system
+
+
+async def test_only_a_run_that_nobody_attends_waits_for_servers(tmp_path: Path) -> None:
+    """The first prompt of a script has all tools; a person begins with what is there."""
+    (tmp_path / "go").touch()
+    slow = f'while [ ! -e {tmp_path}/ready ]; do sleep 0.05; done; exec "$@"'
+    async with hands() as one:
+        server = {**TIME, "command": "sh", "args": ["-c", slow, "sh", TIME["command"], *TIME["args"]]}
+        await one.client.config_set(one.workspace, "mcp.time", server, scope=1)
+        attended = await one.do(NOW)
+        assert "There is no tool called" in attended[0].content
+        session = await one.session()
+        message = AgentMessage(session, json.dumps([NOW]), interactive=False)
+        async with one.client.events(one.workspace, since=0) as events:
+            run = await one.client.send_prompt(one.workspace, message)
+            (tmp_path / "ready").touch()
+            await read_until(events, end_of(run.run_id))
+        (result,) = await one.results(session)
+        assert not result.is_error
+
+
+async def test_what_a_server_offers_is_known_before_it_has_started(tmp_path: Path) -> None:
+    """Nobody waits for one that was here before; its first call does. Other settings, and it is another server."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    slow = f'while [ ! -e {gate} ]; do sleep 0.05; done; exec "$@"'
+    server = wrapped(slow, TIME)
+    async with place() as where:
+        async with hands(where) as one:
+            await add(one, time=server)
+            await until((where.data / "workspaces" / one.workspace / "mcp.json").exists)
+        gate.unlink()
+        async with hands(where) as again:
+            session = await again.session()
+            message = AgentMessage(session, json.dumps([NOW]), interactive=False)
+            run = await again.client.send_prompt(again.workspace, message)
+            await until(lambda: again.model.requests)
+            assert any(tool.name == "mcp_time_get_current_time" for tool in again.model.requests[0].tools)
+            assert (await state(again, "time")).state == "starting"
+            gate.touch()
+            await again.end(run)
+            (result,) = await again.results(session)
+            assert not result.is_error
+            gate.unlink()
+            await again.client.config_set(again.workspace, "mcp.time.timeout", 5, scope=1)
+            assert (await state(again, "time")).tool_count == 0
+            gate.touch()
+            (where.data / "workspaces" / again.workspace / "mcp.json").write_text("{ broken")
+        async with hands(where) as last:
+            await stands(last, "time", "connected")
+
+
+async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -> None:
+    code = (
+        "import sys, asyncio\n"
+        "from pathlib import Path\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from walks.hands import hands\n"
+        "async def main():\n"
+        "    async with hands() as one:\n"
+        "        await one.do(('bash', {'command': 'true', 'description': 'x'}))\n"
+        "        await one.client.mcp_states(one.workspace)\n"
+        "        await one.client.doctor(one.workspace, 'mcp servers')\n"
+        "    print([name for name in sys.modules if name.split('.')[0] in ('mcp', 'mcp_types', 'starlette')])\n"
+        "asyncio.run(main())\n"
+    )
+    tests = Path(__file__).parents[2]
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, str(tests), stdout=asyncio.subprocess.PIPE, cwd=tmp_path
+    )
+    out, _ = await child.communicate()
+    assert out.decode().strip().splitlines()[-1] == "[]"
+
+
+async def settled(stage: Stage) -> dict[str, McpInfo]:
+    listed = json.loads(await stage.say("mcp", "list", "--json"))
+    return {item["name"]: McpInfo(item["name"], item["state"], "", item.get("error", "")) for item in listed}
+
+
+async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -> None:
+    """By hash: a change takes it back. Both of the files that may name them."""
+    async with staged() as stage:
+        server = own(TIME, tmp_path)
+        (stage.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": server}}))
+        (stage.project / "holdfast.toml").write_text(f'[mcp.ours]\ntimeout = 60\ncommand = "{server["command"]}"\n')
+        here = await stage.opened()
+        assert await here.client.mcp_states(here.id) == {}
+        shown = await stage.call("mcp")
+        assert shown.out.count("not trusted") == 2
+        assert "holdfast trust" in shown.err
+        await here.asked("hello")
+        assert living(tmp_path) == []
+        await stage.say("trust", "--yes")
+        assert {name: info.state for name, info in (await settled(stage)).items()} == {
+            "ours": "connected",
+            "theirs": "connected",
+        }
+        assert len(living(tmp_path)) == 2
+        (stage.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": {"command": "sh"}}}))
+        assert {info.state for info in (await settled(stage)).values()} == {"not trusted"}
+        await dead(tmp_path)
+
+
+async def test_r4_a_killed_server_leaves_no_server_of_tools(tmp_path: Path) -> None:
+    """And the first run of a script has the tools of a server that has just been started."""
+    async with staged() as stage:
+        server = own(TIME, tmp_path)
+        stage.write(
+            f"[mcp.time]\ntimeout = 60\ncommand = {json.dumps(server['command'])}\n"
+            f"[mcp.files]\ntimeout = 60\ncommand = 'node'\nargs = {json.dumps(filesystem(tmp_path)['args'])}\n"
+        )
+        pid = await stage.serve_again()
+        here = await stage.opened()
+        await here.asked("hello")
+        assert "mcp_time_convert_time" in json.dumps(asks(stage.provider)[-1].json["tools"])
+        assert len(living(tmp_path)) == 2
+        os.kill(pid, signal.SIGKILL)
+        await dead(tmp_path)
+
+
+async def test_r12_a_server_gets_no_key_of_a_model_unasked() -> None:
+    """What its settings name it gets; what models are asked with it does not."""
+
+    def script(asked: Asked) -> Reply:
+        begins = "tools" in asked.json and '"role": "tool"' not in json.dumps(asked.json)
+        return Reply((Ask("1", "mcp_all_get-env", ("{}",)) if begins else Say(("done",)),))
+
+    async with staged(script) as stage:
+        stage.environment["A_WALKING_KEY"] = "k-walking-1234567"
+        stage.environment["ANOTHER"] = "seen-by-all"
+        stage.write()
+        settings = stage.settings.read_text().replace("a-walking-key", "$A_WALKING_KEY")
+        given = f"[mcp.all]\ntimeout = 60\ncommand = 'node'\nargs = {json.dumps(EVERYTHING['args'])}\n"
+        allowed = "[permissions]\nallow = ['mcp_all_get-env']\n"
+        stage.settings.write_text(settings + given + allowed + '[mcp.all.env]\nOWN = "for-$ANOTHER"\n')
+        await stage.serve_again()
+        here = await stage.opened()
+        await here.asked("go")
+        told = json.dumps(asks(stage.provider)[-1].json["messages"])
+        assert "seen-by-all" in told
+        assert "for-seen-by-all" in told
+        assert "k-walking-1234567" not in told
