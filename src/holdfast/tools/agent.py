@@ -1,28 +1,74 @@
-"""Send a helper to look something up."""
+"""Send a helper to look something up, or one of the agents that people have described to do its work."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.domain.errors import ToolError
+from holdfast.domain.models import ToolSpec
 from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 
 __all__ = ["Agent", "AgentArguments"]
+
+_LONGEST_LIST = 8_000
 
 
 class AgentArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`prompt`: the task, with everything the helper needs to know."""
 
     prompt: str
+    agent: Annotated[str, Meta(description="The agent to send. Without one, a helper that only looks.")] = ""
 
 
 class Agent(BaseTool[AgentArguments]):
-    """The helper works in a session of its own, which screens show below this call."""
+    """The helper works in a session of its own, which screens show below this call.
+
+    `offered` are the agents there are now: their names, and when to send them.
+    """
 
     name = "agent"
     is_parallel = True
     arguments = AgentArguments
 
+    def __init__(self, offered: Callable[[], Sequence[tuple[str, str]]] = tuple) -> None:
+        super().__init__()
+        self._offered = offered
+        self._told: Sequence[tuple[str, str]] = ()
+        self._telling = self._spec
+
+    @property
+    def spec(self) -> ToolSpec:
+        offered = self._offered()
+        if offered != self._told:
+            description = self._spec.description + _listed(offered)
+            self._told, self._telling = offered, msgspec.structs.replace(self._spec, description=description)
+        return self._telling
+
     async def act(self, context: ToolContext, arguments: AgentArguments) -> ToolOutcome:
         if not arguments.prompt.strip():
             raise ToolError("The prompt is empty: say what the helper shall find out.")
-        return ToolOutcome(await context.send(Errand(arguments.prompt, "New Agent Session")))
+        wanted = arguments.agent.strip().removeprefix("@")
+        if not wanted:
+            return ToolOutcome(await context.send(Errand(arguments.prompt, "New Agent Session")))
+        names = [name for name, _ in self._offered()]
+        name = next((name for name in names if name.lower() == wanted.lower()), None)
+        if name is None:
+            known = f"There is: {', '.join(names)}." if names else "There are none."
+            raise ToolError(f"There is no agent called {wanted}. {known}")
+        return ToolOutcome(await context.send(Errand(arguments.prompt, name, f"agent:{name}")))
+
+
+def _listed(agents: Sequence[tuple[str, str]]) -> str:
+    """What a model is told about the agents it may send. Where there are too many, only their names."""
+    if not agents:
+        return ""
+    lines = ["", "", "With `agent` you send one of these, which has its own instructions, tools and model:"]
+    room = _LONGEST_LIST
+    for name, description in agents:
+        line = f"- {name}: {' '.join(description.split())}"
+        lines.append(line if len(line) <= room else f"- {name}")
+        room = max(0, room - len(lines[-1]))
+    return "\n".join(lines)

@@ -61,11 +61,14 @@ class WebFetch(BaseTool[WebFetchArguments]):
         self._web = web or Web()
 
     async def act(self, context: ToolContext, arguments: WebFetchArguments) -> ToolOutcome:
+        async def consent(target: Target) -> None:
+            if target.note:
+                raise PermissionDenied(f"{target.host} is {target.note}: helpers may not go there.", stops_turn=False)
+            params: dict[str, object] = {"url": target.url}
+            what = f"Fetch {target.url}."
+            # The errand was agreed to; what rules forbid to fetch is forbidden to helpers too.
+            await context.permit(Permit("fetch", "fetch", context.workspace_path, what, params, is_agreed=True))
+
         target = checked(arguments.url)
-        await _only_the_open_internet(target)
-        return await read_page(self._web, target, _only_the_open_internet, context.environment, _SECONDS)
-
-
-async def _only_the_open_internet(target: Target) -> None:
-    if target.note:
-        raise PermissionDenied(f"{target.host} is {target.note}: helpers may not go there.", stops_turn=False)
+        await consent(target)
+        return await read_page(self._web, target, consent, context.environment, _SECONDS)

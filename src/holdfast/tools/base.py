@@ -1,5 +1,6 @@
 """What every tool here has in common: a name, a description beside the code, typed arguments."""
 
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -46,7 +47,9 @@ class BaseTool(ABC, Generic[A]):
 
     def __init__(self) -> None:
         file = f"{self.document or self.name}.md"
-        description = Path(__file__).with_name(file).read_text("utf-8").strip()
+        # Beside the class that has the name: another may only add something to it.
+        named = next(kind for kind in type(self).__mro__ if "name" in vars(kind))
+        description = Path(inspect.getfile(named)).with_name(file).read_text("utf-8").strip()
         self._schema = _schema(self.arguments)
         self._spec = ToolSpec(self.name, description, json.dumps(self._schema))
 

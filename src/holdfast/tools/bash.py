@@ -116,7 +116,7 @@ class _Call:
     def outcome(self, running: Running, end: TreeEnd) -> ToolOutcome:
         if end.error:
             raise ToolError(end.error)
-        text = output_text(running.stdout.shown(), running.stderr.shown(), end.code, _remark(end))
+        text = output_text(running.stdout.shown(), running.stderr.shown(), end.code, _remark(running, end))
         return ToolOutcome(f"{text}\n\n<cwd>{self._cwd}</cwd>" if text else "no output", self._metadata(text))
 
     def background(self, job: Job) -> ToolOutcome:
@@ -153,7 +153,11 @@ def output_text(stdout: str, stderr: str, code: int | None, remark: str = "") ->
     return "\n".join(part for part in parts if part)
 
 
-def _remark(end: TreeEnd) -> str:
+def _remark(running: Running, end: TreeEnd) -> str:
+    return "\n".join(filter(None, (_ending(end), running.remark)))
+
+
+def _ending(end: TreeEnd) -> str:
     if end.left:
         numbers = ", ".join(map(str, end.left))
         return f"[These processes run as another user and could not be stopped: {numbers}.]"

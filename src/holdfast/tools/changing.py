@@ -6,7 +6,8 @@ A cancel before the new content is in place leaves the file as it was; after tha
 import asyncio
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,10 +20,30 @@ from holdfast.workspace.drafts import Draft
 from holdfast.workspace.files import Place, digest_of, locate, look, read
 from holdfast.workspace.text import Form, decoded
 
-__all__ = ["Current", "change", "current", "place_of"]
+__all__ = [
+    "MOST_BYTES",
+    "Current",
+    "Planned",
+    "Remark",
+    "as_it_is",
+    "change",
+    "current",
+    "no_remark",
+    "place_of",
+    "planned",
+    "put",
+    "record_new",
+]
 
 MOST_BYTES = 20 * 1024 * 1024
 _MOST_IN_METADATA = 200_000
+
+Remark: TypeAlias = Callable[[str], Awaitable[str]]
+"""What somebody has to say about a file, by its real path; empty if nothing."""
+
+
+async def no_remark(_: str) -> str:
+    return ""
 
 
 class Current(msgspec.Struct, frozen=True):
@@ -34,28 +55,54 @@ class Current(msgspec.Struct, frozen=True):
     status: os.stat_result | None = None
 
 
+class Planned(msgspec.Struct, frozen=True):
+    """A change that may be made: the file as it is, and what it is to be."""
+
+    now: Current
+    text: str
+    data: bytes
+    difference: diffs.Diff
+    before: str
+    after: str
+
+
 async def place_of(context: ToolContext, given: str) -> Place:
     return await asyncio.to_thread(locate, context.workspace_path, given, context.environment.get("HOME", ""))
 
 
 async def current(context: ToolContext, given: str) -> Current:
     """The file that is to be changed. Raises `ToolError` if the model does not know what is in it."""
+    now, is_known = await as_it_is(context, given)
+    if is_known is None:
+        raise ToolError(f"{now.place.name} exists and was not read in this session. Use view first.")
+    if not is_known:
+        raise ToolError(f"{now.place.name} has changed since it was read. Use view again.")
+    return now
+
+
+async def as_it_is(context: ToolContext, given: str) -> tuple[Current, bool | None]:
+    """A file, and whether the model knows what is in it; None if it was never read."""
     place = await place_of(context, given)
     if await asyncio.to_thread(look, place) is None:
-        return Current(place)
+        return Current(place), True
     mark = await context.read_mark(place.path)
     seen = await asyncio.to_thread(read, place, MOST_BYTES)
     text, form = decoded(seen.data, place.name)
+    now = Current(place, text, form, seen.status)
     if mark is None:
-        raise ToolError(f"{place.name} exists and was not read in this session. Use view first.")
-    is_known = mark.digest == seen.digest if mark.digest else seen.status.st_mtime_ns // 1_000_000 <= mark.read_at
-    if not is_known:
-        raise ToolError(f"{place.name} has changed since it was read. Use view again.")
-    return Current(place, text, form, seen.status)
+        return now, None
+    return now, mark.digest == seen.digest if mark.digest else seen.status.st_mtime_ns // 1_000_000 <= mark.read_at
 
 
 async def change(context: ToolContext, tool: str, now: Current, text: str) -> tuple[diffs.Diff, str, str]:
     """Ask, then put `text` in place of what is there. Answers the difference, and both texts for a screen."""
+    plan = await planned(context, tool, now, text)
+    await put(context, plan)
+    return plan.difference, plan.before, plan.after
+
+
+async def planned(context: ToolContext, tool: str, now: Current, text: str) -> Planned:
+    """Ask whether `text` may take the place of what is there."""
     place, old = now.place, now.text or ""
     name = place.given
     data = now.form.encoded(text)
@@ -66,8 +113,17 @@ async def change(context: ToolContext, tool: str, now: Current, text: str) -> tu
     verb = "Create" if now.text is None else "Change"
     params = {"file_path": place.path, "old_content": before, "new_content": after}
     await context.permit(Permit(tool, "write", place.path, f"{verb} file {place.path}", params))
+    return Planned(now, text, data, difference, before, after)
+
+
+async def put(context: ToolContext, plan: Planned, *, part: int = 0, is_known: bool = True) -> None:
+    """Make a change that was allowed. `part` numbers the files of a call that changes several; a file that the model
+    does not know does not count as read because of it.
+    """
+    now, place, data = plan.now, plan.now.place, plan.data
+    version = functools.partial(_version, context, place, part)
     # The old state is on record before it is gone.
-    await context.record(AddFile(_version(context, now, old, "outside", is_missing=now.text is None)))
+    await context.record(AddFile(version(now.text or "", "outside", is_missing=now.text is None)))
     draft = Draft(place, now.status)
     try:
         await asyncio.to_thread(functools.partial(_prepare, draft, data))
@@ -75,11 +131,18 @@ async def change(context: ToolContext, tool: str, now: Current, text: str) -> tu
         draft.put()
     finally:
         draft.give_up()
-    await context.record(
-        AddFile(_version(context, now, text, "tool")),
-        MarkRead(ReadMark(context.session_id, place.path, context.now_ms(), digest_of(data))),
-    )
-    return difference, before, after
+    mark = MarkRead(ReadMark(context.session_id, place.path, context.now_ms(), digest_of(data)))
+    await context.record(AddFile(version(plan.text, "tool")), *([mark] if is_known else []))
+
+
+async def record_new(context: ToolContext, place: Place, data: bytes) -> None:
+    """A file was made that the model has not seen. Only texts have a history."""
+    try:
+        text, _ = decoded(data, place.name)
+    except ToolError:
+        return
+    before = _version(context, place, 0, "", "outside", is_missing=True)
+    await context.record(AddFile(before), AddFile(_version(context, place, 0, text, "tool")))
 
 
 def _prepare(draft: Draft, data: bytes) -> None:
@@ -89,13 +152,13 @@ def _prepare(draft: Draft, data: bytes) -> None:
 
 
 def _version(
-    context: ToolContext, now: Current, content: str, origin: Origin, *, is_missing: bool = False
+    context: ToolContext, place: Place, part: int, content: str, origin: Origin, *, is_missing: bool = False
 ) -> FileVersion:
     seconds = context.now_ms() // 1000
     return FileVersion(
-        id=f"{context.message_id}-{context.tool_call_id}-{origin}",
+        id=f"{context.message_id}-{context.tool_call_id}-{origin}{f'-{part}' if part else ''}",
         session_id=context.session_id,
-        path=now.place.path,
+        path=place.path,
         content=content,
         version=0,
         created_at=seconds,

@@ -11,7 +11,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
-from holdfast.tools.changing import place_of
+from holdfast.tools.changing import MOST_BYTES, place_of, record_new
 from holdfast.tools.fetch import permit_web, whole_seconds, without_clock
 from holdfast.workspace.drafts import Draft
 from holdfast.workspace.files import Place, look
@@ -57,25 +57,29 @@ class Download(BaseTool[DownloadArguments]):
             async with deadline, self._web.get(target, consent, context.environment) as answer:
                 if answer.status != 200:
                     raise ToolError(f"{target.host} answered with status {answer.status}; nothing was saved.")
-                await self._save(context, place, draft, answer)
+                begin = await self._save(context, place, draft, answer)
             # Nothing waits between the last piece and this: a cancel has come before, or it comes too late.
             draft.put()
         except TimeoutError:
             raise ToolError(f"The download took longer than {seconds} s and was given up.") from None
         finally:
             draft.give_up()
+        if draft.size == len(begin):
+            await record_new(context, place, begin)
         kind = answer.content_type or "an unknown type"
         return ToolOutcome(f"Saved {draft.size:,} bytes ({kind}) from {answer.url} as {place.name}.")
 
-    async def _save(self, context: ToolContext, place: Place, draft: Draft, answer: Answer) -> None:
+    async def _save(self, context: ToolContext, place: Place, draft: Draft, answer: Answer) -> bytes:
+        """Answers what the file begins with: all of it, if it is not too large for the history."""
         most = self._most()
         if answer.length is not None and answer.length > most:
             raise ToolError(f"The file has {answer.length:,} bytes; at most {most:,} are saved.")
         await asyncio.to_thread(draft.open)
-        buffer = bytearray()
+        buffer, begin = bytearray(), bytearray()
         told, size = time.monotonic(), 0
         async for piece in answer.pieces():
             buffer += piece
+            begin += piece[: MOST_BYTES - len(begin)]
             size += len(piece)
             if size > most:
                 raise ToolError(f"The file is larger than {most:,} bytes and was not saved as {place.name}.")
@@ -87,3 +91,4 @@ class Download(BaseTool[DownloadArguments]):
                 context.say(f"{size:,} of {answer.length:,} bytes\n" if answer.length else f"{size:,} bytes\n")
         await asyncio.to_thread(draft.add, bytes(buffer))
         await asyncio.to_thread(draft.finish)
+        return bytes(begin)

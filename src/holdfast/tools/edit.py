@@ -10,7 +10,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.changing import Current, change, current, place_of
+from holdfast.tools.changing import Current, Remark, change, current, no_remark, place_of
 from holdfast.workspace.edits import Edited, replaced
 from holdfast.workspace.files import look
 
@@ -30,6 +30,10 @@ class Edit(BaseTool[EditArguments]):
     name = "edit"
     arguments = EditArguments
 
+    def __init__(self, remark: Remark = no_remark) -> None:
+        super().__init__()
+        self._remark = remark
+
     async def act(self, context: ToolContext, arguments: EditArguments) -> ToolOutcome:
         now = await current_or_new(context, arguments.file_path, makes=not arguments.old_string)
         if now.text is None:
@@ -47,6 +51,7 @@ class Edit(BaseTool[EditArguments]):
         lines = [f"{what} {now.place.name} ({difference.additions} lines added, {difference.removals} removed)."]
         if edited.note:
             lines += [edited.note, difference.text[:_MOST_SHOWN]]
+        lines += filter(None, [await self._remark(now.place.path)])
         return ToolOutcome("\n".join(lines), told)
 
 

@@ -55,7 +55,7 @@ async def read_page(
     seconds: int,
     form: Format = "markdown",
 ) -> ToolOutcome:
-    """A page, in time. `consent` is asked where a redirect leads to this machine or a private network."""
+    """A page, in time. `consent` is asked where a redirect leads."""
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline, web.get(target, without_clock(deadline, consent), environment) as answer:
@@ -77,7 +77,8 @@ def permit_web(
         where = f" This is {target.note}, not the open internet." if target.note else ""
         verb = "Download" if action == "download" else "Fetch"
         shown = {**params, "url": target.url}
-        await context.permit(Permit(tool, action, path, f"{verb} {target.url}.{where}", shown))
+        what = f"{verb} {target.url}.{where}"
+        await context.permit(Permit(tool, action, path, what, shown, is_agreed=target.is_agreed))
 
     return ask
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.changing import change
+from holdfast.tools.changing import Remark, change, no_remark
 from holdfast.tools.edit import current_or_new
 from holdfast.workspace.edits import replaced
 
@@ -38,6 +38,10 @@ class Multiedit(BaseTool[MultieditArguments]):
     name = "multiedit"
     arguments = MultieditArguments
 
+    def __init__(self, remark: Remark = no_remark) -> None:
+        super().__init__()
+        self._remark = remark
+
     async def act(self, context: ToolContext, arguments: MultieditArguments) -> ToolOutcome:
         first, *others = arguments.edits
         now = await current_or_new(context, arguments.file_path, makes=not first.old_string)
@@ -59,7 +63,8 @@ class Multiedit(BaseTool[MultieditArguments]):
         )
         total = f"Made {applied} of {len(arguments.edits)} edits in {now.place.name}"
         counts = f"({difference.additions} lines added, {difference.removals} removed)."
-        return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_listed(failed)]), told)
+        remarks = filter(None, [await self._remark(now.place.path)])
+        return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_listed(failed), *remarks]), told)
 
 
 def _apply(text: str, edits: Sequence[EditPiece], first: int) -> tuple[str, list[str], list[_Failed]]:

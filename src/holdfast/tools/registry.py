@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Tool
+from holdfast.tools.changing import Remark, no_remark
 from holdfast.tools.download import Download
 from holdfast.tools.edit import Edit
 from holdfast.tools.fetch import Fetch
@@ -17,7 +18,7 @@ from holdfast.tools.logs import Logs
 from holdfast.tools.ls import Ls
 from holdfast.tools.multiedit import Multiedit
 from holdfast.tools.todos import Known, Todos
-from holdfast.tools.view import View
+from holdfast.tools.view import NamedSkill, View
 from holdfast.tools.write import Write
 from holdfast.workspace.children import Spawn, spawn
 from holdfast.workspace.search import Searcher
@@ -37,11 +38,16 @@ class ToolNeeds(msgspec.Struct, frozen=True):
     """Names of tools that a user does not want."""
     readable: Callable[[], Sequence[str]] = tuple
     """Directories outside of the workspace that may be read without asking: those of skills."""
+    skill_at: Callable[[str], NamedSkill | None] = lambda _: None
+    """The skill whose file stands at a real path."""
     known_todos: Known | None = None
     facts: Facts | None = None
     log_file: Callable[[], Path | None] = lambda: None
     download_limit: int = 512 * 1024 * 1024
     web: Web = msgspec.field(default_factory=Web)
+    on_view: Remark = no_remark
+    on_change: Remark = no_remark
+    """What is to be added to the result when a file was read, or changed."""
     more: Sequence[Tool] = ()
     """Tools that are made elsewhere: those that run commands, ask people, or start agents."""
 
@@ -54,17 +60,17 @@ class BuiltinTools:
         searcher = Searcher(needs.spawn)
         tools: list[Tool] = [
             Download(needs.web, lambda: needs.download_limit),
-            Edit(),
+            Edit(needs.on_change),
             Fetch(needs.web),
             Glob(searcher, needs.settings),
             Grep(searcher, needs.settings),
             Info(needs.facts),
             Logs(needs.log_file),
             Ls(needs.settings),
-            Multiedit(),
+            Multiedit(needs.on_change),
             Todos(needs.known_todos),
-            View(needs.readable),
-            Write(),
+            View(needs.readable, needs.on_view, needs.skill_at),
+            Write(needs.on_change),
             *needs.more,
         ]
         self._disabled = needs.disabled
@@ -78,7 +84,7 @@ class BuiltinTools:
 class SomeTools:
     """Of these only the ones with these names, and a few more."""
 
-    def __init__(self, tools: BuiltinTools, names: frozenset[str], *more: Tool) -> None:
+    def __init__(self, tools: "BuiltinTools | AllTools", names: frozenset[str], *more: Tool) -> None:
         self._tools = tools
         self._names = names
         self._more = more

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import os
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -14,13 +14,14 @@ from holdfast.domain.files import ReadMark
 from holdfast.domain.ledger import MarkRead
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.changing import place_of
+from holdfast.tools.changing import Remark, no_remark, place_of
 from holdfast.workspace.files import Place, opened, read, too_large
 from holdfast.workspace.paths import is_within
 from holdfast.workspace.text import decoded
 
-__all__ = ["View", "ViewArguments"]
+__all__ = ["NamedSkill", "View", "ViewArguments"]
 
+_LINES = 200
 _MOST_BYTES = 200 * 1024
 _LONGEST_LINE = 2_000
 _WHOLE = 20 * 1024 * 1024
@@ -38,7 +39,7 @@ _PICTURES = {
 class ViewArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
     offset: Annotated[int, Meta(description="How many lines to skip.")] = 0
-    limit: Annotated[int, Meta(description="How many lines to show.")] = 200
+    limit: Annotated[int, Meta(description="How many lines to show.")] = _LINES
 
 
 class _Section(msgspec.Struct, frozen=True):
@@ -48,6 +49,16 @@ class _Section(msgspec.Struct, frozen=True):
     digest: str
 
 
+class NamedSkill(Protocol):
+    """Instructions that a model reads: shown as what they are, and whole."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+
 class View(BaseTool[ViewArguments]):
     """`readable`: real paths of directories elsewhere that may be read without asking, such as those of skills."""
 
@@ -55,9 +66,16 @@ class View(BaseTool[ViewArguments]):
     arguments = ViewArguments
     is_parallel = True
 
-    def __init__(self, readable: Callable[[], Sequence[str]] = tuple) -> None:
+    def __init__(
+        self,
+        readable: Callable[[], Sequence[str]] = tuple,
+        remark: Remark = no_remark,
+        skill_at: Callable[[str], NamedSkill | None] = lambda _: None,
+    ) -> None:
         super().__init__()
+        self._skill_at = skill_at
         self._readable = readable
+        self._remark = remark
 
     async def act(self, context: ToolContext, arguments: ViewArguments) -> ToolOutcome:
         place = await place_of(context, arguments.file_path)
@@ -69,20 +87,28 @@ class View(BaseTool[ViewArguments]):
         suffix = os.path.splitext(place.path)[1].lower()
         if suffix in _PICTURES:
             return await self._picture(context, place, *_PICTURES[suffix])
+        skill = self._skill_at(place.path)
+        if skill is not None and limit == _LINES:
+            # Half of its instructions would be worse than none.
+            limit = _WHOLE
         section = await asyncio.to_thread(_section, place, skip, limit)
         await context.record(
             MarkRead(ReadMark(context.session_id, place.path, context.now_ms(), digest=section.digest))
         )
         shown = [_cut(line) for line in section.lines]
         size = sum(len(line.encode()) + 1 for line in shown)
-        if size > _MOST_BYTES:
+        if size > _MOST_BYTES and skill is None:
             raise ToolError(
                 f"These {len(shown)} lines of {place.name} have {size:,} bytes; at most {_MOST_BYTES:,} are shown."
                 " Ask for fewer with limit, or find the place with grep first."
             )
         numbered = [f"{number:>6}|{line}" for number, line in enumerate(shown, skip + 1)]
-        content = "\n".join(["<file>", *numbered, *_note(section, skip), "</file>"])
-        return ToolOutcome(content, metadata(file_path=place.path, content="\n".join(section.lines)))
+        remarks = filter(None, [await self._remark(place.path)])
+        content = "\n".join(["<file>", *numbered, *_note(section, skip), "</file>", *remarks])
+        shows = {"file_path": place.path, "content": "\n".join(section.lines)}
+        if skill is not None:
+            shows |= {"resource_type": "skill", "resource_name": skill.name, "resource_description": skill.description}
+        return ToolOutcome(content, metadata(**shows))
 
     async def _picture(self, context: ToolContext, place: Place, mime_type: str, magic: bytes) -> ToolOutcome:
         if not context.takes_images:

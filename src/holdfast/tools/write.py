@@ -8,7 +8,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.changing import change, current
+from holdfast.tools.changing import Remark, change, current, no_remark
 from holdfast.workspace.text import line_end, with_line_end
 
 __all__ = ["Write", "WriteArguments"]
@@ -23,6 +23,10 @@ class Write(BaseTool[WriteArguments]):
     name = "write"
     arguments = WriteArguments
 
+    def __init__(self, remark: Remark = no_remark) -> None:
+        super().__init__()
+        self._remark = remark
+
     async def act(self, context: ToolContext, arguments: WriteArguments) -> ToolOutcome:
         now = await current(context, arguments.file_path)
         content, note = arguments.content, ""
@@ -33,6 +37,5 @@ class Write(BaseTool[WriteArguments]):
             raise ToolError(f"{arguments.file_path} has this content already; nothing was written.")
         difference, _, _ = await change(context, self.name, now, content)
         told = metadata(diff=difference.text, additions=difference.additions, removals=difference.removals)
-        return ToolOutcome(
-            f"Wrote {now.place.name} ({difference.additions} lines added, {difference.removals} removed).{note}", told
-        )
+        done = f"Wrote {now.place.name} ({difference.additions} lines added, {difference.removals} removed).{note}"
+        return ToolOutcome("\n".join(filter(None, [done, await self._remark(now.place.path)])), told)

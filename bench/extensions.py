@@ -1,0 +1,120 @@
+"""What it costs to have ten MCP servers and three language servers: nothing, until they are used, and nothing idle."""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from statistics import median
+
+from bench.figures import Figure, Goal, ratio_of_medians
+from bench.outside import Crowd, Speaker, served
+
+__all__ = ["measure"]
+
+TIMES = 7
+_IDLE = 3.0
+_ENDINGS = ("one", "two", "three")
+
+_LANGUAGE_SERVER = """
+import json, sys
+read, write = sys.stdin.buffer, sys.stdout.buffer
+while head := read.readline():
+    read.readline()
+    said = json.loads(read.read(int(head.split(b":")[1])))
+    if "id" in said:
+        body = json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": {"capabilities": {}}}).encode()
+        write.write(b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
+        write.flush()
+"""
+_MCP_SERVER = """
+import json, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    if "id" in said:
+        version = said.get("params", {}).get("protocolVersion", "")
+        server = {"name": "small", "version": "1"}
+        result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server, "tools": []}
+        print(json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result}), flush=True)
+"""
+
+
+def _furnish(root: Path) -> None:
+    """The settings of somebody who has many servers."""
+    settings = root / ".config/crush/crush.json"
+    settings.parent.mkdir(parents=True)
+    mcp = {f"m{number}": {"command": sys.executable, "args": ["-c", _MCP_SERVER]} for number in range(10)}
+    lsp = {
+        ending: {"command": sys.executable, "args": ["-c", _LANGUAGE_SERVER], "filetypes": [ending]}
+        for ending in _ENDINGS
+    }
+    settings.write_text(json.dumps({"mcp": mcp, "lsp": lsp}))
+    for ending in _ENDINGS:
+        (root / "project" / f"file.{ending}").write_text("x\n")
+
+
+def _leave(_: Path) -> None:
+    """The settings of somebody who has none."""
+
+
+def _answered(*, prepare: bool) -> float:
+    with served(prepare=_furnish if prepare else _leave) as server:
+        return server.answer("/v1/health") * 1e3
+
+
+def _first_turn(*, prepare: bool) -> float:
+    with served(prepare=_furnish if prepare else _leave) as server:
+        server.answer("/v1/version")
+        speaker = Speaker(server)
+        session, crowd = speaker.session(), Crowd([speaker.stream()])
+        speaker.post(session, "words=20", interactive=True)
+        crowd.until_ends(1)
+        done = time.perf_counter() - server.began
+        crowd.close()
+        speaker.close()
+        return done * 1e3
+
+
+def _idle(*, prepare: bool) -> float:
+    """Milliseconds of processor time in a second in which nothing happens."""
+    with served(prepare=_furnish if prepare else _leave) as server:
+        server.answer("/v1/version")
+        speaker = Speaker(server)
+        session, crowd = speaker.session(), Crowd([speaker.stream()])
+        for ending in _ENDINGS if prepare else ():
+            speaker.post(session, f'tool=view {{"file_path": "file.{ending}"}}')
+            crowd.until_ends(1)
+        _until_ready(speaker, *((len(_ENDINGS), 10) if prepare else (0, 0)))
+        _pause(1.0)
+        before = server.processor()
+        _pause(_IDLE)
+        spent = server.processor() - before
+        crowd.close()
+        speaker.close()
+        return spent / _IDLE * 1e3
+
+
+def _until_ready(speaker: Speaker, languages: int, tools: int) -> None:
+    """Stopped or idle ones cost nothing anyway."""
+    wanted = (("lsps", 2, languages), ("mcp/states", "connected", tools))
+    while not all(
+        sum(info["state"] == state for info in speaker.look(what).values()) == n for what, state, n in wanted
+    ):
+        _pause(0.05)
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def measure() -> list[Figure]:
+    """Each with and without, in turns."""
+    answers = [(_answered(prepare=True), _answered(prepare=False)) for _ in range(TIMES)]
+    turns = [(_first_turn(prepare=True), _first_turn(prepare=False)) for _ in range(TIMES)]
+    idle = median(_idle(prepare=True) for _ in range(2))
+    beside = "without any of them"
+    return [
+        ratio_of_medians("13 servers: to first answer", "ms", answers, beside, Goal(1.1, is_ratio=True)),
+        ratio_of_medians("13 servers: to first turn done", "ms", turns, beside, Goal(1.15, is_ratio=True)),
+        Figure("13 servers: idle", idle, "ms/s", None, "", Goal(2)),
+    ]

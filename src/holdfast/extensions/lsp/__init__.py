@@ -1,0 +1,1 @@
+"""Language servers: what compilers and checkers know of the code that a model reads and changes."""

@@ -1,0 +1,103 @@
+"""What language servers find wrong: kept by file, counted, and told in words. Pure.
+
+A server tells of files by itself, or answers when it is asked; what it told and what it answered are kept apart, since
+neither takes back the other.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.extensions.lsp.shapes import Diagnostic
+
+__all__ = ["Finding", "Findings", "counted", "listed", "told"]
+
+_MOST_FILES = 2_000
+_MOST_OF_A_FILE = 500
+_MOST_SHOWN = 10
+_LONGEST = 500
+_WORDS = {1: "error", 2: "warning", 3: "information", 4: "hint"}
+_PLURALS = (("errors", 1), ("warnings", 2), ("others", 3))
+
+
+class Findings:
+    """Of one server. Bounded: a server that finds everything wrong is believed up to a point."""
+
+    def __init__(self) -> None:
+        self._pushed: dict[str, tuple[Diagnostic, ...]] = {}
+        self._pulled: dict[str, tuple[Diagnostic, ...]] = {}
+        self.count = 0
+
+    def put(self, way: Literal["pushed", "pulled"], uri: str, found: Sequence[Diagnostic]) -> None:
+        store = self._pushed if way == "pushed" else self._pulled
+        self.count -= len(store.pop(uri, ()))
+        if found and len(store) < _MOST_FILES:
+            store[uri] = tuple(found[:_MOST_OF_A_FILE])
+            self.count += len(store[uri])
+
+    def forget(self, uri: str) -> None:
+        """The file is gone."""
+        self.put("pushed", uri, ())
+        self.put("pulled", uri, ())
+
+    def clear(self) -> None:
+        self._pushed.clear()
+        self._pulled.clear()
+        self.count = 0
+
+    def of(self, uri: str) -> tuple[Diagnostic, ...]:
+        return tuple(dict.fromkeys((*self._pushed.get(uri, ()), *self._pulled.get(uri, ()))))
+
+    def all(self) -> dict[str, tuple[Diagnostic, ...]]:
+        return {uri: self.of(uri) for uri in (*self._pushed, *(self._pulled.keys() - self._pushed.keys()))}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing, as a model is told: the file as one says it, line and column from 1."""
+
+    file: str
+    line: int
+    column: int
+    severity: int
+    message: str
+    source: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}"
+        return f"{_WORDS[self.severity]} {place} {self.message} [{self.source}]"
+
+
+def told(file: str, server: str, found: Iterable[tuple[Diagnostic, int]]) -> list[Finding]:
+    """Of one file and one server; beside each diagnostic its column, in code points from 0."""
+    findings: list[Finding] = []
+    for item, column in found:
+        message = " ".join(item.message.split())
+        message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
+        source = " ".join(dict.fromkeys(str(word) for word in (item.source or server, item.code) if word is not None))
+        severity = item.severity if item.severity in _WORDS else 1
+        findings.append(Finding(file, item.range.start.line + 1, column + 1, severity or 1, message, source))
+    return findings
+
+
+def counted(findings: Sequence[Finding]) -> str:
+    """`2 errors, 1 warning`; nothing for nothing."""
+    numbers = [(word, sum(_class(item) == kind for item in findings)) for word, kind in _PLURALS]
+    return ", ".join(f"{number} {word if number != 1 else word[:-1]}" for word, number in numbers if number)
+
+
+def listed(blocks: Mapping[str, Sequence[Finding]]) -> str:
+    """Each block in its tag, the worst first, ten at most; then the counts. Nothing if there is nothing."""
+    lines: list[str] = []
+    for tag, findings in blocks.items():
+        if findings:
+            ordered = sorted(findings, key=lambda item: (item.severity, item.file, item.line, item.column))
+            more = len(ordered) - _MOST_SHOWN
+            rest = [f"({more} more)"] if more > 0 else []
+            lines += [f"<{tag}>", *map(str, ordered[:_MOST_SHOWN]), *rest, f"</{tag}>"]
+    counts = [f"{tag.partition('_')[0]}: {counted(findings)}" for tag, findings in blocks.items() if findings]
+    return "\n".join([*lines, *([f"({'; '.join(counts)})"] if counts else [])])
+
+
+def _class(finding: Finding) -> int:
+    return min(finding.severity, 3)

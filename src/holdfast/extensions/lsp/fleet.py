@@ -1,0 +1,249 @@
+"""All language servers of a workspace: which is for which file, and what they say together."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.events import Change, LspEvent
+from holdfast.domain.languages import LspInfo, LspNotice, LspState
+from holdfast.extensions.base import Ground
+from holdfast.extensions.lsp import states
+from holdfast.extensions.lsp.findings import Finding, listed, told
+from holdfast.extensions.lsp.logs import Trace
+from holdfast.extensions.lsp.matching import Match, matches_for, prepared, surveyed
+from holdfast.extensions.lsp.plans import Plan, Ready, Site, Unready
+from holdfast.extensions.lsp.positions import Text
+from holdfast.extensions.lsp.server import LanguageServer, Shop
+from holdfast.extensions.lsp.settling import AT_A_GLANCE, Times
+from holdfast.extensions.lsp.shapes import path_of
+from holdfast.extensions.lsp.waiting import Wait
+from holdfast.extensions.lsp.watching import Look, changes, looked
+from holdfast.tasks import TaskOwner
+from holdfast.workspace.files import locate, read
+from holdfast.workspace.paths import is_within, shown
+from holdfast.workspace.process_child import GuardedChild
+from holdfast.workspace.text import decoded
+
+__all__ = ["Fleet"]
+
+_LARGEST = 2 << 20
+_KNOWN_FOR = 30.0
+"""How long it is believed that a program is there, or is not."""
+_MOST_KNOWN = 1_000
+
+
+class Fleet:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self.root = os.path.realpath(ground.path)
+        self._shop = Shop(self._prepare, self._spawn, self.read, self._say, self._trace)
+        self._servers: dict[str, LanguageServer] = {}
+        self._known: dict[tuple[str, str], tuple[float, tuple[Match, ...]]] = {}
+        self._traces: dict[str, Trace] = {}
+        self._seen: Look | None = None
+        self._tasks = TaskOwner()
+        self._site = Site(self.root, is_trusted=False, environment={})
+        self._plans: tuple[Plan, ...] = ()
+        self._is_closed = False
+        self.refresh()
+
+    # Settings
+
+    def refresh(self) -> None:
+        """The settings, or the trust in the project, may have become others: servers for which they have go."""
+        site, plans = surveyed(self._ground)
+        self._known.clear()
+        by_name = {plan.name: plan for plan in plans}
+        gone: set[str] = set()
+        for name, server in list(self._servers.items()):
+            if by_name.get(name) != server.plan or site.is_trusted != self._site.is_trusted:
+                server.retire()
+                gone.add(name)
+                self._tasks.start(self._servers.pop(name).close(), name=f"close {name}")
+        self._site, self._plans = site, plans
+        for plan in plans:
+            if plan.is_named and plan.name not in self._servers:
+                added = self._add(plan, self.root)
+                if plan.name in gone:
+                    added.announce()
+
+    def _add(self, plan: Plan, root: str) -> LanguageServer:
+        server = self._servers[plan.name] = LanguageServer(plan, root, self._shop)
+        if plan.is_disabled:
+            server.happens(states.Forbidden("", is_disabled=True))
+        return server
+
+    @property
+    def ground(self) -> Ground:
+        return self._ground
+
+    def infos(self) -> dict[str, LspInfo]:
+        return {name: server.info() for name, server in sorted(self._servers.items())}
+
+    def get(self, name: str) -> LanguageServer | None:
+        return self._servers.get(name)
+
+    @property
+    def servers(self) -> Sequence[LanguageServer]:
+        return tuple(self._servers.values())
+
+    # Which for which
+
+    async def servers_for(self, path: str) -> list[LanguageServer]:
+        """Those for a file, by its real path; they are wanted from now on. None for what lies outside."""
+        if self._is_closed or not is_within(self.root, path):
+            return []
+        found: list[LanguageServer] = []
+        for match in await self._matches(path):
+            server = self._servers.get(match.plan.name) or self._add(match.plan, match.root)
+            if match.why_not:
+                server.happens(states.Forbidden(match.why_not))
+                continue
+            server.root = match.root
+            server.want(path)
+            found.append(server)
+        if found and self._seen is None:
+            self._seen = await asyncio.to_thread(looked, self.root)
+        return found
+
+    def knows(self, path: str) -> bool:
+        """Whether any server could be for such a file."""
+        return any(plan.fits(path) for plan in self._plans if not plan.is_disabled)
+
+    async def _matches(self, path: str) -> tuple[Match, ...]:
+        folder, name = os.path.split(path)
+        ending = name.rpartition(".")[2] if "." in name else name
+        now = asyncio.get_running_loop().time()
+        if (known := self._known.get((folder, ending))) is not None and now - known[0] < _KNOWN_FOR:
+            return known[1]
+        found = await asyncio.to_thread(matches_for, path, self._plans, self._site)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[folder, ending] = (now, found)
+        return found
+
+    async def read(self, path: str) -> str | None:
+        """The text of a file, if it is one that servers could want."""
+        try:
+            seen = await asyncio.to_thread(lambda: read(locate(self.root, path), _LARGEST))
+            return decoded(seen.data, path)[0]
+        except ToolError:
+            return None
+
+    # What is wrong
+
+    async def ask_about(self, path: str, times: Times) -> dict[LanguageServer, bool]:
+        """Tell the servers of a file, and wait as long as `times` says; which of them have answered."""
+        begun = asyncio.get_running_loop().time()
+        servers = await self.servers_for(path)
+        text = await self.read(path) if servers else None
+        if text is None:
+            return {}
+        if times is not AT_A_GLANCE:
+            await self.catch_up()
+        answered = await asyncio.gather(*(Wait(server, path, text, begun, times).over() for server in servers))
+        return dict(zip(servers, answered, strict=True))
+
+    async def catch_up(self) -> None:
+        """Tell of what has changed on the disk since the last look."""
+        talks = [server.talk for server in self._servers.values() if server.talk is not None]
+        if not talks:
+            return
+        opened = {path for talk in talks for path in talk.documents.open}
+        before, self._seen = self._seen, await asyncio.to_thread(looked, self.root, opened)
+        found = changes(before, self._seen) if before is not None else []
+        for talk in talks:
+            talk.tell_of_files(found)
+        for change in found:
+            if change.path in opened and change.kind != 3 and (text := await self.read(change.path)) is not None:
+                for talk in talks:
+                    if change.path in talk.documents.open:
+                        talk.documents.sync(change.path, text)
+
+    def findings(self, path: str) -> tuple[list[Finding], list[Finding]]:
+        """What is wrong with a file, and with all the others."""
+        here: list[Finding] = []
+        elsewhere: list[Finding] = []
+        for server in self._servers.values():
+            if server.talk is None:
+                continue
+            encoding = server.talk.capabilities.position_encoding
+            for uri, found in server.talk.findings.all().items():
+                place = path_of(uri)
+                if not is_within(self.root, place):
+                    continue
+                document = server.talk.documents.open.get(place)
+                text = Text(document.text, encoding) if document is not None else None
+                starts = [item.range.start for item in found]
+                columns = [text.column(start) if text is not None else start.character for start in starts]
+                into = here if place == path else elsewhere
+                into += told(shown(self.root, place), server.name, zip(found, columns, strict=True))
+        return here, elsewhere
+
+    def report(self, path: str, answered: Mapping[LanguageServer, bool], *, is_brief: bool) -> str:
+        """What there is to say of a file, and who has not said it yet. Brief: hints, and the warnings of other files,
+        are left out.
+        """
+        here, elsewhere = self.findings(path)
+        if is_brief:
+            here = [item for item in here if item.severity <= 2]
+            elsewhere = [item for item in elsewhere if item.severity == 1]
+        text = listed({"file_diagnostics": here, "project_diagnostics": elsewhere})
+        silent = [server.name for server, has in answered.items() if not has and server.standing.is_there]
+        if silent:
+            verb = "has" if len(silent) == 1 else "have"
+            text += f"\n({', '.join(silent)} {verb} not answered yet: lsp_diagnostics looks again.)"
+        return text.strip()
+
+    # For servers
+
+    async def _prepare(self, plan: Plan, root: str) -> Ready | Unready:
+        return await asyncio.to_thread(prepared, plan, root, self._site, self._ground.configuration)
+
+    async def _spawn(self, ready: Ready, root: str) -> GuardedChild:
+        return await self._ground.spawn(ready.argv, root, ready.environment, has_input=True)
+
+    def _say(self, notice: LspNotice) -> None:
+        self._ground.publish(LspEvent(Change("updated", notice)))
+
+    def _trace(self, name: str) -> Callable[[str, str], None] | None:
+        if not self._ground.configuration.settings.options.debug_lsp:
+            return None
+        if name not in self._traces:
+            self._traces[name] = Trace(self.log_of(name))
+        return self._traces[name].write
+
+    def log_of(self, name: str) -> Path:
+        return self._ground.data_dir / "lsp" / f"{name.replace('/', '_')}.log"
+
+    # The end
+
+    def stop(self) -> None:
+        """All rest, until a file is touched again."""
+        for server in self._servers.values():
+            server.happens(states.Stop())
+
+    def restart(self, name: str = "") -> list[str]:
+        """One, or all that were ever started. Their names; raises `ToolError` if there is no such server."""
+        if name and name not in self._servers:
+            known = ", ".join(sorted(self._servers)) or "none"
+            raise ToolError(f"There is no language server {name}. There is: {known}.")
+        rests = (LspState.UNSTARTED, LspState.DISABLED)
+        chosen = [server for server in self._servers.values() if server.name == name or not name]
+        chosen = [server for server in chosen if name or server.standing.state not in rests]
+        for server in chosen:
+            opened = list(server.talk.documents.open) if server.talk is not None else []
+            server.silences = 0
+            server.happens(states.Restart())
+            for path in opened[-8:]:
+                server.want(path)
+        return [server.name for server in chosen]
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+        await self._tasks.drain()
+        for trace in self._traces.values():
+            trace.close()

@@ -1,0 +1,197 @@
+"""Where a name is: found as text first, then asked of the server that knows the language."""
+
+import asyncio
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.tools import ToolContext
+from holdfast.extensions.lsp.fleet import Fleet
+from holdfast.extensions.lsp.peer import Refused
+from holdfast.extensions.lsp.positions import Text
+from holdfast.extensions.lsp.shapes import Capabilities, DocumentSymbol, Link, Location, Position, path_of, uri_of
+from holdfast.extensions.lsp.talk import ANSWER, Talk
+from holdfast.tools.grep import search_environment, searched
+from holdfast.workspace.paths import is_within, shown
+from holdfast.workspace.search import GrepAsk, Match, Search, Searcher
+
+__all__ = ["Locator", "Spot", "Symbol", "places", "symbols_of"]
+
+_MOST_TRIED = 8
+_SEARCH = 5.0
+_DEFINING = (
+    r"(?:\b(?:def|class|func|fn|function|struct|enum|trait|interface|type|const|let|var|val|module|mod|namespace|impl"
+    r"|record|object|protocol|macro|sub|proc|union)\s+(?:\([^)]*\)\s*)?|^\s*|\s[*&]?)$"
+)
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """A place that a server can be asked about."""
+
+    talk: Talk
+    path: str
+    position: Position
+
+
+class Symbol(msgspec.Struct, frozen=True):
+    """A name in a file, with those it stands in."""
+
+    path: tuple[str, ...]
+    kind: int
+    detail: str
+    start: Position
+    """Of the name."""
+    first: int
+    last: int
+    """The lines of all that belongs to it."""
+
+
+class Locator:
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._searcher = Searcher(fleet.ground.spawn)
+
+    async def talks(self, path: str, can: Callable[[Capabilities], object]) -> list[Talk]:
+        """The servers of a file that can do this, with the file opened. Raises `ToolError` if there is none."""
+        servers = await self._fleet.servers_for(path)
+        text = await self._fleet.read(path) if servers else None
+        name = shown(self._fleet.root, path)
+        if text is None:
+            raise ToolError(f"There is no language server for {name}. Use grep and view instead.")
+        ready = await asyncio.gather(*(server.until_ready(ANSWER) for server in servers), return_exceptions=True)
+        talks = [talk for talk in ready if isinstance(talk, Talk)]
+        if not talks:
+            raise next(item for item in ready if isinstance(item, BaseException))
+        await self._fleet.catch_up()
+        for talk in talks:
+            talk.documents.sync(path, text)
+        able = [talk for talk in talks if can(talk.capabilities) not in (None, False)]
+        if not able:
+            names = ", ".join(talk.plan.name for talk in talks)
+            raise ToolError(f"{names} cannot do that for {name}. Use grep and view instead.")
+        return able
+
+    async def spots(
+        self, context: ToolContext, tool: str, symbol: str, given: str, can: Callable[[Capabilities], object]
+    ) -> list[Spot]:
+        """Places where the symbol stands, the likeliest first. Raises `ToolError` if there is none to ask about."""
+        *around, name = re.split(r"::|[.#]", symbol.strip().removesuffix("()"))
+        if not name:
+            raise ToolError("The symbol is empty: give the name of a function, class or variable.")
+        place, _ = await searched(context, tool, given or ".", {"symbol": symbol})
+        where = Search(place.root, place.path, search_environment(context), _SEARCH, most=400)
+        word = r"\b" if name[0].isalnum() or name[0] == "_" else ""
+        found = await self._searcher.grep(where, GrepAsk(f"{word}{re.escape(name)}\\b"))
+        matches = [
+            msgspec.structs.replace(item, path=posixpath.join(where.folder, item.path)) for item in found.matches
+        ]
+        matches = [item for item in matches if self._fleet.knows(item.path)]
+        if not matches:
+            raise ToolError(f"{name} was not found in {place.name}, in files that a language server is for. Use grep.")
+        if around and (exact := await self._named((*around, name), matches, can)):
+            return exact
+        return await self._asked(_likeliest(matches), can)
+
+    async def _named(
+        self, wanted: tuple[str, ...], matches: Sequence[Match], can: Callable[[Capabilities], object]
+    ) -> list[Spot]:
+        """By the names around it, as the server sees them."""
+        for path in list(dict.fromkeys(match.path for match in matches))[:_MOST_TRIED]:
+            for talk in await self._able(path, can):
+                if talk.capabilities.document_symbol_provider in (None, False):
+                    continue
+                for symbol in await symbols_of(talk, path):
+                    if symbol.path[-len(wanted) :] == wanted:
+                        return [Spot(talk, path, symbol.start)]
+        return []
+
+    async def _asked(self, matches: Sequence[Match], can: Callable[[Capabilities], object]) -> list[Spot]:
+        spots: list[Spot] = []
+        trouble: ToolError | None = None
+        for match in matches[:_MOST_TRIED]:
+            try:
+                talks = await self.talks(match.path, can)
+            except ToolError as error:
+                trouble = trouble or error
+                continue
+            for talk in talks:
+                text = Text(talk.documents.open[match.path].text, talk.capabilities.position_encoding)
+                spots.append(Spot(talk, match.path, text.position(match.line - 1, match.column - 1)))
+        if not spots and trouble is not None:
+            raise trouble
+        return spots
+
+    async def _able(self, path: str, can: Callable[[Capabilities], object]) -> list[Talk]:
+        try:
+            return await self.talks(path, can)
+        except ToolError:
+            return []
+
+    async def told(self, talk: Talk, locations: Sequence[Location]) -> list[str]:
+        """Each place with its line, as that server counts. What lies outside of the workspace is named, not read."""
+        texts: dict[str, Text | None] = {}
+        lines: list[str] = []
+        for location in locations:
+            path, start = path_of(location.uri), location.range.start
+            if path not in texts:
+                text = await self._fleet.read(path) if is_within(self._fleet.root, path) else None
+                texts[path] = Text(text, talk.capabilities.position_encoding) if text is not None else None
+            known = texts[path]
+            column = known.column(start) if known is not None else start.character
+            place = f"{shown(self._fleet.root, path)}:{start.line + 1}:{column + 1}"
+            lines.append(f"{place}: {known.line(start.line).strip()[:300]}" if known is not None else place)
+        return lines
+
+
+def _likeliest(matches: Sequence[Match]) -> list[Match]:
+    """Where it seems to be defined, before where it is used; what only mentions it last."""
+
+    def rank(match: Match) -> int:
+        before = match.text[: match.column - 1]
+        if re.search(r"^\s*(#|//|\*|--|import\b|from\b)", match.text):
+            return 3
+        defines = re.search(_DEFINING, before)
+        if defines is None:
+            return 2
+        return 0 if defines.group().strip() else 1
+
+    return sorted(matches, key=rank)
+
+
+async def symbols_of(talk: Talk, path: str) -> list[Symbol]:
+    """The names of a file, in their order."""
+    params = {"textDocument": {"uri": uri_of(path)}}
+    answer = await talk.ask("textDocument/documentSymbol", params, list[DocumentSymbol])
+    return list(_flat(answer or [], ()))
+
+
+def _flat(symbols: Sequence[DocumentSymbol], above: tuple[str, ...]) -> Iterator[Symbol]:
+    for item in symbols:
+        whole = item.range or (item.location.range if item.location is not None else None)
+        name = item.selection_range or whole
+        if whole is None or name is None:
+            continue
+        around = above or ((item.container_name,) if item.container_name else ())
+        path = (*around, item.name)
+        yield Symbol(path, item.kind, item.detail, name.start, whole.start.line, whole.end.line)
+        yield from _flat(item.children or [], path)
+
+
+async def places(method: str, spot: Spot, **more: object) -> list[Location]:
+    """An answer that is one place, several, or links to them."""
+    answer = await spot.talk.ask_at(method, spot.path, spot.position, object, **more)
+    items = answer if isinstance(answer, list) else [answer] if answer else []
+    try:
+        return sorted({_place(item) for item in items})
+    except msgspec.ValidationError as error:
+        raise Refused(f"The language server's answer makes no sense: {error}.") from None
+
+
+def _place(item: object) -> Location:
+    if isinstance(item, dict) and "targetUri" in item:
+        link = msgspec.convert(item, Link)
+        return Location(link.target_uri, link.target_selection_range)
+    return msgspec.convert(item, Location)

@@ -1,0 +1,207 @@
+"""A conversation with one language server, over the pipes of its process.
+
+Nobody who speaks ever waits: what is said goes into an outbox, which one task empties. A server that does not read,
+says what is no message, or ends, is gone; whoever waits for an answer learns so at once.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+from holdfast.extensions.lsp import wire
+from holdfast.tasks import TaskOwner
+from holdfast.workspace.guard import CannotStart
+from holdfast.workspace.process_child import GuardedChild
+
+__all__ = ["Gone", "Late", "Peer", "Refused"]
+
+_CHUNK = 1 << 16
+_MOST_WAITING = 32 << 20
+_LAST_WORDS = 2_000
+_FOR_LAST_WORDS = 0.2
+_UNKNOWN_METHOD = -32601
+_TELLING = re.compile(r"(?i)\b(cannot|could not|no such|not found|failed|error)\b.{6}")
+"""What tells more than the end of a stack of calls."""
+
+
+class Gone(ToolError):
+    """The language server has ended."""
+
+
+class Late(ToolError):
+    """The language server did not answer in time."""
+
+
+class Refused(ToolError):
+    """The language server refused."""
+
+
+class Peer:
+    """`hear` gets what is said unasked; what it gives back for a question is the answer. `gone` is called once, with a
+    sentence; `printed` with what it prints, `trace` with all that goes over the wire, if somebody wants to see it.
+    """
+
+    def __init__(
+        self,
+        child: GuardedChild,
+        hear: Callable[[wire.Heard], object],
+        gone: Callable[[str], None],
+        printed: Callable[[str], None] = lambda _: None,
+        trace: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._child = child
+        self._hear = hear
+        self._gone = gone
+        self._printed = printed
+        self._trace = trace
+        self._tasks = TaskOwner()
+        self._answers: dict[int, asyncio.Future[msgspec.Raw]] = {}
+        self._count = 0
+        self._outbox: deque[bytes] = deque()
+        self._waiting = 0
+        self._has_mail = asyncio.Event()
+        self._said = bytearray()
+        self.is_over = False
+
+    def start(self) -> None:
+        self._tasks.start(self._read(), name="language server: read")
+        self._tasks.start(self._write(), name="language server: write")
+        errors = self._tasks.start(self._keep_errors(), name="language server: errors")
+        self._tasks.start(self._watch(errors), name="language server: end")
+
+    # Speaking
+
+    def tell(self, method: str, params: object) -> None:
+        self._post(method, wire.notice(method, params))
+
+    async def ask(self, method: str, params: object, seconds: float) -> msgspec.Raw:
+        """Its answer. Raises `Gone`, `Late` or `Refused`; who is cancelled tells the server so."""
+        if self.is_over:
+            raise Gone
+        self._count += 1
+        number = self._count
+        answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        self._post(method, wire.question(number, method, params))
+        try:
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError:
+            raise Late(f"The language server did not answer within {seconds:g} s ({method}).") from None
+        finally:
+            del self._answers[number]
+            if not answer.done() or answer.cancelled():
+                self.tell("$/cancelRequest", {"id": number})
+
+    def _post(self, method: str, message: bytes) -> None:
+        if self.is_over:
+            return
+        if self._trace is not None:
+            self._trace(f"-> {method}", message.partition(b"\r\n\r\n")[2].decode("utf-8", "replace"))
+        self._outbox.append(message)
+        self._waiting += len(message)
+        self._has_mail.set()
+        if self._waiting > _MOST_WAITING:
+            self._end("It does not read what it is told.")
+
+    async def _write(self) -> None:
+        stdin = self._child.stdin
+        assert stdin is not None
+        with contextlib.suppress(OSError):
+            while not self.is_over:
+                await self._has_mail.wait()
+                self._has_mail.clear()
+                while self._outbox and not self.is_over:
+                    message = self._outbox.popleft()
+                    stdin.write(message)
+                    await stdin.drain()
+                    self._waiting -= len(message)
+
+    # Hearing
+
+    async def _read(self) -> None:
+        frames = wire.Frames()
+        try:
+            while data := await self._child.stdout.read(_CHUNK):
+                for heard in frames.feed(data):
+                    self._take(heard)
+                # Others have their turn, however fast it talks.
+                await asyncio.sleep(0)
+        except wire.Garbage as error:
+            self._end(str(error))
+
+    def _take(self, heard: wire.Heard) -> None:
+        if self.is_over:
+            return
+        if self._trace is not None:
+            said = (
+                heard.error.message if heard.error else bytes(heard.params if heard.method else heard.result).decode()
+            )
+            self._trace(f"<- {heard.method or 'answer'}", said)
+        if heard.method and heard.id is not None:
+            result = self._hear(heard)
+            known = result is not NotImplemented
+            reply = (
+                wire.answer(heard.id, result) if known else wire.refusal(heard.id, _UNKNOWN_METHOD, "not known here")
+            )
+            self._post(f"answer to {heard.method}", reply)
+        elif heard.method:
+            self._hear(heard)
+        elif isinstance(heard.id, int) and (answer := self._answers.get(heard.id)) is not None and not answer.done():
+            if heard.error is not None:
+                answer.set_exception(Refused(f"The language server refused: {heard.error.message[:500]}"))
+            else:
+                answer.set_result(heard.result)
+
+    async def _keep_errors(self) -> None:
+        while data := await self._child.stderr.read(_CHUNK):
+            if self._trace is not None:
+                self._trace("<- stderr", data.decode("utf-8", "replace"))
+            self._printed(data.decode("utf-8", "replace"))
+            self._said = (self._said + data)[-_LAST_WORDS:]
+
+    # The end
+
+    async def _watch(self, errors: asyncio.Task[None]) -> None:
+        try:
+            code = await self._child.wait()
+            await asyncio.wait((errors,), timeout=_FOR_LAST_WORDS)
+            self._end(f"It ended with exit code {code}.")
+        except CannotStart as error:
+            self._end(str(error))
+
+    def _end(self, why: str) -> None:
+        if self.is_over:
+            return
+        self._cut()
+        words = self._said.decode("utf-8", "replace").strip().splitlines()
+        telling = [line for line in words if _TELLING.search(line)] or words[-1:]
+        self._gone(f"{why} Its last words: {telling[0].strip()[:300]}" if telling else why)
+
+    def _cut(self) -> None:
+        self.is_over = True
+        self._has_mail.set()
+        self._outbox.clear()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(Gone())
+
+    async def close(self, polite: float = 0.0) -> None:
+        """Leave nothing of it behind. With `polite` seconds it is asked to shut down first."""
+        if polite and not self.is_over:
+            with contextlib.suppress(ToolError):
+                await self.ask("shutdown", None, polite)
+                self.tell("exit", None)
+                async with asyncio.timeout(polite):
+                    await self._child.wait()
+        self._cut()
+        self._child.kill()
+        with contextlib.suppress(CannotStart):
+            await self._child.wait()
+        self._tasks.cancel_all()
+        await self._tasks.drain()

@@ -1,0 +1,84 @@
+"""Where something is: lines and characters as a server counts them, and as Python does. Pure.
+
+Most servers count UTF-16 units: a letter is one, an emoji two. Some count bytes or code points, and say so.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from holdfast.extensions.lsp.shapes import Position, TextEdit
+
+__all__ = ["ENCODINGS", "Encoding", "Text", "applied"]
+
+Encoding = Literal["utf-16", "utf-32", "utf-8"]
+ENCODINGS: tuple[Encoding, ...] = ("utf-16", "utf-32", "utf-8")
+"""Those that are understood, dearest first: every server knows the first."""
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+class Text:
+    """A text by its lines, for one way of counting. Lines end as the protocol says: with LF, CRLF or CR."""
+
+    def __init__(self, text: str, encoding: str = "utf-16") -> None:
+        self.text = text
+        self._encoding = encoding
+        self._starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
+
+    def line(self, number: int) -> str:
+        """Without its end; nothing beyond the last line."""
+        if not 0 <= number < len(self._starts):
+            return ""
+        end = self._starts[number + 1] if number + 1 < len(self._starts) else len(self.text)
+        return self.text[self._starts[number] : end].rstrip("\r\n")
+
+    def index(self, position: Position) -> int:
+        """How many code points stand before it. What lies beyond a line's end is its end."""
+        if position.line >= len(self._starts):
+            return len(self.text)
+        line = self.line(position.line)
+        return self._starts[position.line] + _points(line, position.character, self._encoding)
+
+    def position(self, line: int, column: int) -> Position:
+        """For a line and a column that count code points, both from 0."""
+        return Position(line, _units(self.line(line)[:column], self._encoding))
+
+    def column(self, position: Position) -> int:
+        """The column in code points, from 0."""
+        return self.index(position) - self._starts[min(position.line, len(self._starts) - 1)]
+
+
+def applied(text: str, edits: Iterable[TextEdit], encoding: str = "utf-16") -> str:
+    """The text after all of them, each meant for the text before. Raises `ValueError` if they overlap."""
+    lines = Text(text, encoding)
+    places = sorted(((lines.index(edit.range.start), lines.index(edit.range.end)), number, edit.new_text)
+                    for number, edit in enumerate(edits))  # fmt: skip
+    pieces: list[str] = []
+    done = 0
+    for (start, end), _, new in places:
+        if start < done or end < start:
+            raise ValueError("edits overlap")
+        pieces += [text[done:start], new]
+        done = end
+    return "".join([*pieces, text[done:]])
+
+
+def _units(text: str, encoding: str) -> int:
+    if encoding == "utf-32" or text.isascii():
+        return len(text)
+    if encoding == "utf-8":
+        return len(text.encode("utf-8", "surrogatepass"))
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def _points(line: str, units: int, encoding: str) -> int:
+    """The code points in so many units; half a character is none."""
+    if encoding == "utf-32" or line.isascii():
+        return min(max(0, units), len(line))
+    left = units
+    for place, character in enumerate(line):
+        left -= _units(character, encoding)
+        if left < 0:
+            return place
+    return len(line)

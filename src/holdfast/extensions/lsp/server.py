@@ -1,0 +1,255 @@
+"""A language server of a workspace, launched as often as it takes. `states.py` decides; this carries it out."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from holdfast.domain.errors import HoldfastError, ToolError
+from holdfast.domain.languages import NEVER, LspInfo, LspNotice, LspState
+from holdfast.extensions.lsp import states
+from holdfast.extensions.lsp.logs import Journal
+from holdfast.extensions.lsp.peer import Gone, Peer
+from holdfast.extensions.lsp.plans import Plan, Ready, Unready
+from holdfast.extensions.lsp.talk import Talk
+from holdfast.tasks import TaskOwner
+from holdfast.workspace.process_child import GuardedChild
+
+__all__ = ["LanguageServer", "Shop"]
+
+_log = logging.getLogger("holdfast.server")
+
+_POLITE = 0.3
+_SETTLED = 0.1
+"""Counts are told no more often than this."""
+_MOST_WANTED = 16
+
+
+class Shop(msgspec.Struct, frozen=True):
+    """What all servers of a workspace share."""
+
+    prepare: Callable[[Plan, str], Awaitable[Ready | Unready]]
+    """Find the program of a plan, for a root."""
+    spawn: Callable[[Ready, str], Awaitable[GuardedChild]]
+    read: Callable[[str], Awaitable[str | None]]
+    """The text of a file; None if it is none that a server could want."""
+    say: Callable[[LspNotice], None]
+    trace: Callable[[str], Callable[[str, str], None] | None]
+
+
+class LanguageServer:
+    def __init__(self, plan: Plan, root: str, shop: Shop) -> None:
+        self.plan = plan
+        self.root = root
+        self.standing = states.Standing()
+        self.talk: Talk | None = None
+        self.launched_at = 0.0
+        self.silences = 0
+        """How often in a row it had nothing to say of a change."""
+        self.connected_at = NEVER
+        self.journal = Journal()
+        self._shop = shop
+        self._peer: Peer | None = None
+        self._tasks = TaskOwner()
+        self._timer: asyncio.TimerHandle | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self._told = 0
+        self._wanted: dict[str, None] = {}
+        self._preparing = TaskOwner()
+        self._is_retired = False
+        self._listeners: list[Callable[[str], None]] = []
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def count(self) -> int:
+        return self.talk.findings.count if self.talk is not None else 0
+
+    def info(self) -> LspInfo:
+        standing = self.standing
+        return LspInfo(self.name, standing.state, self.connected_at, standing.error, self.count)
+
+    # What happens
+
+    def want(self, path: str = "") -> None:
+        """Somebody has a file for it: it is opened as soon as that can be."""
+        if path and self.standing.state != LspState.READY:
+            self._wanted.pop(path, None)
+            self._wanted[path] = None
+            if len(self._wanted) > _MOST_WANTED:
+                del self._wanted[next(iter(self._wanted))]
+        self.happens(states.Wanted(_now()))
+
+    def happens(self, event: states.Event) -> None:
+        if self._is_retired and not isinstance(event, states.Stop):
+            return
+        before = self.standing
+        self.standing, effects = states.transition(before, event)
+        for effect in effects:
+            match effect:
+                case states.Kill():
+                    self._kill()
+                case states.Launch(launch=launch):
+                    self.launched_at = _now()
+                    self._tasks.start(self._launch(launch), name=f"launch {self.name}")
+                case states.Wind(launch=launch, seconds=seconds):
+                    self._unwind()
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(seconds, self.happens, states.Due(launch))
+        if (before.state, before.error) != (self.standing.state, self.standing.error):
+            self.announce()
+        self._tell_all()
+
+    def announce(self) -> None:
+        """Say how it stands, to everybody."""
+        standing = self.standing
+        words = f"{datetime.now(UTC):%H:%M:%S} {standing.state.name.lower()}"
+        self.journal.write(f"{words}: {standing.error}" if standing.error else words)
+        if standing.state == LspState.ERROR:
+            _log.warning("language server %s: %s", self.name, standing.error)
+        self._say("state_changed")
+
+    def _kill(self) -> None:
+        peer, self._peer, self.talk = self._peer, None, None
+        self.connected_at = NEVER
+        if peer is not None:
+            self._tasks.start(peer.close(_POLITE), name=f"close {self.name}")
+
+    def _unwind(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _launch(self, launch: int) -> None:
+        peer: Peer | None = None
+        try:
+            ready = await self._preparing.start(self._prepared(), name=f"prepare {self.name}")
+            if isinstance(ready, Unready):
+                if ready.is_absent:
+                    self.happens(states.Absent(launch, _now(), ready.why))
+                elif self.standing.launch == launch:
+                    self.happens(states.Forbidden(ready.why))
+                return
+            talk = Talk(ready.plan, self.root, self._heard, self.journal.write)
+            child = await self._shop.spawn(ready, self.root)
+            gone = self._gone_of(launch)
+            peer = Peer(child, talk.hear, gone, self.journal.write, self._shop.trace(self.name))
+            peer.start()
+            if self.standing.launch != launch or not self.standing.is_there:
+                await peer.close()
+                return
+            self._peer = peer
+            await talk.greet(peer, ready.plan.timeout)
+            if self._peer is peer:
+                self.talk = talk
+                self.connected_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+                self.happens(states.Came(launch, _now()))
+                await self._open_wanted(talk)
+        except asyncio.CancelledError:
+            # Nobody is left to launch it for.
+            return
+        except Gone:
+            # Told already, with its last words.
+            return
+        except (HoldfastError, OSError) as error:
+            self.happens(states.Went(launch, _now(), f"It did not start: {error}"))
+        except Exception:
+            _log.exception("language server %s could not be started", self.name)
+            self.happens(states.Went(launch, _now(), "It could not be started: the log of the server says why."))
+
+    async def _prepared(self) -> Ready | Unready:
+        return await self._shop.prepare(self.plan, self.root)
+
+    def _gone_of(self, launch: int) -> Callable[[str], None]:
+        return lambda why: self.happens(states.Went(launch, _now(), why))
+
+    async def _open_wanted(self, talk: Talk) -> None:
+        wanted, self._wanted = self._wanted, {}
+        for path in wanted:
+            text = await self._shop.read(path)
+            if text is not None and self.talk is talk and path not in talk.documents.open:
+                talk.documents.sync(path, text)
+
+    # What it says
+
+    def _heard(self, uri: str) -> None:
+        if uri:
+            self.silences = 0
+        if self.count != self._told and self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(_SETTLED, self._tell_count)
+        self._tell_all(uri)
+
+    def _tell_count(self) -> None:
+        self._telling = None
+        if self.count != self._told:
+            self._say("diagnostics_changed")
+
+    def _say(self, what: Literal["state_changed", "diagnostics_changed"]) -> None:
+        self._told = self.count
+        self._shop.say(LspNotice(what, self.name, self.standing.state, self.standing.error, self.count))
+
+    def _tell_all(self, uri: str = "") -> None:
+        for listener in tuple(self._listeners):
+            listener(uri)
+
+    @contextmanager
+    def listening(self, listener: Callable[[str], None]) -> Iterator[None]:
+        """`listener` is called with the address of a file it spoke of, or with nothing when something else is new."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    def pull(self, talk: Talk, path: str, seconds: float) -> asyncio.Task[None]:
+        """Ask it what is wrong with a file, in the background."""
+        return self._tasks.start(self._pull(talk, path, seconds), name=f"pull from {self.name}")
+
+    async def _pull(self, talk: Talk, path: str, seconds: float) -> None:
+        with contextlib.suppress(ToolError):
+            await talk.pull(path, seconds)
+            for other in talk.others(path):
+                await talk.pull(other, seconds)
+
+    async def until_ready(self, seconds: float) -> Talk:
+        """Raises `ToolError` if it does not come to that."""
+        news = asyncio.Event()
+        with self.listening(lambda _: news.set()):
+            try:
+                async with asyncio.timeout(seconds):
+                    while self.standing.state == LspState.STARTING:
+                        news.clear()
+                        await news.wait()
+            except TimeoutError:
+                raise ToolError(f"{self.name} is still starting. Try again in a moment.") from None
+        if self.talk is None:
+            why = self.standing.error or "It is not running."
+            raise ToolError(f"The language server {self.name} cannot answer. {why}")
+        return self.talk
+
+    # The end
+
+    def retire(self) -> None:
+        """It is not needed any more, and does not come again."""
+        self._is_retired = True
+        self.happens(states.Stop())
+
+    async def close(self) -> None:
+        """Leave no process and no task behind."""
+        self.retire()
+        self._unwind()
+        self._preparing.cancel_all()
+        if self._telling is not None:
+            self._telling.cancel()
+        await self._tasks.drain()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

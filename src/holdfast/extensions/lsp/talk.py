@@ -1,0 +1,260 @@
+"""One launch of a language server: what it can do, what it was told, what it has said."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.extensions.lsp.documents import Documents
+from holdfast.extensions.lsp.findings import Findings
+from holdfast.extensions.lsp.manners import configured, folders, greeting
+from holdfast.extensions.lsp.peer import Peer, Refused
+from holdfast.extensions.lsp.plans import Plan
+from holdfast.extensions.lsp.shapes import Capabilities, Diagnostic, Position, uri_of
+from holdfast.extensions.lsp.watching import Change, Pattern, of_interest, pattern_of
+from holdfast.extensions.lsp.wire import Heard
+from holdfast.workspace.paths import is_within
+
+__all__ = ["ANSWER", "Talk"]
+
+T = TypeVar("T")
+
+ANSWER = 15.0
+"""How long somebody waits for an answer that is more than what is wrong."""
+_DIAGNOSTIC = "textDocument/diagnostic"
+_MOST_OTHERS = 8
+_MOST_TOKENS = 64
+_MOST_ANSWERS = 256
+
+
+class _Published(msgspec.Struct, frozen=True):
+    uri: str
+    diagnostics: list[Diagnostic]
+    version: int | None = None
+
+
+class _Report(msgspec.Struct, frozen=True, rename="camel"):
+    kind: str = ""
+    items: list[Diagnostic] = []
+    related_documents: dict[str, "_Report"] | None = None
+
+
+class _Value(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
+class _Progress(msgspec.Struct, frozen=True):
+    token: int | str
+    value: _Value = _Value()
+
+
+class _Registration(msgspec.Struct, frozen=True, rename="camel"):
+    id: str
+    method: str
+    register_options: Any = None
+
+
+class _Registrations(msgspec.Struct, frozen=True):
+    registrations: list[_Registration] = []
+    unregisterations: list[_Registration] = []
+
+
+class _Item(msgspec.Struct, frozen=True):
+    section: str | None = None
+
+
+class _Items(msgspec.Struct, frozen=True):
+    items: list[_Item] = []
+
+
+class _Message(msgspec.Struct, frozen=True):
+    message: str
+
+
+class _Greeted(msgspec.Struct, frozen=True):
+    capabilities: Capabilities = Capabilities()
+
+
+class Talk:
+    """`news` is called when it has said something about files, or begins or ends a work; `printed` with what it says
+    to people.
+    """
+
+    def __init__(
+        self, plan: Plan, root: str, news: Callable[[str], None], printed: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.plan = plan
+        self.roots = [root]
+        self.capabilities = Capabilities()
+        self.findings = Findings()
+        self.documents = Documents(lambda _method, _params: None)
+        self.has_spoken = False
+        """Of any file, so far."""
+        self._answered: dict[str, int] = {}
+        self._peer: Peer | None = None
+        self._news = news
+        self._printed = printed
+        self._works: set[int | str] = set()
+        self._registered: dict[str, _Registration] = {}
+        self._patterns: dict[str, list[Pattern]] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._works)
+
+    @property
+    def answers_for_files(self) -> bool:
+        """Whether it can be asked what is wrong with a file."""
+        dynamic = any(item.method == _DIAGNOSTIC for item in self._registered.values())
+        return self.capabilities.diagnostic_provider not in (None, False) or dynamic
+
+    def others(self, path: str) -> list[str]:
+        """Open files that may be wrong because of another: the last that were used, if it looks across files."""
+        given = [self.capabilities.diagnostic_provider]
+        given += [item.register_options for item in self._registered.values() if item.method == _DIAGNOSTIC]
+        if not any(isinstance(item, dict) and item.get("interFileDependencies") for item in given):
+            return []
+        return [other for other in self.documents.open if other != path][-_MOST_OTHERS:]
+
+    # Speaking
+
+    async def greet(self, peer: Peer, seconds: float) -> None:
+        self._peer = peer
+        raw = await peer.ask("initialize", greeting(self.roots[0], self.plan.init_options), seconds)
+        self.capabilities = _read(raw, _Greeted).capabilities
+        saves = self.capabilities.wants_saves
+        self.documents = Documents(peer.tell, saves=saves, saves_text=self.capabilities.saves_with_text)
+        peer.tell("initialized", {})
+        if self.plan.options and self.plan.care != "python":
+            # Those ask for them, and begin anew when they are told besides.
+            peer.tell("workspace/didChangeConfiguration", {"settings": self.plan.options})
+
+    async def ask(self, method: str, params: object, kind: type[T], seconds: float = ANSWER) -> T | None:
+        """Its answer, None if it has none. Raises `Gone`, `Late` or `Refused`."""
+        assert self._peer is not None, "who has not been greeted is not asked"
+        raw = await self._peer.ask(method, params, seconds)
+        return None if bytes(raw) == b"null" else _read(raw, kind)
+
+    async def ask_at(self, method: str, path: str, position: Position, kind: type[T], **more: object) -> T | None:
+        """A question about a place in a file."""
+        params = {"textDocument": {"uri": uri_of(path)}, "position": position, **more}
+        return await self.ask(method, params, kind)
+
+    async def pull(self, path: str, seconds: float) -> None:
+        """Ask what is wrong with a file."""
+        params = {"textDocument": {"uri": uri_of(path)}}
+        report = await self.ask(_DIAGNOSTIC, params, _Report, seconds) or _Report("unchanged")
+        for uri, part in {**(report.related_documents or {}), uri_of(path): report}.items():
+            if part.kind != "unchanged":
+                self.findings.put("pulled", uri, part.items)
+        if (document := self.documents.open.get(path)) is not None:
+            self._spoke(uri_of(path), document.version)
+
+    def add_root(self, root: str) -> None:
+        """A file lies in another project of the same workspace."""
+        if self._peer is None or not self.capabilities.takes_folders or any(is_within(old, root) for old in self.roots):
+            return
+        self.roots.append(root)
+        event = {"added": folders([root]), "removed": []}
+        self._peer.tell("workspace/didChangeWorkspaceFolders", {"event": event})
+
+    def tell_of_files(self, found: Sequence[Change]) -> None:
+        """Files have changed on the disk: those that are open are told with their text, by somebody else."""
+        for change in found:
+            if change.kind == 3:
+                self.documents.close(change.path)
+                self.findings.forget(uri_of(change.path))
+        wanted = of_interest(found, (pattern for patterns in self._patterns.values() for pattern in patterns))
+        if wanted and self._peer is not None:
+            told = [{"uri": uri_of(change.path), "type": change.kind} for change in wanted]
+            self._peer.tell("workspace/didChangeWatchedFiles", {"changes": told})
+
+    # Hearing
+
+    def hear(self, heard: Heard) -> object:
+        """Take what it says. The answer, if it asked; `NotImplemented` if nobody knows one."""
+        try:
+            return self._hear(heard)
+        except (msgspec.DecodeError, ValueError, TypeError, KeyError):
+            # One message that makes no sense: the next one may.
+            return None
+
+    def _hear(self, heard: Heard) -> object:
+        match heard.method:
+            case "textDocument/publishDiagnostics":
+                self._published(msgspec.json.decode(heard.params, type=_Published))
+            case "$/progress":
+                self._progressed(msgspec.json.decode(heard.params, type=_Progress))
+            case "client/registerCapability" | "client/unregisterCapability":
+                self._register(msgspec.json.decode(heard.params, type=_Registrations))
+            case "workspace/configuration":
+                items = msgspec.json.decode(heard.params, type=_Items).items
+                return [configured(self.plan.options, item.section or "") for item in items]
+            case "window/logMessage" | "window/showMessage":
+                self._printed(msgspec.json.decode(heard.params, type=_Message).message)
+            case "workspace/workspaceFolders":
+                return folders(self.roots)
+            case "workspace/applyEdit":
+                return {"applied": False, "failureReason": "Files are changed by tools only."}
+            case "window/showDocument":
+                return {"success": False}
+            case "workspace/diagnostic/refresh" | "window/showMessageRequest" | "window/workDoneProgress/create":
+                return None
+            case _:
+                return NotImplemented
+        return None
+
+    def _published(self, said: _Published) -> None:
+        self.findings.put("pushed", said.uri, said.diagnostics)
+        known = self._known_version(said.uri)
+        if known is not None and (said.version is None or said.version >= known):
+            self._spoke(said.uri, known)
+        else:
+            self._news("")
+
+    def _known_version(self, uri: str) -> int | None:
+        document = next((item for path, item in self.documents.open.items() if uri_of(path) == uri), None)
+        return document.version if document is not None else None
+
+    def _spoke(self, uri: str, version: int) -> None:
+        self.has_spoken = True
+        if len(self._answered) > _MOST_ANSWERS:
+            self._answered.clear()
+        self._answered[uri] = version
+        self._news(uri)
+
+    def has_answered(self, path: str) -> bool:
+        """Whether it has spoken of a file since it was told of it last."""
+        document = self.documents.open.get(path)
+        return document is not None and self._answered.get(uri_of(path)) == document.version
+
+    def _progressed(self, said: _Progress) -> None:
+        if said.value.kind == "begin" and len(self._works) < _MOST_TOKENS:
+            self._works.add(said.token)
+        elif said.value.kind == "end":
+            self._works.discard(said.token)
+        self._news("")
+
+    def _register(self, said: _Registrations) -> None:
+        for item in said.registrations:
+            self._registered[item.id] = item
+            if item.method == "workspace/didChangeWatchedFiles" and isinstance(item.register_options, dict):
+                self._patterns[item.id] = list(_patterns(item.register_options.get("watchers"), self.roots[0]))
+        for item in said.unregisterations:
+            self._registered.pop(item.id, None)
+            self._patterns.pop(item.id, None)
+        self._news("")
+
+
+def _patterns(watchers: object, root: str) -> Iterable[Pattern]:
+    for watcher in watchers if isinstance(watchers, list) else ():
+        given = watcher.get("globPattern") if isinstance(watcher, dict) else None
+        if (pattern := pattern_of(given, root)) is not None:
+            yield pattern
+
+
+def _read(raw: msgspec.Raw, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"The language server's answer makes no sense: {error}.") from None

@@ -1,0 +1,96 @@
+"""Language servers: how they stand, what they find wrong, and starting them."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.config.problems import dotted
+from holdfast.domain.errors import BadRequest, NotFound, ToolError
+from holdfast.domain.health import Finding
+from holdfast.domain.languages import LspInfo, LspState
+from holdfast.extensions.lsp.extension import LanguageServers
+from holdfast.protocol.lsp import LspLog, LspRestarted
+from holdfast.server.calls import Call
+from holdfast.server.hub import Desk
+from holdfast.workspace.files import locate
+
+__all__ = ["check", "list_lsps", "lsp_diagnostics", "lsp_log", "restart_lsps", "start_lsps", "stop_lsps"]
+
+_AREA = "language servers"
+
+
+def _servers(desk: Desk) -> LanguageServers:
+    """With the settings, and the trust in the project, as they are now."""
+    desk.outfit.configuration.reading()
+    return desk.outfit.extensions.lsp
+
+
+async def list_lsps(call: Call) -> dict[str, LspInfo]:
+    return _servers(call.desk).infos()
+
+
+async def lsp_diagnostics(call: Call) -> dict[str, tuple[dict[str, Any], ...]]:
+    server = _servers(call.desk).fleet.get(call.params["lsp"])
+    if server is None:
+        raise NotFound("LSP client not found: there is no language server of that name.")
+    found = server.talk.findings.all() if server.talk is not None else {}
+    return {uri: tuple(msgspec.to_builtins(item) for item in items) for uri, items in found.items()}
+
+
+async def start_lsps(call: Call) -> None:
+    """They start in the background; how they fare is told by events."""
+    servers = _servers(call.desk)
+    try:
+        place = await asyncio.to_thread(locate, call.desk.path, call.body.path)
+    except ToolError as error:
+        raise BadRequest(str(error)) from None
+    await servers.fleet.servers_for(place.path)
+
+
+async def stop_lsps(call: Call) -> None:
+    _servers(call.desk).stop()
+
+
+async def restart_lsps(call: Call) -> LspRestarted:
+    try:
+        return LspRestarted(tuple(_servers(call.desk).fleet.restart(call.body.name)))
+    except ToolError as error:
+        raise NotFound(str(error)) from None
+
+
+async def lsp_log(call: Call) -> LspLog:
+    if not (name := call.query.get("name")):
+        raise BadRequest("name is required")
+    fleet = _servers(call.desk).fleet
+    if (server := fleet.get(name)) is None:
+        raise NotFound("There is no language server of that name: look at the list for one.")
+    file = fleet.log_of(name)
+    is_there = await asyncio.to_thread(file.exists)
+    return LspLog(name, server.journal.text, str(file) if is_there else "")
+
+
+# For `holdfast doctor`
+
+
+async def check(desk: Desk) -> Sequence[Finding]:
+    """Those that cannot work, each with the line that names it."""
+    infos = _servers(desk).infos()
+    found = [finding for info in infos.values() if (finding := _finding(desk, info)) is not None]
+    if found or not infos:
+        return found
+    ready = sum(info.state == LspState.READY for info in infos.values())
+    return (Finding(_AREA, "ok", f"{len(infos)} known, {ready} running."),)
+
+
+def _finding(desk: Desk, info: LspInfo) -> Finding | None:
+    if not info.error:
+        return None
+    origins = desk.outfit.configuration.origins
+    places = [origin for path, origin in origins.items() if path[:2] == ("lsp", info.name) and origin.file]
+    file, line = min(((place.file, place.line) for place in places), key=lambda place: place[1], default=("", 0))
+    if info.state != LspState.ERROR:
+        return Finding(_AREA, "note", f"{dotted(('lsp', info.name))} was not started.", info.error, file, line)
+    todo = f"See what it printed: holdfast lsp logs {info.name}"
+    return Finding(_AREA, "warning", f"{dotted(('lsp', info.name))} does not run: {info.error}", todo, file, line)

@@ -1,0 +1,146 @@
+"""What is found wrong: kept, bounded, told; and files that change on the disk."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from holdfast.extensions.lsp.documents import Documents
+from holdfast.extensions.lsp.findings import Findings, counted, listed, told
+from holdfast.extensions.lsp.manners import configured
+from holdfast.extensions.lsp.plans import Plan
+from holdfast.extensions.lsp.shapes import Diagnostic, Position, Range, uri_of
+from holdfast.extensions.lsp.talk import Talk
+from holdfast.extensions.lsp.watching import Change, Look, changes, looked, of_interest, pattern_of
+from holdfast.extensions.lsp.wire import Heard
+
+
+def found(message: str = "m", line: int = 0, severity: int | None = 1) -> Diagnostic:
+    return Diagnostic(Range(Position(line, 0), Position(line, 1)), message, severity, "c", "s", (1,))
+
+
+def test_what_was_told_and_what_was_answered_are_kept_apart() -> None:
+    findings = Findings()
+    findings.put("pushed", "u", [found("a"), found("b")])
+    findings.put("pulled", "u", [found("b"), found("c")])
+    assert [item.message for item in findings.of("u")] == ["a", "b", "c"]
+    findings.put("pulled", "u", [])
+    assert [item.message for item in findings.of("u")] == ["a", "b"]
+    findings.forget("u")
+    assert (findings.all(), findings.count) == ({}, 0)
+
+
+def test_a_server_is_believed_up_to_a_point() -> None:
+    findings = Findings()
+    for number in range(2_500):
+        findings.put("pushed", f"u{number}", [found()] * 3)
+    findings.put("pushed", "u0", [found()] * 9_000)
+    assert len(findings.all()) == 2_000
+    assert findings.count == 1_999 * 3 + 500
+    findings.clear()
+    assert findings.count == 0
+
+
+def test_words() -> None:
+    items = [
+        (found("two\n  lines", 4, 2), 7),
+        (found("x" * 600, 1, None), 0),
+        (found("h", 0, 9), 0),
+        (found("i", 2, 3), 1),
+    ]
+    lines = told("a.py", "server", items)
+    assert str(lines[0]) == "warning a.py:5:8 two lines [s c]"
+    assert str(lines[1]) == f"error a.py:2:1 {'x' * 500}… [s c]"
+    assert str(lines[2]).startswith("error"), "an unknown severity is the worst"
+    assert counted(lines) == "2 errors, 1 warning, 1 other"
+    assert counted([]) == ""
+    assert listed({"file_diagnostics": [], "project_diagnostics": []}) == ""
+    text = listed({"file_diagnostics": lines[:1], "project_diagnostics": lines * 4})
+    assert text.count("information") == 0, "the worst come first"
+    assert text.endswith("(6 more)\n</project_diagnostics>\n(file: 1 warning; project: 8 errors, 4 warnings, 4 others)")
+
+
+def test_settings_by_their_dotted_name() -> None:
+    options = {"python": {"analysis": {"x": 1}}, "a.b": 2}
+    assert configured(options, "python.analysis") == {"x": 1}
+    assert configured(options, "a.b") == 2
+    assert configured(options, "") == options
+    assert configured(options, "python.nothing.x") is None
+    assert configured({}, "") is None
+
+
+def test_the_file_that_was_used_least_is_closed() -> None:
+    said: list[tuple[str, str]] = []
+
+    def tell(method: str, params: object) -> None:
+        assert isinstance(params, dict)
+        said.append((method.rpartition("/")[2], params["textDocument"]["uri"]))
+
+    documents = Documents(tell)
+    for number in range(64):
+        assert documents.sync(f"/{number}.py", "x")
+    assert not documents.sync("/0.py", "x")
+    assert documents.sync("/new.py", "x")
+    assert said[-1] == ("didClose", uri_of("/1.py"))
+    for number in range(3):
+        documents.sync(f"/big{number}.py", "x" * (9 << 20))
+    assert len(documents.open) == 1
+    documents.close("/nobody.py")
+    assert said[-1][0] == "didClose"
+    assert documents.sync("/big2.py", "y")
+    assert said[-1] == ("didChange", uri_of("/big2.py"))
+    assert documents.open["/big2.py"].version == 2
+
+
+def test_a_look_at_the_disk(tmp_path: Path) -> None:
+    for name in ("a.py", "d/b.py", "node_modules/c.py", ".git/x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    (tmp_path / "link").symlink_to("/etc")
+    before = looked(str(tmp_path), ["/no/such/file"])
+    assert {os.path.relpath(path, tmp_path) for path in before.files} == {"a.py", "d/b.py"}
+    (tmp_path / "a.py").write_text("22")
+    (tmp_path / "d/b.py").unlink()
+    (tmp_path / "e.py").touch()
+    now = changes(before, looked(str(tmp_path)))
+    assert [(os.path.basename(change.path), change.kind) for change in now] == [("a.py", 2), ("b.py", 3), ("e.py", 1)]
+    assert looked(str(tmp_path / "nowhere")) == Look({})
+    hurried = looked(str(tmp_path), [str(tmp_path / "a.py")], seconds=-1)
+    assert (len(hurried.files), hurried.is_whole) == (1, False)
+    assert [change.kind for change in changes(before, hurried)] == [2], "what it has not seen may still be there"
+    assert changes(hurried, looked(str(tmp_path))) == [], "and may have been there"
+
+
+def test_who_wants_to_hear_of_what() -> None:
+    every = [Change("/w/a.py", 2), Change("/w/x/b.ts", 1), Change("/elsewhere/c.py", 1)]
+
+    def fit(pattern: object) -> list[str]:
+        known = pattern_of(pattern, "/w")
+        return [change.path for change in of_interest(every, [known])] if known else ["nothing"]
+
+    assert fit("**/*.py") == ["/w/a.py"]
+    assert fit("**/*.{py,ts}") == ["/w/a.py", "/w/x/b.ts"]
+    assert fit("/w/x/**") == ["/w/x/b.ts"]
+    assert fit({"baseUri": "file:///elsewhere", "pattern": "*.py"}) == ["/elsewhere/c.py"]
+    assert fit({"baseUri": {"uri": "file:///w/x", "name": "x"}, "pattern": "**"}) == ["/w/x/b.ts"]
+    assert fit({"pattern": 7}) == ["nothing"]
+    assert fit(None) == ["nothing"]
+    assert fit("{a,b" + "{a,b}" * 20 + "}") == ["nothing"]
+
+
+def test_one_message_without_sense_is_not_the_end() -> None:
+    said: list[str] = []
+    talk = Talk(Plan("x", ("x",)), "/w", said.append)
+    for method, params in (
+        ("textDocument/publishDiagnostics", {"uri": 7}),
+        ("textDocument/publishDiagnostics", {"uri": "file:///w/a", "diagnostics": [{"range": {}}]}),
+        ("$/progress", {"token": [], "value": 1}),
+        ("client/registerCapability", {"registrations": [{"id": "a", "method": "workspace/didChangeWatchedFiles",
+                                                           "registerOptions": {"watchers": [{"globPattern": {
+                                                               "baseUri": "file://[", "pattern": "*"}}, 5]}}]}),
+        ("workspace/configuration", "nothing"),
+        ("window/showMessage", None),
+    ):  # fmt: skip
+        assert talk.hear(Heard(method, 1, msgspec.Raw(msgspec.json.encode(params)))) is None
+    assert talk.hear(Heard("workspace/unheardOf", 1)) is NotImplemented
+    assert talk.findings.count == 0

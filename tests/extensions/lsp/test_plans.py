@@ -1,0 +1,212 @@
+"""Which server is for which file: settings, catalogue, disk, trust."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from holdfast.config.configuration import Configuration
+from holdfast.config.locations import places_for
+from holdfast.domain.settings import LspSettings, Options, Settings
+from holdfast.extensions.base import Ground
+from holdfast.extensions.lsp.catalogue import CATALOGUE, language_of
+from holdfast.extensions.lsp.matching import matches_for, may_help, surveyed
+from holdfast.extensions.lsp.plans import Plan, Site, argv_of, careful, found_program, plans_of, root_of
+
+
+def program(folder: Path, *names: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    root = tmp_path / "work"
+    root.mkdir()
+    return root
+
+
+def site_of(work: Path, *path: Path, trusted: bool = False) -> Site:
+    return Site(str(work), trusted, {"PATH": ":".join(map(str, path))})
+
+
+def names(work: Path, file: str, settings: Settings, *path: Path, trusted: bool = False) -> list[str]:
+    found = matches_for(str(work / file), plans_of(settings), site_of(work, *path, trusted=trusted))
+    return [f"({match.plan.name})" if match.why_not else match.plan.name for match in found]
+
+
+def test_the_catalogue_is_what_it_says() -> None:
+    assert len({known.name for known in CATALOGUE}) == len(CATALOGUE)
+    for known in CATALOGUE:
+        assert re.fullmatch(r"[a-z][a-z-]*", known.name)
+        assert known.command
+        assert known.endings
+        assert not any(ending.startswith(".") for ending in known.endings)
+        assert known.markers or not known.needs_marker
+        assert not {"npx", "uvx", "pipx", "bunx", "sh", "bash"} & set(known.command), "nothing is downloaded"
+    for name in ("pyrefly", "pylsp", "vtsls", "rust-analyzer", "zls", "jdtls", "eslint", "ruby", "terraform", "csharp"):
+        assert next(known for known in CATALOGUE if known.name == name).care == "code"
+
+
+@pytest.mark.parametrize(
+    ("file", "language"),
+    [
+        ("a.py", "python"), ("A.TS", "typescript"), ("x.tsx", "typescriptreact"), ("go.mod", "go.mod"), ("a.go", "go"),
+        ("Dockerfile", "dockerfile"), ("a.h", "c"), ("a.unknown", "unknown"), ("Makefile", "makefile"),
+    ],
+)  # fmt: skip
+def test_languages(file: str, language: str) -> None:
+    assert language_of(file) == language
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [("py", True), (".py", True), ("python", True), ("PY", True), ("main.py", True), ("pyi", False), ("js", False)],
+)
+def test_kinds_of_files_as_people_write_them(given: str, fits: bool) -> None:
+    assert Plan("x", ("x",), (given,)).fits("/w/main.py") == fits
+    assert Plan("x", ("x",)).fits("/w/main.py"), "without any it is for all"
+
+
+def test_one_for_each_role_and_the_first_that_is_installed(work: Path, tmp_path: Path) -> None:
+    (work / "a.py").touch()
+    bin_ = program(tmp_path / "bin", "pyright-langserver", "ty", "ruff")
+    assert names(work, "a.py", Settings(), bin_) == ["pyright"]
+    program(bin_, "basedpyright-langserver")
+    assert names(work, "a.py", Settings(), bin_) == ["basedpyright"]
+    assert names(work, "a.py", Settings(lsp={"ty": LspSettings()}), bin_) == ["ty"]
+    disabled = Settings(lsp={"basedpyright": LspSettings(disabled=True)})
+    assert names(work, "a.py", disabled, bin_) == ["pyright"]
+    other = Settings(lsp={"mine": LspSettings(command="/opt/pyright-langserver", args=("--stdio",))})
+    assert names(work, "a.py", other, bin_) == ["mine"], "the same program under another name"
+    assert names(work, "a.py", Settings(options=Options(auto_lsp=False)), bin_) == []
+    named = Settings(lsp={"ty": LspSettings()}, options=Options(auto_lsp=False))
+    assert names(work, "a.py", named, bin_) == ["ty"]
+    assert names(work, "a.txt", Settings(), bin_) == []
+
+
+def test_markers(work: Path, tmp_path: Path) -> None:
+    deep = work / "apps/one/src"
+    deep.mkdir(parents=True)
+    bin_ = program(tmp_path / "bin", "ruff", "deno", "typescript-language-server")
+    assert names(work, "apps/one/src/a.py", Settings(), bin_) == []
+    (work / "pyproject.toml").write_text("[project]\n")
+    assert names(work, "apps/one/src/a.py", Settings(), bin_) == []
+    (work / "pyproject.toml").write_text("[tool.ruff.lint]\n")
+    assert names(work, "apps/one/src/a.py", Settings(), bin_) == ["ruff"]
+    assert names(work, "apps/one/src/a.ts", Settings(), bin_) == ["typescript"]
+    (work / "apps/one/deno.json").touch()
+    assert names(work, "apps/one/src/a.ts", Settings(), bin_) == ["deno"]
+    assert root_of(str(deep / "a.ts"), str(work), ["deno.json"]) == str(work / "apps/one")
+    assert root_of(str(deep / "a.ts"), str(work), ["*.toml"]) == str(work)
+    (tmp_path / "above.json").touch()
+    assert root_of(str(deep / "a.ts"), str(work), ["above.json", "../above.json", "/etc/passwd"]) is None
+
+
+def test_programs_of_a_project_count_only_when_it_is_trusted(work: Path, tmp_path: Path) -> None:
+    own = program(work / "node_modules/.bin", "typescript-language-server")
+    elsewhere = program(tmp_path / "bin", "other")
+    link = tmp_path / "bin/ty"
+    link.symlink_to(program(work / "tools", "ty") / "ty")
+    for trusted in (False, True):
+        site = site_of(work, own, elsewhere, trusted=trusted)
+        assert bool(found_program("typescript-language-server", site)) == trusted
+        assert bool(found_program("ty", site)) == trusted, "a link into it is no way around"
+        assert found_program("other", site) == str(elsewhere / "other")
+    assert found_program("missing", site) is None
+    (tmp_path / "bin/text").write_text("x")
+    assert found_program("text", site) is None
+    assert found_program("other", Site(str(work), False, {"PATH": f"::relative:{elsewhere}"})) == str(
+        elsewhere / "other"
+    )
+    assert argv_of(Plan("x", ("tools/ty", "server"), is_named=True), site) == (f"{work}/tools/ty", "server")
+
+
+def test_what_runs_code_of_a_project_waits(work: Path, tmp_path: Path) -> None:
+    bin_ = program(tmp_path / "bin", "rust-analyzer", "pylsp")
+    (work / "Cargo.toml").touch()
+    assert names(work, "a.rs", Settings(), bin_) == ["(rust-analyzer)"]
+    assert names(work, "a.rs", Settings(), bin_, trusted=True) == ["rust-analyzer"]
+    assert names(work, "a.rs", Settings(lsp={"rust-analyzer": LspSettings()}), bin_) == ["rust-analyzer"]
+    assert names(work, "a.py", Settings(), bin_) == ["(pylsp)"]
+    program(bin_, "ty")
+    assert names(work, "a.py", Settings(), bin_) == ["ty"], "another of its role can do without"
+    assert not may_help(plans_of(Settings()), site_of(work, program(tmp_path / "b2", "rust-analyzer")))
+    assert may_help(plans_of(Settings()), site_of(work, tmp_path / "b2", trusted=True))
+
+
+def test_what_is_in_the_project_is_not_run_by_others_either(work: Path, tmp_path: Path) -> None:
+    packages = work / ".venv/lib/python3.12/site-packages"
+    packages.mkdir(parents=True)
+    own = program(work / ".venv/bin", "python3")
+    bin_ = program(tmp_path / "bin", "python3", "basedpyright-langserver", "typescript-language-server")
+    plans = {plan.name: plan for plan in plans_of(Settings())}
+    site, argv = site_of(work, own, bin_), (str(bin_ / "typescript-language-server"),)
+    safe = careful(plans["basedpyright"], argv, site, str(work))
+    assert safe is not None
+    python = safe.options["python"]
+    assert python == {"pythonPath": str(bin_ / "python3"), "analysis": {"extraPaths": [str(packages)]}}
+    assert careful(plans["typescript"], argv, site, str(work)) is None, "it would take the project's library"
+    library = tmp_path / "node_modules/typescript/lib/tsserver.js"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    safe = careful(plans["typescript"], argv, site, str(work))
+    assert safe is not None
+    assert safe.init_options == {"disableAutomaticTypingAcquisition": True, "tsserver": {"path": str(library)}}
+    trusted = site_of(work, bin_, trusted=True)
+    assert careful(plans["typescript"], argv, trusted, str(work)) is plans["typescript"]
+
+
+def test_what_the_settings_leave_out_comes_from_the_catalogue() -> None:
+    item = LspSettings(args=("-v",), init_options={"a": 1}, options={"typescript": {"x": 1}}, env={"A": "b"}, timeout=5)
+    plan = plans_of(Settings(lsp={"vtsls": item}))[0]
+    assert plan.command == ("vtsls", "-v")
+    assert "ts" in plan.endings
+    assert plan.options == {"typescript": {"disableAutomaticTypeAcquisition": True, "x": 1}}
+    assert (plan.init_options, plan.env, plan.timeout, plan.role) == ({"a": 1}, {"A": "b"}, 5, "javascript")
+    unknown = plans_of(Settings(lsp={"mine": LspSettings(filetypes=("x",), root_markers=("m",))}))[0]
+    assert (unknown.command, unknown.needs_marker, unknown.markers) == ((), True, ("m",))
+
+
+def test_whether_somebody_may_help(work: Path, tmp_path: Path) -> None:
+    bin_ = program(tmp_path / "bin", "basedpyright-langserver", "ruff")
+    assert not may_help(plans_of(Settings()), site_of(work, bin_)), "there is nothing it is for"
+    (work / "setup.cfg").touch()
+    assert may_help(plans_of(Settings()), site_of(work, bin_))
+    assert not may_help(plans_of(Settings()), site_of(work, tmp_path))
+    assert not may_help(plans_of(Settings()), site_of(tmp_path / "work2", bin_))
+
+
+def test_no_server_gets_the_keys_of_models(work: Path, tmp_path: Path) -> None:
+    places = places_for(str(work), {"HOME": str(tmp_path)}, data_dir=str(tmp_path), workspace_id="w")
+    client = {"PATH": "/usr/bin", "MODEL_KEY": "a-key-of-a-model", "OTHER": "a-key-of-a-model", "PLAIN": "x"}
+    ground = SimpleNamespace(
+        path=str(work),
+        configuration=Configuration(places, client),
+        environment=client,
+        secrets=lambda: (("MODEL_KEY",), ("a-key-of-a-model",)),
+    )
+    site, plans = surveyed(cast(Ground, ground))
+    assert plans
+    assert not site.is_trusted
+    assert site.environment["PLAIN"] == "x"
+    assert not {"MODEL_KEY", "OTHER"} & site.environment.keys()
+
+
+@pytest.mark.parametrize("sandbox", ["", 'options.sandbox = "workspace"\n'])
+def test_nothing_of_a_project_is_run_outside_of_its_sandbox(work: Path, tmp_path: Path, sandbox: str) -> None:
+    """A command inside could have put it there, after somebody trusted the project."""
+    (work / "holdfast.toml").write_text(f'{sandbox}[lsp.own]\ncommand = "own"\n')
+    places = places_for(str(work), {"HOME": str(tmp_path)}, data_dir=str(tmp_path), workspace_id="w")
+    configuration = Configuration(places, {})
+    project = configuration.reading().project
+    configuration.trust.trust(project.anchor, project.digest, at=0.0)
+    ground = SimpleNamespace(path=str(work), configuration=configuration, environment={}, secrets=lambda: ((), ()))
+    site, _ = surveyed(cast(Ground, ground))
+    assert configuration.reading().project.is_trusted
+    assert site.is_trusted is not bool(sandbox)

@@ -1,0 +1,70 @@
+"""Positions as servers count them: UTF-16 units, bytes or code points."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.extensions.lsp.positions import Text, applied
+from holdfast.extensions.lsp.shapes import Position, Range, TextEdit, path_of, uri_of
+
+LINE = 'print("😀é", name)'
+NAME = LINE.index("name")
+
+
+@pytest.mark.parametrize(("encoding", "character"), [("utf-16", 13), ("utf-32", 12), ("utf-8", 16)])
+def test_an_emoji_counts_as_the_server_says(encoding: str, character: int) -> None:
+    text = Text(f"a\r\n{LINE}\nb", encoding)
+    assert text.position(1, NAME) == Position(1, character)
+    assert text.column(Position(1, character)) == NAME
+    assert text.text[text.index(Position(1, character)) :].startswith("name")
+
+
+def test_half_of_a_character_and_places_beyond_the_end() -> None:
+    text = Text("😀x\rb")
+    assert text.index(Position(0, 1)) == 0
+    assert text.index(Position(0, 2)) == 1
+    assert text.index(Position(0, 99)) == 2
+    assert text.index(Position(1, 0)) == 3
+    assert text.index(Position(9, 0)) == 4
+    assert (text.line(0), text.line(1), text.line(2)) == ("😀x", "b", "")
+
+
+@given(st.text(alphabet="aé😀\n\r\t", max_size=40), st.data())
+def test_there_and_back_again(text: str, data: st.DataObject) -> None:
+    for encoding in ("utf-16", "utf-32", "utf-8"):
+        known = Text(text, encoding)
+        line = data.draw(st.integers(0, text.count("\n") + 1))
+        column = data.draw(st.integers(0, len(known.line(line))))
+        position = known.position(line, column)
+        if known.line(line):
+            assert known.column(position) == column
+
+
+def edit(line: int, start: int, end: int, text: str) -> TextEdit:
+    return TextEdit(Range(Position(line, start), Position(line, end)), text)
+
+
+def test_edits_are_all_meant_for_the_text_before() -> None:
+    text = "😀 old + old\r\nold\n"
+    edits = [edit(1, 0, 3, "new"), edit(0, 9, 12, "new"), edit(0, 3, 6, "new")]
+    assert applied(text, edits) == "😀 new + new\r\nnew\n"
+    assert applied("ab", [edit(0, 1, 1, "x"), edit(0, 1, 1, "y")]) == "axyb"
+    assert applied("ab", []) == "ab"
+
+
+def test_edits_that_overlap_are_refused() -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        applied("abcdef", [edit(0, 0, 3, "x"), edit(0, 2, 4, "y")])
+
+
+@pytest.mark.parametrize("path", ["/a/b.py", "/a b/ä#1?.py", "/a%20/b:c@d.py", "/a/\udcff"])
+def test_paths_and_addresses(path: str) -> None:
+    assert path_of(uri_of(path)) == path
+
+
+def test_what_is_no_file_of_this_machine_has_no_path() -> None:
+    assert path_of("file:///a/b%3Ac.py") == "/a/b:c.py"
+    assert path_of("untitled:Untitled-1") == ""
+    assert path_of("file://elsewhere/a") == ""
+    assert path_of("file://localhost/a") == "/a"
+    assert path_of("file://[/a") == ""

@@ -1,0 +1,61 @@
+"""Messages, cut anywhere."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.extensions.lsp import wire
+from holdfast.extensions.lsp.wire import Frames, Garbage
+
+SAID = [
+    wire.question(1, "initialize", {"a": "ä😀"}),
+    wire.notice("initialized", {}),
+    wire.answer("x", None),
+    wire.refusal(7, -32601, "no"),
+]
+
+
+@given(st.lists(st.integers(0, sum(map(len, SAID))), max_size=12))
+def test_whatever_the_pieces_the_messages_are_the_same(cuts: list[int]) -> None:
+    whole = b"".join(SAID)
+    edges = sorted({0, len(whole), *cuts})
+    frames = Frames()
+    heard = [item for begin, end in pairwise(edges) for item in frames.feed(whole[begin:end])]
+    assert [(item.method, item.id) for item in heard] == [("initialize", 1), ("initialized", None), ("", "x"), ("", 7)]
+    assert json.loads(bytes(heard[0].params)) == {"a": "ä😀"}
+    assert heard[3].error == wire.Fault(-32601, "no")
+
+
+def test_byte_by_byte_and_with_other_heads() -> None:
+    body = b'{"jsonrpc":"2.0","method":"m"}'
+    head = b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\ncontent-length: %d\r\n\r\n" % len(body)
+    frames = Frames()
+    heard = [item for byte in head + body for item in frames.feed(bytes([byte]))]
+    assert [item.method for item in heard] == ["m"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"Segmentation fault\r\n\r\n",
+        b"x" * 5_000,
+        b"Content-Length: -1\r\n\r\n",
+        b"Content-Length: 99999999999\r\n\r\n",
+        b"Content-Length: 3\r\n\r\n{]}",
+        b'Content-Length: 2\r\n\r\n"a',
+        b"Content-Length: 1\r\n\r\n\xff",
+    ],
+)
+def test_what_is_no_message_is_refused(said: bytes) -> None:
+    with pytest.raises(Garbage):
+        Frames().feed(said)
+
+
+def test_a_long_message_is_not_kept_before_it_is_refused() -> None:
+    frames = Frames(longest=100)
+    with pytest.raises(Garbage, match="101"):
+        frames.feed(b"Content-Length: 101\r\n\r\n")
+    assert Frames(longest=100).feed(wire.notice("m", {}))

@@ -1,0 +1,102 @@
+"""A real Holdfast server whose workspace has a language server of ours, and words for what both do."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast.domain.languages import LspInfo, LspState
+from holdfast.domain.messages import ToolResult
+from holdfast.extensions.lsp.fleet import Fleet
+from holdfast.extensions.lsp.settling import Times
+from holdfast.server.hub import Graces
+from server.helpers import Place, place
+from walks.hands import Hands, hands
+from walks.test_tools_files import edit, view, write
+
+__all__ = ["NODE", "PATIENT", "SERVER", "Tongues", "edit", "tongues", "view", "write"]
+
+PATIENT = Times(60.0, 60.0, 60.0)
+"""On a machine that may be busy: what is tested is what servers say, not when."""
+NODE = Path(__file__).parents[1] / "node/node_modules/.bin"
+SERVER = Path(__file__).with_name("language_server.py")
+
+
+class Tongues:
+    """`folder` is where our server is told its manners; files that end in `zz` are its own."""
+
+    def __init__(self, one: Hands, folder: Path) -> None:
+        self.one = one
+        self.folder = folder
+        self.project = one.project
+
+    def command(self, *words: str) -> list[str]:
+        return [str(SERVER), str(self.folder), *words]
+
+    async def set_up(self, *words: str, **more: object) -> None:
+        """Name our server in the settings; `words` stand on its command line."""
+        ours = {"command": sys.executable, "args": self.command(*words), "filetypes": ["zz"], **more}
+        await self.one.client.config_set(self.one.workspace, "lsp.ours", ours, scope=1)
+
+    def how(self, *words: str) -> None:
+        (self.folder / "how").write_text(" ".join(words))
+
+    def start(self, *words: str) -> None:
+        (self.folder / "start").write_text(" ".join(words))
+
+    def heard(self, method: str = "") -> list[dict[str, Any]]:
+        """What our server has heard so far."""
+        file = self.folder / "heard"
+        lines = file.read_text().splitlines() if file.exists() else []
+        said = [json.loads(line) for line in lines]
+        return [message for message in said if not method or message.get("method") == method]
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.one.server.hub.desk(self.one.workspace).outfit.extensions.lsp.fleet
+
+    def waits(self, times: Times) -> None:
+        """How long a change waits."""
+        self.one.server.hub.desk(self.one.workspace).outfit.extensions.lsp.after_a_change = times
+
+    async def infos(self) -> dict[str, LspInfo]:
+        return await self.one.client.list_lsps(self.one.workspace)
+
+    async def comes_to(self, state: LspState, name: str = "ours") -> LspInfo:
+        async with asyncio.timeout(30):
+            while (info := (await self.infos()).get(name)) is None or info.state != state:
+                pass
+        return info
+
+    async def do(self, *calls: tuple[str, object], session: str | None = None) -> list[ToolResult]:
+        return await self.one.do(*calls, session=session)  # type: ignore[arg-type]
+
+    async def says(self, call: tuple[str, object], session: str) -> str:
+        (result,) = await self.do(call, session=session)
+        assert not result.is_error, result.content
+        return result.content
+
+
+@asynccontextmanager
+async def tongues(
+    *words: str,
+    path: Sequence[Path] = (),
+    where: Place | None = None,
+    graces: Graces | None = None,
+    yolo: bool = True,
+    is_set_up: bool = True,
+) -> AsyncIterator[Tongues]:
+    """`path`: directories where language servers are looked for, before the usual ones."""
+    env = (f"PATH={':'.join([*map(str, path), '/usr/local/bin', '/usr/bin', '/bin'])}", f"HOME={os.environ['HOME']}")
+    async with place() as own, hands(where or own, env=env, graces=graces, yolo=yolo) as one:
+        folder = one.server.place.root / "ours"
+        folder.mkdir(exist_ok=True)
+        made = Tongues(one, folder)
+        made.waits(PATIENT)
+        if is_set_up:
+            await made.set_up(*words)
+        yield made
