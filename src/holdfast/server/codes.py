@@ -1,0 +1,185 @@
+"""Who may come in through the page's port. Pure: time and everything that must not be guessed are given.
+
+The rules, which are also the tests:
+
+1.  A code lets one page in, once, within `CODE_SECONDS`. Nothing tells a code that was used from one that never was.
+2.  A token belongs to one page and is known by its digest only. It ends with the server, and with its page.
+3.  A page with a request under way is there. One that was not there for `PAGE_SECONDS` is forgotten.
+4.  What a server remembers of pages for the next one is their keys, never a token. A page that is remembered comes
+    back: it is given a challenge, once, for `CHALLENGE_SECONDS`, and gets a new token for the right proof. The server
+    has proved before that it has the key, too: whoever holds its port meanwhile learns nothing that opens it.
+5.  A proof is for one port: a challenge that was fetched elsewhere is worth nothing here.
+6.  There are never more than `MOST_CODES`, `MOST_PAGES` and, for each page, one challenge. The oldest goes first.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+# fmt: off
+__all__ = [
+    "CHALLENGE_SECONDS", "CODE_SECONDS", "MOST_CODES", "MOST_PAGES", "PAGE_SECONDS", "Challenge", "Code", "Door",
+    "Page", "admit", "come_back", "digest", "exchange", "hello", "leave", "mint", "proof", "recall",
+    "remembered", "renew",
+]
+# fmt: on
+
+CODE_SECONDS = 60.0
+CHALLENGE_SECONDS = 30.0
+PAGE_SECONDS = 12 * 3600.0
+MOST_CODES = 16
+MOST_PAGES = 64
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class Code(msgspec.Struct, frozen=True):
+    """A link that was made. `env` is the environment of whoever asked for it: the page's prompts run in it."""
+
+    until: float
+    env: tuple[str, ...] = ()
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """What a page that comes back has to answer."""
+
+    theirs: str
+    ours: str
+    until: float
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One page that was let in. `seen` is when its last request ended, `visits` how many are under way."""
+
+    id: str
+    key: str
+    seen: float
+    token: bytes = b""
+    visits: int = 0
+    env: tuple[str, ...] = ()
+
+
+class Door(msgspec.Struct, frozen=True):
+    """Codes by their digest, pages and challenges by the page's id. The oldest stands first."""
+
+    codes: Mapping[bytes, Code] = {}
+    pages: Mapping[str, Page] = {}
+    challenges: Mapping[str, Challenge] = {}
+
+
+def digest(secret: str) -> bytes:
+    """What is kept of a secret. It is looked up by this, so that no comparison tells how much of it was right."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def proof(key: str, who: str, port: int, theirs: str, ours: str) -> str:
+    """That somebody, "server" or "page", has the key: for this port and these two numbers only."""
+    said = f"{who}\n{port}\n{theirs}\n{ours}"
+    return hmac.new(key.encode(), said.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+
+
+def mint(door: Door, code: bytes, env: tuple[str, ...], now: float) -> Door:
+    """A new code, given as its digest."""
+    door = _tidied(door, now)
+    return replace(door, codes=_last({**door.codes, code: Code(now + CODE_SECONDS, env)}, MOST_CODES))
+
+
+def exchange(door: Door, code: bytes, fresh: Page, now: float) -> tuple[Door, Page | None]:
+    """Let the page in for which `fresh` was made, if the code is good."""
+    door = _tidied(door, now)
+    found = door.codes.get(code)
+    if found is None:
+        return door, None
+    page = replace(fresh, env=found.env, seen=now)
+    door = replace(door, codes={name: item for name, item in door.codes.items() if name != code})
+    return _with(door, page), page
+
+
+def admit(door: Door, token: bytes, now: float) -> tuple[Door, Page | None]:
+    """A request with this token begins. `leave` ends it."""
+    door = _tidied(door, now)
+    found = next((page for page in door.pages.values() if page.token and page.token == token), None)
+    if found is None:
+        return door, None
+    page = replace(found, visits=found.visits + 1)
+    return replace(door, pages={**door.pages, page.id: page}), page
+
+
+def renew(door: Door, page: str, token: bytes) -> Door:
+    """A page that is there has this token from now on."""
+    found = door.pages.get(page)
+    return door if found is None else replace(door, pages={**door.pages, page: replace(found, token=token)})
+
+
+def leave(door: Door, page: str, now: float) -> Door:
+    """A request has ended. Its page may have been forgotten meanwhile."""
+    found = door.pages.get(page)
+    if found is None:
+        return door
+    return replace(door, pages={**door.pages, page: replace(found, visits=max(0, found.visits - 1), seen=now)})
+
+
+def hello(door: Door, page: str, theirs: str, ours: str, now: float) -> tuple[Door, Page | None]:
+    """Somebody says it is this page. What it has to prove is `ours`; an earlier challenge counts no more."""
+    door = _tidied(door, now)
+    found = door.pages.get(page)
+    if found is None:
+        return door, None
+    challenge = Challenge(theirs, ours, now + CHALLENGE_SECONDS)
+    return replace(door, challenges={**door.challenges, page: challenge}), found
+
+
+def come_back(door: Door, page: str, given: str, port: int, token: bytes, now: float) -> tuple[Door, Page | None]:
+    """The proof that `hello` asked for: the page has this token from now on. A challenge is used up by any proof."""
+    door = _tidied(door, now)
+    challenge, found = door.challenges.get(page), door.pages.get(page)
+    if challenge is None or found is None:
+        return door, None
+    door = replace(door, challenges={name: item for name, item in door.challenges.items() if name != page})
+    right = proof(found.key, "page", port, challenge.theirs, challenge.ours)
+    if not hmac.compare_digest(right.encode(), given.encode("utf-8", "surrogatepass")):
+        return door, None
+    back = replace(found, token=token, seen=now)
+    return replace(door, pages={**door.pages, page: back}), back
+
+
+def remembered(door: Door, now: float) -> tuple[Page, ...]:
+    """What the next server is to know: who may come back. The environment of a user is not kept."""
+    return tuple(Page(page.id, page.key, now if page.visits else page.seen) for page in door.pages.values())
+
+
+def recall(pages: Iterable[Page], now: float) -> Door:
+    """The door of a new server. A page that was seen in the future counts as seen now."""
+    known = sorted((Page(page.id, page.key, min(page.seen, now)) for page in pages), key=lambda page: page.seen)
+    return _tidied(Door(pages=_last({page.id: page for page in known}, MOST_PAGES)), now)
+
+
+def _with(door: Door, page: Page) -> Door:
+    pages = {**door.pages, page.id: page}
+    if len(pages) > MOST_PAGES:
+        del pages[min(door.pages.values(), key=lambda other: (other.visits > 0, other.seen)).id]
+    return _without_strangers(replace(door, pages=pages))
+
+
+def _tidied(door: Door, now: float) -> Door:
+    """Without what is too old."""
+    return _without_strangers(
+        Door(
+            {name: code for name, code in door.codes.items() if now < code.until},
+            {name: page for name, page in door.pages.items() if page.visits or now < page.seen + PAGE_SECONDS},
+            {name: challenge for name, challenge in door.challenges.items() if now < challenge.until},
+        )
+    )
+
+
+def _without_strangers(door: Door) -> Door:
+    return replace(door, challenges={name: item for name, item in door.challenges.items() if name in door.pages})
+
+
+def _last(items: dict[K, T], most: int) -> dict[K, T]:
+    return dict(list(items.items())[-most:])

@@ -1,0 +1,76 @@
+"""The stored events again, with their times: what a timeline is drawn from, and what a past run is replayed from."""
+
+import msgspec
+
+from holdfast.domain.errors import BadRequest, UnknownRun
+from holdfast.domain.ids import RunId
+from holdfast.domain.runs import Run
+from holdfast.protocol.bodies import LoggedEvent, LogPage
+from holdfast.server.calls import Call
+
+__all__ = ["read_log"]
+
+_MOST = 1_000
+_MOST_LOOKED_AT = 5_000
+_MOST_BYTES = 4 * 1024 * 1024
+"""An answer ends after so many bytes, and the caller asks for the next one."""
+
+
+class _Thing(msgspec.Struct, frozen=True):
+    id: str = ""
+    session_id: str = ""
+    run_id: str = ""
+
+
+class _Change(msgspec.Struct, frozen=True):
+    payload: _Thing
+
+
+class _About(msgspec.Struct, frozen=True):
+    """As much of an event as says what it is about."""
+
+    type: str
+    payload: _Change
+
+    @property
+    def session(self) -> str:
+        return self.payload.payload.id if self.type == "session" else self.payload.payload.session_id
+
+
+class _Plain(msgspec.Struct, frozen=True):
+    type: str
+    payload: msgspec.Raw
+
+
+async def read_log(call: Call) -> LogPage:
+    """Oldest first. Of a run: the events of its session from its acceptance to its end."""
+    limit, session, run = call.number("limit", 500), call.query.get("session_id", ""), call.query.get("run_id", "")
+    if not 0 < limit <= _MOST:
+        raise BadRequest(f"limit is from 1 to {_MOST}.")
+    ledger, cursor = call.desk.workspace.engine.kit.ledger, call.number("after", 0)
+    if run:
+        asked = await _run(call, run)
+        session, cursor = asked.session_id, max(cursor, asked.number - 1)
+    rows = await ledger.dated_events(call.desk.id, cursor, _MOST_LOOKED_AT)
+    found: list[LoggedEvent] = []
+    size = 0
+    for number, at, body in rows:
+        about = msgspec.json.decode(body, type=_About)
+        if session and about.session != session:
+            cursor = number
+            continue
+        if len(found) == limit or size > _MOST_BYTES:
+            return LogPage(tuple(found), cursor, more=True)
+        plain = msgspec.json.decode(body, type=_Plain)
+        found.append(LoggedEvent(number, at, plain.type, plain.payload))
+        cursor, size = number, size + len(body)
+        if run and about.type == "run_complete" and about.payload.payload.run_id == run:
+            return LogPage(tuple(found), cursor, more=False)
+    return LogPage(tuple(found), cursor, more=len(rows) == _MOST_LOOKED_AT)
+
+
+async def _run(call: Call, run: str) -> Run:
+    record = await call.desk.workspace.engine.kit.ledger.run(call.desk.id, RunId(run))
+    if record is None:
+        raise UnknownRun
+    return record.run

@@ -1,0 +1,171 @@
+"""The page's own port: its files for anybody on this machine, everything else for who was let in.
+
+What a browser can be made to send by others is refused here: another name for this host, another origin, a request
+from elsewhere that is no visit. There are no cookies, so nothing goes along by itself.
+"""
+
+import gzip
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.server import codes
+from holdfast.server.auth import is_json
+from holdfast.server.codes import Door
+from holdfast.server.http import Asgi, Receive, Scope, Send
+from holdfast.server.listen import may_be_our_own
+
+__all__ = ["BUNDLE", "POLICY", "File", "PageFront", "read_files"]
+
+BUNDLE = Path(__file__).parent.parent / "web"
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
+    "connect-src 'self'; manifest-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Only what the server itself serves runs, is shown or is asked; no text ever becomes HTML."""
+
+_SAFE = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_KINDS = {
+    ".html": b"text/html; charset=utf-8", ".js": b"text/javascript; charset=utf-8",
+    ".css": b"text/css; charset=utf-8", ".svg": b"image/svg+xml", ".png": b"image/png", ".ico": b"image/x-icon",
+    ".woff2": b"font/woff2", ".webmanifest": b"application/manifest+json", ".json": b"application/json",
+    ".txt": b"text/plain; charset=utf-8",
+}  # fmt: skip
+_SMALLEST_PACKED = 1024
+_UNASKED = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/return"})
+"""What a page says before it has a token."""
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file of the bundle, ready to be sent."""
+
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    packed: bytes | None
+
+
+def read_files(place: Path) -> dict[bytes, File]:
+    """By path, as it stands in a request. Reads and packs everything: not for the event loop."""
+    files = {b"/" + str(path.relative_to(place)).encode(): _file(path) for path in _all(place)}
+    if b"/index.html" in files:
+        files[b"/"] = files.pop(b"/index.html")
+    return files
+
+
+def _all(place: Path) -> Iterator[Path]:
+    return (path for path in sorted(place.rglob("*")) if path.is_file() and path.suffix in _KINDS)
+
+
+def _file(path: Path) -> File:
+    body = path.read_bytes()
+    headers = [(b"content-type", _KINDS[path.suffix]), *_SAFE]
+    if path.suffix == ".html":
+        headers += [(b"content-security-policy", POLICY.encode()), (b"cache-control", b"no-store")]
+    elif path.parent.name == "assets":
+        # Its name holds its hash: under this name it never changes.
+        headers.append((b"cache-control", b"public, max-age=31536000, immutable"))
+    else:
+        headers.append((b"cache-control", b"no-cache"))
+    packed = gzip.compress(body, 9, mtime=0) if len(body) >= _SMALLEST_PACKED else None
+    return File(tuple(headers), body, packed)
+
+
+class PageFront:
+    """Stands before the application on the page's port. Its `door` knows who was let in."""
+
+    def __init__(
+        self,
+        application: Asgi,
+        files: Mapping[bytes, File],
+        clock: Callable[[], float],
+        on_use: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.door = Door()
+        self.port = 0
+        self._application = application
+        self._files = files
+        self._clock = clock
+        self._on_use = on_use
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await _say(send, *refusal)
+            return
+        path: bytes = scope["raw_path"]
+        is_read = scope["method"] in ("GET", "HEAD")
+        file = self._files.get(path) if is_read else None
+        if file is not None:
+            await _send_file(send, file, headers)
+        elif path in _UNASKED and scope["method"] == "POST":
+            # A link can be seen by others of this machine, on the command line of a browser.
+            if may_be_our_own(scope["client"], self.port):
+                await self._application(scope, receive, send)
+            else:
+                await _say(send, 403, b"This page belongs to another user of this machine.")
+        elif path == b"/" and is_read:
+            await _say(send, 404, b"This copy of Holdfast was made without its page: install a released one.")
+        else:
+            await self._let_in(headers, scope, receive, send)
+
+    def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
+        """The status and the sentence for what no page of ours would send."""
+        hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or hosts[0] not in (b"127.0.0.1:%d" % self.port, b"localhost:%d" % self.port):
+            return 403, b"This host name is not served here."
+        if headers.get(b"origin", b"http://" + hosts[0]).lower() != b"http://" + hosts[0]:
+            return 403, b"Web pages of others may not talk to this server."
+        if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+            # A link on another page may lead here: it finds a page that knows nothing.
+            is_visit = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
+            if not (is_visit and scope["raw_path"] == b"/" and scope["method"] in ("GET", "HEAD")):
+                return 403, b"Web pages of others may not talk to this server."
+        if scope["method"] not in ("GET", "HEAD") and not is_json(headers):
+            return 415, b"Send application/json."
+        return None
+
+    async def _let_in(self, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send) -> None:
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        token = given.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+        self.door, page = codes.admit(self.door, codes.digest(token), self._clock())
+        if page is None:
+            await _say(send, 401, b"Run holdfast web for a new link: this page is not known here.")
+            return
+        scope["page"] = page
+        self._on_use()
+        try:
+            await self._application(scope, receive, send)
+        finally:
+            self.door = codes.leave(self.door, page.id, self._clock())
+            self._on_use()
+
+
+async def _send_file(send: Send, file: File, asked: Mapping[bytes, bytes]) -> None:
+    headers: Headers = [*file.headers, (b"vary", b"accept-encoding")]
+    if file.packed is not None and b"gzip" in asked.get(b"accept-encoding", b""):
+        await _send(send, 200, [*headers, (b"content-encoding", b"gzip")], file.packed)
+    else:
+        await _send(send, 200, headers, file.body)
+
+
+async def _say(send: Send, status: int, sentence: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *_SAFE]
+    await _send(send, status, headers, b'{"message":"' + sentence + b'"}\n')
+
+
+async def _send(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    headers = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

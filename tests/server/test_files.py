@@ -1,0 +1,65 @@
+"""Files that a prompt can name, through the real server: for pages, which cannot look at the disk."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.client.errors import ServerProblem
+from server.helpers import place, serving
+
+
+async def test_the_names_are_those_that_a_search_would_look_at() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        root = Path(where.project())
+        for name in ("a.py", "src/deep/b.py", "ignored.log", ".hidden"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text("x")
+        (root / ".gitignore").write_text("*.log\n")
+        (root / ".git").mkdir()
+        found = await client.list_files(workspace)
+        assert set(found.files) >= {"a.py", "src/deep/b.py"}
+        assert "ignored.log" not in found.files
+        assert not found.is_cut
+
+
+async def test_a_file_is_read_as_an_attachment() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        root = Path(where.project())
+        (root / "a b.py").write_text("print('ü')\n")
+        (root / "x.png").write_bytes(b"\x89PNG\0")
+        text = await client.read_file(workspace, "a b.py")
+        assert (text.content.decode(), text.file_name, text.mime_type) == (
+            "print('ü')\n",
+            "a b.py",
+            "text/plain; charset=utf-8",
+        )
+        assert (await client.read_file(workspace, "x.png")).mime_type == "image/png"
+
+
+@pytest.mark.parametrize(
+    "name", ["nowhere", "../outside", "/etc/passwd", "link", "folder", "binary", "", "a\0b", "pipe"]
+)
+async def test_what_is_no_file_of_the_workspace_is_not_there(name: str) -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        root = Path(where.project())
+        (where.root / "outside").write_text("secret")
+        (root / "link").symlink_to(where.root / "outside")
+        (root / "folder").mkdir()
+        (root / "binary").write_bytes(b"a\0b")
+        with pytest.raises(ServerProblem) as caught:
+            await client.read_file(workspace, name)
+        assert caught.value.status in (400, 404)
+
+
+async def test_a_file_that_is_too_large_says_what_to_do() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        with (Path(where.project()) / "large").open("wb") as file:
+            file.truncate(6 * 1024 * 1024)
+        with pytest.raises(ServerProblem) as caught:
+            await client.read_file(workspace, "large")
+        assert caught.value.status == 413
+        assert "path" in str(caught.value)

@@ -1,0 +1,160 @@
+"""R6 in the browser: a stream that breaks is resumed by number, and that is shown; a killed server is found again."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qsl, urlsplit
+
+from playwright.async_api import Browser, expect
+
+from cli.house import House, house
+from holdfast.domain.ids import SessionId
+from holdfast.testing.gates import start
+from server.helpers import collect, prompt
+from web.stage import PATIENCE, Screen, Stage
+
+_LOST = r"Failed to load resource|net::ERR|status of 401"
+
+
+class Line:
+    """A proxy between browser and server that can be cut: it passes bytes on and understands nothing."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.is_cut = False
+        self.address = ""
+        self._ends: set[asyncio.StreamWriter] = set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_cut:
+            writer.transport.abort()
+            return
+        there, onward = await asyncio.open_connection("127.0.0.1", self.port)
+        ends = {writer, onward}
+        self._ends |= ends
+        await asyncio.wait(
+            {start(self._pass(reader, onward)), start(self._pass(there, writer))}, return_when=asyncio.FIRST_COMPLETED
+        )
+        for end in ends:
+            end.transport.abort()
+        self._ends -= ends
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in self._ends:
+            end.transport.abort()
+
+    def mend(self) -> None:
+        self.is_cut = False
+
+
+@asynccontextmanager
+async def line_to(port: int) -> AsyncIterator[Line]:
+    line = Line(port)
+    server = await asyncio.start_server(line._serve, "127.0.0.1", 0)
+    line.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield line
+    finally:
+        server.close()
+        line.cut()
+
+
+async def test_a_cut_line_is_resumed_by_number_and_that_is_shown(show: Stage) -> None:
+    link = await show.link()
+    async with line_to(urlsplit(link).port or 0) as line:
+        screen = await show.screen(link=link, proxy=line.address)
+        screen.expected.append(_LOST)
+        asked: list[str] = []
+        screen.page.on("request", lambda request: asked.append(request.url))
+        await screen.send("feed")
+        show.model.say("Before ")
+        await expect(screen.answers.last).to_contain_text("Before")
+        client, workspace = await show.terminal()
+        (run,) = await client.list_runs(workspace)
+        before = await screen.cursor()
+        line.cut()
+        await expect(screen.at("connection")).not_to_have_attribute("data-state", "live")
+        show.model.say("after.")
+        show.model.stop()
+        await collect(client, workspace, [run.run_id])
+        await prompt(client, workspace, run.session_id, "while away", "r2")
+        await collect(client, workspace, ["r2"])
+        asked.clear()
+        line.mend()
+        await screen.is_live()
+        await expect(screen.at("resumed")).to_contain_text(f"after event {before}")
+        await expect(screen.answers).to_have_count(2)
+        await expect(screen.answers.first).to_contain_text("Before after.")
+        await expect(screen.answers.last).to_contain_text("echo: while away")
+        streams = [dict(parse_qsl(urlsplit(url).query)) for url in asked if "/events?" in url]
+        assert streams[-1]["since"] == str(before)
+        assert not [url for url in asked if "/snapshot" in url], "nothing was read anew"
+
+
+async def _link(home: House) -> str:
+    return await asyncio.to_thread(home.say, "web", "--no-open")
+
+
+async def test_a_killed_server_is_found_again_and_what_it_said_is_kept(browser: Browser) -> None:
+    """R2, R9: the run that was under way ends as interrupted; the page comes back by itself, with a new token."""
+    with house() as home:
+        context = await browser.new_context()
+        context.set_default_timeout(PATIENCE)
+        try:
+            link = await _link(home)
+            screen = Screen(await context.new_page(), link.partition("/#")[0])
+            screen.expected.append(_LOST)
+            await screen.page.goto(link)
+            await screen.send("words=2000 pause=20")
+            # Words go to the disk in lumps: of those that came long ago nothing is lost.
+            await expect(screen.answers.last).to_contain_text("word150")
+            pid = home.server_process()
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await expect(screen.at("connection")).not_to_have_attribute("data-state", "live")
+            # Any command of the user starts the server again.
+            listed = await asyncio.to_thread(home.say, "runs", "--json")
+            assert "interrupted" in listed
+            await screen.is_live()
+            await expect(screen.at("stop")).to_be_hidden()
+            await expect(screen.answers.last).to_contain_text("word3")
+            await expect(screen.answers.last).to_contain_text(re.compile("interrupted", re.IGNORECASE))
+            await screen.send("words=3")
+            await expect(screen.answers.last).to_contain_text("word1 word2 word3")
+            screen.check()
+        finally:
+            await context.close()
+
+
+async def test_a_page_without_a_way_in_says_how_to_get_one(show: Stage) -> None:
+    link = await show.link()
+    first = await show.screen(link=link)
+    await first.is_live()
+    used = await show.screen(link=link)
+    used.expected.append(_LOST)
+    await expect(used.at("entry")).to_contain_text("holdfast web")
+    bare = await show.screen(link=link.partition("#")[0])
+    await expect(bare.at("entry")).to_contain_text("holdfast web")
+    await first.page.reload()
+    await first.is_live()
+    assert "code" not in first.page.url
+
+
+async def test_an_address_leads_to_the_same_session(show: Stage) -> None:
+    client, workspace = await show.terminal()
+    session: SessionId = (await client.create_session(workspace, "to be found")).id
+    await prompt(client, workspace, session, "hello", "r1")
+    await collect(client, workspace, ["r1"])
+    screen = await show.screen()
+    await screen.open_session(session)
+    await expect(screen.answers.last).to_contain_text("echo: hello")
+    await screen.page.reload()
+    await expect(screen.answers.last).to_contain_text("echo: hello")

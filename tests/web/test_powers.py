@@ -1,0 +1,123 @@
+"""What the page can do beside talking: files and their undo, attachments, the queue, the timeline and its replay."""
+
+import base64
+import json
+from pathlib import Path
+
+from playwright.async_api import expect
+
+from holdfast.providers.scripted import Call, Say
+from holdfast.testing.gates import until
+from server.helpers import collect, prompt
+from web.stage import Stage
+
+_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_GIVE = """([how, name, data]) => {
+  const bytes = Uint8Array.from(atob(data), one => one.charCodeAt(0));
+  const given = new DataTransfer();
+  given.items.add(new File([bytes], name, { type: "image/png" }));
+  const place = document.querySelector('[data-testid="composer"]');
+  const event = how === "paste"
+    ? new ClipboardEvent("paste", { clipboardData: given, bubbles: true, cancelable: true })
+    : new DragEvent("drop", { dataTransfer: given, bubbles: true, cancelable: true });
+  place.dispatchEvent(event);
+}"""
+
+
+async def test_pictures_are_attached_by_paste_and_drop(show: Stage) -> None:
+    screen = await show.screen()
+    await screen.is_live()
+    for number, how in enumerate(("paste", "drop"), 1):
+        await screen.page.evaluate(_GIVE, [how, f"{how}.png", _PIXEL])
+        await expect(screen.at("attachment")).to_have_count(number)
+    await screen.send("look at these")
+    await expect(screen.answers.last).to_contain_text("echo: look at these")
+    await expect(screen.at("attachment")).to_have_count(0)
+    client, workspace = await show.terminal()
+    (run,) = await client.list_runs(workspace)
+    size = len(base64.b64decode(_PIXEL))
+    assert [(item.mime_type, item.size) for item in run.attachments] == [("image/png", size)] * 2
+
+
+async def test_a_change_is_shown_and_taken_back(show: Stage) -> None:
+    path = Path(show.where.project()) / "a.txt"
+    show.model.acts["write it"] = (Call("write", json.dumps({"file_path": "a.txt", "content": "one\n"})),)
+    screen = await show.screen()
+    await screen.send("write it")
+    await screen.at("permission").locator('[data-action="allow"]').click()
+    await expect(screen.answers.last).to_contain_text("Done.")
+    await until(path.exists)
+    await screen.page.get_by_role("button", name="Side panel").click()
+    await screen.page.get_by_role("button", name="Undo the run").click()
+    await screen.page.locator('[data-action="confirm"]').click()
+    await until(lambda: not path.exists())
+
+
+async def test_the_queue_is_reordered_and_emptied_by_hand(show: Stage) -> None:
+    screen = await show.screen()
+    await screen.send("feed")
+    await expect(screen.at("stop")).to_be_visible()
+    for name in ("first", "second"):
+        await screen.composer.fill(name)
+        await screen.at("queue").click()
+    await expect(screen.at("queue-item")).to_have_count(2)
+    client, workspace = await show.terminal()
+    waiting = [run.prompt for run in reversed(await client.list_runs(workspace)) if run.state == "waiting"]
+    assert waiting == ["first", "second"]
+    await screen.at("queue-item").last.get_by_role("button", name="Remove").click()
+    await expect(screen.at("queue-item")).to_have_count(1)
+    show.model.say("Fed.")
+    show.model.stop()
+    await expect(screen.answers.last).to_contain_text("echo: first")
+
+
+async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(show: Stage) -> None:
+    show.model.acts["work"] = (Say("Now."), Call("bash", json.dumps({"command": "echo seen", "description": "say so"})))
+    client, workspace = await show.terminal()
+    session = (await client.create_session(workspace, "past")).id
+    await prompt(client, workspace, session, "work", "r1")
+    await collect(client, workspace, ["r1"])
+    screen = await show.screen()
+    await screen.open_session(session)
+    await screen.page.get_by_role("button", name="Timeline").click()
+    timeline = screen.at("timeline")
+    await expect(timeline).to_contain_text("1 run")
+    await expect(timeline).to_contain_text("2 steps")
+    await timeline.get_by_role("button", name="work").click()
+    told = screen.at("replay-event")
+    slider = timeline.get_by_role("slider", name="Event")
+    count = int(await slider.get_attribute("max") or 0)
+    assert count > 5
+    await slider.focus()
+    await slider.press("Home")
+    first = await told.inner_text()
+    replayed = timeline.get_by_role("region", name="The conversation at that event")
+    await expect(replayed).not_to_contain_text("Done.")
+    seen = {first}
+    for _ in range(count - 1):
+        await timeline.get_by_role("button", name="One event on").click()
+        seen.add(await told.inner_text())
+    assert len(seen) == count, "every event is told, each once"
+    await expect(replayed).to_contain_text("Done.")
+
+
+async def test_keys_alone_are_enough(show: Stage) -> None:
+    """A session is made, a prompt sent, another session found and opened, without a mouse."""
+    client, workspace = await show.terminal()
+    other = (await client.create_session(workspace, "the other one")).id
+    await prompt(client, workspace, other, "hello", "r1")
+    await collect(client, workspace, ["r1"])
+    screen = await show.screen()
+    await screen.is_live()
+    keys = screen.page.keyboard
+    await expect(screen.composer).to_be_focused()
+    await keys.type("by keys")
+    await keys.press("Enter")
+    await expect(screen.answers.last).to_contain_text("echo: by keys")
+    await keys.press("Control+k")
+    await expect(screen.at("palette")).to_be_visible()
+    await keys.type("other one")
+    await keys.press("Enter")
+    await expect(screen.answers.last).to_contain_text("echo: hello")
+    await keys.press("Alt+n")
+    await expect(screen.answers).to_have_count(0)

@@ -1,0 +1,31 @@
+/** What can be done with the conversation by name and by key. */
+
+import { focusComposer, text } from "../store/composing.ts";
+import { messageIds } from "../store/state.ts";
+import { type Command, registerCommand } from "../store/commands.ts";
+import { isWriting } from "../palette/keys.ts";
+import { offerSent } from "./completion.ts";
+import { escape } from "./escape.ts";
+import { jump, toEnd } from "./scrolling.ts";
+
+const hasMessages = (): boolean => messageIds.value.length > 0;
+
+const COMMANDS: readonly Command[] = [
+  { name: "earlier", title: "To the prompt before", keys: "alt+arrowup", when: hasMessages, run: () => jump(-1) },
+  { name: "later", title: "To the next prompt", keys: "alt+arrowdown", when: hasMessages, run: () => jump(1) },
+  { name: "end", title: "To the newest line", keys: "alt+end", when: hasMessages, run: toEnd },
+  { name: "recall", title: "Find a prompt you sent before", keys: "alt+h", run: recall },
+];
+
+function recall(): void {
+  focusComposer();
+  requestAnimationFrame(() => void offerSent(text.value));
+}
+
+for (const command of COMMANDS) registerCommand(command);
+
+// Esc stops what runs from anywhere but where it closes something.
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || event.defaultPrevented || isWriting(event.target)) return;
+  if (document.querySelector("dialog[open]") === null && escape()) event.preventDefault();
+});

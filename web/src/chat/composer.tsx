@@ -1,0 +1,342 @@
+/** Where one writes: prompts, commands and lines for the shell, with files that go along. */
+
+import { type ReadonlySignal, useSignal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { Icon } from "../shell/icons.tsx";
+import { isNarrow } from "../shell/ui.ts";
+import { prompt, rememberPrompts, runShell, say } from "../store/actions.ts";
+import { commands, runCommand } from "../store/commands.ts";
+import { attach, detach, focusAsked, focusComposer, pending, putBack, remember, takeAll, text } from "../store/composing.ts";
+import { connection, isBusy, sessionId, toast } from "../store/state.ts";
+import { Problem } from "../wire/http.ts";
+import { closeOffers, completed, look, namedFiles, offers, offerSent, step } from "./completion.ts";
+import { escape } from "./escape.ts";
+import { sizeOf } from "./facts.ts";
+import { attachFiles, isPicture, Picture, textFile } from "./files.tsx";
+import { Recall } from "./recall.ts";
+import { toEnd } from "./scrolling.ts";
+
+/** A longer paste goes along as a file instead of filling the composer. */
+const LONG_PASTE = { lines: 120, letters: 12_000 };
+const isTouch = typeof matchMedia === "function" && matchMedia("(pointer: coarse) and (hover: none)").matches;
+
+export function Composer(): JSX.Element {
+  const area = useRef<HTMLTextAreaElement>(null);
+  const picker = useRef<HTMLInputElement>(null);
+  const recall = useRef(new Recall());
+  useFocus(area);
+  useHeight(area);
+  const isDropping = useDrop();
+  useEffect(() => void rememberPrompts().catch(() => undefined), []);
+  const isShell = text.value.startsWith("!");
+  const isEmpty = text.value.trim() === "" && pending.value.length === 0;
+  const mayQueue = isBusy.value && !isShell;
+  return (
+    <form
+      class={`composer${isShell ? " shell" : ""}${isDropping.value ? " dropping" : ""}`}
+      onSubmit={(event) => {
+        event.preventDefault();
+        void send(false);
+      }}
+    >
+      <Attached />
+      <OfferList onPick={() => area.current && pick(area.current)} />
+      <div class="composer-line">
+        <button type="button" class="square" aria-label="Attach files" title="Attach files" onClick={() => picker.current?.click()}>
+          <Icon name="plus" />
+        </button>
+        <input
+          type="file"
+          multiple
+          hidden
+          ref={picker}
+          data-testid="attach"
+          onChange={(event) => {
+            void attachFiles([...(event.currentTarget.files ?? [])]);
+            event.currentTarget.value = "";
+          }}
+        />
+        <textarea
+          ref={area}
+          id="composer"
+          data-testid="composer"
+          rows={1}
+          value={text.value}
+          placeholder={placeholder()}
+          aria-label="Prompt"
+          aria-autocomplete="list"
+          aria-controls={offers.value === null ? undefined : "offers"}
+          aria-activedescendant={offers.value === null ? undefined : `offer-${offers.value.chosen}`}
+          aria-haspopup="listbox"
+          enterkeyhint={isTouch ? "enter" : "send"}
+          autocapitalize="sentences"
+          onInput={(event) => {
+            text.value = event.currentTarget.value;
+            recall.current.reset();
+            if (offers.value?.kind === "sent") void offerSent(event.currentTarget.value);
+            else look(event.currentTarget.value, event.currentTarget.selectionStart);
+          }}
+          onKeyDown={(event) => onKey(event, event.currentTarget, recall.current)}
+          onPaste={onPaste}
+          onBlur={() => setTimeout(closeOffers, 150)}
+        />
+        {mayQueue ? (
+          <button type="button" class="button small queue-it" disabled={isEmpty} data-testid="queue" title="A turn of its own, after those that wait (Alt+Enter)" onClick={() => void send(true)}>
+            Queue
+          </button>
+        ) : null}
+        <button type="submit" class="button primary send" disabled={isEmpty} data-testid="send" title={mayQueue ? "The model reads it before its next step (Enter)" : "Send (Enter)"}>
+          {isShell ? "Run" : mayQueue ? "Steer" : "Send"}
+        </button>
+      </div>
+    </form>
+  );
+}
+
+function placeholder(): string {
+  if (connection.value.state !== "live" && connection.value.state !== "connecting") return "Not connected: what you write stays here";
+  if (isBusy.value) return isNarrow.value ? "Steer what runs" : "Steer: the model reads it before its next step";
+  return isNarrow.value ? "Ask for something" : "Ask for something; @ names a file, / a command, ! the shell";
+}
+
+// Sending.
+
+async function send(queues: boolean): Promise<void> {
+  const now = text.value.trim();
+  if (now === "" && pending.value.length === 0) return;
+  closeOffers();
+  if (now.startsWith("!")) return sendShell(now.slice(1).trim());
+  const command = /^\/([\w-]+)(?:\s+([\s\S]*))?$/.exec(now);
+  if (command !== null && commands.value.some((one) => one.name === command[1])) {
+    takeAll();
+    if (!runCommand(command[1] ?? "", command[2] ?? "")) toast("info", `/${command[1]} makes no sense at the moment.`);
+    return;
+  }
+  const all = takeAll();
+  toEnd();
+  try {
+    const attachments = [...all.pending.map((one) => one.attachment), ...(await namedFiles(now))];
+    await prompt(now, { delivery: queues ? "queue" : "steer", attachments });
+    remember(now);
+  } catch (error) {
+    putBack(all);
+    toast("error", error instanceof Error ? error.message : String(error), "Not sent");
+    if (!(error instanceof Problem)) console.error(error);
+  }
+}
+
+async function sendShell(command: string): Promise<void> {
+  if (command === "") return;
+  const all = takeAll();
+  remember(`!${command}`);
+  if ((await say(runShell(command), "Not run")) === undefined) putBack(all);
+}
+
+// Keys.
+
+function onKey(event: KeyboardEvent, area: HTMLTextAreaElement, recall: Recall): void {
+  if (event.isComposing) return;
+  if (offers.value !== null && onOfferKey(event, area)) return done(event);
+  if (event.key === "Enter") {
+    const isNewLine = event.shiftKey || (isTouch && !event.ctrlKey && !event.metaKey && !event.altKey);
+    if (isNewLine) return;
+    void send(isBusy.value && (event.altKey || event.ctrlKey || event.metaKey));
+    recall.reset();
+    return done(event);
+  }
+  if (event.key === "Escape" && escape()) return done(event);
+  if (event.key.toLowerCase() === "r" && event.ctrlKey && !event.shiftKey && !event.altKey) {
+    void offerSent(area.value);
+    return done(event);
+  }
+  if (event.key === "Backspace" && area.value === "" && pending.value.length > 0) {
+    detach(pending.value[pending.value.length - 1]?.id ?? 0);
+    return done(event);
+  }
+  if ((event.key === "ArrowUp" || event.key === "ArrowDown") && walks(event, area, recall)) done(event);
+}
+
+const done = (event: Event): void => {
+  event.preventDefault();
+  event.stopPropagation();
+};
+
+function onOfferKey(event: KeyboardEvent, area: HTMLTextAreaElement): boolean {
+  switch (event.key) {
+    case "ArrowDown":
+    case "ArrowUp":
+      step(event.key === "ArrowDown" ? 1 : -1);
+      return true;
+    case "Tab":
+    case "Enter":
+      if (event.shiftKey || event.altKey || event.ctrlKey) return false;
+      pick(area);
+      return true;
+    case "Escape":
+      closeOffers();
+      return true;
+    default:
+      return false;
+  }
+}
+
+/** Takes the chosen offer: a file is written out, a command is run. */
+function pick(area: HTMLTextAreaElement): void {
+  const given = offers.value;
+  const chosen = given?.list[given.chosen];
+  if (given === null || chosen === undefined) return;
+  closeOffers();
+  if (chosen.runs) {
+    text.value = "";
+    runCommand(chosen.value.slice(1));
+    return;
+  }
+  const [next, cursor] = completed(area.value, area.selectionStart, given, chosen);
+  put(area, next, cursor);
+}
+
+function put(area: HTMLTextAreaElement, next: string, cursor: number): void {
+  text.value = next;
+  area.value = next;
+  area.setSelectionRange(cursor, cursor);
+  area.focus();
+}
+
+/** Up on the first line and down on the last walk through what was sent. */
+function walks(event: KeyboardEvent, area: HTMLTextAreaElement, recall: Recall): boolean {
+  if (event.shiftKey || event.altKey || event.ctrlKey || event.metaKey) return false;
+  const up = event.key === "ArrowUp";
+  const rest = up ? area.value.slice(0, area.selectionStart) : area.value.slice(area.selectionEnd);
+  if (rest.includes("\n") || (!recall.isWalking && area.value.trim() !== "")) return false;
+  const next = recall.step(up ? -1 : 1, area.value);
+  if (next === null) return false;
+  put(area, next, up ? 0 : next.length);
+  return true;
+}
+
+function onPaste(event: ClipboardEvent): void {
+  const given = event.clipboardData;
+  if (given === null) return;
+  if (given.files.length > 0) {
+    event.preventDefault();
+    void attachFiles([...given.files]);
+    return;
+  }
+  const words = given.getData("text/plain");
+  if (words.length <= LONG_PASTE.letters && words.split("\n").length <= LONG_PASTE.lines) return;
+  event.preventDefault();
+  attach(textFile(words, `paste-${pending.value.length + 1}.txt`));
+  toast("info", "The long text goes along as a file.");
+}
+
+// What is shown around the text.
+
+function Attached(): JSX.Element | null {
+  if (pending.value.length === 0) return null;
+  return (
+    <ul class="files" aria-label="Attachments">
+      {pending.value.map(({ id, attachment, size }) => (
+        <li class="file" key={id} data-testid="attachment">
+          {isPicture(attachment.mime_type) ? (
+            <Picture type={attachment.mime_type} data={attachment.content} name={attachment.file_name} />
+          ) : (
+            <Icon name="file" small />
+          )}
+          <span class="clip">{attachment.file_name}</span>
+          <span class="faint">{sizeOf(size)}</span>
+          <button type="button" class="square small" aria-label={`Take ${attachment.file_name} off`} onClick={() => detach(id)}>
+            <Icon name="close" small />
+          </button>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+const TITLES = { file: "Files", command: "Commands", sent: "Sent before" } as const;
+
+function OfferList({ onPick }: { onPick(): void }): JSX.Element | null {
+  const given = offers.value;
+  if (given === null) return null;
+  return (
+    <ul class="offers" id="offers" role="listbox" aria-label={TITLES[given.kind]}>
+      {given.list.map((offer, at) => (
+        <li
+          key={offer.value}
+          id={`offer-${at}`}
+          role="option"
+          aria-selected={at === given.chosen}
+          onMouseDown={(event) => event.preventDefault()}
+          onClick={() => {
+            offers.value = { ...given, chosen: at };
+            onPick();
+          }}
+        >
+          <span class={given.kind === "sent" ? "clip" : "mono"}>{offer.value}</span>
+          <span class="faint">{offer.words}</span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+// The text area.
+
+type Area = { readonly current: HTMLTextAreaElement | null };
+
+/** Takes the focus when somebody asks for it, and when another session is opened with a keyboard at hand. */
+function useFocus(area: Area): void {
+  const count = focusAsked.value;
+  const session = sessionId.value;
+  useEffect(() => {
+    const element = area.current;
+    if (!element || (count === 0 && isTouch)) return;
+    element.focus({ preventScroll: true });
+    element.setSelectionRange(element.value.length, element.value.length);
+  }, [count]);
+  useEffect(() => {
+    if (!isTouch && document.activeElement === document.body) area.current?.focus({ preventScroll: true });
+  }, [session]);
+}
+
+/** Files may be dropped anywhere: a browser would leave the page for one that nobody takes. */
+function useDrop(): ReadonlySignal<boolean> {
+  const isOver = useSignal(false);
+  useEffect(() => {
+    const over = (event: DragEvent): void => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      isOver.value = true;
+    };
+    const leave = (event: DragEvent): void => {
+      if (event.relatedTarget === null) isOver.value = false;
+    };
+    const drop = (event: DragEvent): void => {
+      isOver.value = false;
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      void attachFiles([...event.dataTransfer.files]).then(focusComposer);
+    };
+    addEventListener("dragover", over);
+    addEventListener("dragleave", leave);
+    addEventListener("drop", drop);
+    return () => {
+      removeEventListener("dragover", over);
+      removeEventListener("dragleave", leave);
+      removeEventListener("drop", drop);
+    };
+  }, []);
+  return isOver;
+}
+
+/** As high as its text, up to a part of the window. Browsers that do it themselves are let do it. */
+function useHeight(area: Area): void {
+  const now = text.value;
+  useLayoutEffect(() => {
+    const element = area.current;
+    if (!element || CSS.supports?.("field-sizing", "content")) return;
+    element.style.height = "auto";
+    element.style.height = `${element.scrollHeight}px`;
+  }, [now]);
+}

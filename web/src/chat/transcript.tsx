@@ -1,0 +1,183 @@
+/** The conversation. The newest line is followed until the reader scrolls up; of a long one only the end is drawn. */
+
+import { useComputed } from "@preact/signals";
+import type { JSX } from "preact";
+import { memo } from "preact/compat";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { counted } from "../shell/format.ts";
+import { Icon } from "../shell/icons.tsx";
+import { isBusy, loading, messageIds, messageOf, runs, sessionId, shell } from "../store/state.ts";
+import type { Message } from "../wire/types.ts";
+import { textOf } from "./facts.ts";
+import { MessageView } from "./message.tsx";
+import { drawn, holdOn, isFollowing, marked, setScroller, stay, STEP, toEnd } from "./scrolling.ts";
+import { fixed, SourcesContext } from "./sources.ts";
+
+const AT_END = 24;
+/** For how long after a touch scrolling is somebody's wish, in milliseconds. */
+const HAND = 700;
+const HANDS = ["wheel", "touchmove", "pointerdown", "pointermove"] as const;
+
+export function Transcript(): JSX.Element {
+  const scroller = useRef<HTMLDivElement>(null);
+  const content = useRef<HTMLDivElement>(null);
+  useScrolling(scroller, content);
+  const ids = messageIds.value;
+  const first = Math.max(0, ids.length - drawn.value);
+  useLayoutEffect(stay, [first]);
+  const isEmpty = ids.length === 0 && !isBusy.value && shell.value === "";
+  return (
+    <section class="transcript" aria-label="Conversation" aria-busy={isBusy.value}>
+      <div class="scroller" ref={scroller} tabIndex={0} role="region" aria-label="Messages">
+        <div class="content" ref={content}>
+          {isEmpty ? <p class="empty">{loading.value ? "Loading the conversation …" : "Nothing was asked here yet."}</p> : null}
+          {first > 0 ? <Earlier count={first} /> : null}
+          {ids.slice(first).map((id) => (
+            <Live key={id} id={id} />
+          ))}
+          {shell.value ? <p class="shell-line mono">$ {shell.value}</p> : null}
+        </div>
+      </div>
+      {isFollowing.value ? null : (
+        <button type="button" class="button to-end" onClick={toEnd} data-testid="to-end">
+          <Icon name="down" small /> {isBusy.value ? "Follow" : "To the end"}
+        </button>
+      )}
+      <Announcer />
+    </section>
+  );
+}
+
+/** Each message follows its own signal: a token draws one message, not the list. */
+const Live = memo(function Live({ id }: { id: string }): JSX.Element | null {
+  const message = messageOf(id).value;
+  const isMarked = useComputed(() => marked.value === id);
+  if (message === undefined) return null;
+  return <MessageView message={message} asked={askedAt(message)} isMarked={isMarked.value} />;
+});
+
+/** When the prompt of its run was written. Only looked for when an answer is over. */
+function askedAt(message: Message): number {
+  if (message.role !== "assistant" || !message.run_id || !message.parts.some((part) => part.type === "finish")) return 0;
+  const known = runs.peek().find((run) => run.run_id === message.run_id);
+  if (known?.started_at) return Math.floor(known.started_at / 1_000);
+  const ids = messageIds.peek();
+  for (let at = ids.indexOf(message.id); at >= 0; at -= 1) {
+    const one = messageOf(ids[at] ?? "").peek();
+    if (one?.role === "user" && one.run_id === message.run_id) return one.created_at;
+  }
+  return 0;
+}
+
+function Earlier({ count }: { count: number }): JSX.Element {
+  const place = useRef<HTMLButtonElement>(null);
+  const more = (): void => {
+    holdOn();
+    drawn.value += STEP;
+  };
+  useEffect(() => {
+    const button = place.current;
+    if (!button || typeof IntersectionObserver !== "function") return undefined;
+    const seen = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && more(), {
+      root: button.closest(".scroller"),
+      rootMargin: "800px 0px 0px 0px",
+    });
+    seen.observe(button);
+    return () => seen.disconnect();
+  }, [count]);
+  return (
+    <button type="button" class="button plain small earlier" ref={place} onClick={more}>
+      {counted(count, "earlier message")}
+    </button>
+  );
+}
+
+type Place = { readonly current: HTMLDivElement | null };
+
+function useScrolling(scroller: Place, content: Place): void {
+  useLayoutEffect(() => {
+    const outer = scroller.current;
+    const inner = content.current;
+    if (!outer || !inner) return undefined;
+    setScroller(outer);
+    const follow = (): void => {
+      if (isFollowing.peek()) outer.scrollTop = outer.scrollHeight;
+    };
+    let touchedAt = -HAND;
+    const look = (): void => {
+      const rest = outer.scrollHeight - outer.scrollTop - outer.clientHeight;
+      if (rest < AT_END) isFollowing.value = true;
+      // Content that grows scrolls nothing; only a hand does.
+      else if (performance.now() - touchedAt < HAND) isFollowing.value = false;
+    };
+    const hand = (event: Event): void => {
+      const isWheel = event instanceof WheelEvent;
+      // A click into the conversation is no wish to leave its end; one on the scrollbar may be.
+      if (event instanceof PointerEvent && (event.target !== outer || event.buttons === 0)) return;
+      touchedAt = performance.now();
+      if (isWheel && event.deltaY < 0 && outer.scrollHeight > outer.clientHeight) isFollowing.value = false;
+    };
+    const key = (event: KeyboardEvent): void => {
+      if (["PageUp", "Home", "ArrowUp"].includes(event.key)) isFollowing.value = false;
+      if (event.key === "End") toEnd();
+    };
+    outer.addEventListener("scroll", look, { passive: true });
+    for (const name of HANDS) outer.addEventListener(name, hand, { passive: true });
+    outer.addEventListener("keydown", key);
+    // The content grows or the window shrinks: both before the next drawing.
+    const sizes = typeof ResizeObserver === "function" ? new ResizeObserver(follow) : null;
+    sizes?.observe(inner);
+    sizes?.observe(outer);
+    follow();
+    return () => {
+      setScroller(null);
+      sizes?.disconnect();
+      outer.removeEventListener("scroll", look);
+      for (const name of HANDS) outer.removeEventListener(name, hand);
+      outer.removeEventListener("keydown", key);
+    };
+  }, []);
+  // Another session begins at its end.
+  const session = sessionId.value;
+  useLayoutEffect(() => toEnd(), [session]);
+}
+
+/** Tells those who listen when an answer is over, not each of its words. */
+function Announcer(): JSX.Element {
+  const place = useRef<HTMLParagraphElement>(null);
+  const wasBusy = useRef(false);
+  const busy = isBusy.value;
+  useEffect(() => {
+    if (wasBusy.current && !busy && place.current) place.current.textContent = announced();
+    else if (busy && place.current) place.current.textContent = "";
+    wasBusy.current = busy;
+  }, [busy]);
+  return <p class="unseen" aria-live="polite" ref={place} />;
+}
+
+function announced(): string {
+  const ids = messageIds.peek();
+  const last = messageOf(ids[ids.length - 1] ?? "").peek();
+  if (last?.role !== "assistant") return "The run has ended.";
+  return `The answer is complete. ${textOf(last).replace(/[*#`>|]/g, "").slice(0, 600)}`;
+}
+
+interface ConversationProps {
+  readonly messages: readonly Message[];
+  readonly outputs?: ReadonlyMap<string, string>;
+  readonly directory?: string;
+}
+
+/** Messages that stand for themselves, without the store: for replays. */
+export function Conversation({ messages, outputs, directory = "" }: ConversationProps): JSX.Element {
+  const sources = useMemo(() => fixed(messages, outputs ?? new Map(), directory), [messages, outputs, directory]);
+  return (
+    <SourcesContext.Provider value={sources}>
+      <div class="content">
+        {messages.map((message) => (
+          <MessageView key={message.id} message={message} asked={0} />
+        ))}
+      </div>
+    </SourcesContext.Provider>
+  );
+}

@@ -1,0 +1,48 @@
+// What a tool wants, in words, and what there is to see of it. Pure.
+
+import { diffOf, parsed } from "../diff/lines.ts";
+import type { DiffLine } from "../diff/lines.ts";
+import type { PermissionNotification, PermissionRequest, QuestionNotification } from "../wire/types.ts";
+
+const WISHES: Readonly<Record<string, string>> = {
+  execute: "run a command",
+  write: "change a file",
+  read: "read a file outside of the workspace",
+  list: "list a directory outside of the workspace",
+  fetch: "read a page on the web",
+  download: "download a file",
+};
+
+export function wishOf(ask: PermissionRequest): string {
+  return `${ask.tool_name || "A tool"} wants to ${WISHES[ask.action] ?? (ask.action || "act")}`;
+}
+
+export type What =
+  | { readonly kind: "command"; readonly command: string; readonly where: string }
+  | { readonly kind: "change"; readonly path: string; readonly lines: readonly DiffLine[]; readonly isNew: boolean }
+  | { readonly kind: "facts"; readonly facts: readonly (readonly [string, string])[] };
+
+/** Exactly what would be done. */
+export function whatOf(ask: PermissionRequest): What {
+  const params = ask.params ?? {};
+  const { command, new_content: now, old_content: old, diff, file_path: path } = params;
+  if (typeof command === "string") return { kind: "command", command, where: ask.path };
+  const named = typeof path === "string" ? path : ask.path;
+  if (typeof now === "string") {
+    const before = typeof old === "string" ? old : "";
+    return { kind: "change", path: named, lines: diffOf(before, now), isNew: ask.description.startsWith("Create") };
+  }
+  if (typeof diff === "string") return { kind: "change", path: named, lines: parsed(diff), isNew: false };
+  const facts = Object.entries(params)
+    .filter(([, value]) => value !== "" && value !== null && value !== 0 && value !== false)
+    .map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value, null, 2)] as const);
+  return { kind: "facts", facts: facts.length ? facts : [["description", ask.description]] };
+}
+
+/** What became of an ask that somebody else answered. */
+export function verdictOf(answer: PermissionNotification | QuestionNotification | undefined): string {
+  if (!answer || answer.withdrawn) return "Nobody has to answer that any more: its run has ended.";
+  const who = answer.by ? `somebody on another screen (${answer.by.slice(0, 8)})` : "somebody on another screen";
+  if ("granted" in answer) return `${answer.granted ? "Allowed" : "Denied"} by ${who}.`;
+  return `${answer.cancelled ? "Dismissed" : "Answered"} by ${who}.`;
+}

@@ -1,0 +1,278 @@
+// What changed between two texts, line by line, for one column or two. Pure.
+
+export type DiffKind = "same" | "added" | "removed" | "hunk";
+
+/** One line. `old` and `new` are its numbers on each side; 0 where it is not there. */
+export interface DiffLine {
+  readonly kind: DiffKind;
+  readonly text: string;
+  readonly old: number;
+  readonly new: number;
+}
+
+export type Pair = readonly [DiffLine | null, DiffLine | null];
+export type Span = readonly [number, number];
+
+/** Two stretches that differ in more places are not compared further: that would take seconds. */
+const MOST_EDITS = 1_500;
+const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
+
+const line = (kind: DiffKind, text: string, old: number, now: number): DiffLine => ({ kind, text, old, new: now });
+
+/** As people count lines: a newline at the end makes no line of its own. */
+function linesOf(text: string): string[] {
+  if (text === "") return [];
+  const lines = text.split(/\r\n|\n|\r/);
+  if (lines[lines.length - 1] === "") lines.pop();
+  return lines;
+}
+
+/** The changed lines with a few around them; a `hunk` stands where some were left out. */
+export function diffOf(before: string, after: string, context = 3): DiffLine[] {
+  const old = linesOf(before);
+  const now = linesOf(after);
+  let start = 0;
+  while (start < Math.min(old.length, now.length) && old[start] === now[start]) start++;
+  let end = 0;
+  const most = Math.min(old.length, now.length) - start;
+  while (end < most && old[old.length - 1 - end] === now[now.length - 1 - end]) end++;
+  if (start === old.length && start === now.length) return [];
+  const middle = compared(old.slice(start, old.length - end), now.slice(start, now.length - end), start);
+  const head: DiffLine[] = [];
+  for (let at = Math.max(0, start - context); at < start; at++) head.push(line("same", old[at] ?? "", at + 1, at + 1));
+  const shift = now.length - old.length;
+  const tail: DiffLine[] = [];
+  for (let at = old.length - end; at < Math.min(old.length, old.length - end + context); at++) {
+    tail.push(line("same", old[at] ?? "", at + 1, at + 1 + shift));
+  }
+  return withHunks([...head, ...thinned(middle, context), ...tail]);
+}
+
+function compared(old: string[], now: string[], start: number): DiffLine[] {
+  const out: DiffLine[] = [];
+  let i = 0;
+  let j = 0;
+  const put = (toOld: number, toNew: number): void => {
+    for (; i < toOld; i++) out.push(line("removed", old[i] ?? "", start + i + 1, 0));
+    for (; j < toNew; j++) out.push(line("added", now[j] ?? "", 0, start + j + 1));
+  };
+  for (const [a, b] of common(old, now)) {
+    put(a, b);
+    out.push(line("same", old[a] ?? "", start + a + 1, start + b + 1));
+    i++;
+    j++;
+  }
+  put(old.length, now.length);
+  return out;
+}
+
+/** The places that both have, in order, by Myers' greedy search; nothing if they have too little in common. */
+export function common<T>(old: readonly T[], now: readonly T[], most = MOST_EDITS): [number, number][] {
+  const trace: Int32Array[] = [];
+  const limit = Math.min(most, old.length + now.length);
+  const reach = new Int32Array(2 * limit + 3);
+  const zero = limit + 1;
+  for (let edits = 0; edits <= limit; edits++) {
+    trace.push(reach.slice(zero - edits - 1, zero + edits + 2));
+    for (let k = -edits; k <= edits; k += 2) {
+      const down = k === -edits || (k !== edits && (reach[zero + k - 1] ?? 0) < (reach[zero + k + 1] ?? 0));
+      let x = down ? (reach[zero + k + 1] ?? 0) : (reach[zero + k - 1] ?? 0) + 1;
+      while (x < old.length && x - k < now.length && old[x] === now[x - k]) x++;
+      reach[zero + k] = x;
+      if (x >= old.length && x - k >= now.length) return walkedBack(trace, old.length, now.length);
+    }
+  }
+  return [];
+}
+
+function walkedBack(trace: readonly Int32Array[], oldLength: number, newLength: number): [number, number][] {
+  const found: [number, number][] = [];
+  let x = oldLength;
+  let y = newLength;
+  for (let edits = trace.length - 1; edits >= 0; edits--) {
+    const reach = trace[edits];
+    const at = (k: number): number => reach?.[k + edits + 1] ?? 0;
+    const k = x - y;
+    const from = k === -edits || (k !== edits && at(k - 1) < at(k + 1)) ? k + 1 : k - 1;
+    const startX = edits === 0 ? 0 : at(from);
+    const startY = startX - from;
+    while (x > startX && y > startY) found.push([--x, --y]);
+    if (edits === 0) break;
+    x = startX;
+    y = startY;
+  }
+  return found.reverse();
+}
+
+/** Without unchanged lines that are far from every change. */
+function thinned(lines: readonly DiffLine[], context: number): DiffLine[] {
+  const near = new Uint8Array(lines.length);
+  lines.forEach((item, index) => {
+    if (item.kind !== "same") near.fill(1, Math.max(0, index - context), Math.min(lines.length, index + context + 1));
+  });
+  return lines.filter((_, index) => near[index] === 1);
+}
+
+/** A mark wherever line numbers jump. */
+function withHunks(lines: readonly DiffLine[]): DiffLine[] {
+  const out: DiffLine[] = [];
+  let old = 1;
+  let now = 1;
+  for (const item of lines) {
+    if ((item.old && item.old !== old) || (item.new && item.new !== now)) out.push(line("hunk", "", item.old, item.new));
+    out.push(item);
+    old = (item.old || old - 1) + 1;
+    now = (item.new || now - 1) + 1;
+  }
+  return out;
+}
+
+/** A unified diff that somebody else made. */
+export function parsed(diff: string): DiffLine[] {
+  const lines: DiffLine[] = [];
+  let old = 0;
+  let now = 0;
+  for (const text of linesOf(diff)) {
+    const found = HUNK.exec(text);
+    if (found) {
+      old = Number(found[1]);
+      now = Number(found[2]);
+      lines.push(line("hunk", "", old, now));
+    } else if ((!old && !now) || text.startsWith("\\")) {
+      continue;
+    } else if (text.startsWith("+")) {
+      lines.push(line("added", text.slice(1), 0, now++));
+    } else if (text.startsWith("-")) {
+      lines.push(line("removed", text.slice(1), old++, 0));
+    } else {
+      lines.push(line("same", text.slice(1), old++, now++));
+    }
+  }
+  const first = lines[0];
+  if (first?.kind === "hunk" && Math.max(first.old, first.new) <= 1) lines.shift();
+  return lines;
+}
+
+/** How many lines were added, how many removed. */
+export function counted(lines: readonly DiffLine[]): { added: number; removed: number } {
+  let added = 0;
+  let removed = 0;
+  for (const item of lines) {
+    if (item.kind === "added") added++;
+    if (item.kind === "removed") removed++;
+  }
+  return { added, removed };
+}
+
+/** Side by side: what was removed stands beside what was added in its place. */
+export function paired(lines: readonly DiffLine[]): Pair[] {
+  const pairs: Pair[] = [];
+  let removed: DiffLine[] = [];
+  let added: DiffLine[] = [];
+  const put = (): void => {
+    pairs.push(...aligned(removed, added));
+    removed = [];
+    added = [];
+  };
+  for (const item of lines) {
+    if (item.kind === "removed") {
+      if (added.length) put();
+      removed.push(item);
+    } else if (item.kind === "added") {
+      added.push(item);
+    } else {
+      put();
+      pairs.push([item, item]);
+    }
+  }
+  put();
+  return pairs;
+}
+
+const MOST_ALIGNED = 24;
+const ALIKE = 0.5;
+
+/** Lines that are alike stand beside each other; what lies between them is put together in order. */
+function aligned(removed: readonly DiffLine[], added: readonly DiffLine[]): Pair[] {
+  const pairs: Pair[] = [];
+  let i = 0;
+  let j = 0;
+  const zip = (toOld: number, toNew: number): void => {
+    for (; i < toOld || j < toNew; ) pairs.push([i < toOld ? (removed[i++] ?? null) : null, j < toNew ? (added[j++] ?? null) : null]);
+  };
+  const isSmall = removed.length <= MOST_ALIGNED && added.length <= MOST_ALIGNED;
+  if (isSmall && removed.length !== added.length) {
+    for (const [a, b] of alikes(removed, added)) {
+      zip(a, b);
+      zip(a + 1, b + 1);
+    }
+  }
+  zip(removed.length, added.length);
+  return pairs;
+}
+
+/** Which lines belong together, in order, so that they are as alike as can be. */
+function alikes(removed: readonly DiffLine[], added: readonly DiffLine[]): [number, number][] {
+  const olds = removed.map((line) => wordsIn(line.text));
+  const news = added.map((line) => wordsIn(line.text));
+  const best = Array.from({ length: olds.length + 1 }, () => new Float64Array(news.length + 1));
+  const at = (a: number, b: number): number => best[a]?.[b] ?? 0;
+  for (let a = olds.length - 1; a >= 0; a--) {
+    for (let b = news.length - 1; b >= 0; b--) {
+      const likeness = likenessOf(olds[a] ?? [], news[b] ?? []);
+      const together = likeness >= ALIKE ? likeness + at(a + 1, b + 1) : 0;
+      (best[a] as Float64Array)[b] = Math.max(together, at(a + 1, b), at(a, b + 1));
+    }
+  }
+  const found: [number, number][] = [];
+  for (let a = 0, b = 0; a < olds.length && b < news.length; ) {
+    if (at(a, b) === at(a + 1, b)) a++;
+    else if (at(a, b) === at(a, b + 1)) b++;
+    else found.push([a++, b++]);
+  }
+  return found;
+}
+
+const wordsIn = (text: string): readonly string[] => text.slice(0, 400).match(/[\p{L}\p{N}_]+/gu) ?? [];
+
+/** 1: the same words; 0: none in common. */
+function likenessOf(one: readonly string[], other: readonly string[]): number {
+  if (!one.length || !other.length) return 0;
+  const left = new Map<string, number>();
+  for (const word of one) left.set(word, (left.get(word) ?? 0) + 1);
+  let shared = 0;
+  for (const word of other) {
+    const count = left.get(word) ?? 0;
+    if (count > 0) shared++;
+    left.set(word, count - 1);
+  }
+  return (2 * shared) / (one.length + other.length);
+}
+
+const WORDS = /\p{L}[\p{L}\p{N}_]*|\p{N}+|\s+|[^\p{L}\p{N}\s]/gu;
+const LONGEST = 2_000;
+
+/** Which stretches of two lines differ, word by word; none if hardly anything is left in common. */
+export function changedWords(before: string, after: string): { old: Span[]; new: Span[] } {
+  if (before.length > LONGEST || after.length > LONGEST) return { old: [], new: [] };
+  const old = before.match(WORDS) ?? [];
+  const now = after.match(WORDS) ?? [];
+  const same = common(old, now, 120);
+  const kept = same.reduce((sum, [at]) => sum + (old[at]?.trim().length ?? 0), 0);
+  if (kept * 3 < Math.max(before.trim().length, after.trim().length)) return { old: [], new: [] };
+  return { old: spansWithout(old, new Set(same.map(([a]) => a))), new: spansWithout(now, new Set(same.map(([, b]) => b))) };
+}
+
+function spansWithout(words: readonly string[], kept: ReadonlySet<number>): Span[] {
+  const spans: [number, number][] = [];
+  let at = 0;
+  words.forEach((word, index) => {
+    const last = spans[spans.length - 1];
+    if (!kept.has(index)) {
+      if (last && last[1] === at) last[1] += word.length;
+      else spans.push([at, at + word.length]);
+    }
+    at += word.length;
+  });
+  return spans;
+}

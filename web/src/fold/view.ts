@@ -1,0 +1,295 @@
+/** What a screen shows: a fold of a snapshot and the events after it. The twin of client/view.py, with the same facts
+ * under the same names; both are held against the same recorded events. It knows no clock, no network and no page. */
+
+import type {
+  AgentNotice,
+  Change,
+  Item,
+  Message,
+  MessageDelta,
+  MessagePart,
+  PermissionNotification,
+  PermissionRequest,
+  QuestionRequest,
+  Run,
+  RunComplete,
+  Session,
+  Snapshot,
+  ToolOutput,
+  WireEvent,
+  Workspace,
+} from "../wire/types.ts";
+import { Draft, lastCodePoints } from "./draft.ts";
+
+export interface ViewSettings {
+  /** Messages of every session are kept; otherwise only of those that are watched. */
+  readonly keepsAll: boolean;
+  readonly endedRuns: number;
+  readonly notices: number;
+  readonly output: number;
+}
+
+const SETTINGS: ViewSettings = { keepsAll: true, endedRuns: 50, notices: 50, output: 16_384 };
+
+export class View {
+  /** The last number that is part of this view. */
+  cursor = 0;
+  /** After a gap: load a snapshot. */
+  isStale = false;
+  workspace: Workspace | null = null;
+  sessions = new Map<string, Session>();
+  /** Those that have not ended, and the last that have, in the order of their acceptance. */
+  runs = new Map<string, Run>();
+  permissions = new Map<string, PermissionRequest>();
+  questions = new Map<string, QuestionRequest>();
+  /** The newest of what each tool that still works has printed; gone when its result is there. */
+  readonly outputs = new Map<string, string>();
+  presence: unknown = null;
+  readonly notices: AgentNotice[] = [];
+
+  private readonly settings: ViewSettings;
+  private readonly drafts = new Map<string, Map<string, Draft>>();
+  private readonly watched = new Set<string>();
+  private ended: string[] = [];
+  private seen = 0;
+  private isFed = false;
+  private isAhead = false;
+
+  constructor(settings: Partial<ViewSettings> = {}) {
+    this.settings = { ...SETTINGS, ...settings };
+  }
+
+  /** The conversation of a session, with the text streamed so far. */
+  messages(session: string): Message[] {
+    return [...(this.drafts.get(session)?.values() ?? [])].map((draft) => draft.look());
+  }
+
+  message(session: string, message: string): Message | undefined {
+    return this.drafts.get(session)?.get(message)?.look();
+  }
+
+  messageIds(session: string): string[] {
+    return [...(this.drafts.get(session)?.keys() ?? [])];
+  }
+
+  /** The sessions of which messages are held. */
+  heldSessions(): string[] {
+    return [...this.drafts.keys()];
+  }
+
+  runsOf(session: string): Run[] {
+    return [...this.runs.values()].filter((run) => run.session_id === session);
+  }
+
+  /** Messages of the session are kept from now on, also in a view that does not keep all. */
+  watch(session: string): void {
+    this.watched.add(session);
+  }
+
+  /** Nobody looks at the session any more: its messages go. */
+  forget(session: string): void {
+    this.watched.delete(session);
+    if (!this.settings.keepsAll) this.drafts.delete(session);
+  }
+
+  /** Be what the snapshot says; `session` is the one whose messages it has, and is watched from now on.
+   *
+   * A snapshot may be newer than the stream that feeds this view. The numbered events it has already are passed over
+   * when they come, and so is the growth between them, which it has too. */
+  load(snapshot: Snapshot, session: string | null = null): void {
+    this.cursor = snapshot.cursor;
+    if (!this.isFed) this.seen = snapshot.cursor;
+    this.isAhead = snapshot.cursor > this.seen;
+    this.isStale = false;
+    this.workspace = snapshot.workspace;
+    this.sessions = new Map(snapshot.sessions.map((one) => [one.id, one]));
+    const sorted = [...snapshot.runs].sort((a, b) => (a.number ?? 0) - (b.number ?? 0));
+    this.runs = new Map(sorted.map((run) => [run.run_id, run]));
+    this.ended = snapshot.runs
+      .filter((run) => run.state === "ended")
+      .sort((a, b) => (a.ended_at ?? 0) - (b.ended_at ?? 0) || (a.number ?? 0) - (b.number ?? 0))
+      .map((run) => run.run_id);
+    this.permissions = new Map((snapshot.permissions ?? []).map((ask) => [ask.id, ask]));
+    this.questions = new Map((snapshot.questions ?? []).map((ask) => [ask.id, ask]));
+    this.drafts.clear();
+    this.outputs.clear();
+    this.watched.clear();
+    if (session !== null) {
+      this.watched.add(session);
+      this.drafts.set(session, new Map());
+    }
+    for (const message of snapshot.messages) this.held(message.session_id).set(message.id, new Draft(message));
+  }
+
+  /** Take one item of a stream. Whether it may have changed anything. */
+  apply(item: Item): boolean {
+    this.isFed = true;
+    if (item.number !== null) {
+      this.seen = Math.max(this.seen, item.number);
+      this.isAhead = this.isAhead && this.seen < this.cursor;
+      if (item.number <= this.cursor) return false;
+      this.cursor = item.number;
+    }
+    const event = item.event;
+    if (event.type === "hello") {
+      // What is live comes after all that is numbered up to the hello's cursor.
+      this.isAhead = this.isAhead && event.payload.cursor < this.cursor;
+      return false;
+    }
+    if (event.type === "gap") {
+      this.seen = this.cursor = event.payload.cursor;
+      this.isAhead = false;
+      this.isStale = true;
+      return true;
+    }
+    return this.take(event);
+  }
+
+  private take(event: WireEvent): boolean {
+    switch (event.type) {
+      case "message_delta":
+        return this.grow(event.payload, (draft, growth) => draft.add(growth));
+      case "message_part":
+        return this.grow(event.payload, (draft, growth) => draft.replace(growth));
+      case "message":
+        this.putMessage(event.payload);
+        return true;
+      case "session":
+        this.putSession(event.payload);
+        return true;
+      case "run":
+        this.putRun(event.payload);
+        return true;
+      case "run_complete":
+        this.endRun(event.payload.payload);
+        return true;
+      case "agent_event":
+        this.notices.push(event.payload.payload);
+        if (this.notices.length > this.settings.notices) this.notices.shift();
+        return true;
+      case "tool_output":
+        return this.hear(event.payload);
+      case "permission_request":
+        this.permissions.set(event.payload.payload.id, event.payload.payload);
+        return true;
+      case "permission_notification":
+        return this.answered(event.payload.payload);
+      case "question_batch_request":
+        this.questions.set(event.payload.payload.id, event.payload.payload);
+        return true;
+      case "question_batch_notification":
+        this.questions.delete(event.payload.payload.batch_id);
+        return true;
+      case "presence":
+        this.presence = event.payload;
+        return true;
+      default:
+        // Files and settings are not part of this view; what a newer server says is passed over.
+        return false;
+    }
+  }
+
+  private held(session: string): Map<string, Draft> {
+    let found = this.drafts.get(session);
+    if (found === undefined) {
+      found = new Map();
+      this.drafts.set(session, found);
+    }
+    return found;
+  }
+
+  private grow<T extends MessageDelta | MessagePart>(growth: T, add: (draft: Draft, growth: T) => void): boolean {
+    const draft = this.drafts.get(growth.session_id)?.get(growth.message_id);
+    if (draft === undefined || this.isAhead) return false;
+    add(draft, growth);
+    return true;
+  }
+
+  private hear(output: ToolOutput): boolean {
+    if (!this.drafts.has(output.session_id)) return false;
+    const said = (this.outputs.get(output.tool_call_id) ?? "") + output.text;
+    this.outputs.set(output.tool_call_id, lastCodePoints(said, this.settings.output));
+    return true;
+  }
+
+  private putMessage(change: Change<Message>): void {
+    const message = change.payload;
+    for (const part of message.parts) {
+      if (part.type === "tool_result") this.outputs.delete(part.data.tool_call_id);
+    }
+    if (change.type === "deleted") {
+      this.drafts.get(message.session_id)?.delete(message.id);
+    } else if (this.settings.keepsAll || this.watched.has(message.session_id)) {
+      // A message that is known keeps its place.
+      this.held(message.session_id).set(message.id, new Draft(message));
+    }
+  }
+
+  private putSession(change: Change<Session>): void {
+    const session = change.payload;
+    if (change.type !== "deleted") {
+      this.sessions.set(session.id, session);
+      return;
+    }
+    this.sessions.delete(session.id);
+    this.drafts.delete(session.id);
+    for (const run of this.runsOf(session.id)) this.removeRun(run.run_id);
+    this.dropAsks((ask) => ask.session_id === session.id);
+  }
+
+  private dropAsks(isMeant: (ask: PermissionRequest | QuestionRequest) => boolean): void {
+    for (const asks of [this.permissions, this.questions]) {
+      for (const [id, ask] of [...asks]) if (isMeant(ask)) asks.delete(id);
+    }
+  }
+
+  private putRun(change: Change<Run>): void {
+    const run = change.payload;
+    if (change.type === "deleted") {
+      this.removeRun(run.run_id);
+      return;
+    }
+    const before = this.runs.get(run.run_id);
+    // Only the first event of a run carries the prompt.
+    const keeps = before?.prompt && !run.prompt;
+    this.runs.set(run.run_id, keeps ? { ...run, prompt: before.prompt } : run);
+  }
+
+  private endRun(end: RunComplete): void {
+    // A server that died has withdrawn nothing; a run that has ended waits for nobody.
+    this.dropAsks((ask) => ask.run_id === end.run_id);
+    const before = this.runs.get(end.run_id);
+    if (before === undefined) return;
+    const { error: _e, message_id: _m, folded_into: _f, ...rest } = before;
+    this.runs.set(end.run_id, {
+      ...rest,
+      state: "ended",
+      outcome: end.outcome,
+      ...(end.error ? { error: end.error } : {}),
+      ...(end.message_id ? { message_id: end.message_id } : {}),
+      ...(end.folded_into ? { folded_into: end.folded_into } : {}),
+    });
+    this.ended.push(end.run_id);
+    while (this.ended.length > this.settings.endedRuns) this.runs.delete(this.ended.shift() ?? "");
+  }
+
+  private removeRun(run: string): void {
+    this.runs.delete(run);
+    const at = this.ended.indexOf(run);
+    if (at >= 0) this.ended.splice(at, 1);
+  }
+
+  /** Whether an ask was closed by it: the first notice of an ask only says that it is open. */
+  private answered(notice: PermissionNotification): boolean {
+    if (!notice.granted && !notice.denied && !notice.withdrawn) return false;
+    if (notice.id !== undefined) {
+      this.permissions.delete(notice.id);
+      return true;
+    }
+    // Notices without an id know only the tool call.
+    for (const [id, ask] of [...this.permissions]) {
+      if (ask.tool_call_id === notice.tool_call_id) this.permissions.delete(id);
+    }
+    return true;
+  }
+}

@@ -1,0 +1,106 @@
+// The page put together.
+
+import { effect } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
+import { Composer } from "../chat/composer.tsx";
+import { Queue } from "../chat/queue.tsx";
+import { RunStatus } from "../chat/status.tsx";
+import { Transcript } from "../chat/transcript.tsx";
+import { Asks, AsksBar } from "../dialogs/asks.tsx";
+import { Confirm } from "../dialogs/confirm.tsx";
+import { ModelsDialog } from "../dialogs/models.tsx";
+import { Help } from "../palette/help.tsx";
+import { Palette } from "../palette/palette.tsx";
+import { SidePanel } from "../panels/panel.tsx";
+import { connection, isBusy, permissions, questions, session, sessionId, workspace } from "../store.ts";
+import { Timeline } from "../timeline/timeline.tsx";
+import { beginAlerts } from "./alerts.ts";
+import { beginCommands } from "./commands.ts";
+import { ConnectionStrip } from "./connection.tsx";
+import { EntryScreen } from "./entry-screen.tsx";
+import { baseName } from "./format.ts";
+import { Header } from "./header.tsx";
+import { Sidebar } from "./sidebar.tsx";
+import { Toasts } from "./toasts.tsx";
+import { dialog, drawer, isNarrow, panel, shownTheme, sidebar, view } from "./ui.ts";
+import { Welcome } from "./welcome.tsx";
+
+effect(() => {
+  const root = document.documentElement;
+  root.dataset["theme"] = shownTheme.value;
+  // Phones colour what is around the page.
+  let frame = document.querySelector<HTMLMetaElement>("meta[name=theme-color]");
+  if (!frame) {
+    frame = document.createElement("meta");
+    frame.name = "theme-color";
+    document.head.append(frame);
+  }
+  frame.content = getComputedStyle(root).backgroundColor;
+});
+effect(() => {
+  const place = baseName(workspace.value?.path ?? "");
+  // Seen from another tab: somebody is waited for, or something is going on.
+  const mark = permissions.value.length + questions.value.length ? "(!) " : isBusy.value ? "● " : "";
+  document.title = mark + [session.value?.title, place, "Holdfast"].filter(Boolean).join(" · ");
+});
+
+export function App(): JSX.Element {
+  useEffect(beginCommands, []);
+  useEffect(beginAlerts, []);
+  const { state } = connection.value;
+  if (state === "signed-out" || state === "gone" || !workspace.value) {
+    return (
+      <>
+        <EntryScreen />
+        <Toasts />
+      </>
+    );
+  }
+  const hasSide = isNarrow.value ? drawer.value : sidebar.value;
+  return (
+    <div class={`app ${hasSide ? "with-side" : ""} ${panel.value ? "with-panel" : ""}`}>
+      <a class="skip" href="#stage" onClick={skipToStage}>
+        To the conversation
+      </a>
+      {hasSide && <Sidebar />}
+      {isNarrow.value && drawer.value && <div class="veil" onClick={() => (drawer.value = false)} />}
+      <div class="main" inert={isNarrow.value && drawer.value}>
+        <Header />
+        <ConnectionStrip />
+        <main class="stage" id="stage" tabIndex={-1}>
+          {view.value === "timeline" && sessionId.value ? <Timeline key={sessionId.value} /> : <Conversation />}
+        </main>
+      </div>
+      {panel.value && <SidePanel name={panel.value} />}
+      <Asks />
+      {(dialog.value === "palette" || dialog.value === "sessions") && <Palette key={dialog.value} />}
+      {dialog.value === "help" && <Help />}
+      {dialog.value === "models" && <ModelsDialog />}
+      <Confirm />
+      <Toasts />
+    </div>
+  );
+}
+
+function Conversation(): JSX.Element {
+  return (
+    <>
+      {sessionId.value ? <Transcript /> : <Welcome />}
+      <div class="dock">
+        <div class="dock-box">
+          <AsksBar />
+          <RunStatus />
+          <Queue />
+          <Composer />
+        </div>
+      </div>
+    </>
+  );
+}
+
+/** The address stays as it is: what stands in it is where the page is. */
+function skipToStage(event: Event): void {
+  event.preventDefault();
+  document.querySelector<HTMLElement>("[data-testid=composer], #stage")?.focus();
+}

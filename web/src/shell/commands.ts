@@ -1,0 +1,102 @@
+// Every action with its name and its key. The palette, the composer's slash and the keyboard offer the same.
+
+import { foldAll } from "../cards/folding.ts";
+import { turnColumns } from "../diff/view.tsx";
+import { isMac } from "../palette/keycap.tsx";
+import { isPressed, isWriting } from "../palette/keys.ts";
+import {
+  cancel,
+  commands,
+  focusComposer,
+  initProject,
+  isBusy,
+  newSession,
+  registerCommand,
+  say,
+  sessionId,
+  setSkip,
+  skip,
+  summarize,
+  toast,
+} from "../store.ts";
+import type { Command } from "../store/commands.ts";
+import { changeAlerts } from "./alerts.ts";
+import { dialog, drawer, isNarrow, nextTheme, panel, question, renaming, sidebar, togglePanel, toggleSidebar, typedAt, view } from "./ui.ts";
+
+const inSession = (): boolean => sessionId.value !== null;
+
+const COMMANDS: readonly Command[] = [
+  { name: "commands", title: "All commands", keys: "mod+k", run: () => (dialog.value = dialog.value === "palette" ? null : "palette") },
+  { name: "new", title: "New session", keys: "alt+n", run: startSession },
+  { name: "sessions", title: "Sessions: open one", keys: "alt+s", run: () => (dialog.value = "sessions") },
+  { name: "rename", title: "Rename this session", keys: "alt+e", when: inSession, run: rename },
+  { name: "models", title: "Choose a model, set a key", keys: "alt+m", run: () => (dialog.value = "models") },
+  { name: "timeline", title: "Timeline of the runs; replay one", keys: "alt+t", when: inSession, run: () => (view.value = view.value === "timeline" ? "chat" : "timeline") },
+  { name: "changes", title: "Files this session changed; undo", keys: "alt+c", run: () => togglePanel("changes") },
+  { name: "runs", title: "Runs: what was asked, how it ended", keys: "alt+r", run: () => togglePanel("runs") },
+  { name: "jobs", title: "Background jobs", keys: "alt+j", run: () => togglePanel("jobs") },
+  { name: "todos", title: "The model's plan", keys: "alt+p", run: () => togglePanel("todos") },
+  { name: "find", title: "Find in the conversation", keys: "mod+f", when: inSession, run: () => (panel.value = "search") },
+  { name: "queue", title: "Prompts that wait", keys: "alt+q", when: () => document.querySelector(".queue") !== null, run: focusQueue },
+  { name: "write", title: "Go to the composer", keys: "alt+w", run: () => focusComposer() },
+  { name: "cancel", title: "Cancel what runs in this session", keys: "alt+x", when: () => isBusy.value, run: () => void say(cancel()) },
+  { name: "summarize", title: "Summarise this session", keys: "alt+u", when: inSession, run: () => void say(summarize()) },
+  { name: "init", title: "Write AGENTS.md for this project", keys: "alt+i", run: () => void say(initProject()) },
+  { name: "yolo", title: "Let tools act without asking, or not", keys: "alt+y", run: () => void changeSkip() },
+  { name: "fold", title: "Unfold or fold all tools and thoughts", keys: "alt+o", run: foldAll },
+  { name: "columns", title: "Changes in one column or two", keys: "alt+d", run: turnColumns },
+  { name: "notify", title: "Tell me on the desktop when something ends or asks", keys: "alt+a", run: () => void changeAlerts() },
+  { name: "theme", title: "Theme: as the system, light, dark", keys: "alt+l", run: nextTheme },
+  { name: "sidebar", title: "Show or hide the sessions", keys: "alt+b", run: toggleSidebar },
+  { name: "help", title: "Keys", keys: "?", run: () => (dialog.value = "help") },
+];
+
+export function startSession(): void {
+  drawer.value = false;
+  view.value = "chat";
+  void say(newSession()).then(() => focusComposer());
+}
+
+function rename(): void {
+  if (isNarrow.value) drawer.value = true;
+  else sidebar.value = true;
+  renaming.value = sessionId.value;
+}
+
+function focusQueue(): void {
+  document.querySelector<HTMLElement>(".queue [tabindex='0'], .queue button")?.focus();
+}
+
+async function changeSkip(): Promise<void> {
+  const wants = !skip.value;
+  if (!(await say(setSkip(wants).then(() => true)))) return;
+  if (wants) toast("warning", "Tools act without asking now.");
+  else toast("info", "Tools ask again.");
+}
+
+/** Once, at the start of the page. */
+export function beginCommands(): () => void {
+  for (const command of COMMANDS) registerCommand(command);
+  const onKey = (event: KeyboardEvent): void => {
+    if (isWriting(event.target)) typedAt.value = Date.now();
+    if (event.defaultPrevented || event.isComposing) return;
+    const found = commands.value.find((command) => command.keys !== undefined && isPressed(command.keys, event, isMac));
+    if (!found || !mayRun(found, event)) return;
+    event.preventDefault();
+    found.run();
+  };
+  addEventListener("keydown", onKey);
+  return () => removeEventListener("keydown", onKey);
+}
+
+function mayRun(command: Command, event: KeyboardEvent): boolean {
+  const keys = command.keys ?? "";
+  // With the option key people on a Mac write @, [ and much else.
+  const isText = !keys.includes("+") || (isMac && keys.startsWith("alt+"));
+  if (isText && isWriting(event.target)) return false;
+  // The browser's own search is a second press away.
+  if (command.name === "find" && event.target instanceof HTMLElement && event.target.closest(".find")) return false;
+  const isOpen = dialog.value !== null || question.value !== null || document.querySelector("dialog[open]") !== null;
+  if (isOpen && command.name !== "theme" && command.name !== "columns" && !(command.name === "commands" && dialog.value)) return false;
+  return command.when?.() ?? true;
+}

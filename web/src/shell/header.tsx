@@ -1,0 +1,144 @@
+// The line at the top: where one is, who answers, how full and how dear it is, and whether the line to the server holds.
+
+import type { JSX } from "preact";
+import { progressOf } from "../cards/facts.ts";
+import { agent, chooseSession, config, others, say, session, sessionId, sessions, skip, workspace } from "../store.ts";
+import { ConnectionMark } from "./connection.tsx";
+import { baseName, money, thousands } from "./format.ts";
+import { Icon } from "./icons.tsx";
+import { meterOf, windowOf } from "./meter.ts";
+import { dialog, drawer, isNarrow, panel, sidebar, togglePanel, toggleSidebar, view } from "./ui.ts";
+import type { ViewName } from "./ui.ts";
+
+export function Header(): JSX.Element {
+  const isOpen = isNarrow.value ? drawer.value : sidebar.value;
+  const name = baseName(workspace.value?.path ?? "");
+  return (
+    <header class="bar">
+      <button type="button" class="square" aria-label="Sessions" title="Sessions (Alt B)" aria-expanded={isOpen} aria-controls="sidebar" onClick={toggleSidebar}>
+        <Icon name="menu" />
+      </button>
+      <div class="bar-title">
+        {!isOpen && <span class="bar-place">{name}</span>}
+        <Parent />
+        <h1 class="clip">{session.value?.title ?? (sessionId.value ? "…" : "New session")}</h1>
+      </div>
+      {sessionId.value && <Views />}
+      <div class="bar-facts">
+        {skip.value && (
+          <span class="chip warning" title="Tools do not ask. Alt Y changes that.">
+            <Icon name="warning" small />
+            <span class="wide-only">acts without asking</span>
+          </span>
+        )}
+        {others.value > 0 && (
+          <span class="chip" title={`${others.value + 1} screens look at this session`}>
+            <Icon name="people" small />
+            {others.value + 1}
+            <span class="wide-only">here</span>
+          </span>
+        )}
+        <PlanMark />
+        <MeterMark />
+        <ModelMark />
+        <ConnectionMark />
+      </div>
+      <button type="button" class="square" aria-label="Commands" title="Commands (Ctrl K)" onClick={() => (dialog.value = "palette")}>
+        <Icon name="command" />
+      </button>
+      <button
+        type="button"
+        class="square"
+        aria-label="Side panel"
+        title="Changes, runs, jobs, plan, find"
+        aria-expanded={panel.value !== null}
+        onClick={() => (panel.value = panel.value ? null : "changes")}
+      >
+        <Icon name="panel" />
+      </button>
+    </header>
+  );
+}
+
+/** A helper's session leads back to the one that sent it. */
+function Parent(): JSX.Element | null {
+  const id = session.value?.parent_session_id;
+  const parent = id ? sessions.value.find((one) => one.id === id) : undefined;
+  if (!parent) return null;
+  return (
+    <button type="button" class="button small plain bar-parent" title="Back to the session that sent this helper" onClick={() => void say(chooseSession(parent.id))}>
+      <Icon name="back" small />
+      <span class="clip">{parent.title}</span>
+    </button>
+  );
+}
+
+function Views(): JSX.Element {
+  const one = (name: ViewName, label: string, icon: "chat" | "bars"): JSX.Element => (
+    <button type="button" aria-pressed={view.value === name} title={label} onClick={() => (view.value = name)}>
+      <Icon name={icon} small />
+      <span class="wide-only">{label}</span>
+      <span class="unseen narrow-label">{label}</span>
+    </button>
+  );
+  return (
+    <div class="segments views" role="group" aria-label="View">
+      {one("chat", "Conversation", "chat")}
+      {one("timeline", "Timeline", "bars")}
+    </div>
+  );
+}
+
+function PlanMark(): JSX.Element | null {
+  const todos = session.value?.todos ?? [];
+  if (!todos.length) return null;
+  const now = todos.find((todo) => todo.status === "in_progress");
+  const done = todos.filter((todo) => todo.status === "completed").length;
+  return (
+    <button type="button" class="chip as-button wide-only" title={now ? now.active_form || now.content : progressOf(todos)} onClick={() => togglePanel("todos")}>
+      <Icon name="todo" small />
+      {done}/{todos.length}
+      <span class="unseen">steps of the plan done</span>
+    </button>
+  );
+}
+
+const AROUND = 2 * Math.PI * 7;
+
+function MeterMark(): JSX.Element | null {
+  const meter = meterOf(session.value, windowOf(config.value, agent.value));
+  if (!session.value || (!meter.tokens && !meter.cost)) return null;
+  const percent = meter.share === null ? null : Math.min(999, Math.floor(meter.share * 100));
+  const words = [
+    `${thousands(meter.tokens)} tokens`,
+    percent === null ? "" : `${percent} % of ${thousands(meter.window)}`,
+    meter.cost ? money(meter.cost) : "",
+    meter.isEstimate ? "estimated" : "",
+  ].filter(Boolean);
+  return (
+    <span class={`meter ${meter.level}`} title={words.join(" · ")} role="img" aria-label={`Context: ${words.join(", ")}`}>
+      {meter.share !== null && (
+        <svg viewBox="0 0 18 18" aria-hidden="true">
+          <circle cx="9" cy="9" r="7" class="meter-ground" />
+          <circle cx="9" cy="9" r="7" class="meter-fill" stroke-dasharray={`${Math.min(1, meter.share) * AROUND} ${AROUND}`} />
+        </svg>
+      )}
+      <span>{percent === null ? `${thousands(meter.tokens)}` : `${percent} %`}</span>
+      {meter.cost > 0 && <span class="wide-only faint">{money(meter.cost)}</span>}
+    </span>
+  );
+}
+
+function ModelMark(): JSX.Element {
+  const large = config.value.models?.large;
+  const isScripted = large?.provider === "demo";
+  const known = agent.value?.model;
+  const name = known && known.id === large?.model && known.name ? known.name : (large?.model ?? "no model");
+  return (
+    <button type="button" class="model-mark" title={`${large?.provider ?? ""} / ${large?.model ?? "none"}: choose a model (Alt M)`} onClick={() => (dialog.value = "models")}>
+      <Icon name="spark" small />
+      <span class="clip">{isScripted ? "scripted tour" : name}</span>
+      {large?.reasoning_effort && <span class="faint">{large.reasoning_effort}</span>}
+    </button>
+  );
+}

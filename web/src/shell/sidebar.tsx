@@ -1,0 +1,207 @@
+// The sessions of the workspace: find one, begin one, rename, delete; helpers stand below the session that sent them.
+
+import { computed, effect, signal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { useNow } from "../panels/now.ts";
+import { attachedTo, chooseSession, deleteSession, permissions, questions, renameSession, runs, say, sessionId, sessions, workspace } from "../store.ts";
+import type { Session } from "../wire/types.ts";
+import { ago, baseName, counted, inSeconds, money } from "./format.ts";
+import { Icon } from "./icons.tsx";
+import { grouped, nested } from "./listing.ts";
+import { ask, dialog, drawer, isNarrow, nextTheme, renaming, theme, view } from "./ui.ts";
+import { startSession } from "./commands.ts";
+
+const words = signal("");
+const MOST = 200;
+const busy = computed(() => new Set(runs.value.filter((run) => run.state !== "ended" && run.state !== "folded").map((run) => run.session_id)));
+const asking = computed(() => new Set([...permissions.value, ...questions.value].map((item) => item.session_id)));
+
+/** Where this page was before: the list may still count it there. */
+let here: string | null = null;
+let before: string | null = null;
+effect(() => {
+  if (sessionId.value === here) return;
+  before = here;
+  here = sessionId.value;
+});
+
+export function Sidebar(): JSX.Element {
+  const path = workspace.value?.path ?? "";
+  const self = useRef<HTMLElement>(null);
+  useEffect(() => {
+    if (drawer.value && !renaming.value) self.current?.focus();
+  }, []);
+  return (
+    <nav
+      ref={self}
+      id="sidebar"
+      class="sidebar"
+      aria-label="Sessions"
+      tabIndex={-1}
+      onKeyDown={(event) => {
+        if (event.key === "Escape" && drawer.value) drawer.value = false;
+      }}
+    >
+      <div class="side-head">
+        <span class="brand">
+          <Icon name="anchor" />
+        </span>
+        <span class="grow">
+          <b class="clip">{baseName(path)}</b>
+          <small class="clip faint" title={path}>
+            {path}
+          </small>
+        </span>
+        {isNarrow.value && (
+          <button type="button" class="square" aria-label="Close the list" onClick={() => (drawer.value = false)}>
+            <Icon name="close" />
+          </button>
+        )}
+      </div>
+      <div class="side-tools">
+        <button type="button" class="button primary grow" data-testid="new-session" title="New session (Alt N)" onClick={startSession}>
+          <Icon name="plus" small /> New session
+        </button>
+      </div>
+      <div class="side-filter">
+        <Icon name="search" small />
+        <input type="search" class="field" aria-label="Filter sessions" placeholder="Filter" value={words.value} onInput={(event) => (words.value = event.currentTarget.value)} />
+      </div>
+      <List />
+      <Foot />
+    </nav>
+  );
+}
+
+function List(): JSX.Element {
+  const now = useNow(true, 30_000) / 1000;
+  const trees = nested(sessions.value, words.value).slice(0, MOST);
+  return (
+    <div class="side-list" data-testid="sessions">
+      {grouped(trees, now).map(([day, items]) => (
+        <section key={day}>
+          <h2>{day}</h2>
+          <ul>
+            {items.map((tree) => (
+              <li key={tree.session.id}>
+                <Item session={tree.session} now={now} />
+                {isOpen(tree.session, tree.helpers) && tree.helpers.length > 0 && (
+                  <ul class="helpers">
+                    {tree.helpers.map((helper) => (
+                      <li key={helper.id}>
+                        <Item session={helper} now={now} />
+                      </li>
+                    ))}
+                  </ul>
+                )}
+              </li>
+            ))}
+          </ul>
+        </section>
+      ))}
+      {!trees.length && <p class="empty">{words.value ? "No session fits." : "No session yet. Write what you want done."}</p>}
+    </div>
+  );
+}
+
+const isOpen = (session: Session, helpers: readonly Session[]): boolean =>
+  session.id === sessionId.value || words.value !== "" || helpers.some((helper) => helper.id === sessionId.value || busy.value.has(helper.id));
+
+function Item({ session, now }: { session: Session; now: number }): JSX.Element {
+  const isChosen = session.id === sessionId.value;
+  const isBusy = busy.value.has(session.id) || session.is_busy;
+  const told = attachedTo.value.get(session.id);
+  const others = told === undefined ? session.attached_clients - Number(isChosen || session.id === before) : told - Number(isChosen);
+  if (renaming.value === session.id) return <Rename session={session} />;
+  const facts = [ago(now - inSeconds(session.updated_at)), counted(session.message_count, "message"), session.cost ? money(session.cost) : ""];
+  return (
+    <div class={`session ${isChosen ? "chosen" : ""}`} data-testid="session" data-id={session.id}>
+      <button type="button" class="session-name" aria-current={isChosen ? "true" : undefined} onClick={() => open(session)}>
+        <Mark isBusy={isBusy} isAsking={asking.value.has(session.id)} others={others} />
+        <span class="grow">
+          <span class="clip">{session.title || "New session"}</span>
+          <small class="clip faint">{facts.filter(Boolean).join(" · ")}</small>
+        </span>
+      </button>
+      <span class="session-tools">
+        <button type="button" class="square small" aria-label={`Rename ${session.title}`} title="Rename" onClick={() => (renaming.value = session.id)}>
+          <Icon name="pen" small />
+        </button>
+        <button type="button" class="square small danger" aria-label={`Delete ${session.title}`} title="Delete" onClick={() => void remove(session, isBusy)}>
+          <Icon name="bin" small />
+        </button>
+      </span>
+    </div>
+  );
+}
+
+function Mark({ isBusy, isAsking, others }: { isBusy: boolean; isAsking: boolean; others: number }): JSX.Element | null {
+  if (isAsking) return <Sign kind="asks" words="waits for an answer" />;
+  if (isBusy) return <Sign kind="busy" words="busy" />;
+  return others > 0 ? <Sign kind="others" words={`${others} attached`} /> : null;
+}
+
+function Sign({ kind, words: said }: { kind: string; words: string }): JSX.Element {
+  return (
+    <span class={`dot ${kind}`} title={said}>
+      <span class="unseen">{said}</span>
+    </span>
+  );
+}
+
+function open(session: Session): void {
+  drawer.value = false;
+  if (session.id !== sessionId.value) view.value = "chat";
+  void say(chooseSession(session.id));
+}
+
+function Rename({ session }: { session: Session }): JSX.Element {
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => field.current?.select(), []);
+  const end = (): void => {
+    const title = field.current?.value.trim() ?? "";
+    if (renaming.value !== session.id) return;
+    renaming.value = null;
+    if (title && title !== session.title) void say(renameSession(session.id, title));
+  };
+  return (
+    <input
+      ref={field}
+      class="field rename"
+      aria-label="Rename the session"
+      value={session.title}
+      onBlur={end}
+      onKeyDown={(event) => {
+        if (event.key === "Enter") end();
+        if (event.key === "Escape") {
+          event.stopPropagation();
+          renaming.value = null;
+        }
+      }}
+    />
+  );
+}
+
+async function remove(session: Session, isBusy: boolean): Promise<void> {
+  const text = `Its conversation and the history of its files go with it.${isBusy ? " It is busy: what runs is cancelled." : ""}`;
+  if (await ask(`Delete “${session.title}”?`, text, "Delete it")) await say(deleteSession(session.id));
+}
+
+const THEMES = { auto: ["auto", "Theme: as the system"], light: ["sun", "Theme: light"], dark: ["moon", "Theme: dark"] } as const;
+
+function Foot(): JSX.Element {
+  const [icon, label] = THEMES[theme.value];
+  return (
+    <div class="side-foot">
+      <button type="button" class="square" data-testid="theme" aria-label={label} title={`${label} (Alt L)`} onClick={nextTheme}>
+        <Icon name={icon} />
+      </button>
+      <button type="button" class="square" aria-label="Keys" title="Keys (?)" onClick={() => (dialog.value = "help")}>
+        <Icon name="question" />
+      </button>
+      <span class="grow" />
+      <small class="faint">{workspace.value?.version && `Holdfast ${workspace.value.version}`}</small>
+    </div>
+  );
+}

@@ -1,0 +1,47 @@
+import type { JSX } from "preact";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { dismissToast, toasts } from "../store.ts";
+import type { Toast } from "../store/state.ts";
+import { Icon } from "./icons.tsx";
+
+const LASTS = { info: 5_000, success: 4_000, warning: 9_000, error: 12_000 } as const;
+const ICONS = { info: "spark", success: "check", warning: "warning", error: "warning" } as const;
+
+/** Above everything, dialogs too: what went wrong in one is said here. */
+export function Toasts(): JSX.Element {
+  const self = useRef<HTMLDivElement>(null);
+  const latest = toasts.value.at(-1)?.id;
+  useLayoutEffect(() => {
+    const place = self.current;
+    if (!place || typeof place.showPopover !== "function") return;
+    // Whoever is shown last lies above the others.
+    if (place.matches(":popover-open")) place.hidePopover();
+    if (latest !== undefined) place.showPopover();
+  }, [latest]);
+  return (
+    <div ref={self} popover="manual" class="toasts" role="log" aria-live="polite" aria-label="Notes">
+      {toasts.value.map((item) => (
+        <One key={item.id} item={item} />
+      ))}
+    </div>
+  );
+}
+
+function One({ item }: { item: Toast }): JSX.Element {
+  useEffect(() => {
+    const timer = setTimeout(() => dismissToast(item.id), LASTS[item.kind]);
+    return () => clearTimeout(timer);
+  }, [item.id]);
+  return (
+    <div class={`toast ${item.kind}`}>
+      <Icon name={ICONS[item.kind]} />
+      <p class="grow">
+        {item.title && <b>{item.title} </b>}
+        {item.text}
+      </p>
+      <button type="button" class="square small" aria-label="Dismiss" onClick={() => dismissToast(item.id)}>
+        <Icon name="close" small />
+      </button>
+    </div>
+  );
+}

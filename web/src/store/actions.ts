@@ -1,0 +1,301 @@
+/** What a person can ask for. All of these throw `Problem`; `say` makes a note of it instead. Nothing is shown before
+ * the server has said that it is so: its events come at once. */
+
+import { api, Problem } from "../wire/http.ts";
+import type {
+  Accepted,
+  AgentNote,
+  Attachment,
+  CommandNote,
+  ConfigProblem,
+  Delivery,
+  FileVersion,
+  GrantAction,
+  Job,
+  JobOutput,
+  Message,
+  ModelChoice,
+  PermissionRequest,
+  Provider,
+  QuestionAnswer,
+  QuestionRequest,
+  Run,
+  SandboxState,
+  Session,
+  ShellResult,
+  Stats,
+  TrustBody,
+  UndoAsk,
+  UndoReport,
+  Workspace,
+} from "../wire/types.ts";
+import * as composing from "./composing.ts";
+import { readAgent, readJobs } from "./aside.ts";
+import { chooseSession } from "./link.ts";
+import { at, newId } from "./paths.ts";
+import * as state from "./state.ts";
+
+export { chooseSession, openDirectory, retryNow } from "./link.ts";
+
+const TRIES = 3;
+const attached = new Map<string, readonly Attachment[]>();
+let unanswered: { readonly key: string; readonly run_id: string } | null = null;
+
+const inSession = (id: string, path = ""): string => at(`/sessions/${encodeURIComponent(id)}${path}`);
+const inAgent = (id: string, path = ""): string => at(`/agent/sessions/${encodeURIComponent(id)}${path}`);
+const ofRun = (id: string, path = ""): string => at(`/runs/${encodeURIComponent(id)}${path}`);
+const mine = (): { client_id: string } => ({ client_id: state.clientId.value });
+
+/** Waits for something and says what went wrong with it, if something did. */
+export async function say<T>(work: Promise<T>, title?: string): Promise<T | undefined> {
+  try {
+    return await work;
+  } catch (error) {
+    if (!(error instanceof Problem)) console.error(error);
+    state.toast("error", error instanceof Error ? error.message : String(error), title);
+    return undefined;
+  }
+}
+
+// Sessions.
+
+export const newSession = (): Promise<void> => chooseSession(null);
+
+export const renameSession = (id: string, title: string): Promise<Session> =>
+  api.put<Session>(inSession(id), { id, title });
+
+export const deleteSession = (id: string): Promise<void> => api.del(inSession(id));
+
+/** The session at hand; one is made if there is none yet. What was written stays in the composer meanwhile. */
+async function someSession(): Promise<string> {
+  const here = state.chosenId.value;
+  if (here !== null) return here;
+  making ??= makeSession().finally(() => {
+    making = null;
+  });
+  return making;
+}
+
+/** Two prompts sent at once belong to one session. */
+let making: Promise<string> | null = null;
+
+async function makeSession(): Promise<string> {
+  const made = await api.post<Session>(at("/sessions"), { title: "New session" });
+  await chooseSession(made.id);
+  return made.id;
+}
+
+export const summarize = async (): Promise<void> => {
+  const session = state.sessionId.value;
+  if (session !== null) await api.post(inAgent(session, "/summarize"));
+};
+
+// Prompts and runs.
+
+export interface PromptOptions {
+  readonly delivery?: Delivery;
+  readonly attachments?: readonly Attachment[];
+  readonly yolo?: boolean;
+}
+
+/** Sends a prompt; the first one makes the session. Its id is made here, so that sending it again starts nothing twice. */
+export async function prompt(text: string, options: PromptOptions = {}): Promise<Accepted> {
+  const session_id = await someSession();
+  const attachments = options.attachments ?? [];
+  const body = {
+    session_id,
+    prompt: text,
+    delivery: options.delivery ?? "steer",
+    client_id: state.clientId.value,
+    interactive: true,
+    ...(attachments.length > 0 ? { attachments } : {}),
+    ...(options.yolo ? { yolo: true } : {}),
+  };
+  // Whether the last attempt at the very same was accepted nobody knows: under the same id it cannot begin twice.
+  const key = JSON.stringify(body);
+  const run_id = unanswered?.key === key ? unanswered.run_id : newId();
+  keepFiles(run_id, attachments);
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      const accepted = await api.post<Accepted>(at("/agent"), { ...body, run_id });
+      unanswered = null;
+      return accepted;
+    } catch (error) {
+      const isLost = error instanceof Problem && error.status === 0;
+      unanswered = isLost ? { key, run_id } : null;
+      if (!isLost || attempt === TRIES) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 300 * attempt));
+    }
+  }
+}
+
+/** Files of a prompt that waits come back with it; those of others are let go. */
+function keepFiles(run: string, attachments: readonly Attachment[]): void {
+  const open = new Set(state.runs.value.filter((one) => one.state !== "ended").map((one) => one.run_id));
+  for (const known of [...attached.keys()]) if (!open.has(known)) attached.delete(known);
+  if (attachments.length > 0) attached.set(run, attachments);
+}
+
+/** Stops all that is in the session. Prompts of this page that waited come back into the composer. */
+export async function cancel(): Promise<void> {
+  const session = state.sessionId.value;
+  if (session === null) return;
+  const waiting = state.queue.value.filter((run) => !run.client_id || run.client_id === state.clientId.value);
+  await api.post(at(`/agent/sessions/${encodeURIComponent(session)}/cancel`, mine()));
+  if (waiting.length === 0) return;
+  const files = waiting.flatMap((run) => attached.get(run.run_id) ?? []);
+  composing.insertIntoComposer(waiting.map((run) => run.prompt ?? "").join("\n\n"), files);
+}
+
+export const cancelRun = (id: string): Promise<Run> => api.post<Run>(at(`/runs/${encodeURIComponent(id)}/cancel`, mine()));
+
+/** Takes a waiting prompt back into the composer. */
+export async function editQueued(run: Run): Promise<void> {
+  await cancelRun(run.run_id);
+  composing.insertIntoComposer(run.prompt ?? "", attached.get(run.run_id) ?? []);
+}
+
+/** `place` counts those that wait, from 0. */
+export const moveQueued = (id: string, place: number): Promise<Run> => api.patch<Run>(ofRun(id), { position: place });
+
+export const redeliver = (id: string, delivery: "steer" | "queue"): Promise<Run> =>
+  api.patch<Run>(ofRun(id), { delivery });
+
+export async function clearQueue(): Promise<void> {
+  const session = state.sessionId.value;
+  if (session !== null) await api.post(inAgent(session, "/prompts/clear"));
+}
+
+export interface RunsAsked {
+  readonly session_id?: string;
+  readonly limit?: number;
+  readonly before?: number;
+}
+
+export const listRuns = (asked: RunsAsked = {}): Promise<readonly Run[]> => api.get(at("/runs", { ...asked }));
+
+/** Runs a command that a person typed; the model sees it with its next step. */
+export async function runShell(command: string): Promise<ShellResult> {
+  const session = await someSession();
+  state.shell.value = command;
+  try {
+    return await api.post<ShellResult>(inAgent(session, "/shell"), { command, session_id: session, term_width: 100 });
+  } finally {
+    state.shell.value = "";
+  }
+}
+
+export async function initProject(): Promise<void> {
+  const start = await api.get<{ prompt: string }>(at("/project/init-prompt"));
+  await prompt(start.prompt);
+}
+
+// Asks.
+
+/** False: somebody was quicker, and `answers` says who. */
+export async function answerPermission(ask: PermissionRequest, action: GrantAction, reason = ""): Promise<boolean> {
+  const body = { permission: ask, action, ...(reason ? { reason } : {}) };
+  return (await api.post<{ resolved: boolean }>(at("/permissions/grant", mine()), body)).resolved;
+}
+
+export async function answerQuestions(batch: QuestionRequest, responses: readonly QuestionAnswer[]): Promise<boolean> {
+  const body = { batch_request_id: batch.id, responses };
+  return (await api.post<{ resolved: boolean }>(at("/questions/answer", mine()), body)).resolved;
+}
+
+export async function dismissQuestions(batch: QuestionRequest): Promise<boolean> {
+  const path = at("/questions/cancel", { batch_id: batch.id, ...mine() });
+  return (await api.post<{ resolved: boolean }>(path)).resolved;
+}
+
+export async function setSkip(skip: boolean): Promise<void> {
+  await api.post(at("/permissions/skip"), { skip });
+  state.skip.value = skip;
+}
+
+// Models and settings.
+
+export async function loadProviders(): Promise<readonly Provider[]> {
+  state.providers.value = await api.get<readonly Provider[]>(at("/providers"));
+  return state.providers.value;
+}
+
+export async function chooseModel(size: "large" | "small", model: ModelChoice): Promise<void> {
+  await api.post(at("/config/model"), { model_type: size, model, scope: 0 });
+  await readAgent();
+}
+
+export async function setProviderKey(provider: string, key: string): Promise<void> {
+  await api.post(at("/config/provider-key"), { scope: 0, provider_id: provider, kind: "string", api_key: key });
+  await loadProviders();
+}
+
+export const setConfig = (key: string, value: unknown, scope = 0): Promise<void> =>
+  api.post(at("/config/set"), { key, value, scope });
+
+export const configProblems = (): Promise<readonly ConfigProblem[]> => api.get(at("/config/problems"));
+export const loadTrust = (): Promise<TrustBody> => api.get(at("/trust"));
+export const setTrust = (trusted: boolean, digest: string): Promise<TrustBody> =>
+  api.post<TrustBody>(at("/trust"), { trusted, digest });
+export const sandbox = (): Promise<SandboxState> => api.get(at("/sandbox"));
+export const stats = (): Promise<Stats> => api.get(at("/stats"));
+
+// Jobs, files, what was.
+
+export async function loadJobs(): Promise<readonly Job[]> {
+  await readJobs();
+  return state.jobs.value;
+}
+
+export const jobOutput = (id: string): Promise<JobOutput> => api.get(at(`/jobs/${encodeURIComponent(id)}`));
+
+export async function killJob(id: string): Promise<JobOutput> {
+  const ended = await api.post<JobOutput>(at(`/jobs/${encodeURIComponent(id)}/kill`));
+  await readJobs();
+  return ended;
+}
+
+export const undo = (ask: UndoAsk): Promise<UndoReport> => api.post<UndoReport>(at("/undo"), ask);
+
+export async function history(session = state.sessionId.value): Promise<readonly FileVersion[]> {
+  return session === null ? [] : api.get(inSession(session, "/history"));
+}
+
+export interface LogAsked {
+  readonly session_id?: string;
+  readonly run_id?: string;
+  readonly after?: number;
+  readonly limit?: number;
+}
+
+export interface LogPage {
+  readonly events: readonly { readonly number: number; readonly at: number; readonly type: string; readonly payload: unknown }[];
+  readonly next: number;
+  readonly more: boolean;
+}
+
+export const getLog = (asked: LogAsked): Promise<LogPage> => api.get(at("/log", { ...asked }));
+
+export const listWorkspaces = (): Promise<readonly Workspace[]> => api.get("/workspaces");
+export const messagesOf = (session: string): Promise<readonly Message[]> => api.get(inSession(session, "/messages"));
+
+/** What was asked here before, for the composer's history. */
+export async function rememberPrompts(): Promise<void> {
+  const messages = await api.get<readonly Message[]>(at("/messages/user"));
+  const texts = messages.slice(0, 500).map((message) =>
+    message.parts.map((part) => (part.type === "text" ? part.data.text : "")).join("").trim(),
+  );
+  // The server tells the newest first; of two that are alike the newer counts. What only this page knows came last.
+  const known = [...new Set(texts)].filter((one) => one !== "").reverse();
+  composing.sent.value = [...known, ...composing.sent.value.filter((one) => !known.includes(one))];
+}
+
+/** The files that a prompt can name. */
+export const listFiles = (): Promise<{ readonly files: readonly string[]; readonly is_cut?: boolean }> => api.get(at("/files"));
+
+/** All that can be sent as `/name`: the server knows what it stands for. */
+export const listCommands = (): Promise<readonly CommandNote[]> => api.get(at("/commands"));
+export const listAgents = (): Promise<readonly AgentNote[]> => api.get(at("/agents"));
+
+/** A file of the workspace, to be sent along with a prompt. */
+export const readFile = (path: string): Promise<Attachment> => api.get(at("/files/read", { path }));

@@ -1,0 +1,82 @@
+/** What somebody writes: the text, what goes along with it, and what was sent before. Each session has its own draft. */
+
+import { effect, signal } from "@preact/signals";
+import type { Attachment } from "../wire/types.ts";
+import { chosenId } from "./state.ts";
+
+export interface Pending {
+  readonly id: number;
+  readonly attachment: Attachment;
+  readonly size: number;
+}
+
+export const text = signal("");
+export const pending = signal<readonly Pending[]>([]);
+/** Texts that were sent, oldest first. */
+export const sent = signal<readonly string[]>([]);
+/** Grows by one whenever the composer is to take the focus. */
+export const focusAsked = signal(0);
+
+interface Kept {
+  readonly text: string;
+  readonly pending: readonly Pending[];
+}
+
+const drafts = new Map<string, Kept>();
+let current = "";
+let count = 0;
+
+// A draft stays with its session; one that was begun before there was a session goes along with its first prompt.
+effect(() => {
+  const next = chosenId.value ?? "";
+  if (next === current) return;
+  drafts.set(current, { text: text.peek(), pending: pending.peek() });
+  const kept = drafts.get(next) ?? { text: "", pending: [] };
+  current = next;
+  text.value = kept.text;
+  pending.value = kept.pending;
+});
+
+export function focusComposer(): void {
+  focusAsked.value += 1;
+}
+
+/** Puts text back into the composer, before what stands there. */
+export function insertIntoComposer(given: string, attachments: readonly Attachment[] = []): void {
+  const now = text.value;
+  text.value = now.trim() === "" ? given : given === "" ? now : `${given}\n\n${now}`;
+  attachments.forEach(attach);
+  focusComposer();
+}
+
+export function attach(attachment: Attachment): void {
+  count += 1;
+  // Four letters of base64 are three bytes.
+  const filler = attachment.content.endsWith("==") ? 2 : attachment.content.endsWith("=") ? 1 : 0;
+  const size = (attachment.content.length / 4) * 3 - filler;
+  pending.value = [...pending.value, { id: count, attachment, size }];
+}
+
+export function detach(id: number): void {
+  pending.value = pending.value.filter((one) => one.id !== id);
+}
+
+/** Empties the composer; what was in it can be put back. */
+export function takeAll(): Kept {
+  const all = { text: text.value, pending: pending.value };
+  text.value = "";
+  pending.value = [];
+  return all;
+}
+
+/** What could not be sent goes back to where it was written, unless something else stands there by now. */
+export function putBack(all: Kept): void {
+  text.value = text.value.trim() === "" ? all.text : `${all.text}\n\n${text.value}`;
+  pending.value = [...all.pending, ...pending.value];
+  focusComposer();
+}
+
+export function remember(given: string): void {
+  const words = given.trim();
+  if (words !== "") sent.value = [...sent.value.filter((one) => one !== words), words].slice(-500);
+}

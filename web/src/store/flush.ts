@@ -1,0 +1,117 @@
+/** What changed since the page was drawn last, brought to the signals once a frame: a hundred tokens are one drawing. */
+
+import { batch } from "@preact/signals";
+import type { View } from "../fold/view.ts";
+import type { Message, Session } from "../wire/types.ts";
+import * as state from "./state.ts";
+
+/** The parts of the page that may have changed. */
+export class Dirt {
+  readonly messages = new Set<string>();
+  /** Calls that printed something, with the messages that called. */
+  readonly outputs = new Map<string, string>();
+  readonly helpers = new Set<string>();
+  order = false;
+  sessions = false;
+  runs = false;
+  asks = false;
+  notices = false;
+}
+
+/** Calls `work` before the next drawing, or soon if the page is not drawn at all. */
+export class Frames {
+  private isWaiting = false;
+
+  constructor(private readonly work: () => void) {}
+
+  ask(): void {
+    if (this.isWaiting) return;
+    this.isWaiting = true;
+    let isDone = false;
+    const go = (): void => {
+      if (isDone) return;
+      isDone = true;
+      clearTimeout(timer);
+      this.isWaiting = false;
+      this.work();
+    };
+    // A page in the background gets no frames; what it knows still has to be right.
+    const timer = setTimeout(go, 200);
+    if (typeof requestAnimationFrame === "function") requestAnimationFrame(go);
+  }
+}
+
+/** Which message made a call, and so gets its result. Models may use an id again: the latest call of that id counts. */
+export class Callers {
+  private readonly latest = new Map<string, string>();
+  private readonly settled = new Map<string, string>();
+
+  note(message: Message): void {
+    for (const part of message.parts) if (part.type === "tool_call") this.latest.set(part.data.id, message.id);
+  }
+
+  /** A result that is told again stays with its call. */
+  of(result: string, call: string): string {
+    const key = `${result}/${call}`;
+    const found = this.settled.get(key) ?? this.latest.get(call) ?? "";
+    this.settled.set(key, found);
+    return found;
+  }
+}
+
+/** What helpers had said before anybody looked, by session; the view has what came since. */
+export type Earlier = Map<string, Map<string, Message>>;
+
+function helperMessages(view: View, earlier: Earlier, session: string): readonly Message[] {
+  const known = new Map(earlier.get(session));
+  for (const message of view.messages(session)) known.set(message.id, message);
+  return [...known.values()];
+}
+
+const latestFirst = (a: Session, b: Session): number =>
+  b.updated_at - a.updated_at || b.created_at - a.created_at || (a.id < b.id ? 1 : -1);
+
+export function flush(view: View, dirt: Dirt, earlier: Earlier, callers: Callers): void {
+  batch(() => {
+    if (dirt.sessions) state.sessions.value = [...view.sessions.values()].sort(latestFirst);
+    if (dirt.runs) state.runs.value = [...view.runs.values()];
+    if (dirt.asks) {
+      state.permissions.value = [...view.permissions.values()];
+      state.questions.value = [...view.questions.values()];
+    }
+    if (dirt.notices) state.notices.value = [...view.notices];
+    state.cursor.value = view.cursor;
+    state.workspace.value = view.workspace;
+    flushMessages(view, dirt, callers);
+    for (const session of dirt.helpers) {
+      const [message = "", call = ""] = session.split("$$");
+      state.helperOf(message, call).value = helperMessages(view, earlier, session);
+    }
+    for (const [call, message] of dirt.outputs) state.outputOf(message, call).value = view.outputs.get(call) ?? "";
+  });
+}
+
+function flushResults(message: Message, callers: Callers): void {
+  for (const part of message.parts) {
+    if (part.type !== "tool_result") continue;
+    const caller = callers.of(message.id, part.data.tool_call_id);
+    state.resultOf(caller, part.data.tool_call_id).value = part.data;
+    state.outputOf(caller, part.data.tool_call_id).value = "";
+  }
+}
+
+function flushMessages(view: View, dirt: Dirt, callers: Callers): void {
+  const session = state.sessionId.value;
+  if (session === null) {
+    if (state.messageIds.value.length > 0) state.messageIds.value = [];
+    return;
+  }
+  for (const id of dirt.messages) {
+    const message = view.message(session, id);
+    state.messageOf(id).value = message;
+    if (message === undefined) continue;
+    if (message.role === "assistant") callers.note(message);
+    else if (message.role === "tool") flushResults(message, callers);
+  }
+  if (dirt.order) state.messageIds.value = view.messageIds(session);
+}

@@ -1,0 +1,89 @@
+/** Colours for code, as plain tokens: nothing of it goes through HTML. What is too long stays as it is. */
+
+export interface Token {
+  readonly text: string;
+  /** Class names of highlight.js; empty for plain text. */
+  readonly kind: string;
+}
+
+export type Line = readonly Token[];
+
+/** What is longer is not coloured: it would hold up the page. */
+export const MOST_CODE = 40_000;
+
+const ENDINGS: Readonly<Record<string, string>> = {
+  bash: "bash", c: "c", cc: "cpp", cfg: "ini", cpp: "cpp", cs: "csharp", css: "css", cts: "typescript", diff: "diff", go: "go",
+  h: "c", hpp: "cpp", htm: "xml", html: "xml", ini: "ini", java: "java", js: "javascript", json: "json", jsonl: "json",
+  jsx: "javascript", kt: "kotlin", kts: "kotlin", lua: "lua", md: "markdown", mjs: "javascript", mk: "makefile", mts: "typescript",
+  patch: "diff", php: "php", py: "python", pyi: "python", rb: "ruby", rs: "rust", sh: "bash", sql: "sql", svg: "xml", swift: "swift",
+  toml: "ini", ts: "typescript", tsx: "typescript", xml: "xml", yaml: "yaml", yml: "yaml", zsh: "bash",
+};
+
+/** The language of a file by its name; empty if nobody knows. */
+export function languageOf(path: string): string {
+  const name = path.slice(path.lastIndexOf("/") + 1).toLowerCase();
+  if (name === "dockerfile" || name === "makefile") return name;
+  return ENDINGS[name.slice(name.lastIndexOf(".") + 1)] ?? "";
+}
+
+const ENTITIES: Readonly<Record<string, string>> = { amp: "&", lt: "<", gt: ">", quot: '"', "#x27": "'" };
+const PIECE = /<span class="([^"]*)">|<\/span>|&(amp|lt|gt|quot|#x27);|([^<&]+)|[<&]/g;
+
+/** The spans of highlight.js taken apart into lines of tokens. Pure. */
+export function linesOf(html: string): readonly Line[] {
+  const lines: Token[][] = [[]];
+  const open: string[] = [];
+  let text = "";
+  const put = (): void => {
+    const kind = open.filter(Boolean).join(" ");
+    text.split("\n").forEach((piece, at) => {
+      if (at > 0) lines.push([]);
+      if (piece !== "") lines[lines.length - 1]?.push({ text: piece, kind });
+    });
+    text = "";
+  };
+  for (const found of html.matchAll(PIECE)) {
+    const [whole, opened, entity, plain] = found;
+    if (opened !== undefined) {
+      put();
+      open.push(opened);
+    } else if (whole === "</span>") {
+      put();
+      open.pop();
+    } else text += entity !== undefined ? (ENTITIES[entity] ?? "") : (plain ?? whole);
+  }
+  put();
+  return lines;
+}
+
+/** The code in coloured lines; null if its language is not known or it is too long. */
+export async function highlightLines(code: string, language: string): Promise<readonly Line[] | null> {
+  const name = language.toLowerCase();
+  if (name === "" || name === "text" || name === "plaintext" || code.length > MOST_CODE) return null;
+  try {
+    const { coloured } = await import("./languages.ts");
+    const html = coloured(code, ENDINGS[name] ?? name);
+    return html === null ? null : linesOf(html);
+  } catch {
+    return null;
+  }
+}
+
+/** Nodes for the lines, with line ends between them. */
+export function fragmentOf(lines: readonly Line[]): DocumentFragment {
+  const nodes = document.createDocumentFragment();
+  lines.forEach((line, at) => {
+    if (at > 0) nodes.append("\n");
+    for (const token of line) {
+      if (token.kind === "") {
+        nodes.append(token.text);
+        continue;
+      }
+      const span = document.createElement("span");
+      span.className = token.kind;
+      span.textContent = token.text;
+      nodes.append(span);
+    }
+  });
+  return nodes;
+}

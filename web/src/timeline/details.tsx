@@ -1,0 +1,193 @@
+// One run closely: where its time went, what took longest, and its events one by one.
+
+import type { JSX } from "preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { headlineOf } from "../cards/facts.ts";
+import { Conversation } from "../chat/transcript.tsx";
+import { clock } from "../shell/format.ts";
+import { Icon } from "../shell/icons.tsx";
+import { chosenRun } from "../shell/ui.ts";
+import { workspace } from "../store.ts";
+import { lasted } from "./layout.ts";
+import { framesOf, told, viewAt } from "./replay.ts";
+import { playhead, wanted } from "./timeline.tsx";
+import { sharesOf } from "./tracks.ts";
+import type { LogEvent, Track } from "./tracks.ts";
+
+const SPEEDS = [1, 2, 5, 10] as const;
+const SHORTEST = 60;
+const LONGEST = 1_500;
+
+interface Props {
+  readonly track: Track;
+  readonly events: readonly LogEvent[];
+  readonly now: number;
+}
+
+export function RunDetails({ track, events, now }: Props): JSX.Element {
+  const frames = useMemo(() => framesOf(events, track), [events, track]);
+  return (
+    <aside class="tl-details" aria-label="The run">
+      <header>
+        <h2 class="grow">{track.prompt.slice(0, 300) || track.kind}</h2>
+        <button type="button" class="square" aria-label="Close" onClick={() => (chosenRun.value = null)}>
+          <Icon name="close" />
+        </button>
+      </header>
+      <Shares track={track} now={now} />
+      {track.error && <p class="note error">{track.error}</p>}
+      <Slowest track={track} now={now} />
+      <Replay frames={frames} track={track} />
+    </aside>
+  );
+}
+
+const PARTS = [
+  ["waiting", "queued", "waited its turn"],
+  ["model", "write", "model"],
+  ["tools", "tool", "tools"],
+  ["people", "asked", "waited for a person"],
+] as const;
+
+function Shares({ track, now }: { track: Track; now: number }): JSX.Element {
+  const shares = sharesOf(track, now);
+  const parts = PARTS.filter(([name]) => shares[name] > 0);
+  return (
+    <div class="tl-shares">
+      <p>
+        <b>{lasted(shares.total)}</b>
+        <span class="muted">
+          {" "}
+          from {clock(track.accepted)} to {track.ended ? clock(track.ended) : "now"} · {track.outcome ?? "running"}
+        </span>
+      </p>
+      <div class="share-bar" role="img" aria-label={parts.map(([name, , words]) => `${words} ${lasted(shares[name])}`).join(", ")}>
+        {parts.map(([name, kind]) => (
+          <span key={name} class={`swatch ${kind}`} style={{ flexGrow: String(shares[name]) }} />
+        ))}
+      </div>
+      <ul>
+        {parts.map(([name, kind, words]) => (
+          <li key={name}>
+            <span class={`swatch ${kind}`} />
+            {words} <b>{lasted(shares[name])}</b>
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+function Slowest({ track, now }: { track: Track; now: number }): JSX.Element | null {
+  const root = workspace.value?.path ?? "";
+  const tools = track.tools.map((tool) => ({
+    id: tool.id,
+    name: tool.name,
+    line: headlineOf(tool.name, tool.input, "", root),
+    took: (tool.end ?? now) - tool.start,
+    failed: tool.failed,
+  }));
+  const top = tools.sort((a, b) => b.took - a.took).slice(0, 4);
+  const most = top[0]?.took ?? 0;
+  if (!top.length) return null;
+  return (
+    <ul class="tl-slowest" aria-label="What took longest">
+      {top.map((tool) => (
+        <li key={tool.id}>
+          <b class={tool.failed ? "error-text" : ""}>{tool.name}</b>
+          <span class="mono clip muted">{tool.line}</span>
+          <span class="number">{lasted(tool.took)}</span>
+          <span class="share">
+            <span class="swatch tool" style={{ width: `${most ? Math.max(2, (100 * tool.took) / most) : 0}%` }} />
+          </span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Replay({ frames, track }: { frames: readonly LogEvent[]; track: Track }): JSX.Element {
+  const [chosen, setAt] = useState(frames.length);
+  const [isPlaying, setPlaying] = useState(false);
+  const [speed, setSpeed] = useState<number>(1);
+  const followed = useRef(true);
+  const place = useRef<HTMLDivElement>(null);
+  const at = Math.min(followed.current ? frames.length : chosen, frames.length);
+  const event = frames[at - 1];
+  const view = useMemo(() => viewAt(frames, at), [frames, at]);
+  const go = (to: number): void => {
+    const place = Math.max(1, Math.min(to, frames.length));
+    followed.current = place === frames.length && track.ended === null;
+    setAt(place);
+  };
+  useEffect(() => {
+    playhead.value = event?.at ?? null;
+    place.current?.scrollTo({ top: place.current.scrollHeight });
+  }, [event?.number]);
+  const clicked = wanted.value;
+  useEffect(() => {
+    const found = clicked ? frames.findIndex((frame) => frame.number === clicked.number) : -1;
+    if (found >= 0) go(found + 1);
+  }, [clicked]);
+  usePlaying(isPlaying, frames, at, speed, go, () => setPlaying(false));
+  const start = (): void => {
+    if (!isPlaying && at >= frames.length) go(1);
+    setPlaying(!isPlaying);
+  };
+  return (
+    <section class="replay" aria-label="Replay" onKeyDown={(key) => onKey(key, at, frames.length, go, start)}>
+      <div class="replay-tools">
+        <Step icon="back" label="One event back (←)" onClick={() => go(at - 1)} />
+        <Step icon={isPlaying ? "pause" : "play"} label={isPlaying ? "Pause (space)" : "Play (space)"} onClick={start} />
+        <Step icon="next" label="One event on (→)" onClick={() => go(at + 1)} />
+        <input type="range" min={1} max={Math.max(1, frames.length)} value={at} aria-label="Event" aria-valuetext={event ? `${at} of ${frames.length}: ${told(event)}` : ""} onInput={(input) => go(Number(input.currentTarget.value))} />
+        <button type="button" class="button small" aria-label={`Speed ${speed}`} title="Speed" onClick={() => setSpeed(SPEEDS[(SPEEDS.indexOf(speed as 1) + 1) % SPEEDS.length] ?? 1)}>
+          {speed}×
+        </button>
+      </div>
+      <p class="replay-event" data-testid="replay-event">
+        <span class="mono faint">#{event?.number ?? 0}</span>
+        <span class="grow">{event ? told(event) : "No event of this run is held any more."}</span>
+        {event && <span class="faint">+{lasted(event.at - track.accepted)}</span>}
+      </p>
+      <div class="replay-view" ref={place} tabIndex={0} role="region" aria-label="The conversation at that event">
+        <Conversation messages={view.messages(track.sessionId)} directory={workspace.value?.path ?? ""} />
+      </div>
+    </section>
+  );
+}
+
+function Step({ icon, label, onClick }: { icon: "back" | "next" | "play" | "pause"; label: string; onClick(): void }): JSX.Element {
+  return (
+    <button type="button" class="square small" aria-label={label} title={label} onClick={onClick}>
+      <Icon name={icon} small />
+    </button>
+  );
+}
+
+/** As long as it took then, but never too short to be seen nor too long to be waited for. */
+function usePlaying(isPlaying: boolean, frames: readonly LogEvent[], at: number, speed: number, go: (to: number) => void, stop: () => void): void {
+  useEffect(() => {
+    if (!isPlaying) return undefined;
+    if (at >= frames.length) {
+      stop();
+      return undefined;
+    }
+    const gap = ((frames[at]?.at ?? 0) - (frames[at - 1]?.at ?? 0)) / speed;
+    const timer = setTimeout(() => go(at + 1), Math.min(LONGEST, Math.max(SHORTEST, gap)));
+    return () => clearTimeout(timer);
+  }, [isPlaying, at, speed, frames]);
+}
+
+function onKey(event: KeyboardEvent, at: number, count: number, go: (to: number) => void, start: () => void): void {
+  const isSlider = event.target instanceof HTMLInputElement;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === " " && !(event.target instanceof HTMLButtonElement)) start();
+  else if (isSlider) return;
+  else if (event.key === "ArrowLeft") go(at - 1);
+  else if (event.key === "ArrowRight") go(at + 1);
+  else if (event.key === "Home") go(1);
+  else if (event.key === "End") go(count);
+  else return;
+  event.preventDefault();
+}

@@ -1,0 +1,146 @@
+// Where the bars of a timeline stand. Pure: milliseconds in, places out; the screen only multiplies.
+
+import type { Track } from "./tracks.ts";
+
+export type Mode = "clock" | "zero";
+
+/** A stretch of the clock and where it is drawn, both in milliseconds. `idle`: nothing happened, it is drawn short. */
+export interface Segment {
+  readonly from: number;
+  readonly to: number;
+  readonly at: number;
+  readonly length: number;
+  readonly idle: boolean;
+}
+export interface Axis {
+  readonly mode: Mode;
+  readonly segments: readonly Segment[];
+  readonly length: number;
+  /** Where a moment in the life of a run is drawn. */
+  place(track: Track, time: number): number;
+}
+
+const IDLE_FROM = 5_000;
+const IDLE_SHARE = 0.04;
+
+export const endOf = (track: Track, now: number): number => Math.max(track.ended ?? now, track.accepted);
+
+/** By the clock, with long idle stretches drawn short; or every run from its own beginning, to compare them. */
+export function axisOf(tracks: readonly Track[], now: number, mode: Mode): Axis {
+  if (mode === "zero") {
+    const length = Math.max(1, ...tracks.map((track) => endOf(track, now) - track.accepted));
+    const segments = [{ from: 0, to: length, at: 0, length, idle: false }];
+    return { mode, segments, length, place: (track, time) => clamp(time - track.accepted, 0, length) };
+  }
+  const segments = segmentsOf(tracks, now);
+  const last = segments[segments.length - 1];
+  return { mode, segments, length: last ? last.at + last.length : 1, place: (_, time) => placed(segments, time) };
+}
+
+function segmentsOf(tracks: readonly Track[], now: number): Segment[] {
+  const busy: [number, number][] = [];
+  for (const track of [...tracks].sort((a, b) => a.accepted - b.accepted)) {
+    const end = endOf(track, now);
+    const last = busy[busy.length - 1];
+    if (last && track.accepted - last[1] < IDLE_FROM) last[1] = Math.max(last[1], end);
+    else busy.push([track.accepted, end]);
+  }
+  const total = busy.reduce((sum, [from, to]) => sum + to - from, 0);
+  const gap = Math.max(1, total * IDLE_SHARE);
+  const segments: Segment[] = [];
+  let at = 0;
+  busy.forEach(([from, to], index) => {
+    const before = busy[index - 1];
+    if (before) {
+      segments.push({ from: before[1], to: from, at, length: gap, idle: true });
+      at += gap;
+    }
+    const length = Math.max(1, to - from);
+    segments.push({ from, to, at, length, idle: false });
+    at += length;
+  });
+  return segments;
+}
+
+function placed(segments: readonly Segment[], time: number): number {
+  const found = segments.find((segment) => time <= segment.to) ?? segments[segments.length - 1];
+  if (!found) return 0;
+  const share = found.to > found.from ? (time - found.from) / (found.to - found.from) : 0;
+  return found.at + clamp(share, 0, 1) * found.length;
+}
+
+const clamp = (value: number, low: number, high: number): number => Math.min(Math.max(value, low), high);
+
+/** Rows for things that may overlap: each takes the first row where it fits. */
+export function packed(spans: readonly { readonly start: number; readonly end: number }[]): number[] {
+  const ends: number[] = [];
+  return spans.map(({ start, end }) => {
+    let row = ends.findIndex((reached) => reached <= start);
+    if (row < 0) row = ends.length;
+    ends[row] = Math.max(end, start);
+    return row;
+  });
+}
+
+/** A row of bars of a run: its own tools, or what a helper did for one of them. */
+export type Row = { readonly kind: "tools"; readonly row: number } | { readonly kind: "helper"; readonly track: Track; readonly part: "model" | "tools" };
+
+/** All rows of a run below its first two, with those of helpers at the end. */
+export function rowsOf(tools: readonly number[], helpers: readonly Track[]): Row[] {
+  const count = Math.max(0, ...tools.map((row) => row + 1));
+  const own = Array.from({ length: count }, (_, row): Row => ({ kind: "tools", row }));
+  const theirs = helpers.flatMap((track): Row[] => [
+    { kind: "helper", track, part: "model" },
+    ...(track.tools.length ? [{ kind: "helper" as const, track, part: "tools" as const }] : []),
+  ]);
+  return [...own, ...theirs];
+}
+
+const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 864e5];
+
+export interface Tick {
+  readonly at: number;
+  /** Milliseconds since the beginning of its stretch. */
+  readonly since: number;
+  /** The moment itself, by the clock. */
+  readonly time: number;
+  readonly isFirst: boolean;
+}
+
+/** Marks at round distances, about `apart` drawn milliseconds from each other; each busy stretch counts anew. */
+export function ticksOf(axis: Axis, apart: number): Tick[] {
+  const step = STEPS.find((size) => size >= apart) ?? STEPS[STEPS.length - 1] ?? 1;
+  const ticks: Tick[] = [];
+  for (const segment of axis.segments) {
+    if (segment.idle) continue;
+    for (let since = 0; since <= segment.length; since += step) {
+      if (since > 0 && segment.length - since < step / 4 && segment !== axis.segments[axis.segments.length - 1]) break;
+      ticks.push({ at: segment.at + since, since, time: segment.from + since, isFirst: since === 0 });
+    }
+  }
+  return ticks;
+}
+
+/** The words of marks that would stand in each other's way are left out; `apart` is how much room words need. */
+export function spaced(ticks: readonly Tick[], length: number, apart: number): (Tick & { readonly isWorded: boolean })[] {
+  let free = -Infinity;
+  return ticks.map((tick, index) => {
+    const next = ticks.slice(index + 1, index + 8).find((other) => other.isFirst);
+    const isPressed = !tick.isFirst && next !== undefined && next.at - tick.at < apart;
+    const isWorded = tick.at >= free && !isPressed && (tick.at === 0 || length - tick.at >= apart / 2);
+    if (isWorded) free = tick.at + apart;
+    return { ...tick, isWorded };
+  });
+}
+
+/** The distance between numbers that a person can take in: 350 ms, 4.2 s, 3 min 05 s. */
+export function lasted(milliseconds: number): string {
+  const ms = Math.max(0, Math.round(milliseconds));
+  if (ms < 1_000) return `${ms} ms`;
+  if (ms < 10_000) return `${(ms / 1_000).toFixed(1)} s`;
+  const seconds = Math.round(ms / 1_000);
+  if (seconds < 60) return `${seconds} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${String(seconds % 60).padStart(2, "0")} s`;
+  return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+}

@@ -1,0 +1,179 @@
+// The runs of a session on a common axis: what waited, what the model did, what the tools did, and how long.
+
+import { signal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useNow } from "../panels/now.ts";
+import { counted } from "../shell/format.ts";
+import { Icon } from "../shell/icons.tsx";
+import { chosenRun } from "../shell/ui.ts";
+import { sessionId } from "../store.ts";
+import { RunDetails } from "./details.tsx";
+import { useHelpers } from "./helpers.ts";
+import { axisOf } from "./layout.ts";
+import type { Axis, Mode } from "./layout.ts";
+import { log, showEarlier, useLog } from "./log.ts";
+import { Ruler } from "./ruler.tsx";
+import { TrackRow } from "./track.tsx";
+import { Tracker } from "./tracks.ts";
+
+const mode = signal<Mode>("clock");
+/** How much closer than "all of it". */
+const zoom = signal(1);
+const CLOSEST = 200;
+const SIDE = 24;
+
+/** Where the replay stands, for the mark across all bars; null if none is open. */
+export const playhead = signal<number | null>(null);
+
+/** The event that somebody clicked on: the replay goes there. */
+export const wanted = signal<{ readonly number: number } | null>(null);
+
+export function Timeline(): JSX.Element {
+  const session = sessionId.value ?? "";
+  useLog(session);
+  const { events, isComplete, hasEarlier, trouble } = log.value;
+  // Earlier runs that were asked for begin a log anew.
+  const tracker = useMemo(() => new Tracker(), [events[0]?.number]);
+  const tracks = useMemo(() => tracker.read(events), [tracker, events]);
+  const now = useNow(tracks.some((track) => track.ended === null), 500);
+  const axis = useMemo(() => axisOf(tracks, now, mode.value), [tracks, now, mode.value]);
+  const [wide, setWide] = useState(800);
+  const scroller = useRef<HTMLDivElement>(null);
+  useWidth(scroller, setWide);
+  const scale = (Math.max(200, wide - 2 * SIDE) / axis.length) * zoom.value;
+  useZoom(scroller, axis, scale);
+  const chosen = tracks.find((track) => track.runId === chosenRun.value);
+  useHelpers(chosen);
+  useEffect(
+    () => () => {
+      playhead.value = null;
+      wanted.value = null;
+    },
+    [],
+  );
+  return (
+    <div class={`timeline ${chosen ? "with-details" : ""}`} data-testid="timeline" onKeyDown={onKey}>
+      <div class="tl-main">
+        <Tools count={tracks.length} isComplete={isComplete} />
+        {trouble && <p class="note warning">{trouble}</p>}
+        {!tracks.length && isComplete && <p class="empty">The log holds no run of this session any more.</p>}
+        <div class="tl-scroll" ref={scroller} tabIndex={0} role="region" aria-label="Runs on a common axis">
+          {tracks.length > 0 && <Ruler axis={axis} scale={scale} />}
+          {hasEarlier && (
+            <button type="button" class="button small plain tl-earlier" onClick={showEarlier}>
+              Earlier runs
+            </button>
+          )}
+          {tracks.map((track) => (
+            <TrackRow key={track.runId} track={track} axis={axis} scale={scale} now={now} isChosen={track === chosen} />
+          ))}
+        </div>
+        <Legend />
+      </div>
+      {chosen && <RunDetails key={chosen.runId} track={chosen} events={events} now={now} />}
+    </div>
+  );
+}
+
+function Tools({ count, isComplete }: { count: number; isComplete: boolean }): JSX.Element {
+  const one = (name: Mode, label: string, title: string): JSX.Element => (
+    <button type="button" aria-pressed={mode.value === name} title={title} onClick={() => (mode.value = name)}>
+      {label}
+    </button>
+  );
+  return (
+    <div class="tl-tools">
+      <span class="muted grow">{isComplete ? counted(count, "run") : "Reading the log …"}</span>
+      <div class="segments" role="group" aria-label="Axis">
+        {one("clock", "By the clock", "As it happened; long pauses are drawn short")}
+        {one("zero", "From zero", "Every run from its own beginning, to compare them")}
+      </div>
+      <div class="tl-zoom" role="group" aria-label="Zoom">
+        <button type="button" class="square small" aria-label="Farther (−)" title="Farther (−)" onClick={() => closer(1 / 1.5)}>
+          <Icon name="minus" small />
+        </button>
+        <button type="button" class="square small" aria-label="All of it (0)" title="All of it (0)" onClick={() => (zoom.value = 1)}>
+          <Icon name="fit" small />
+        </button>
+        <button type="button" class="square small" aria-label="Closer (+)" title="Closer (+)" onClick={() => closer(1.5)}>
+          <Icon name="plus" small />
+        </button>
+      </div>
+    </div>
+  );
+}
+
+function closer(by: number): void {
+  zoom.value = Math.min(CLOSEST, Math.max(1, zoom.value * by));
+}
+
+function onKey(event: KeyboardEvent): void {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement) return;
+  if (event.key === "+" || event.key === "=") closer(1.5);
+  else if (event.key === "-") closer(1 / 1.5);
+  else if (event.key === "0") zoom.value = 1;
+  else return;
+  event.preventDefault();
+}
+
+function useWidth(scroller: { current: HTMLDivElement | null }, told: (wide: number) => void): void {
+  useLayoutEffect(() => {
+    const element = scroller.current;
+    if (!element) return undefined;
+    told(element.clientWidth);
+    if (typeof ResizeObserver === "undefined") return undefined;
+    const watcher = new ResizeObserver(() => told(element.clientWidth));
+    watcher.observe(element);
+    return () => watcher.disconnect();
+  }, []);
+}
+
+/** With ctrl the wheel comes closer, and the moment under the pointer stays where it is. */
+function useZoom(scroller: { current: HTMLDivElement | null }, axis: Axis, scale: number): void {
+  const now = useRef({ axis, scale });
+  const hold = useRef<{ moment: number; x: number } | null>(null);
+  now.current = { axis, scale };
+  useLayoutEffect(() => {
+    const element = scroller.current;
+    if (!element || !hold.current) return;
+    element.scrollLeft = hold.current.moment * scale - hold.current.x + SIDE;
+    hold.current = null;
+  }, [scale]);
+  useEffect(() => {
+    const element = scroller.current;
+    if (!element) return undefined;
+    const onWheel = (event: WheelEvent): void => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      const x = event.clientX - element.getBoundingClientRect().left;
+      hold.current = { moment: (element.scrollLeft + x - SIDE) / now.current.scale, x };
+      closer(Math.exp(-event.deltaY / 300));
+    };
+    element.addEventListener("wheel", onWheel, { passive: false });
+    return () => element.removeEventListener("wheel", onWheel);
+  }, []);
+}
+
+const LEGEND = [
+  ["queued", "waits its turn"],
+  ["wait", "waits for the model"],
+  ["think", "thinks"],
+  ["write", "writes"],
+  ["call", "names a tool"],
+  ["tool", "tool at work"],
+  ["asked", "waits for a person"],
+] as const;
+
+function Legend(): JSX.Element {
+  return (
+    <ul class="tl-legend" aria-label="Colours">
+      {LEGEND.map(([kind, words]) => (
+        <li key={kind}>
+          <span class={`swatch ${kind}`} />
+          {words}
+        </li>
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,325 @@
+// The life of each run, read from the numbered log: when it was accepted, waited, asked a model, used tools, ended.
+// Pure: the same events always give the same tracks.
+
+import type { Message, Outcome, Part, Run, WireEvent } from "../wire/types.ts";
+
+/** A stored event with its number and the millisecond it was stored in. */
+export type LogEvent = WireEvent & { readonly number: number; readonly at: number };
+
+export type PhaseKind = "wait" | "think" | "write" | "call";
+
+/** What the model did: nothing yet, thinking, writing, naming a tool. */
+export interface Phase {
+  kind: PhaseKind;
+  readonly start: number;
+  end: number | null;
+  readonly number: number;
+}
+export interface Ask {
+  readonly id: string;
+  readonly start: number;
+  readonly number: number;
+  end: number | null;
+  verdict: string;
+}
+export interface ToolBar {
+  readonly id: string;
+  readonly name: string;
+  readonly input: string;
+  readonly start: number;
+  readonly number: number;
+  readonly step: number;
+  readonly messageId: string;
+  end: number | null;
+  /** The event that brought its result. */
+  endNumber: number;
+  failed: boolean;
+  readonly asks: Ask[];
+}
+export interface StepBar {
+  readonly step: number;
+  readonly start: number;
+  readonly number: number;
+  end: number | null;
+  messageId: string;
+  readonly phases: Phase[];
+}
+export interface Track {
+  readonly runId: string;
+  readonly sessionId: string;
+  readonly number: number;
+  readonly kind: string;
+  readonly parent: string;
+  prompt: string;
+  delivery: string;
+  accepted: number;
+  started: number | null;
+  ended: number | null;
+  outcome: Outcome | null;
+  error: string;
+  foldedInto: string;
+  cancelAt: number | null;
+  readonly steps: StepBar[];
+  readonly tools: ToolBar[];
+  /** The numbers of its events, for going through them one by one. */
+  readonly numbers: number[];
+}
+
+interface State {
+  readonly tracks: Map<string, Track>;
+  /** By run and call: the ids of calls are unique only within a run. */
+  readonly tools: Map<string, { tool: ToolBar; track: Track }>;
+  readonly asks: Map<string, { ask: Ask; track: Track }>;
+  /** The message that a session's open step writes. */
+  readonly heads: Map<string, Track>;
+}
+
+/** Reads a log that grows: what was read is not read again. */
+export class Tracker {
+  private readonly state: State = { tracks: new Map(), tools: new Map(), asks: new Map(), heads: new Map() };
+  private last = 0;
+
+  /** Every run that the events tell of, in the order of acceptance. */
+  read(events: readonly LogEvent[]): Track[] {
+    for (const event of events) {
+      if (event.number <= this.last) continue;
+      this.last = event.number;
+      take(this.state, event);
+    }
+    return [...this.state.tracks.values()].sort((a, b) => a.number - b.number);
+  }
+}
+
+export const tracksOf = (events: readonly LogEvent[]): Track[] => new Tracker().read(events);
+
+function take(state: State, event: LogEvent): void {
+  switch (event.type) {
+    case "run":
+      if (event.payload.type === "deleted") {
+        // It was refused after all: nothing came of it.
+        state.tracks.delete(event.payload.payload.run_id);
+        return;
+      }
+      return takeRun(state, event.payload.payload, event);
+    case "run_complete": {
+      const end = event.payload.payload;
+      const track = state.tracks.get(end.run_id);
+      if (track) finish(state, track, event, end.outcome, end.error ?? "", end.folded_into ?? "");
+      return;
+    }
+    case "message":
+      return takeMessage(state, event.payload.payload, event);
+    case "permission_request":
+    case "question_batch_request": {
+      const ask = event.payload.payload;
+      return openAsk(state, ask.id, ask.tool_call_id, ask.run_id ?? "", event);
+    }
+    case "permission_notification": {
+      const told = event.payload.payload;
+      if (!told.granted && !told.denied && !told.withdrawn) return note(state.asks.get(told.id ?? "")?.track, event);
+      return closeAsk(state, told.id ?? "", told.withdrawn ? "withdrawn" : told.granted ? "allowed" : "denied", event);
+    }
+    case "question_batch_notification": {
+      const told = event.payload.payload;
+      return closeAsk(state, told.batch_id, told.withdrawn ? "withdrawn" : told.cancelled ? "dismissed" : "answered", event);
+    }
+    case "file":
+      note(state.tracks.get(event.payload.payload.run_id ?? ""), event);
+      return;
+    default:
+      return;
+  }
+}
+
+function note(track: Track | undefined, event: LogEvent): void {
+  if (track) track.numbers.push(event.number);
+}
+
+function takeRun(state: State, run: Run, event: LogEvent): void {
+  const track = state.tracks.get(run.run_id) ?? opened(state, run, event);
+  note(track, event);
+  if (run.prompt) track.prompt = run.prompt;
+  track.delivery = run.delivery;
+  track.started = run.started_at || track.started;
+  track.foldedInto = run.folded_into || track.foldedInto;
+  if (run.cancel_requested && track.cancelAt === null) track.cancelAt = event.at;
+  const step = run.step ?? 0;
+  if (step > (track.steps.at(-1)?.step ?? 0)) {
+    closeStep(track, event.at);
+    track.steps.push({ step, start: event.at, number: event.number, end: null, messageId: "", phases: [] });
+    state.heads.set(run.session_id, track);
+  }
+  if (run.outcome) finish(state, track, event, run.outcome, run.error ?? "", run.folded_into ?? "", run.ended_at);
+}
+
+function opened(state: State, run: Run, event: LogEvent): Track {
+  const track: Track = {
+    runId: run.run_id,
+    sessionId: run.session_id,
+    number: run.number || event.number,
+    kind: run.kind ?? "prompt",
+    parent: run.parent_run_id ?? "",
+    prompt: run.prompt ?? "",
+    delivery: run.delivery,
+    accepted: run.accepted_at,
+    started: run.started_at || null,
+    ended: null,
+    outcome: null,
+    error: "",
+    foldedInto: "",
+    cancelAt: null,
+    steps: [],
+    tools: [],
+    numbers: [],
+  };
+  state.tracks.set(run.run_id, track);
+  return track;
+}
+
+function closeStep(track: Track, at: number): void {
+  const last = track.steps.at(-1);
+  if (!last || last.end !== null) return;
+  last.end = at;
+  closePhase(last, at);
+}
+
+function closePhase(step: StepBar, at: number): void {
+  const last = step.phases.at(-1);
+  if (last && last.end === null) last.end = at;
+}
+
+function finish(state: State, track: Track, event: LogEvent, outcome: Outcome, error: string, folded: string, at?: number): void {
+  if (track.outcome) return;
+  const end = at || event.at;
+  if (track.numbers.at(-1) !== event.number) note(track, event);
+  closeStep(track, end);
+  for (const tool of track.tools) {
+    if (tool.end === null) tool.end = end;
+    for (const ask of tool.asks) if (ask.end === null) ask.end = end;
+  }
+  Object.assign(track, { outcome, error, ended: end, foldedInto: folded || track.foldedInto });
+  if (state.heads.get(track.sessionId) === track) state.heads.delete(track.sessionId);
+}
+
+function takeMessage(state: State, message: Message, event: LogEvent): void {
+  const track = state.tracks.get(message.run_id ?? "") ?? state.heads.get(message.session_id);
+  note(track, event);
+  if (!track) return;
+  if (message.role === "tool") return takeResults(state, track, message, event);
+  if (message.role !== "assistant") return;
+  const step = track.steps.at(-1);
+  if (!step || step.end !== null) return;
+  step.messageId ||= message.id;
+  if (step.messageId !== message.id) return;
+  takePhase(step, message, event);
+  for (const part of message.parts) if (part.type === "tool_call" && part.data.finished) openTool(state, track, step, part, message, event);
+}
+
+/** Only the structure of a message is in the log: which kind of part is the last one tells what the model does.
+ *
+ * The first part begins without an event: what seemed to be waiting turns out to have been that. */
+function takePhase(step: StepBar, message: Message, event: LogEvent): void {
+  const parts = message.parts.filter((part) => part.type !== "finish");
+  const last = parts.at(-1);
+  const isOver = message.parts.some((part) => part.type === "finish") || allCalled(message);
+  const kind = phaseOf(last);
+  const open = step.phases.at(-1);
+  const isLate = parts.length > 1 || parts.length < message.parts.length;
+  if (open?.kind === "wait" && isLate && parts[0]?.type !== "tool_call") open.kind = phaseOf(parts[0]);
+  if (isOver) return closePhase(step, event.at);
+  if (open && open.end === null && open.kind === kind) return;
+  closePhase(step, event.at);
+  step.phases.push({ kind, start: event.at, end: null, number: event.number });
+}
+
+function allCalled(message: Message): boolean {
+  const calls = message.parts.filter((part) => part.type === "tool_call");
+  return calls.length > 0 && calls.every((part) => part.data.finished);
+}
+
+function phaseOf(part: Part | undefined): PhaseKind {
+  if (!part) return "wait";
+  if (part.type === "reasoning") return "think";
+  return part.type === "tool_call" ? "call" : "write";
+}
+
+function openTool(
+  state: State,
+  track: Track,
+  step: StepBar,
+  part: Extract<Part, { type: "tool_call" }>,
+  message: Message,
+  event: LogEvent,
+): void {
+  const { id, name, input } = part.data;
+  const key = `${track.runId} ${id}`;
+  if (state.tools.has(key)) return;
+  const tool: ToolBar = { id, name, input, start: event.at, number: event.number, step: step.step, messageId: message.id, end: null, endNumber: 0, failed: false, asks: [] };
+  state.tools.set(key, { tool, track });
+  track.tools.push(tool);
+}
+
+function takeResults(state: State, track: Track, message: Message, event: LogEvent): void {
+  for (const part of message.parts) {
+    if (part.type !== "tool_result") continue;
+    const known = state.tools.get(`${track.runId} ${part.data.tool_call_id}`);
+    if (!known || known.tool.end !== null) continue;
+    known.tool.end = event.at;
+    known.tool.endNumber = event.number;
+    known.tool.failed = part.data.is_error;
+  }
+}
+
+function openAsk(state: State, id: string, call: string, run: string, event: LogEvent): void {
+  const known = state.tools.get(`${run} ${call}`);
+  const track = state.tracks.get(run);
+  note(track, event);
+  if (!known || !track) return;
+  const ask: Ask = { id, start: event.at, number: event.number, end: null, verdict: "" };
+  known.tool.asks.push(ask);
+  state.asks.set(id, { ask, track });
+}
+
+function closeAsk(state: State, id: string, verdict: string, event: LogEvent): void {
+  const known = state.asks.get(id);
+  note(known?.track, event);
+  if (!known || known.ask.end !== null) return;
+  known.ask.end = event.at;
+  known.ask.verdict = verdict;
+}
+
+/** Where the time of a run went, in milliseconds. What overlaps counts once, for the first of the kinds. */
+export interface Shares {
+  readonly waiting: number;
+  readonly model: number;
+  readonly tools: number;
+  readonly people: number;
+  readonly total: number;
+}
+
+export function sharesOf(track: Track, now: number): Shares {
+  const end = track.ended ?? now;
+  const started = track.started ?? end;
+  const people = union(track.tools.flatMap((tool) => tool.asks.map((ask) => [ask.start, ask.end ?? end] as const)));
+  const busy = union(track.tools.map((tool) => [tool.start, tool.end ?? end] as const));
+  const model = union(track.steps.flatMap((step) => step.phases.map((phase) => [phase.start, phase.end ?? end] as const)));
+  return {
+    waiting: Math.max(0, started - track.accepted),
+    model,
+    tools: Math.max(0, busy - people),
+    people,
+    total: Math.max(0, end - track.accepted),
+  };
+}
+
+/** How long at least one of them lasts. */
+function union(spans: readonly (readonly [number, number])[]): number {
+  let total = 0;
+  let reached = -Infinity;
+  for (const [start, end] of [...spans].sort((a, b) => a[0] - b[0])) {
+    if (end <= reached) continue;
+    total += end - Math.max(start, reached);
+    reached = end;
+  }
+  return total;
+}

@@ -1,0 +1,135 @@
+// The conversation as it is drawn: what is closed is not touched again, thoughts are folded, errors say what to do.
+
+import { render } from "preact";
+import { act } from "preact/test-utils";
+import { beforeEach, describe, expect, test, vi } from "vitest";
+import { Conversation } from "../src/chat/transcript.tsx";
+import { Markdown } from "../src/text/markdown.tsx";
+import type { Message, Part } from "../src/wire/types.ts";
+
+let place: HTMLElement;
+
+beforeEach(() => {
+  place = document.createElement("div");
+  document.body.replaceChildren(place);
+});
+
+const message = (role: Message["role"], ...parts: Part[]): Message => ({
+  id: `m-${role}`, role, session_id: "s", model: "large", provider: "p", created_at: 1_700_000_000, updated_at: 1_700_000_000, parts,
+});
+const shown = async (...messages: Message[]): Promise<void> => act(() => render(<Conversation messages={messages} directory="/w" />, place));
+
+describe("Markdown that grows", () => {
+  const TEXT = "# One\n\nA paragraph with **bold** words.\n\n```python\nx = 1\n```\n\n- a\n- b\n\nThe last one grows";
+
+  test("keeps the elements of closed blocks, and ends like one that was whole at once", async () => {
+    const kept = new Map<number, Element>();
+    for (let end = 1; end <= TEXT.length; end += 1) {
+      await act(() => render(<Markdown text={TEXT.slice(0, end)} live />, place));
+      const blocks = [...(place.firstElementChild?.children ?? [])];
+      // All but the last are closed.
+      blocks.slice(0, -1).forEach((element, at) => {
+        expect(kept.get(at) ?? element).toBe(element);
+        kept.set(at, element);
+      });
+    }
+    await act(() => render(<Markdown text={TEXT} />, place));
+    const whole = document.createElement("div");
+    await act(() => render(<Markdown text={TEXT} />, whole));
+    expect(place.textContent).toBe(whole.textContent);
+    expect(kept.size).toBe(3);
+  });
+
+  test("another text in its place is drawn anew", async () => {
+    await act(() => render(<Markdown text={"one\n\ntwo\n\nthree"} />, place));
+    await act(() => render(<Markdown text="quite another" />, place));
+    expect(place.textContent).toBe("quite another");
+  });
+
+  test("an open fence is code already, and grows by what comes", async () => {
+    await act(() => render(<Markdown text={"```py\nx = 1"} live />, place));
+    const code = place.querySelector("code");
+    await act(() => render(<Markdown text={"```py\nx = 1\ny = 2\n"} live />, place));
+    expect(place.querySelector("code")).toBe(code);
+    expect(code?.textContent).toBe("x = 1\ny = 2\n");
+    await act(() => render(<Markdown text={"```py\nx = 1\ny = 2\n```\n"} live />, place));
+    expect(place.querySelector("code")?.textContent).toBe("x = 1\ny = 2");
+    expect(place.querySelector(".language")?.textContent).toBe("py");
+    expect(place.querySelector("button")?.getAttribute("aria-label")).toBe("Copy the code");
+  });
+
+  test("definitions that come last count for what stands before", async () => {
+    await act(() => render(<Markdown text={"see [x]\n\nmore\n\n[x]: https://example.org/\n\nend"} />, place));
+    expect(place.querySelector("a")?.getAttribute("href")).toBe("https://example.org/");
+  });
+
+  test("a very long code block is there whole, in pieces", async () => {
+    const code = Array.from({ length: 500 }, (_, at) => `line ${at}`).join("\n");
+    await act(() => render(<Markdown text={`\`\`\`\n${code}\n\`\`\`\n`} />, place));
+    expect(place.querySelector("code")?.textContent).toBe(code);
+    expect(place.querySelectorAll("code > span").length).toBe(10);
+  });
+});
+
+describe("messages", () => {
+  test("a prompt is shown as it was written, not as Markdown or HTML", async () => {
+    await shown(message("user", { type: "text", data: { text: "**not bold** <b>x</b>\n  indented" } }));
+    expect(place.querySelector(".prompt")?.textContent).toBe("**not bold** <b>x</b>\n  indented");
+    expect(place.querySelector("strong, b")).toBeNull();
+    expect(place.querySelector("[data-testid=message]")?.getAttribute("data-role")).toBe("user");
+  });
+
+  test("a thought is folded and opens", async () => {
+    await shown(message("assistant", { type: "reasoning", data: { thinking: "first\nsecond", signature: "", started_at: 10, finished_at: 13 } }, { type: "text", data: { text: "answer" } }));
+    const fold = place.querySelector<HTMLButtonElement>(".thought button");
+    expect(fold?.getAttribute("aria-expanded")).toBe("false");
+    expect(fold?.textContent).toContain("Thought for 3 s");
+    expect(place.textContent).not.toContain("first");
+    await act(() => fold?.click());
+    expect(fold?.getAttribute("aria-expanded")).toBe("true");
+    expect(place.querySelector(".thought .markdown")?.textContent).toContain("first");
+  });
+
+  test("an answer that broke says what to do; one that is complete has a time and a copy button", async () => {
+    await shown(message("assistant", { type: "text", data: { text: "half" } }, { type: "finish", data: { reason: "error", time: 1_700_000_009, message: "The provider is overloaded (429)." } }));
+    expect(place.querySelector("[role=alert]")?.textContent).toContain("overloaded");
+    expect(place.querySelector("[role=alert]")?.textContent).toContain("Wait a moment");
+    await shown(message("assistant", { type: "text", data: { text: "done" } }, { type: "finish", data: { reason: "end_turn", time: 1_700_000_009 } }));
+    expect(place.querySelector("[role=alert]")).toBeNull();
+    expect(place.querySelector("footer time")).not.toBeNull();
+    expect(place.querySelector("footer button")?.getAttribute("aria-label")).toBe("Copy this answer");
+  });
+
+  test("a call has its result beside it, and tool messages are not shown themselves", async () => {
+    const call = { id: "c1", name: "bash", input: '{"command":"ls"}', finished: true };
+    const result = { tool_call_id: "c1", name: "bash", content: "a.txt", metadata: "", is_error: false };
+    await shown(message("assistant", { type: "tool_call", data: call }), message("tool", { type: "tool_result", data: result }));
+    expect(place.querySelectorAll("[data-testid=message]")).toHaveLength(1);
+    expect(place.querySelector("[data-testid=tool]")?.getAttribute("data-state")).toBe("done");
+    expect(place.textContent).toContain("a.txt");
+  });
+
+  test("files and commands of the shell", async () => {
+    await shown(
+      message(
+        "user",
+        { type: "binary", data: { Path: "a/b.png", MIMEType: "image/png", Data: "aGk=" } },
+        { type: "binary", data: { Path: "x.svg", MIMEType: "image/svg+xml", Data: "aGk=" } },
+        { type: "shell_command", data: { command: "false", output: "<i>no</i>", exit_code: 1 } },
+      ),
+    );
+    expect([...place.querySelectorAll("img")].map((one) => one.getAttribute("src"))).toEqual(["data:image/png;base64,aGk="]);
+    expect(place.textContent).toContain("exit code 1");
+    expect(place.querySelector(".shell-command pre")?.textContent).toBe("<i>no</i>");
+  });
+});
+
+test("a part that cannot be drawn does not take the others with it", async () => {
+  const quiet = vi.spyOn(console, "error").mockImplementation(() => undefined);
+  const broken = { type: "reasoning", data: null } as unknown as Part;
+  await shown(message("assistant", { type: "text", data: { text: "before" } }, broken, { type: "text", data: { text: "after" } }));
+  expect(place.textContent).toContain("before");
+  expect(place.textContent).toContain("after");
+  expect(place.textContent).toContain("This cannot be shown properly");
+  quiet.mockRestore();
+});

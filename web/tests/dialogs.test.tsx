@@ -1,0 +1,201 @@
+import { render } from "preact";
+import { act } from "preact/test-utils";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { Asks, AsksBar } from "../src/dialogs/asks.tsx";
+import { ModelsDialog } from "../src/dialogs/models.tsx";
+import { Palette } from "../src/palette/palette.tsx";
+import { dialog, typedAt } from "../src/shell/ui.ts";
+import { answers, clientId, permissions, providers, questions, registerCommand, toasts, workspace } from "../src/store.ts";
+import type { PermissionRequest, QuestionRequest } from "../src/wire/types.ts";
+import { Backend } from "./server.ts";
+
+const ask: PermissionRequest = {
+  id: "a",
+  session_id: "s",
+  tool_call_id: "c",
+  tool_name: "bash",
+  description: "",
+  action: "execute",
+  path: "/w",
+  params: { command: "make\u001b[2K all" },
+  rules: ["bash(make *)"],
+};
+const batch: QuestionRequest = {
+  id: "b",
+  session_id: "s",
+  tool_call_id: "c",
+  questions: [
+    { id: "q1", type: "yes_no", question: "Sure?" },
+    { id: "q2", type: "free_text", question: "Why?" },
+  ],
+};
+
+let backend: Backend;
+let place: HTMLElement;
+
+beforeEach(async () => {
+  backend = new Backend();
+  backend.on("POST /v1/workspaces/w/permissions/grant", () => ({ body: { resolved: true } }));
+  backend.on("POST /v1/workspaces/w/questions/answer", () => ({ body: { resolved: true } }));
+  await backend.open();
+  workspace.value = { id: "w", path: "/w" };
+  clientId.value = "me";
+  place = document.createElement("div");
+  document.body.append(place);
+});
+
+afterEach(async () => {
+  doing(() => render(null, place));
+  place.remove();
+  permissions.value = [];
+  questions.value = [];
+  answers.value = new Map();
+  toasts.value = [];
+  dialog.value = null;
+  typedAt.value = 0;
+  await backend.close();
+});
+
+/** Does it, and lets the page draw what comes of it. */
+const doing = (work: () => unknown): void =>
+  void act(() => {
+    work();
+  });
+const draw = (node: preact.JSX.Element): void => doing(() => render(node, place));
+const find = (selector: string): HTMLElement => {
+  const found = place.querySelector<HTMLElement>(selector);
+  if (!found) throw new Error(`there is no ${selector}`);
+  return found;
+};
+const press = (target: HTMLElement, key: string): void => doing(() => target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })));
+const write = (field: HTMLInputElement | HTMLTextAreaElement, text: string): void =>
+  doing(() => {
+    field.value = text;
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+const granted = async (): Promise<unknown> => {
+  await vi.waitFor(() => expect(backend.calls("POST /v1/workspaces/w/permissions/grant")).toHaveLength(1));
+  return backend.calls("POST /v1/workspaces/w/permissions/grant")[0]?.body;
+};
+
+describe("the permission dialog", () => {
+  beforeEach(() => {
+    permissions.value = [ask];
+    draw(
+      <>
+        <Asks />
+        <AsksBar />
+      </>,
+    );
+  });
+
+  it("shows the whole command, and what one would not see in it", () => {
+    expect(find(".ask-command").textContent).toBe("make\\x1b[2K all");
+    expect(find("dialog").textContent).toContain("bash(make *)");
+  });
+
+  it("answers by key", async () => {
+    press(find(".ask-what"), "s");
+    expect(await granted()).toMatchObject({ action: "allow_session", permission: { id: "a" } });
+  });
+
+  it("answers by button", async () => {
+    doing(() => find("[data-action=allow]").click());
+    expect(await granted()).toMatchObject({ action: "allow" });
+  });
+
+  it("says no with a reason", async () => {
+    press(find(".ask-what"), "r");
+    const field = find(".ask-reason input") as HTMLInputElement;
+    write(field, "use the script");
+    // Letters of the reason are no answers.
+    press(field, "a");
+    doing(() => find(".ask-reason").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true })));
+    expect(await granted()).toMatchObject({ action: "deny", reason: "use the script" });
+  });
+
+  it("can be put aside, and taken up again", () => {
+    doing(() => find("[aria-label='Decide later']").click());
+    expect(place.querySelector("dialog")).toBeNull();
+    expect(find(".asks-bar").textContent).toContain("bash wants to run a command");
+    doing(() => find(".ask-later").click());
+    expect(place.querySelector("dialog")).not.toBeNull();
+    expect(backend.asked).toEqual([]);
+  });
+
+  it("closes when somebody else has answered, and says who", () => {
+    doing(() => {
+      answers.value = new Map([["a", { id: "a", tool_call_id: "c", granted: true, denied: false, by: "someone-else" }]]);
+      permissions.value = [];
+    });
+    expect(place.querySelector("dialog")).toBeNull();
+    expect(find("[data-testid=permission-closed]").textContent).toContain("Allowed by somebody on another screen (someone-)");
+  });
+});
+
+describe("a permission dialog that opens while somebody writes", () => {
+  it("does not take the next letter for an answer", () => {
+    typedAt.value = Date.now();
+    permissions.value = [ask];
+    draw(<Asks />);
+    press(find(".ask-what"), "a");
+    press(find(".ask-what"), "r");
+    expect(place.querySelector(".ask-reason")).toBeNull();
+    // An answer that is on its way can not be given again.
+    expect((find("[data-action=allow]") as HTMLButtonElement).disabled).toBe(false);
+    doing(() => find("[data-action=deny]").click());
+    expect((find("[data-action=allow]") as HTMLButtonElement).disabled).toBe(true);
+  });
+});
+
+describe("the question dialog", () => {
+  it("sends all answers together", async () => {
+    questions.value = [batch];
+    draw(<Asks />);
+    doing(() => (place.querySelectorAll("input[type=radio]")[1] as HTMLInputElement).click());
+    write(find("textarea") as HTMLTextAreaElement, " so ");
+    doing(() => find("[data-action=send]").click());
+    await vi.waitFor(() => expect(backend.calls("POST /v1/workspaces/w/questions/answer")).toHaveLength(1));
+    expect(backend.calls("POST /v1/workspaces/w/questions/answer")[0]?.body).toEqual({
+      batch_request_id: "b",
+      responses: [
+        { request_id: "q1", yes: false },
+        { request_id: "q2", fill_in_text: "so" },
+      ],
+    });
+  });
+});
+
+describe("the model picker", () => {
+  it("takes a key for a provider that lacks one, and keeps nothing of it", async () => {
+    const offered = [{ id: "far", name: "Far", lack: "Far needs a key.", models: [{ id: "m", name: "M" }] }];
+    backend.on("GET /v1/workspaces/w/providers", () => ({ body: offered }));
+    backend.on("POST /v1/workspaces/w/config/provider-key", () => ({}));
+    providers.value = offered;
+    draw(<ModelsDialog />);
+    doing(() => find("[role=option]").click());
+    const field = find("input[type=password]") as HTMLInputElement;
+    field.value = "secret-key";
+    doing(() => find("form").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true })));
+    await vi.waitFor(() => expect(backend.calls("POST /v1/workspaces/w/config/provider-key")).toHaveLength(1));
+    expect(backend.calls("POST /v1/workspaces/w/config/provider-key")[0]?.body).toMatchObject({ provider_id: "far", api_key: "secret-key" });
+    expect(field.value).toBe("");
+    expect(JSON.stringify({ ...localStorage, ...sessionStorage })).not.toContain("secret-key");
+    expect(document.body.innerHTML).not.toContain("secret-key");
+  });
+});
+
+describe("the palette", () => {
+  it("finds a command by a few letters and runs it", async () => {
+    const run = vi.fn();
+    registerCommand({ name: "dance", title: "Dance on the table", keys: "alt+z", run });
+    registerCommand({ name: "sleep", title: "Sleep", run: () => undefined, when: () => false });
+    dialog.value = "palette";
+    draw(<Palette />);
+    expect(place.textContent).not.toContain("Sleep");
+    write(find("input") as HTMLInputElement, "dott");
+    press(find("input"), "Enter");
+    await vi.waitFor(() => expect(run).toHaveBeenCalledOnce());
+    expect(dialog.value).toBeNull();
+  });
+});

@@ -1,0 +1,116 @@
+import { describe, expect, it } from "vitest";
+import { changedWords, common, counted, diffOf, paired, parsed } from "../src/diff/lines.ts";
+import type { DiffLine } from "../src/diff/lines.ts";
+
+const short = (lines: readonly DiffLine[]): string[] =>
+  lines.map((item) => `${{ same: " ", added: "+", removed: "-", hunk: "~" }[item.kind]}${item.text}`);
+
+function random(seed: number): () => number {
+  return () => (seed = (seed * 1_103_515_245 + 12_345) & 0x7fffffff) / 0x7fffffff;
+}
+
+describe("diffOf", () => {
+  it("says nothing of equal texts", () => {
+    expect(diffOf("a\nb\n", "a\nb")).toEqual([]);
+  });
+
+  it("shows a change with its surroundings and true line numbers", () => {
+    const before = Array.from({ length: 20 }, (_, at) => `line ${at + 1}`).join("\n");
+    const lines = diffOf(before, before.replace("line 10", "line ten"));
+    expect(short(lines)).toEqual(["~", " line 7", " line 8", " line 9", "-line 10", "+line ten", " line 11", " line 12", " line 13"]);
+    expect(lines.find((item) => item.kind === "added")?.new).toBe(10);
+  });
+
+  it("marks what was left out between two changes", () => {
+    const before = Array.from({ length: 40 }, (_, at) => `${at}`).join("\n");
+    const lines = diffOf(before, before.replace("\n5\n", "\nfive\n").replace("\n30\n", "\nthirty\n"));
+    expect(lines.filter((item) => item.kind === "hunk")).toHaveLength(2);
+  });
+
+  it("knows a new file and an emptied one", () => {
+    expect(short(diffOf("", "a\nb\n"))).toEqual(["+a", "+b"]);
+    expect(short(diffOf("a\n", ""))).toEqual(["-a"]);
+  });
+
+  it("always leads from the old text to the new one", () => {
+    const next = random(7);
+    for (let round = 0; round < 300; round++) {
+      const make = (): string[] => Array.from({ length: Math.floor(next() * 12) }, () => "abc"[Math.floor(next() * 3)] ?? "a");
+      const old = make();
+      const now = make();
+      const lines = diffOf(old.join("\n"), now.join("\n"), 99);
+      if (old.join() === now.join()) continue;
+      expect(lines.filter((item) => item.kind === "same" || item.kind === "removed").map((item) => item.text)).toEqual(old);
+      expect(lines.filter((item) => item.kind === "same" || item.kind === "added").map((item) => item.text)).toEqual(now);
+      const same = common(old, now);
+      expect(same.every(([a, b]) => old[a] === now[b])).toBe(true);
+    }
+  });
+
+  it("gives up on two large texts that have nothing in common, and is quick about it", () => {
+    const one = Array.from({ length: 20_000 }, (_, at) => `a${at}`).join("\n");
+    const other = Array.from({ length: 20_000 }, (_, at) => `b${at}`).join("\n");
+    expect(counted(diffOf(one, other))).toEqual({ added: 20_000, removed: 20_000 });
+  });
+});
+
+describe("parsed", () => {
+  it("reads a unified diff", () => {
+    const lines = parsed("--- a/x\n+++ b/x\n@@ -3,3 +3,3 @@\n same\n-old\n+new\n\\ No newline at end of file\n");
+    expect(short(lines)).toEqual(["~", " same", "-old", "+new"]);
+    expect(lines[2]).toMatchObject({ old: 4, new: 0 });
+    expect(lines[3]).toMatchObject({ old: 0, new: 4 });
+  });
+
+  it("takes no part of the head for a change", () => {
+    expect(parsed("--- a\n+++ b\n")).toEqual([]);
+  });
+});
+
+describe("paired", () => {
+  it("puts what was removed beside what took its place", () => {
+    const pairs = paired(diffOf("a\nb\nc", "a\nB\nBB\nc"));
+    expect(pairs.map(([old, now]) => [old?.text ?? null, now?.text ?? null])).toEqual([
+      ["a", "a"],
+      ["b", "B"],
+      [null, "BB"],
+      ["c", "c"],
+    ]);
+  });
+});
+
+describe("lines that are alike", () => {
+  const sides = (before: string, after: string): (string | null)[][] => paired(diffOf(before, after)).map(([old, now]) => [old?.text ?? null, now?.text ?? null]);
+
+  it("stand beside each other, though one was added between them", () => {
+    expect(sides("def total(text):\n    return sum(parse(text))", 'def total(text, start):\n    """Their sum."""\n    return sum(parse(text), start)')).toEqual([
+      ["def total(text):", "def total(text, start):"],
+      [null, '    """Their sum."""'],
+      ["    return sum(parse(text))", "    return sum(parse(text), start)"],
+    ]);
+  });
+
+  it("lose no line, however they are put together", () => {
+    const next = random(3);
+    for (let round = 0; round < 200; round++) {
+      const make = (): string[] => Array.from({ length: Math.floor(next() * 9) }, () => `${"ab"[Math.floor(next() * 2)]} ${"xyz"[Math.floor(next() * 3)]} ${Math.floor(next() * 3)}`);
+      const [old, now] = [make(), make()];
+      const pairs = sides(old.join("\n"), now.join("\n"));
+      if (old.join() === now.join()) continue;
+      expect(pairs.map(([left]) => left).filter((text) => text !== null)).toHaveLength(diffOf(old.join("\n"), now.join("\n")).filter((line) => line.kind !== "added").length);
+      expect(pairs.map(([, right]) => right).filter((text) => text !== null)).toHaveLength(diffOf(old.join("\n"), now.join("\n")).filter((line) => line.kind !== "removed").length);
+    }
+  });
+});
+
+describe("changedWords", () => {
+  it("marks only the words that differ", () => {
+    const found = changedWords("const total = sum(items);", "const total = sum(items, tax);");
+    expect(found.old).toEqual([]);
+    expect(found.new.map(([from, to]) => "const total = sum(items, tax);".slice(from, to)).join("")).toBe(", tax");
+  });
+
+  it("marks nothing where hardly anything is left", () => {
+    expect(changedWords("alpha beta", "one two three")).toEqual({ old: [], new: [] });
+  });
+});

@@ -1,0 +1,197 @@
+import { readFileSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+import { changedFiles, changingRuns } from "../src/panels/changed.ts";
+import { merged } from "../src/panels/joined.ts";
+import { sought } from "../src/panels/seek.ts";
+import { endsToTell } from "../src/shell/alerts.ts";
+import { ago, dayOf, elapsed, money, thousands } from "../src/shell/format.ts";
+import { grouped, nested } from "../src/shell/listing.ts";
+import { meterOf, windowOf } from "../src/shell/meter.ts";
+import type { FileVersion, Message, Run, Session } from "../src/wire/types.ts";
+
+const session = (id: string, more: Partial<Session> = {}): Session => ({
+  id,
+  parent_session_id: "",
+  title: id,
+  message_count: 0,
+  prompt_tokens: 0,
+  completion_tokens: 0,
+  summary_message_id: "",
+  cost: 0,
+  created_at: 1,
+  updated_at: 1,
+  is_busy: false,
+  attached_clients: 0,
+  ...more,
+});
+
+describe("the list of sessions", () => {
+  const all = [session("old", { updated_at: 1 }), session("new", { updated_at: 9 }), session("help", { parent_session_id: "old", title: "Fetch Analysis" })];
+
+  it("has the latest first, and helpers below those that sent them", () => {
+    expect(nested(all).map((tree) => [tree.session.id, tree.helpers.map((helper) => helper.id)])).toEqual([
+      ["new", []],
+      ["old", ["help"]],
+    ]);
+  });
+
+  it("is narrowed down by words, also those of a helper", () => {
+    expect(nested(all, "fetch").map((tree) => tree.session.id)).toEqual(["old"]);
+    expect(nested(all, "nothing")).toEqual([]);
+  });
+
+  it("has headings by day", () => {
+    const now = new Date(2026, 5, 20, 12).getTime() / 1000;
+    expect(dayOf(now - 60, now)).toBe("Today");
+    expect(dayOf(now - 86_400, now)).toBe("Yesterday");
+    expect(dayOf(now - 3 * 86_400, now)).toBe("This week");
+    expect(grouped(nested(all), now)[0]?.[0]).toBe("Earlier");
+  });
+});
+
+describe("words for numbers", () => {
+  it("are those of the terminal app", () => {
+    expect([elapsed(900), elapsed(61_000), elapsed(3_660_000)]).toEqual(["0 s", "1 min 01 s", "1 h 01 min"]);
+    expect([ago(5), ago(120), ago(7_300), ago(200_000)]).toEqual(["now", "2 min ago", "2 h ago", "2 d ago"]);
+    expect([thousands(12), thousands(1_500), thousands(200_000), thousands(1_048_576)]).toEqual(["12", "1.5k", "200k", "1M"]);
+    expect([money(0), money(0.0012), money(1.234)]).toEqual(["$0.00", "$0.0012", "$1.23"]);
+  });
+
+  it("say how full a context is", () => {
+    const config = { models: { large: { provider: "p", model: "m" } }, providers: { p: { id: "p", models: [{ id: "m", context_window: 1_000 }] } } };
+    expect(windowOf(config, null)).toBe(1_000);
+    expect(windowOf({}, null)).toBe(0);
+    expect(meterOf(session("s", { prompt_tokens: 700, completion_tokens: 50 }), 1_000)).toMatchObject({ share: 0.75, level: "full" });
+    expect(meterOf(session("s", { prompt_tokens: 950 }), 1_000).level).toBe("over");
+    expect(meterOf(null, 0)).toMatchObject({ share: null, level: "calm" });
+  });
+});
+
+const version = (path: string, number: number, content: string, more: Partial<FileVersion> = {}): FileVersion => ({
+  id: `${path}${number}`,
+  session_id: "s",
+  path,
+  content,
+  version: number,
+  created_at: number,
+  updated_at: number,
+  ...more,
+});
+
+describe("changed files", () => {
+  const versions = [
+    version("a", 0, "1", { origin: "outside", run_id: "r1" }),
+    version("a", 1, "2", { run_id: "r1" }),
+    version("a", 2, "3", { run_id: "r2" }),
+    version("b", 0, "", { origin: "outside", is_missing: true, run_id: "r1" }),
+    version("b", 1, "x", { run_id: "r1" }),
+    version("c", 0, "same", { origin: "outside", run_id: "r2" }),
+    version("c", 1, "other", { run_id: "r2" }),
+    version("c", 2, "same", { origin: "undo", run_id: "r2", restores: 0 }),
+  ];
+
+  it("are those that differ from what they were at first", () => {
+    expect(changedFiles(versions).map((file) => [file.path, file.first.content, file.last.content, file.runs])).toEqual([
+      ["a", "1", "3", ["r2", "r1"]],
+      ["b", "", "x", ["r1"]],
+    ]);
+  });
+
+  it("know the runs that changed them", () => {
+    expect(changingRuns(changedFiles(versions))).toEqual([
+      { runId: "r2", files: 1, at: 2 },
+      { runId: "r1", files: 2, at: 1 },
+    ]);
+  });
+});
+
+describe("runs", () => {
+  it("are what events say, with what only the first of them knew", () => {
+    const run = (more: Partial<Run>): Run => ({ run_id: "r", session_id: "s", state: "active", delivery: "queue", accepted_at: 1, number: 3, ...more });
+    const both = merged([run({ prompt: "do it", ended_at: 9 }), run({ run_id: "q", number: 7 })], [run({ state: "ended", outcome: "completed" })]);
+    expect(both.map((one) => one.run_id)).toEqual(["q", "r"]);
+    expect(both[1]).toMatchObject({ prompt: "do it", state: "ended", outcome: "completed", ended_at: 9 });
+  });
+});
+
+describe("notes for those who look elsewhere", () => {
+  const run = (id: string, more: Partial<Run>): Run => ({ run_id: id, session_id: "s", state: "ended", delivery: "queue", accepted_at: 1, outcome: "completed", ...more });
+
+  it("tell of runs that ended just now, and of nothing else", () => {
+    const now = [
+      run("done", {}),
+      run("failed", { outcome: "failed" }),
+      run("earlier", {}),
+      run("cancelled", { outcome: "cancelled" }),
+      run("helper", { parent_run_id: "done" }),
+      run("folded", { folded_into: "done" }),
+      run("going", { state: "active" }),
+    ];
+    const before = new Set(now.map((one) => one.run_id).filter((id) => id !== "earlier"));
+    expect(endsToTell(before, now, [session("s", { title: "The parser" })])).toEqual(["It is done: The parser", "It failed: The parser"]);
+  });
+});
+
+describe("search", () => {
+  const message = (id: string, role: Message["role"], parts: Message["parts"]): Message => ({ id, role, parts, session_id: "s", model: "", provider: "", created_at: 1, updated_at: 1 });
+  const messages = [
+    message("u", "user", [{ type: "text", data: { text: "Where is the PARSER?" } }]),
+    message("a", "assistant", [{ type: "tool_call", data: { id: "c", name: "grep", input: '{"pattern":"parser"}', finished: true } }]),
+    message("t", "tool", [{ type: "tool_result", data: { tool_call_id: "c", name: "grep", content: "in parser.py\nparser", metadata: "", is_error: false } }]),
+  ];
+
+  it("finds every place, and names the message that shows it", () => {
+    expect(sought(messages, "parser").map((hit) => [hit.messageId, hit.kind, hit.found])).toEqual([
+      ["u", "you", "PARSER"],
+      ["a", "tool", "parser"],
+      ["a", "result", "parser"],
+      ["a", "result", "parser"],
+    ]);
+  });
+
+  it("is bounded, and finds nothing without words", () => {
+    expect(sought(messages, "parser", 2)).toHaveLength(2);
+    expect(sought(messages, "  ")).toEqual([]);
+  });
+});
+
+/** What is read must be readable: WCAG AA in both themes. */
+describe("colours", () => {
+  const css = readFileSync("src/styles/tokens.css", "utf8");
+  const tokens = new Map([...css.matchAll(/--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)/g)].map((found) => [found[1] ?? "", [found[2] ?? "", found[3] ?? ""] as const]));
+  const pairs: [string, string[]][] = [
+    ["text", ["bg", "surface", "panel", "raised", "accent-soft", "warning-soft", "code-bg", "found", "selected"]],
+    ["muted", ["bg", "surface", "panel", "raised", "accent-soft", "code-bg"]],
+    ["faint", ["bg", "surface", "raised", "code-bg"]],
+    ["accent-strong", ["bg", "surface", "accent-soft", "raised"]],
+    ["error", ["bg", "surface", "raised", "error-soft", "code-bg"]],
+    ["success", ["bg", "surface", "raised", "success-soft"]],
+    ["warning", ["bg", "surface", "raised", "warning-soft"]],
+    ["on-accent", ["accent", "accent-strong", "violet", "teal", "error"]],
+    ["added", ["added-bg", "added-part"]],
+    ["removed", ["removed-bg", "removed-part"]],
+    ["violet", ["bg", "raised"]],
+    ["teal", ["bg", "raised", "code-bg"]],
+  ];
+  const light = (hex: string): number => {
+    const [r = 0, g = 0, b = 0] = [1, 3, 5].map((at) => {
+      const part = Number.parseInt(hex.slice(at, at + 2), 16) / 255;
+      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (one: string, other: string): number => {
+    const [low = 0, high = 0] = [light(one), light(other)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  for (const [front, backs] of pairs) {
+    it(`${front} can be read on ${backs.join(", ")}`, () => {
+      for (const back of backs) {
+        for (const theme of [0, 1] as const) {
+          const [a, b] = [tokens.get(front)?.[theme] ?? "", tokens.get(back)?.[theme] ?? ""];
+          expect(contrast(a, b), `${front} on ${back}, ${theme ? "dark" : "light"}`).toBeGreaterThanOrEqual(4.5);
+        }
+      }
+    });
+  }
+});

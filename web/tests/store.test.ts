@@ -1,0 +1,293 @@
+// What a person can ask for, over a real socket: what is sent, what comes back, and what happens when it breaks.
+
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import type { Message, Run, Session } from "../src/wire/types.ts";
+import { Backend, SNAPSHOT } from "./server.ts";
+
+const session = (id: string, more: Partial<Session> = {}): Session => ({
+  id, parent_session_id: "", title: id, message_count: 0, prompt_tokens: 0, completion_tokens: 0, summary_message_id: "", cost: 0,
+  created_at: 1, updated_at: 1, is_busy: false, attached_clients: 0, ...more,
+});
+const message = (id: string, text: string, of = "s1"): Message => ({
+  id, session_id: of, role: "assistant", parts: [{ type: "text", data: { text } }], model: "", provider: "", created_at: 1, updated_at: 1,
+});
+const run = (id: string, more: Partial<Run> = {}): Run => ({ run_id: id, session_id: "s1", state: "waiting", delivery: "queue", accepted_at: 1, prompt: id, number: 1, ...more });
+
+type Store = typeof import("../src/store.ts");
+let backend: Backend;
+let store: Store;
+let composing: typeof import("../src/store/composing.ts");
+
+/** A page that is in, and live. Each test has its own: modules are loaded anew. */
+async function opened(hash = "#code=c1&dir=%2Fw"): Promise<void> {
+  history.replaceState(null, "", `/${hash}`);
+  vi.resetModules();
+  store = await import("../src/store.ts");
+  composing = await import("../src/store/composing.ts");
+  void store.start();
+  await vi.waitFor(() => expect(store.connection.value.state).toBe("live"));
+}
+
+beforeEach(async () => {
+  sessionStorage.clear();
+  backend = new Backend();
+  const body = { ...SNAPSHOT, sessions: [session("s1"), session("s2")] };
+  backend.on("GET /v1/workspaces/w/snapshot", (asked) => {
+    const name = asked.query.get("session_id");
+    return { body: { ...body, messages: name ? [message("m1", `in ${name}`, name)] : [] } };
+  });
+  backend.on("GET /v1/workspaces/w/sessions/s1", () => ({ body: session("s1", { attached_clients: 3 }) }));
+  await backend.open();
+});
+afterEach(async () => {
+  store.leave();
+  await backend.close();
+});
+
+describe("coming in", () => {
+  test("the code leaves the address, and the token goes along in a header only", async () => {
+    await opened();
+    expect(location.hash).toBe("#dir=%2Fw");
+    expect(backend.calls("POST /v1/web/exchange").map((one) => one.body)).toEqual([{ code: "c1" }]);
+    const [entered] = backend.calls("POST /v1/workspaces");
+    expect(entered?.body.path).toBe("/w");
+    expect(entered?.token).toBe("t1");
+    expect(backend.asked.every((one) => !`${one.path}?${one.query}`.includes("t1"))).toBe(true);
+    expect(backend.calls("GET /v1/workspaces/w/events")[0]?.query.get("since")).toBe("10");
+  });
+
+  test("a code that is used up says what to do", async () => {
+    backend.on("POST /v1/web/exchange", () => ({ status: 403, body: { message: "Run holdfast web again." } }));
+    history.replaceState(null, "", "/#code=old&dir=%2Fw");
+    vi.resetModules();
+    store = await import("../src/store.ts");
+    await store.start();
+    expect(store.connection.value).toMatchObject({ state: "signed-out", trouble: "Run holdfast web again." });
+  });
+
+  test("the session of the address is opened; one that is gone is not", async () => {
+    await opened("#code=c1&dir=%2Fw&session=s2");
+    expect(store.sessionId.value).toBe("s2");
+    expect(store.messageOf("m1").value?.session_id).toBe("s2");
+    await store.chooseSession("s1");
+    expect(location.hash).toContain("session=s1");
+    history.back();
+    await vi.waitFor(() => expect(store.sessionId.value).toBe("s2"));
+  });
+});
+
+describe("following", () => {
+  test("tokens reach the message, one drawing for many", async () => {
+    await opened();
+    await store.chooseSession("s1");
+    let drawings = 0;
+    const stop = store.messageOf("m1").subscribe(() => (drawings += 1));
+    const before = drawings;
+    let offset = 5;
+    for (const word of ["!", " more", " and", " more"]) {
+      backend.say({ type: "message_delta", payload: { session_id: "s1", message_id: "m1", part: 0, offset, text: word } });
+      offset += word.length;
+    }
+    await vi.waitFor(() => expect(store.messageOf("m1").value?.parts[0]).toEqual({ type: "text", data: { text: "in s1! more and more" } }));
+    expect(drawings - before).toBeLessThanOrEqual(2);
+    stop();
+  });
+
+  test("after a break it goes on after the last number, and says so", async () => {
+    await opened();
+    backend.say({ type: "session", payload: { type: "created", payload: session("s3") } }, 11);
+    await vi.waitFor(() => expect(store.cursor.value).toBe(11));
+    backend.streams[0]?.destroy();
+    await vi.waitFor(() => expect(backend.streams).toHaveLength(2));
+    await vi.waitFor(() => expect(store.connection.value.state).toBe("live"));
+    expect(backend.calls("GET /v1/workspaces/w/events").map((one) => one.query.get("since"))).toEqual(["10", "11"]);
+    expect(store.connection.value.resumed).toMatchObject({ from: 11 });
+    expect(store.sessions.value.map((one) => one.id).sort()).toEqual(["s1", "s2", "s3"]);
+  });
+
+  test("a gap is filled by a snapshot", async () => {
+    await opened();
+    await store.chooseSession("s1");
+    const asked = backend.calls("GET /v1/workspaces/w/snapshot").length;
+    backend.on("GET /v1/workspaces/w/snapshot", () => ({ body: { ...SNAPSHOT, cursor: 50, sessions: [session("s1")], messages: [message("m9", "new")] } }));
+    backend.say({ type: "gap", payload: { cursor: 50, oldest: 40, epoch: 2 } });
+    await vi.waitFor(() => expect(store.messageIds.value).toEqual(["m9"]));
+    expect(backend.calls("GET /v1/workspaces/w/snapshot")).toHaveLength(asked + 1);
+    expect(store.cursor.value).toBe(50);
+  });
+
+  test("of two choices the last one counts, whichever answer comes first", async () => {
+    await opened();
+    const answer = backend.routes.get("GET /v1/workspaces/w/snapshot");
+    let release = (): void => undefined;
+    const held = new Promise<void>((resolve) => (release = resolve));
+    backend.on("GET /v1/workspaces/w/snapshot", async (asked) => {
+      if (asked.query.get("session_id") === "s1") await held;
+      return answer?.(asked) ?? {};
+    });
+    const first = store.chooseSession("s1");
+    await store.chooseSession("s2");
+    release();
+    await first;
+    expect(store.sessionId.value).toBe("s2");
+    expect(store.messageOf("m1").value?.session_id).toBe("s2");
+  });
+
+  test("what is sent while another session is still being read is meant for that one", async () => {
+    await opened();
+    await store.chooseSession("s1");
+    const answer = backend.routes.get("GET /v1/workspaces/w/snapshot");
+    let release = (): void => undefined;
+    const held = new Promise<void>((resolve) => (release = resolve));
+    backend.on("GET /v1/workspaces/w/snapshot", async (asked) => {
+      await held;
+      return answer?.(asked) ?? {};
+    });
+    backend.on("POST /v1/workspaces/w/agent", () => ({ status: 202, body: {} }));
+    const chosen = store.chooseSession("s2");
+    await store.prompt("for the second");
+    expect(backend.calls("POST /v1/workspaces/w/agent")[0]?.body).toMatchObject({ session_id: "s2" });
+    release();
+    await chosen;
+  });
+
+  test("a session that cannot be read leaves the one that is shown", async () => {
+    await opened();
+    await store.chooseSession("s1");
+    backend.on("GET /v1/workspaces/w/snapshot", () => ({ status: 500, body: { message: "no" } }));
+    await expect(store.chooseSession("s2")).rejects.toThrow();
+    backend.on("POST /v1/workspaces/w/agent", () => ({ status: 202, body: {} }));
+    await store.prompt("for the first");
+    expect(backend.calls("POST /v1/workspaces/w/agent")[0]?.body).toMatchObject({ session_id: "s1" });
+  });
+
+  test("what became of an ask is known by its id", async () => {
+    await opened();
+    const ask = { id: "a1", session_id: "s1", tool_call_id: "c1", tool_name: "bash", description: "", action: "execute", params: {}, path: "/" };
+    backend.say({ type: "permission_request", payload: { type: "created", payload: ask } }, 11);
+    await vi.waitFor(() => expect(store.permissions.value).toEqual([ask]));
+    backend.say({ type: "permission_notification", payload: { type: "created", payload: { id: "a1", tool_call_id: "c1", granted: true, denied: false, by: "somebody" } } }, 12);
+    await vi.waitFor(() => expect(store.permissions.value).toEqual([]));
+    expect(store.answers.value.get("a1")).toMatchObject({ by: "somebody" });
+  });
+
+  test("others who look at the same session are counted", async () => {
+    await opened("#code=c1&dir=%2Fw&session=s1");
+    await vi.waitFor(() => expect(store.others.value).toBe(2));
+    expect(backend.calls("POST /v1/workspaces/w/current-session")[0]?.body).toEqual({ session_id: "s1" });
+  });
+});
+
+describe("prompts", () => {
+  const accepted = { run_id: "r", session_id: "s1", delivery: "steer", position: 0 };
+
+  test("a prompt that nobody answered is sent again under the same id", async () => {
+    await opened("#code=c1&dir=%2Fw&session=s1");
+    let count = 0;
+    backend.on("POST /v1/workspaces/w/agent", () => {
+      count += 1;
+      return count < 3 ? "hang up" : { status: 202, body: accepted };
+    });
+    await store.prompt("hello", { delivery: "queue" });
+    const sent = backend.calls("POST /v1/workspaces/w/agent").map((one) => one.body);
+    expect(sent).toHaveLength(3);
+    expect(new Set(sent.map((body) => body.run_id)).size).toBe(1);
+    expect(sent[0]?.run_id).toMatch(/^[0-9a-f-]{36}$/);
+    expect(sent[0]).toMatchObject({ prompt: "hello", session_id: "s1", delivery: "queue", interactive: true, client_id: store.clientId.value });
+  });
+
+  test("one that stayed without an answer keeps its id when it is sent again by hand, another one does not", async () => {
+    await opened("#code=c1&dir=%2Fw&session=s1");
+    backend.on("POST /v1/workspaces/w/agent", () => "hang up");
+    await expect(store.prompt("hello")).rejects.toMatchObject({ status: 0 });
+    backend.on("POST /v1/workspaces/w/agent", () => ({ status: 202, body: accepted }));
+    await store.prompt("hello");
+    await store.prompt("hello");
+    const ids = backend.calls("POST /v1/workspaces/w/agent").map((one) => one.body.run_id as string);
+    expect(new Set(ids.slice(0, 4)).size).toBe(1);
+    expect(ids[4]).not.toBe(ids[3]);
+  });
+
+  test("one that was refused is not sent again, and its words say why", async () => {
+    await opened("#code=c1&dir=%2Fw&session=s1");
+    backend.on("POST /v1/workspaces/w/agent", () => ({ status: 409, body: { message: "The session is busy." } }));
+    await expect(store.prompt("hello")).rejects.toMatchObject({ status: 409, message: "The session is busy." });
+    expect(backend.calls("POST /v1/workspaces/w/agent")).toHaveLength(1);
+    expect(await store.say(store.prompt("hello"))).toBeUndefined();
+    expect(store.toasts.value.map((one) => one.text)).toEqual(["The session is busy."]);
+  });
+
+  test("the first one makes the session, and the draft goes along", async () => {
+    await opened();
+    backend.on("POST /v1/workspaces/w/sessions", () => ({ body: session("s1") }));
+    backend.on("POST /v1/workspaces/w/agent", () => ({ status: 202, body: accepted }));
+    await store.prompt("hello");
+    expect(store.sessionId.value).toBe("s1");
+    expect(backend.calls("POST /v1/workspaces/w/agent")[0]?.body.session_id).toBe("s1");
+  });
+
+  test("a cancel brings back what waited here, not what others sent", async () => {
+    await opened("#code=c1&dir=%2Fw&session=s1");
+    backend.on("POST /v1/workspaces/w/agent/sessions/s1/cancel", () => ({ body: { cancelled: [] } }));
+    const mine = { client_id: store.clientId.value };
+    [run("head", { state: "active" }), run("one", { ...mine, number: 2 }), run("theirs", { client_id: "x", number: 3 }), run("two", { ...mine, number: 4 })].forEach(
+      (one, at) => backend.say({ type: "run", payload: { type: "created", payload: one } }, 11 + at),
+    );
+    await vi.waitFor(() => expect(store.queue.value.map((one) => one.run_id)).toEqual(["one", "theirs", "two"]));
+    expect(store.head.value?.run_id).toBe("head");
+    composing.text.value = "draft";
+    await store.cancel();
+    expect(composing.text.value).toBe("one\n\ntwo\n\ndraft");
+  });
+
+  test("a waiting prompt is taken back with its files", async () => {
+    await opened("#code=c1&dir=%2Fw&session=s1");
+    backend.on("POST /v1/workspaces/w/agent", (asked) => ({ status: 202, body: { ...accepted, run_id: asked.body.run_id } }));
+    const file = { content: "aGk=", file_path: "a.txt", file_name: "a.txt", mime_type: "text/plain" };
+    await store.prompt("with a file", { attachments: [file] });
+    const id = backend.calls("POST /v1/workspaces/w/agent")[0]?.body.run_id as string;
+    backend.on(`POST /v1/workspaces/w/runs/${id}/cancel`, () => ({ body: run(id) }));
+    await store.editQueued(run(id, { prompt: "with a file" }));
+    expect(composing.text.value).toBe("with a file");
+    expect(composing.pending.value.map((one) => [one.attachment, one.size])).toEqual([[file, 2]]);
+  });
+
+  test("the order of the queue is the server's", async () => {
+    await opened("#code=c1&dir=%2Fw&session=s1");
+    ["a", "b", "c"].forEach((name, at) => backend.say({ type: "run", payload: { type: "created", payload: run(name, { number: 11 + at }) } }, 11 + at));
+    await vi.waitFor(() => expect(store.queue.value).toHaveLength(3));
+    backend.on("GET /v1/workspaces/w/agent/sessions/s1/prompts/list", () => ({ body: ["c", "a", "b"] }));
+    const { prompt: _gone, ...moved } = run("c", { number: 13 });
+    backend.say({ type: "run", payload: { type: "updated", payload: moved } }, 14);
+    await vi.waitFor(() => expect(store.queue.value.map((one) => one.run_id)).toEqual(["c", "a", "b"]));
+    expect(store.queue.value[0]?.prompt).toBe("c");
+  });
+
+  test("drafts stay with their sessions", async () => {
+    await opened("#code=c1&dir=%2Fw&session=s1");
+    composing.text.value = "for one";
+    await store.chooseSession("s2");
+    expect(composing.text.value).toBe("");
+    composing.text.value = "for two";
+    await store.chooseSession("s1");
+    expect(composing.text.value).toBe("for one");
+  });
+});
+
+describe("asks and the rest", () => {
+  test("an answer says who gave it, and whether it counted", async () => {
+    await opened();
+    backend.on("POST /v1/workspaces/w/permissions/grant", () => ({ body: { resolved: false } }));
+    const ask = { id: "a1", session_id: "s1", tool_call_id: "c1", tool_name: "bash", description: "", action: "execute", params: { command: "ls" }, path: "/" };
+    expect(await store.answerPermission(ask, "deny", "no")).toBe(false);
+    const [sent] = backend.calls("POST /v1/workspaces/w/permissions/grant");
+    expect(sent?.query.get("client_id")).toBe(store.clientId.value);
+    expect(sent?.body).toEqual({ permission: ask, action: "deny", reason: "no" });
+  });
+
+  test("nobody there is a sentence, not an exception", async () => {
+    await opened();
+    backend.on("GET /v1/workspaces/w/stats", () => "hang up");
+    await expect(store.stats()).rejects.toMatchObject({ name: "Problem", status: 0 });
+  });
+});

