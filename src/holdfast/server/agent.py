@@ -1,5 +1,7 @@
 """Prompts, cancels, the queue."""
 
+import msgspec
+
 from holdfast.bus.bus import Subscription
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunCompleteEvent
@@ -53,7 +55,12 @@ async def update_agent(call: Call) -> None:
 async def send_prompt(call: Call) -> Accepted:
     """Refused at once, and nothing stored, if there is no model that could answer."""
     await call.desk.workspace.engine.kit.models.large()
-    run = await call.desk.workspace.inputs.submit(call.body.to_prompt())
+    prompt = call.body.to_prompt()
+    if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
+        # What it stands for is found now, and kept with the run: a file that changes later changes nothing.
+        brief = await call.desk.outfit.extensions.brief(prompt.prompt)
+        prompt = msgspec.structs.replace(prompt, brief=brief)
+    run = await call.desk.workspace.inputs.submit(prompt)
     return Accepted(run.run_id, run.session_id, run.delivery, run.position)
 
 

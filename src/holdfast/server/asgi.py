@@ -99,6 +99,7 @@ class Application:
             body=_decoded(route, await _body(receive)),
             over_socket=scope.get("client") is None,
             open_desk=self._hub.desk(found.params["id"]) if 404 in route.errors and "id" in found.params else None,
+            page=scope.get("page"),
         )
         if route.streams:
             await self._streamer(call, receive, send)
@@ -107,6 +108,9 @@ class Application:
         answer = await (_while_there(handler, call, receive) if route.ends_with_caller else handler(call))
         if route.is_page:
             await _respond(send, route.status, answer.encode(), _PAGE, (b"content-security-policy", policy().encode()))
+            return
+        if route.media:
+            await _respond(send, route.status, answer.encode(), (b"content-type", route.media.encode()))
             return
         body = b"" if route.answer is None else _encoder.encode(answer) + b"\n"
         await _respond(send, route.status, body, _JSON)

@@ -7,12 +7,12 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from holdfast.server.http import Scope, Send
 
-__all__ = ["Guard", "read_or_make_token"]
+__all__ = ["Guard", "is_json", "read_or_make_token"]
 
 _TOKEN_BYTES = 32
 _TOKEN_LENGTH = 43
@@ -65,7 +65,7 @@ class Guard:
             return 403, b"This host name is not served here."
         if b"origin" in headers:
             return 403, b"Web pages may not talk to this server."
-        if scope["method"] not in ("GET", "HEAD") and not _is_json(headers):
+        if scope["method"] not in ("GET", "HEAD") and not is_json(headers):
             return 415, b"Send application/json."
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         if not hmac.compare_digest(given.strip(), self._token) or scheme.lower() != b"bearer":
@@ -79,7 +79,8 @@ class Guard:
         await send({"type": "http.response.body", "body": body})
 
 
-def _is_json(headers: dict[bytes, bytes]) -> bool:
+def is_json(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request has no body, or one of the type that no page can send without asking first."""
     has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
     kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     return not has_body or kind == b"application/json"

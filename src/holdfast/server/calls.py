@@ -1,7 +1,7 @@
 """One request, taken apart: what a handler gets, and how it answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -9,6 +9,9 @@ from holdfast.domain.errors import BadRequest
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.routes import Route
 from holdfast.server.hub import Desk, Hub
+
+if TYPE_CHECKING:
+    from holdfast.server.codes import Page
 
 __all__ = ["Call", "Handler"]
 
@@ -23,6 +26,8 @@ class Call(msgspec.Struct, frozen=True):
     body: Any
     over_socket: bool
     open_desk: Desk | None = None
+    page: "Page | None" = None
+    """Which page asks, if one does."""
 
     @property
     def desk(self) -> Desk:

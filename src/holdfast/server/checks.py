@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.config.problems import Problem, dotted
 from holdfast.domain.errors import ProviderError, ToolError
-from holdfast.domain.health import Finding
+from holdfast.domain.health import Finding, Severity
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.domain.models import ModelRequest
@@ -29,9 +29,9 @@ _TOO_LITTLE = 1 << 26
 
 async def settings(desk: Desk) -> Sequence[Finding]:
     """The files of settings, line by line."""
-    reading = await asyncio.to_thread(desk.outfit.configuration.reading)
+    reading = desk.outfit.configuration.reading()
     if not reading.problems:
-        files = [source.path for source in desk.outfit.configuration.places.sources if os.path.exists(source.path)]
+        files = {origin.file for origin in reading.origins.values()}
         return (Finding("settings", "ok", f"{_count(len(files), 'file')}, nothing to mend."),)
     return tuple(_of_problem(problem) for problem in reading.problems)
 
@@ -51,11 +51,11 @@ async def trust(desk: Desk) -> Sequence[Finding]:
         word = "trusted" if reading.project.is_trusted else "in force: nothing in them needs trust"
         return (Finding("trust", "ok", f"The project's settings are {word}."),)
     todo = "Look at them, then: holdfast trust."
+    what = "has no effect: the project is not trusted."
     return tuple(
-        Finding("trust", "warning", f"{dotted(item.path)} has no effect: the project is not trusted.", todo,
-                item.file, item.line)
+        Finding("trust", "warning", f"{dotted(item.path)} {what}", todo, item.file, item.line)
         for item in reading.withheld
-    )  # fmt: skip
+    )
 
 
 # Models
@@ -65,18 +65,20 @@ async def models(desk: Desk) -> Sequence[Finding]:
     """Each of the two is asked for a word: that is what tells whether key, address and name are right."""
     kit = desk.workspace.engine.kit
     found: list[Finding] = []
-    asked: dict[tuple[str, str], Finding] = {}
+    users: dict[tuple[str, str], list[str]] = {}
+    chosen: dict[tuple[str, str], Model] = {}
     for size, choose in (("large", kit.models.large), ("small", kit.models.small)):
         try:
             model = await choose()
         except ProviderError as error:
             found.append(Finding("models", "error", f"{size}: {error}", "holdfast models lists what can be used."))
             continue
-        key = (model.info.provider, model.info.model)
-        if key not in asked:
-            asked[key] = await _asked(model)
-        answer = asked[key]
-        what = f"{size}: {'/'.join(key)} {answer.what}"
+        name = (model.info.provider, model.info.model)
+        users.setdefault(name, []).append(size)
+        chosen[name] = model
+    for name, sizes in users.items():
+        answer = await _asked(chosen[name])
+        what = f"{' and '.join(sizes)}: {'/'.join(name)} {answer.what}"
         found.append(Finding("models", answer.severity, what, answer.what_to_do))
     return found
 
@@ -85,12 +87,12 @@ async def _asked(model: Model) -> Finding:
     if model.info.is_scripted:
         todo = "Store a key with holdfast login, or start Ollama; holdfast models lists what there is."
         return Finding("models", "warning", "plays a script: no language model is set up.", todo)
-    word = Message((TextPart(Text("Answer with the word: ready")),), MessageId("doctor"), "user", SessionId("doctor"),
-                   "", "", 0, 0)  # fmt: skip
+    parts = (TextPart(Text("Answer with the word: ready")),)
+    word = Message(parts, MessageId("doctor"), "user", SessionId("doctor"), "", "", 0, 0)
     request = ModelRequest(SessionId("doctor"), "Answer briefly.", (word,), max_output_tokens=16)
     try:
-        async with asyncio.timeout(_ANSWER), aclosing(model.stream(request)) as parts:
-            async for _ in parts:
+        async with asyncio.timeout(_ANSWER), aclosing(model.stream(request)) as answer:
+            async for _ in answer:
                 break
     except TimeoutError:
         todo = "Look at the network and at the provider's address."
@@ -140,10 +142,9 @@ def _data_directory(place: Path) -> Sequence[Finding]:
         found.append(Finding("data directory", "warning", what, f"chmod 700 {place}", str(place)))
     free = shutil.disk_usage(place).free
     if free < _LITTLE:
-        severity = "error" if free < _TOO_LITTLE else "warning"
-        what = f"{_size(free)} are left on its disk."
-        found.append(Finding("data directory", "error" if severity == "error" else "warning", what,
-                             "Make room: nothing is accepted that cannot be written.", str(place)))  # fmt: skip
+        severity: Severity = "error" if free < _TOO_LITTLE else "warning"
+        todo = "Make room: nothing is accepted that cannot be written."
+        found.append(Finding("data directory", severity, f"{_size(free)} are left on its disk.", todo, str(place)))
     database = place / "holdfast.db"
     size = database.stat().st_size if database.exists() else 0
     if not found:

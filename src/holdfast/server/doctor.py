@@ -1,4 +1,4 @@
-"""A look at everything a workspace needs. Each check belongs to whoever knows its area; here they are listed and called.
+"""A look at everything a workspace needs. Each check belongs to whoever knows its area; here they are listed.
 
 A check is given the desk and says what it found; it changes nothing. All are called together, none longer than `LIMIT`.
 One that breaks or takes too long is a finding itself, and keeps no other from being told.
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.health import Finding, Health
-from holdfast.server import checks
+from holdfast.server import brought_checks, checks, lsp, mcp
 from holdfast.server.calls import Call
 from holdfast.server.hub import Desk
 
@@ -27,6 +27,12 @@ CHECKS: dict[str, Check] = {
     "models": checks.models,
     "sandbox": checks.sandbox,
     "search tools": checks.search_tools,
+    "mcp servers": mcp.check,
+    "language servers": lsp.check,
+    "skills": brought_checks.skills,
+    "hooks": brought_checks.hooks,
+    "commands": brought_checks.commands,
+    "agents": brought_checks.agents,
     "data directory": checks.data_directory,
 }
 """Every check by its area, in the order in which they are told."""
@@ -37,7 +43,9 @@ _log = logging.getLogger("holdfast.server")
 async def doctor(call: Call) -> Health:
     """`areas` names those that are wanted, with commas between; without it all are."""
     wanted = [name.strip() for name in call.query.get("areas", "").split(",") if name.strip()]
-    return await look(call.desk, {name: check for name, check in CHECKS.items() if not wanted or name in wanted})
+    found = await look(call.desk, {name: check for name, check in CHECKS.items() if not wanted or name in wanted})
+    own = tuple(item for item in call.hub.troubles() if not wanted or item.area in wanted)
+    return Health((*own, *found.findings))
 
 
 async def look(desk: Desk, chosen: dict[str, Check], limit: float = LIMIT) -> Health:

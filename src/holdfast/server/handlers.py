@@ -4,12 +4,18 @@ from holdfast.protocol.routes import ROUTES
 from holdfast.server import (
     agent,
     asks,
+    commands,
     configuration,
     doctor,
-    extensions,
+    entry,
+    files,
     insights,
+    log,
+    lsp,
+    mcp,
     runs,
     sessions,
+    skills,
     system,
     undo,
     work,
@@ -19,7 +25,26 @@ from holdfast.server.calls import Handler
 
 __all__ = ["HANDLERS"]
 
-_MODULES = (agent, asks, configuration, doctor, extensions, insights, runs, sessions, system, undo, work, workspaces)
+_MODULES = (
+    agent,
+    asks,
+    commands,
+    configuration,
+    doctor,
+    entry,
+    files,
+    insights,
+    log,
+    lsp,
+    mcp,
+    runs,
+    sessions,
+    skills,
+    system,
+    undo,
+    work,
+    workspaces,
+)
 
 
 def _find(name: str) -> Handler:

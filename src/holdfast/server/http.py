@@ -8,6 +8,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Iterable
+from itertools import chain
 from typing import cast
 
 import httptools
@@ -33,8 +34,9 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, server: "HttpServer") -> None:
+    def __init__(self, server: "HttpServer", application: Asgi) -> None:
         self.loop = server.loop
+        self.application = application
         self.is_full = False
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
@@ -264,18 +266,31 @@ class HttpServer:
         self.connections: set[Connection] = set()
         self._application = application
         self._tasks = TaskOwner()
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[Asgi, list[asyncio.Server]] = {}
         self._empty: asyncio.Future[None] | None = None
 
     async def start(self, sockets: Iterable[socket.socket], guests: Iterable[socket.socket] = ()) -> None:
         """`guests` are connections that were accepted before."""
         for guest in guests:
-            await self.loop.connect_accepted_socket(lambda: Connection(self), guest)
+            await self.loop.connect_accepted_socket(lambda: Connection(self, self._application), guest)
         for listener in sockets:
-            self._servers.append(await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=2048))
+            await self.listen(listener, self._application)
+
+    async def listen(self, listener: socket.socket, application: Asgi) -> None:
+        """Serve also here, with an application of its own."""
+        server = await self.loop.create_server(lambda: Connection(self, application), sock=listener, backlog=2048)
+        self._servers[application] = [*self._servers.get(application, ()), server]
+
+    def leave(self, application: Asgi) -> None:
+        """Serve this application no more: whoever is connected to it is cut off."""
+        for server in self._servers.pop(application, ()):
+            server.close()
+        for connection in tuple(self.connections):
+            if connection.application is application:
+                connection.abort()
 
     def answer(self, exchange: Exchange) -> None:
-        self._tasks.start(exchange.run(self._application), name="request")
+        self._tasks.start(exchange.run(exchange.connection.application), name="request")
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -284,7 +299,7 @@ class HttpServer:
 
     async def stop(self, last_words: float) -> None:
         """Let nobody in, let answers end; whoever has not read its own after so many seconds is not waited for."""
-        for server in self._servers:
+        for server in chain.from_iterable(self._servers.values()):
             server.close()
         for connection in tuple(self.connections):
             connection.leave()

@@ -10,14 +10,16 @@ import os
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.config.store import ConfigStore
 from holdfast.core import App, Workspace
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
-from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent
-from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.events import Attached, AttachedEvent, Change, ConfigChanged, ConfigChangedEvent
+from holdfast.domain.health import Finding
+from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.outfit import Outfit
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.problems import UnknownWorkspace
@@ -26,6 +28,9 @@ from holdfast.server.join import Joiner
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.server.web import Web
 from holdfast.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from holdfast.server.metrics import ServerMetrics
 
 __all__ = ["ClientRetired", "Desk", "Graces", "Hub", "NotAttached", "ServerLeaving", "client_id_of"]
 
@@ -138,6 +143,10 @@ class Hub:
         self.data_dir = data_dir
         self.web = Web(data_dir)
         self.on_leave = on_leave
+        self.metrics: ServerMetrics | None = None
+        """What is counted, if somebody wants it to be."""
+        self.troubles: Callable[[], tuple[Finding, ...]] = tuple
+        """What is wrong with the server itself, beside its workspaces."""
         self.ready = asyncio.Event()
         """Set when unfinished workspaces are open again: until then only health and version are answered."""
         self.is_closed = False
@@ -253,16 +262,30 @@ class Hub:
 
     def tell(self, event: PresenceEvent) -> None:
         """Let the machine decide, and carry it out. Raises what it refuses."""
+        workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
+        before = who.looked_at(self.presence, workspace)
         self.presence, effects = who.transition(self.presence, event)
         self._carry_out(effects)
+        self._tell_presence(workspace, before)
         if isinstance(event, who.Retire):
             for desk in self.desks:
                 self._time_jobs(desk)
-        elif (known := self._desks.get(getattr(event, "workspace", WorkspaceId("")))) is not None:
+        elif (known := self._desks.get(workspace)) is not None:
             self._time_jobs(known)
         for effect in effects:
             if isinstance(effect, who.Refuse):
                 raise _REFUSALS[effect.reason]()
+
+    def _tell_presence(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
+        """Those who look at a session hear who else does."""
+        desk = self._desks.get(workspace)
+        now = who.looked_at(self.presence, workspace)
+        if desk is None or self.is_closed or now == before:
+            return
+        for session in sorted(before.keys() | now.keys()):
+            if (count := now.get(session, 0)) != before.get(session, 0):
+                event = AttachedEvent(Change("updated", Attached(session, count)))
+                desk.workspace.engine.outside.outlet.publish_live(event)
 
     async def close(self) -> None:
         """End every workspace, in order; the streams end with them."""

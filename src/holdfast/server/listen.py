@@ -8,10 +8,11 @@ import fcntl
 import os
 import socket
 import stat
+import sys
 
 from holdfast.domain.errors import HoldfastError
 
-__all__ = ["AddressTaken", "UnixListener", "UnsafeDirectory", "bind_tcp", "is_our_own", "peer_uid"]
+__all__ = ["AddressTaken", "UnixListener", "UnsafeDirectory", "bind_tcp", "is_our_own", "may_be_our_own", "peer_uid"]
 
 _LONGEST = 104
 _BACKLOG = 2048
@@ -84,6 +85,30 @@ def is_our_own(connection: socket.socket) -> bool:
     except OSError:
         return False
     return uid is None or uid == os.getuid()
+
+
+def may_be_our_own(client: tuple[str, int], port: int) -> bool:
+    """Whether our own user, or root, is at the other end of a connection to this port of ours; where the system does
+    not say, nobody can be told apart.
+    """
+    uid = _tcp_uid(client, port)
+    return uid is None or uid in (0, os.getuid())
+
+
+def _tcp_uid(client: tuple[str, int], port: int) -> int | None:
+    """Both ends of a connection on one machine stand in its table; the client's line says whose it is."""
+    try:
+        here = int.from_bytes(socket.inet_aton(client[0]), sys.byteorder)
+        for table, form in (("tcp", "%08X"), ("tcp6", "0000000000000000FFFF0000%08X")):
+            ends = [f"{form % here}:{client[1]:04X}", f"{form % here}:{port:04X}"]
+            with open(f"/proc/self/net/{table}", encoding="ascii") as lines:
+                for line in lines:
+                    fields = line.split()
+                    if fields[1:3] == ends:
+                        return int(fields[7])
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
 
 
 def _secure(directory: str) -> None:

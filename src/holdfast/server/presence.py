@@ -158,6 +158,14 @@ def attached(presence: Presence, workspace: WorkspaceId, session: SessionId) -> 
     return sum(claim.streams > 0 and claim.session == session for claim in here.claims.values())
 
 
+def looked_at(presence: Presence, workspace: WorkspaceId) -> dict[SessionId, int]:
+    """Each session that somebody looks at, and how many do."""
+    here = presence.workspaces.get(workspace, Workspace())
+    sessions = {claim.session for claim in here.claims.values() if claim.session}
+    counts = {session: attached(presence, workspace, session) for session in sessions}
+    return {session: count for session, count in counts.items() if count}
+
+
 def is_idle(presence: Presence) -> bool:
     return not presence.workspaces and not presence.creating
 

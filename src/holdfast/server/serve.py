@@ -56,8 +56,10 @@ async def run_server(
             asyncio.get_running_loop().add_signal_handler(number, _signalled, hub, leaving)
     server = HttpServer(application if guard is None else _Front(application, guard))
     opening = asyncio.gather(hub.open_unfinished())
+    hub.web.attach(server, application)
     try:
         await server.start(sockets, guests)
+        await hub.web.reopen()
         await leaving.wait()
     finally:
         # The work ends first, and with it the streams; only then are connections waited for.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from holdfast.domain.events import (
     AgentEvent,
+    AttachedEvent,
     Change,
     MessageDelta,
     MessageDeltaEvent,
@@ -93,7 +94,7 @@ class WholeMessages:
                 | QuestionNotificationEvent()
             ):
                 return self._dialogs.feed(event, body, now)
-            case RunEvent() | ToolOutputEvent():
+            case RunEvent() | ToolOutputEvent() | AttachedEvent():
                 # They have no names for these.
                 return []
             case AgentEvent(payload=Change(payload=notice)) if notice.type in ("retrying", "re_authenticate"):

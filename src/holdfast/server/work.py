@@ -1,5 +1,7 @@
 """What goes on in a workspace beside the conversation: commands a person types, background jobs, the sandbox, trust."""
 
+import asyncio
+import os
 import time
 
 from holdfast.config.problems import dotted
@@ -8,6 +10,14 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.sandbox import SandboxState
+from holdfast.extensions.trusted import (
+    BroughtFile,
+    brought_files,
+    digest_with,
+    give_trust,
+    take_trust_back,
+    untrusted,
+)
 from holdfast.protocol.bodies import TrustBody, WithheldKey
 from holdfast.server.calls import Call
 
@@ -50,24 +60,35 @@ async def get_sandbox(call: Call) -> SandboxState:
 
 
 async def get_trust(call: Call) -> TrustBody:
-    """Whether the project's own settings are in force, and what is withheld until they are."""
-    reading = call.desk.outfit.configuration.reading()
+    """Whether what the project brings along is in force, and what is withheld until it is."""
+    configuration = call.desk.outfit.configuration
+    reading = configuration.reading()
+    files = await _brought(call)
+    waiting = untrusted(files, configuration.trust)
     project = reading.project
-    withheld = tuple(WithheldKey(dotted(item.path), item.file, item.line) for item in reading.withheld)
-    return TrustBody(project.is_trusted or not project.files, project.files, project.digest, withheld)
+    withheld = [WithheldKey(dotted(item.path), item.file, item.line) for item in reading.withheld]
+    withheld += [WithheldKey(key, file.path, line) for file in waiting for key, line, _ in file.wants]
+    is_trusted = (project.is_trusted or not project.files) and not waiting
+    paths = (*project.files, *(file.path for file in files))
+    return TrustBody(is_trusted, paths, digest_with(project.digest, files), tuple(withheld))
 
 
 async def set_trust(call: Call) -> TrustBody:
     """Trust is given to what was shown: the digest has to be the one of the files as they are."""
     configuration = call.desk.outfit.configuration
     project = configuration.reading().project
-    if not project.files:
+    files = await _brought(call)
+    if not project.files and not files:
         raise BadRequest("This project has no settings of its own: there is nothing to trust.")
     if call.body.trusted:
-        if call.body.digest != project.digest:
+        if call.body.digest != digest_with(project.digest, files):
             raise BadRequest("The project's files are not what was shown: look at them again.")
-        configuration.trust.trust(project.anchor, project.digest, at=time.time())
+        give_trust(configuration, files, at=time.time())
     else:
-        configuration.trust.revoke(project.anchor)
+        take_trust_back(configuration, files)
     call.desk.tell_of_change()
     return await get_trust(call)
+
+
+async def _brought(call: Call) -> tuple[BroughtFile, ...]:
+    return await asyncio.to_thread(brought_files, call.desk.outfit.configuration.places, os.environ)

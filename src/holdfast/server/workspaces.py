@@ -33,8 +33,12 @@ async def list_workspaces(call: Call) -> list[WorkspaceBody]:
 
 
 async def create_workspace(call: Call) -> WorkspaceBody:
+    asked = call.body
+    if call.page is not None and not asked.env:
+        # A browser has no environment: the page's is that of whoever asked for its link.
+        asked = msgspec.structs.replace(asked, env=call.page.env)
     # Who goes away while a workspace is being opened does not take it along.
-    return await _body(call, await asyncio.shield(call.hub.create(call.body)))
+    return await _body(call, await asyncio.shield(call.hub.create(asked)))
 
 
 async def get_workspace(call: Call) -> WorkspaceBody:
@@ -87,6 +91,7 @@ def _with_open_parts(desk: Desk, messages: tuple[Message, ...]) -> list[Message]
 
 
 async def _body(call: Call, desk: Desk) -> WorkspaceBody:
+    await desk.outfit.extensions.skills.first()
     body = WorkspaceBody(
         desk.id,
         desk.path,
@@ -96,6 +101,7 @@ async def _body(call: Call, desk: Desk) -> WorkspaceBody:
         version=__version__,
         config=await config_of(desk),
         channels=desk.channels,
+        skills=tuple(msgspec.to_builtins(state) for state in desk.outfit.extensions.skills.states()),
     )
     # A client's environment may hold its secrets: it goes back over the socket only.
     return msgspec.structs.replace(body, env=desk.env) if call.over_socket else body

@@ -1,0 +1,165 @@
+"""Asks of a workspace, put to the user of an editor. The first answer counts, wherever it is given.
+
+When somebody else was quicker, or the run has ended, the question here is withdrawn.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.acp.editor import Editor
+from holdfast.acp.forms import answer_in, form_of, options_of, question_call, question_options, request_of
+from holdfast.acp.narrator import Narrator
+from holdfast.acp.shapes import Json
+from holdfast.client.client import Client
+from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionAnswer, QuestionRequest
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.tasks import TaskOwner
+
+__all__ = ["Asking", "Ground"]
+
+_PERMISSION = "session/request_permission"
+_log = logging.getLogger("holdfast.acp")
+
+
+class Ground(Protocol):
+    """What asks need to know of their workspace."""
+
+    @property
+    def client(self) -> Client: ...
+
+    @property
+    def workspace(self) -> WorkspaceId: ...
+
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def modes(self) -> dict[SessionId, str]: ...
+
+    def narrator(self, session: SessionId) -> Narrator | None: ...
+
+    def tell(self, session: SessionId, updates: list[Json]) -> None: ...
+
+
+class Asking:
+    """Every ask of a session that the editor has open is a request of its own."""
+
+    def __init__(self, ground: Ground, editor: Editor) -> None:
+        self._ground = ground
+        self._editor = editor
+        self._tasks = TaskOwner()
+        self._open: dict[str, asyncio.Task[None]] = {}
+        self._asks: dict[str, PermissionRequest] = {}
+        """The permissions among them."""
+        self.has_forms = False
+        """Whether the editor can show a form."""
+
+    async def close(self) -> None:
+        self._tasks.cancel_all()
+        await self._tasks.drain()
+
+    # Permissions
+
+    def permission(self, ask: PermissionRequest) -> None:
+        narrator = self._ground.narrator(ask.session_id)
+        if narrator is None or ask.id in self._open:
+            return
+        if self._ground.modes.get(narrator.session) == "yolo" and ask.run_id in narrator.own:
+            # Somebody here has stopped being asked while the run was at work.
+            self._start(ask.id, self._grant(ask, "allow"))
+            return
+        self._ground.tell(narrator.session, narrator.waiting(ask.tool_call_id, is_open=True))
+        self._asks[ask.id] = ask
+        self._start(ask.id, self._permit(ask, narrator))
+
+    def answered(self, notice: PermissionNotification) -> None:
+        """The first notice of an ask only says that it is open."""
+        if not (notice.granted or notice.denied or notice.withdrawn):
+            return
+        narrator = self._ground.narrator(notice.session_id)
+        if narrator is not None and notice.granted:
+            self._ground.tell(narrator.session, narrator.waiting(notice.tool_call_id, is_open=False))
+        self.closed(notice.id)
+
+    def relax(self, session: SessionId) -> None:
+        """Nobody is to be asked any more about what the editor has sent: also not what is open."""
+        for ask in tuple(self._asks.values()):
+            narrator = self._ground.narrator(ask.session_id)
+            if narrator is not None and narrator.session == session and ask.run_id in narrator.own:
+                self.closed(ask.id)
+                self._start(ask.id, self._grant(ask, "allow"))
+
+    def closed(self, name: str) -> None:
+        self._asks.pop(name, None)
+        task = self._open.pop(name, None)
+        if task is not None:
+            task.cancel()
+
+    async def _permit(self, ask: PermissionRequest, narrator: Narrator) -> None:
+        params = request_of(ask, narrator, self._ground.directory)
+        outcome = (await self._editor.ask(ask.id, _PERMISSION, params)).get("outcome") or {}
+        if outcome.get("outcome") != "selected":
+            # The protocol's word for a turn that was stopped while the question was open.
+            await self._ground.client.cancel_run(self._ground.workspace, ask.run_id)
+            return
+        chosen = str(outcome.get("optionId"))
+        await self._grant(ask, chosen if chosen in options_of(ask) else "deny")
+
+    async def _grant(self, ask: PermissionRequest, action: str) -> None:
+        answer: dict[str, Any] = {"permission": {"id": ask.id, "params": ask.params}, "action": action}
+        await self._ground.client.grant(self._ground.workspace, answer)
+
+    # Questions
+
+    def question(self, batch: QuestionRequest) -> None:
+        narrator = self._ground.narrator(batch.session_id)
+        if narrator is not None and batch.id not in self._open:
+            self._start(batch.id, self._inquire(batch, narrator.session))
+
+    async def _inquire(self, batch: QuestionRequest, session: SessionId) -> None:
+        answers = await (self._by_form if self.has_forms else self._one_by_one)(batch, session)
+        client, workspace = self._ground.client, self._ground.workspace
+        if answers is None:
+            await client.cancel_question(workspace, batch.id)
+            return
+        body = {"batch_request_id": batch.id, "responses": msgspec.to_builtins(answers)}
+        await client.answer_question(workspace, body)
+
+    async def _by_form(self, batch: QuestionRequest, session: SessionId) -> list[QuestionAnswer] | None:
+        answer = await self._editor.ask(batch.id, "elicitation/create", form_of(batch, session))
+        if answer.get("action") != "accept":
+            return None
+        return answer_in(batch, answer.get("content") or {})
+
+    async def _one_by_one(self, batch: QuestionRequest, session: SessionId) -> list[QuestionAnswer] | None:
+        """An editor without forms shows a choice as it shows a permission. What is to be written freely is skipped."""
+        answers: list[QuestionAnswer] = []
+        for question in batch.questions:
+            options = question_options(question)
+            params = {"sessionId": session, "toolCall": question_call(batch, question), "options": options}
+            outcome = (await self._editor.ask(batch.id, _PERMISSION, params)).get("outcome") or {}
+            if outcome.get("outcome") != "selected":
+                return None
+            chosen = str(outcome.get("optionId"))
+            if question.type == "yes_no" and chosen in ("yes", "no"):
+                answers.append(QuestionAnswer(question.id, yes=chosen == "yes"))
+            elif any(choice.id == chosen for choice in question.choices):
+                answers.append(QuestionAnswer(question.id, selected_ids=(chosen,)))
+            else:
+                answers.append(QuestionAnswer(question.id))
+        return answers
+
+    def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._open.get(name) is task:
+                del self._open[name]
+                self._asks.pop(name, None)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                # An editor that cannot ask leaves the ask to others.
+                _log.warning("an ask could not be put to the editor: %s", error)
+
+        self._open[name] = self._tasks.start(work, name=f"ask {name}", done=ended)

@@ -1,0 +1,154 @@
+"""The line to an editor: messages of the protocol, one on each line of two pipes.
+
+What is told goes out in the order in which it was told, and what piles up while the editor is slow is joined.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.acp.shapes import Json
+from holdfast.tasks import TaskOwner
+
+__all__ = ["Editor", "Pipes"]
+
+_JOINED = frozenset({"agent_message_chunk", "agent_thought_chunk"})
+_log = logging.getLogger("holdfast.acp")
+
+
+class Pipes:
+    """Carries messages. A line that is not JSON is passed over; the end of the input is the end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._encoder = msgspec.json.Encoder()
+        self.on_sent: Callable[[Json], None] = lambda _: None
+        """Told of every message that has left."""
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self._writer.write(self._encoder.encode(message) + b"\n")
+        await self._writer.drain()
+        self.on_sent(message)
+
+    async def receive(self) -> dict[str, Any] | None:
+        while True:
+            try:
+                line = await self._reader.readuntil(b"\n")
+            except asyncio.IncompleteReadError as end:
+                line = end.partial
+            except asyncio.LimitOverrunError:
+                _log.error("a message was too long to be read; nothing after it can be trusted")
+                return None
+            if not line:
+                return None
+            try:
+                return msgspec.json.decode(line, type=dict[str, Any])
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                if line.strip():
+                    _log.warning("a line was not a message of the protocol, and was passed over")
+
+    async def close(self) -> None:
+        self._writer.close()
+
+
+class Editor:
+    """Tells, and asks. `call` and `notify` are the connection's own; each raises when the editor has gone."""
+
+    def __init__(self, pipes: Pipes) -> None:
+        self.call: Callable[[str, Json], Any]
+        self.notify: Callable[[str, Json], Any]
+        self._waiting: deque[tuple[str, Json] | asyncio.Future[None]] = deque()
+        self._news = asyncio.Event()
+        self._tasks = TaskOwner()
+        self._asked: dict[str, int | str] = {}
+        self._after: dict[str, list[Json]] = {}
+        pipes.on_sent = self._sent
+
+    def start(self) -> None:
+        self._tasks.start(self._write(), name="editor")
+
+    async def close(self) -> None:
+        self._tasks.cancel_all()
+        await self._tasks.drain()
+
+    def tell(self, session: str, update: Json) -> None:
+        self._waiting.append((session, update))
+        self._news.set()
+
+    def tell_after_answer(self, session: str, update: Json) -> None:
+        """For a session whose name the editor learns by the answer to what it just asked."""
+        self._after.setdefault(session, []).append(update)
+
+    async def flushed(self) -> None:
+        """Return when all that was told so far has left."""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self._news.set()
+        await done
+
+    async def ask(self, name: str, method: str, params: Json) -> Json:
+        """Ask the editor's user. `name` is what a question is withdrawn by; whoever cancels this withdraws it."""
+        await self.flushed()
+        try:
+            answer: Json = await self.call(method, {**params, "_meta": {"holdfast/ask": name}})
+        except asyncio.CancelledError:
+            if (number := self._asked.get(name)) is not None:
+                self._tasks.start(self._withdraw(number), name="withdraw")
+            raise
+        finally:
+            self._asked.pop(name, None)
+        return answer or {}
+
+    async def _withdraw(self, number: int | str) -> None:
+        try:
+            await self.notify("$/cancel_request", {"requestId": number})
+        except ConnectionError:
+            return
+
+    def _sent(self, message: Json) -> None:
+        if "method" in message and "id" in message:
+            name = (message["params"].get("_meta") or {}).get("holdfast/ask")
+            if name:
+                self._asked[name] = message["id"]
+        result = message.get("result")
+        if isinstance(result, dict) and (session := result.get("sessionId")):
+            for update in self._after.pop(session, ()):
+                self.tell(session, update)
+
+    async def _write(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                item = self._waiting.popleft()
+                if isinstance(item, asyncio.Future):
+                    if not item.done():
+                        item.set_result(None)
+                    continue
+                session, update = self._joined(*item)
+                try:
+                    await self.notify("session/update", {"sessionId": session, "update": update})
+                except (ConnectionError, RuntimeError):
+                    return
+
+    def _joined(self, session: str, update: Json) -> tuple[str, Json]:
+        """Text that waits behind text of its kind goes with it; of two reports on a call the newer one counts."""
+        kind = update["sessionUpdate"]
+        while self._waiting and not isinstance(self._waiting[0], asyncio.Future):
+            other, following = self._waiting[0]
+            if other != session or following["sessionUpdate"] != kind:
+                break
+            if kind in _JOINED:
+                text = update["content"]["text"] + following["content"]["text"]
+                update = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+            elif kind == "tool_call_update" and following["toolCallId"] == update["toolCallId"]:
+                update = update | following
+            else:
+                break
+            self._waiting.popleft()
+        return session, update

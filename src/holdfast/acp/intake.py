@@ -1,0 +1,102 @@
+"""What an editor sends as a prompt, as the server takes it: a text, and files beside it. Pure."""
+
+import binascii
+import posixpath
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from holdfast.domain.errors import BadRequest
+from holdfast.domain.runs import Attachment
+
+__all__ = ["command_in", "taken_in"]
+
+_ENDINGS = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
+
+
+def taken_in(blocks: Iterable[Mapping[str, Any]], directory: str) -> tuple[str, tuple[Attachment, ...]]:
+    """The text and the attachments of a prompt. Raises `BadRequest` for what nobody here can read."""
+    texts: list[str] = []
+    files: list[Attachment] = []
+    for block in blocks:
+        match block.get("type"):
+            case "text":
+                texts.append(str(block["text"]))
+            case "image":
+                files.append(_image(block, len(files) + 1))
+            case "resource":
+                resource = block["resource"]
+                texts.append(_mention(str(resource["uri"]), "", directory))
+                files.append(_resource(resource, directory))
+            case "resource_link":
+                texts.append(_mention(str(block["uri"]), str(block.get("name") or ""), directory))
+            case _:
+                raise BadRequest("A prompt may hold text, images and resources; nothing else can be read.")
+    return _joined(texts), tuple(files)
+
+
+def _joined(texts: list[str]) -> str:
+    """As it was written: editors cut a text where a file is mentioned, and leave the spaces in it."""
+    whole = ""
+    for text in texts:
+        needs_space = bool(whole) and bool(text) and not whole[-1].isspace() and not text[0].isspace()
+        whole += f" {text}" if needs_space and text[0] not in ".,;:!?)" else text
+    return whole.strip()
+
+
+def _image(block: Mapping[str, Any], number: int) -> Attachment:
+    kind = str(block["mimeType"])
+    if kind not in _ENDINGS:
+        raise BadRequest("An image must be PNG, JPEG, GIF or WebP.")
+    path = _path(str(block.get("uri") or "")) or f"image-{number}{_ENDINGS[kind]}"
+    return Attachment(_bytes(str(block["data"])), path, posixpath.basename(path), kind)
+
+
+def _resource(resource: Mapping[str, Any], directory: str) -> Attachment:
+    path = _shown(str(resource["uri"]), directory)
+    kind = str(resource.get("mimeType") or "")
+    if "text" in resource:
+        data = str(resource["text"]).encode("utf-8", "replace")
+        return Attachment(data, path, posixpath.basename(path), kind if kind.startswith("text/") else "text/plain")
+    return Attachment(_bytes(str(resource["blob"])), path, posixpath.basename(path), kind or "application/octet-stream")
+
+
+def _mention(uri: str, name: str, directory: str) -> str:
+    """How a file is named in a text, so that a model can open it; what is no file keeps its address."""
+    if _path(uri):
+        shown = _shown(uri, directory)
+        return f'@"{shown}"' if any(letter.isspace() for letter in shown) else f"@{shown}"
+    return f"{name} ({uri})" if name and name != uri else uri
+
+
+def _shown(uri: str, directory: str) -> str:
+    path = _path(uri) or uri
+    return path.removeprefix(directory.rstrip("/") + "/")
+
+
+def _path(uri: str) -> str:
+    """The path of a file on this machine, or nothing."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return unquote(parts.path)
+    return uri if uri.startswith("/") else ""
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequest("What was attached is not base64.") from None
+
+
+def command_in(text: str) -> tuple[str, str]:
+    """The name of a slash command and what follows it; an empty name if it is none."""
+    if not text.startswith("/"):
+        return "", text
+    name, _, rest = text[1:].partition(" ")
+    return (
+        (name, rest.strip())
+        if name and name.replace("-", "").replace("_", "").replace(":", "").isalnum()
+        else ("", text)
+    )

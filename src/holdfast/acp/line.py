@@ -1,0 +1,249 @@
+"""One workspace, for an editor: its events become updates of the sessions that the editor has open."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.acp.asking import Asking
+from holdfast.acp.commands import Commands
+from holdfast.acp.editor import Editor
+from holdfast.acp.narrator import Narrator
+from holdfast.acp.shapes import Json
+from holdfast.client.attached import Attached
+from holdfast.client.client import Client
+from holdfast.client.errors import ClientError
+from holdfast.client.items import Item
+from holdfast.client.locate import Where
+from holdfast.domain.asks import PermissionRequest, QuestionRequest
+from holdfast.domain.events import (
+    ConfigChangedEvent,
+    GapEvent,
+    MessageDeltaEvent,
+    MessageEvent,
+    MessagePartEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
+    RunComplete,
+    RunCompleteEvent,
+    SessionEvent,
+    ToolOutputEvent,
+)
+from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId, is_helper_session
+from holdfast.domain.messages import Message
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.protocol.bodies import SnapshotBody
+from holdfast.tasks import TaskOwner
+
+__all__ = ["Line"]
+
+_log = logging.getLogger("holdfast.acp")
+
+
+class Line:
+    """Open until the editor leaves. `modes` says of each session whether somebody is asked."""
+
+    def __init__(self, where: Where, directory: str, environment: Sequence[str], editor: Editor) -> None:
+        self._attached = Attached(where, directory, environment)
+        self._editor = editor
+        self._tasks = TaskOwner()
+        self._narrators: dict[SessionId, Narrator] = {}
+        self._numbers: dict[SessionId, int] = {}
+        """Up to which number each session was told by a snapshot."""
+        self._parents: dict[SessionId, SessionId] = {}
+        self._ends: dict[RunId, asyncio.Future[RunComplete]] = {}
+        self._window = 0
+        self._is_behind = False
+        """Whether events were missed, and nobody has looked yet what has become of things."""
+        self.modes: dict[SessionId, str] = {}
+        self.asking = Asking(self, editor)
+
+    @property
+    def client(self) -> Client:
+        return self._attached.client
+
+    @property
+    def workspace(self) -> WorkspaceId:
+        return self._attached.workspace
+
+    @property
+    def directory(self) -> str:
+        return self._attached.directory
+
+    async def open(self) -> None:
+        await self._attached.enter()
+        snapshot = await self.client.snapshot(self.workspace)
+        self._note(snapshot.sessions)
+        await self._read_window()
+        self._tasks.start(self._attached.follow(snapshot.cursor, self._take), name="events")
+
+    async def close(self) -> None:
+        """What runs goes on: it is the workspace's, not the editor's."""
+        await self.asking.close()
+        self._tasks.cancel_all()
+        await self._tasks.drain()
+        await self._attached.leave()
+
+    # Sessions
+
+    async def attach(self, session: SessionId, *, tells: bool) -> bool:
+        """Follow a session from now on; `tells`: after all that was said in it. Whether there is such a session."""
+        snapshot = await self.client.snapshot(self.workspace, session)
+        self._note(snapshot.sessions)
+        found = next((item for item in snapshot.sessions if item.id == session), None)
+        if found is None or found.parent_session_id:
+            return False
+        narrator = self._narrators[session] = Narrator(session, self.directory)
+        self.modes.setdefault(session, "ask")
+        updates = self._narrated(narrator, snapshot, found, is_replay=True)
+        if tells:
+            self.tell(session, updates)
+        for ask in snapshot.permissions:
+            self.asking.permission(msgspec.convert(ask, PermissionRequest))
+        for batch in snapshot.questions:
+            self.asking.question(msgspec.convert(batch, QuestionRequest))
+        return True
+
+    def detach(self, session: SessionId) -> None:
+        self._narrators.pop(session, None)
+        self._numbers.pop(session, None)
+
+    def narrator(self, session: SessionId) -> Narrator | None:
+        """Of a session, or of the one whose helper works in it."""
+        return self._narrators.get(self.root_of(session))
+
+    def root_of(self, session: SessionId) -> SessionId:
+        seen: set[SessionId] = set()
+        while (parent := self._parents.get(session)) and session not in seen:
+            seen.add(session)
+            session = parent
+        return session
+
+    def tell(self, session: SessionId, updates: Sequence[Json]) -> None:
+        for update in updates:
+            self._editor.tell(session, update)
+
+    def _narrated(self, narrator: Narrator, snapshot: SnapshotBody, session: Session, *, is_replay: bool) -> list[Json]:
+        self._numbers[narrator.session] = snapshot.cursor
+        updates = [update for item in snapshot.messages for update in narrator.message(item, is_replay=is_replay)]
+        return updates + narrator.session_now(session, self._window)
+
+    def _note(self, sessions: Sequence[Session]) -> None:
+        for session in sessions:
+            if session.parent_session_id:
+                self._parents[session.id] = session.parent_session_id
+
+    async def _read_window(self) -> None:
+        """How much the model in force can hold."""
+        try:
+            self._window = (await self.client.agent_info(self.workspace)).model.context_window
+        except ClientError:
+            self._window = 0
+
+    # Runs
+
+    def expect(self, session: SessionId, run: RunId) -> "asyncio.Future[RunComplete]":
+        """The end of a run that is about to be sent."""
+        end: asyncio.Future[RunComplete] = asyncio.get_running_loop().create_future()
+        self._ends[run] = end
+        if (narrator := self._narrators.get(session)) is not None:
+            narrator.own.add(run)
+        return end
+
+    def forget(self, run: RunId) -> None:
+        self._ends.pop(run, None)
+
+    async def last_message(self, end: RunComplete) -> Message | None:
+        messages = await self.client.list_messages(self.workspace, end.session_id)
+        return next((item for item in messages if item.id == end.message_id), None)
+
+    # Events
+
+    async def _take(self, item: Item) -> None:
+        if self._is_behind or isinstance(item.event, GapEvent):
+            self._is_behind = True
+            await self._catch_up()
+        match item.event:
+            case MessageEvent(payload=change) if change.type != "deleted":
+                self._take_message(change.payload, item.number or 0)
+            case MessageDeltaEvent(payload=growth):
+                if (narrator := self._narrators.get(growth.session_id)) is not None:
+                    self.tell(growth.session_id, narrator.delta(growth))
+            case MessagePartEvent(payload=part):
+                if (narrator := self._narrators.get(part.session_id)) is not None:
+                    self.tell(part.session_id, narrator.part(part))
+            case ToolOutputEvent(payload=output):
+                if (narrator := self._narrators.get(output.session_id)) is not None:
+                    self.tell(output.session_id, narrator.output(output))
+            case _:
+                await self._take_other(item)
+
+    async def _take_other(self, item: Item) -> None:
+        match item.event:
+            case SessionEvent(payload=change):
+                self._note((change.payload,))
+                if change.type != "deleted" and (narrator := self._narrators.get(change.payload.id)) is not None:
+                    self.tell(change.payload.id, narrator.session_now(change.payload, self._window))
+            case RunCompleteEvent(payload=complete):
+                self._end(complete.payload)
+            case PermissionRequestEvent(payload=ask):
+                self.asking.permission(ask.payload)
+            case PermissionNotificationEvent(payload=notice):
+                self.asking.answered(notice.payload)
+            case QuestionRequestEvent(payload=batch):
+                self.asking.question(batch.payload)
+            case QuestionNotificationEvent(payload=closed):
+                self.asking.closed(closed.payload.batch_id)
+            case ConfigChangedEvent():
+                await self._read_window()
+                update = await Commands(self, SessionId("")).available()
+                for session in self._narrators:
+                    self.tell(session, [update])
+            case _:
+                pass
+
+    def _take_message(self, message: Message, number: int) -> None:
+        narrator = self._narrators.get(message.session_id)
+        if narrator is not None:
+            if number > self._numbers.get(message.session_id, 0):
+                self.tell(message.session_id, narrator.message(message))
+        elif is_helper_session(message.session_id) and (owner := self.narrator(message.session_id)) is not None:
+            call = ToolCallId(message.session_id.rpartition("$$")[2])
+            self.tell(owner.session, owner.helper(call, message))
+
+    def _end(self, end: RunComplete) -> None:
+        narrator = self._narrators.get(end.session_id)
+        if narrator is not None:
+            self.tell(end.session_id, narrator.closed(end.outcome))
+        waiting = self._ends.pop(end.run_id, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(end)
+
+    async def _catch_up(self) -> None:
+        """Events were missed: what is told now is what has become of things meanwhile."""
+        for session, narrator in tuple(self._narrators.items()):
+            snapshot = await self.client.snapshot(self.workspace, session)
+            self._note(snapshot.sessions)
+            found = next((item for item in snapshot.sessions if item.id == session), None)
+            if found is not None:
+                self.tell(session, self._narrated(narrator, snapshot, found, is_replay=False))
+        for run in tuple(self._ends):
+            found_run: Run = await self.client.get_run(self.workspace, run)
+            if found_run.outcome is not None:
+                self._end(_end_of(found_run))
+        self._is_behind = False
+
+
+def _end_of(run: Run) -> RunComplete:
+    return RunComplete(
+        run.session_id,
+        run.message_id,
+        run.run_id,
+        run.outcome or "interrupted",
+        error=run.error,
+        folded_into=run.folded_into,
+    )

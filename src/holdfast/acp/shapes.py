@@ -1,0 +1,139 @@
+"""What a tool does, in the words of the protocol of editors: kinds, titles, places, changes. Pure.
+
+Everything here is plain JSON, in the spelling of the wire.
+"""
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from holdfast.domain.messages import ToolCall, ToolResult
+from holdfast.domain.sessions import Todo
+
+__all__ = ["Json", "change_of", "facts_of", "kind_of", "places_of", "plan_of", "result_of", "text_block", "title_of"]
+
+Json: TypeAlias = dict[str, Any]
+
+_KINDS = {
+    "view": "read",
+    "ls": "read",
+    "logs": "read",
+    "job_output": "read",
+    "write": "edit",
+    "edit": "edit",
+    "multiedit": "edit",
+    "lsp_rename": "edit",
+    "glob": "search",
+    "grep": "search",
+    "bash": "execute",
+    "job_kill": "execute",
+    "fetch": "fetch",
+    "download": "fetch",
+    "agentic_fetch": "fetch",
+    "web_fetch": "fetch",
+    "agent": "think",
+    "todos": "think",
+}
+_TELLING = ("command", "file_path", "pattern", "url", "path", "prompt", "query", "symbol", "shell_id")
+_LONGEST_TITLE = 120
+_MOST_TEXT = 32_000
+
+
+def kind_of(tool: str) -> str:
+    """One of the protocol's kinds: editors choose an icon by it."""
+    return _KINDS.get(tool, "search" if tool.startswith("lsp_") else "other")
+
+
+def facts_of(text: str) -> Json:
+    """A JSON object, or nothing: half of one is what a call that is still being written looks like."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
+
+
+def title_of(tool: str, asked: Mapping[str, Any], directory: str) -> str:
+    """The tool, and what it is about to do, in one line."""
+    for key in _TELLING:
+        value = asked.get(key)
+        if isinstance(value, str) and value.strip():
+            first, _, rest = value.strip().partition("\n")
+            shown = first.removeprefix(directory.rstrip("/") + "/") if directory else first
+            if len(shown) > _LONGEST_TITLE or rest.strip():
+                shown = shown[:_LONGEST_TITLE] + " …"
+            return shown if tool == "bash" else f"{tool} {shown}"
+    return tool
+
+
+def places_of(asked: Mapping[str, Any], directory: str) -> list[Json]:
+    """Where it looks or changes something: editors follow along."""
+    path = asked.get("file_path") or asked.get("path")
+    if not isinstance(path, str) or not path or path.startswith("~"):
+        return []
+    place: Json = {"path": posixpath.normpath(posixpath.join(directory, path))}
+    line = asked.get("offset")
+    if isinstance(line, int) and not isinstance(line, bool) and line > 0:
+        place["line"] = line
+    return [place]
+
+
+def change_of(asked: Mapping[str, Any], told: Mapping[str, Any], directory: str) -> list[Json]:
+    """What a tool changes in a file, as far as its arguments or its result tell."""
+    places = places_of(asked or told, directory)
+    if not places:
+        return []
+    path = places[0]["path"]
+    old, new = told.get("old_content"), told.get("new_content")
+    if isinstance(new, str):
+        return [_diff(path, old if isinstance(old, str) and old else None, new)]
+    if isinstance(content := asked.get("content"), str):
+        return [_diff(path, None, content)]
+    pieces = asked["edits"] if isinstance(asked.get("edits"), list) else [asked]
+    return [
+        _diff(path, str(piece.get("old_string") or "") or None, piece["new_string"])
+        for piece in pieces
+        if isinstance(piece, dict) and isinstance(piece.get("new_string"), str)
+    ]
+
+
+def _diff(path: str, old: str | None, new: str) -> Json:
+    return {"type": "diff", "path": path, "newText": new} | ({} if old is None else {"oldText": old})
+
+
+def text_block(text: str) -> Json:
+    return {"type": "content", "content": {"type": "text", "text": text}}
+
+
+def result_of(call: ToolCall, result: ToolResult, directory: str) -> Json:
+    """How a call ended: what it changed, or what it said."""
+    asked = facts_of(call.input)
+    told = facts_of(result.metadata)
+    content = [] if result.is_error else change_of(asked, told, directory) if kind_of(result.name) == "edit" else []
+    if result.data and result.mime_type.startswith("image/"):
+        content.append(
+            {"type": "content", "content": {"type": "image", "data": result.data, "mimeType": result.mime_type}}
+        )
+    if result.content and not any(item["type"] == "diff" for item in content):
+        content.append(text_block(_shortened(_said(result, told))))
+    update: Json = {"status": "failed" if result.is_error else "completed"}
+    return update | {"content": content, "rawOutput": {"content": _shortened(result.content)}}
+
+
+def _said(result: ToolResult, told: Mapping[str, Any]) -> str:
+    output = told.get("output")
+    text = output if result.name == "bash" and isinstance(output, str) and output else result.content
+    return f"```\n{text}\n```" if kind_of(result.name) in ("execute", "search", "read") else text
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MOST_TEXT:
+        return text
+    half = _MOST_TEXT // 2
+    return f"{text[:half]}\n\n… {len(text) - 2 * half} characters are left out …\n\n{text[-half:]}"
+
+
+def plan_of(todos: Sequence[Todo]) -> Json:
+    entries = [{"content": todo.content, "priority": "medium", "status": todo.status} for todo in todos]
+    return {"sessionUpdate": "plan", "entries": entries}

@@ -1,0 +1,32 @@
+"""`holdfast acp`: for editors."""
+
+import sys
+
+import click
+
+from holdfast.cli.common import Failure, sentences, server_options
+from holdfast.client.locate import locate
+
+__all__ = ["command"]
+
+
+@click.command("acp")
+@server_options
+def command(*, data_dir: str | None, host: str | None) -> None:
+    """Speak the Agent Client Protocol on stdin and stdout. Editors start this; docs/editors.md says how.
+
+    \b
+      holdfast acp
+      holdfast acp --host ssh://me@workshop
+    """
+    if sys.stdin.isatty():
+        raise Failure("This is for editors, which talk to it through pipes. In a terminal, start holdfast.")
+    with sentences():
+        try:
+            import acp
+        except ImportError:
+            raise Failure("This needs the package agent-client-protocol: pip install 'holdfast[acp]'.") from None
+        assert acp is not None
+        from holdfast.acp.stdio import speak
+
+        speak(locate(host, data_dir))

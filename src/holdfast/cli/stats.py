@@ -1,0 +1,121 @@
+"""`holdfast stats`: what was done, in numbers."""
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
+from pathlib import Path
+
+import click
+
+from holdfast.cli.common import Failure, sentences, where_options
+from holdfast.cli.link import Link
+from holdfast.cli.stats_page import lasting, page
+from holdfast.client.locate import locate
+from holdfast.domain.stats import Stats
+
+__all__ = ["command"]
+
+_DAYS = 30
+_BARS = " ▁▂▃▄▅▆▇█"
+_SHADES = " ░▒▓█"
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MOST_ROWS = 8
+_WIDEST = 24
+
+
+@click.command("stats")
+@click.option("--all", "everywhere", is_flag=True, help="Of all directories, not only of this one.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--html", metavar="FILE", help="Write a page with charts to this file.")
+@where_options
+def command(*, everywhere: bool, as_json: bool, html: str | None, **where: str | None) -> None:
+    """Count what was done: sessions, runs, models, tools, tokens, cost.
+
+    \b
+      holdfast stats
+      holdfast stats --all --html stats.html
+      holdfast stats --json
+    """
+    import msgspec
+
+    with sentences():
+        link = Link(locate(where["host"], where["data_dir"]), "" if everywhere else str(where["cwd"]))
+        link.enter()
+        query = (("zone", time.localtime().tm_gmtoff // 60),)
+        stats = link.ask(Stats, "GET", "/v1/stats" if everywhere else link.path("stats"), query=query)
+        if html:
+            _write(html, stats, date.today())
+        elif as_json:
+            click.echo(msgspec.json.format(msgspec.json.encode(stats)))
+        else:
+            for line in _lines(stats, date.today()):
+                click.echo(line)
+
+
+def _write(file: str, stats: Stats, today: date) -> None:
+    try:
+        Path(file).write_text(page(stats, today), "utf-8")
+    except OSError as error:
+        raise Failure(f"{file} cannot be written: {error.strerror}.") from None
+    click.echo(f"Written to {file}.", err=True)
+
+
+# As text
+
+
+def _lines(stats: Stats, today: date) -> Iterable[str]:
+    where = stats.workspaces[0] if len(stats.workspaces) == 1 else f"{len(stats.workspaces)} directories"
+    yield click.style(where, bold=True)
+    yield ""
+    runs = sum(stats.runs.values())
+    outcomes = ", ".join(f"{count} {name}" for name, count in sorted(stats.runs.items(), key=lambda item: -item[1]))
+    yield _row("sessions", stats.sessions)
+    yield _row("messages", stats.messages, _each(stats.messages, stats.sessions, "a session"))
+    yield _row("runs", runs, outcomes)
+    yield _row("tokens in use", stats.prompt_tokens + stats.completion_tokens, "in the contexts of all sessions")
+    yield f"  {'cost':<14}{'$' + format(stats.cost, ',.2f'):>12}  {_each(stats.cost, stats.sessions, 'a session', '$')}"
+    if stats.seconds:
+        yield f"  {'a run takes':<14}{lasting(stats.seconds):>12}  an answer {lasting(stats.response_seconds)}"
+    if runs:
+        yield from ("", f"  the last {_DAYS} days", f"  {_days(stats, today)}")
+    yield from _bars("models", [(f"{item.provider}/{item.model}", item.messages) for item in stats.models])
+    yield from _bars("tools", list(stats.tools.items()))
+    if any(any(day) for day in stats.week):
+        yield from ("", "  when prompts are sent, hour by hour")
+        yield from _heat(stats.week)
+
+
+def _row(name: str, number: int, more: str = "") -> str:
+    return f"  {name:<14}{number:>12,}  {more}".rstrip()
+
+
+def _each(total: float, count: int, what: str, sign: str = "") -> str:
+    return f"{sign}{total / count:,.2f} {what}" if count else ""
+
+
+def _days(stats: Stats, today: date) -> str:
+    counts = [stats.days.get((today - timedelta(days=ago)).isoformat(), 0) for ago in reversed(range(_DAYS))]
+    most = max(counts) or 1
+    bars = "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] if count else "·" for count in counts)
+    return f"{bars}  {sum(counts)} runs, {max(counts)} on the busiest day"
+
+
+def _bars(title: str, rows: Sequence[tuple[str, int]]) -> Iterable[str]:
+    if not rows:
+        return
+    yield from ("", f"  {title}")
+    shown = [*rows[:_MOST_ROWS]]
+    if len(rows) > _MOST_ROWS:
+        shown.append((f"{len(rows) - _MOST_ROWS} others", sum(count for _, count in rows[_MOST_ROWS:])))
+    width = max(len(name) for name, _ in shown)
+    most = max(count for _, count in shown)
+    for name, count in shown:
+        yield f"  {name:<{width}}  {'━' * max(1, round(count * _WIDEST / most))} {count:,}"
+
+
+def _heat(week: Sequence[Sequence[int]]) -> Iterable[str]:
+    most = max(count for day in week for count in day)
+    for name, day in zip(_WEEKDAYS, week, strict=True):
+        cells = "".join(_SHADES[-(-count * (len(_SHADES) - 1) // most)] * 2 if count else "··" for count in day)
+        yield f"  {name} {cells}"
+    yield "      " + "".join(f"{hour:<12}" for hour in (0, 6, 12, 18)).rstrip()

@@ -1,0 +1,94 @@
+"""Who listens in on what workspaces say: counters and spans, where the settings want them. Nobody, by default."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from holdfast.config.configuration import Configuration
+from holdfast.config.locations import places_for
+from holdfast.domain.events import DurableEvent, LiveEvent
+from holdfast.domain.health import Finding
+from holdfast.domain.ledger import Entry
+from holdfast.domain.settings import Options
+from holdfast.engine.ports import Outlet
+
+if TYPE_CHECKING:
+    from holdfast.server.metrics import ServerMetrics
+    from holdfast.server.telemetry import Telemetry
+
+__all__ = ["Ear", "Observatory", "own_options"]
+
+Ear: TypeAlias = Callable[[str, DurableEvent, float], None]
+"""Hears the directory of a workspace, an event, and when it was said. Never waits."""
+
+_log = logging.getLogger("holdfast.server")
+
+
+def own_options(data_dir: Path) -> Options:
+    """What the owner of the server has set. A project has no word in this, trusted or not."""
+    places = places_for(str(data_dir), os.environ, data_dir=str(data_dir))
+    mine = tuple(source for source in places.sources if source.kind != "project")
+    return Configuration(msgspec.structs.replace(places, sources=mine), os.environ).settings.options
+
+
+class Observatory:
+    """Of one server."""
+
+    def __init__(self, options: Options) -> None:
+        self.metrics: ServerMetrics | None = None
+        self.telemetry: Telemetry | None = None
+        # A server that nobody watches does not load what it is watched with.
+        if options.metrics:
+            self.metrics = import_module("holdfast.server.metrics").ServerMetrics()
+        if options.telemetry:
+            self.telemetry = import_module("holdfast.server.telemetry").Telemetry(options.telemetry)
+        self._ears: list[Ear] = []
+        if self.metrics is not None:
+            self._ears.append(self.metrics.hear)
+        if self.telemetry is not None:
+            self._ears.append(self.telemetry.hear)
+
+    @property
+    def listen(self) -> "Callable[[str, Outlet], Outlet] | None":
+        """How to listen in on a workspace; None if nobody wants to."""
+        return (lambda path, outlet: _Heard(path, outlet, self._ears)) if self._ears else None
+
+    def troubles(self) -> tuple[Finding, ...]:
+        """Why spans that are wanted are not sent."""
+        trouble = self.telemetry.trouble if self.telemetry is not None else ""
+        return (Finding("telemetry", "warning", trouble),) if trouble else ()
+
+    def close(self) -> None:
+        """Blocks until the last spans have left, for a moment at most."""
+        if self.telemetry is not None:
+            self.telemetry.close()
+
+
+class _Heard:
+    """An outlet that is listened to."""
+
+    def __init__(self, path: str, outlet: Outlet, ears: list[Ear]) -> None:
+        self._path = path
+        self._outlet = outlet
+        self._ears = ears
+
+    def publish(self, entries: Iterable[Entry]) -> None:
+        kept = tuple(entries)
+        self._outlet.publish(kept)
+        now = time.time()
+        for entry in kept:
+            for ear in self._ears:
+                try:
+                    ear(self._path, entry.event, now)
+                except Exception:
+                    # Whoever listens must not disturb who works.
+                    _log.exception("an event could not be counted")
+
+    def publish_live(self, event: LiveEvent) -> None:
+        self._outlet.publish_live(event)
