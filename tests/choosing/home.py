@@ -2,16 +2,24 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast.choosing import ChosenModels, Means
 from holdfast.config.expand import Expander, ExpansionFailed
+from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Settings
+from holdfast.providers.catalog import load_catalog
 from holdfast.providers.client import close_connections
 from holdfast.providers.discovery import Discovery
+from providers.json_server import JsonServer
 
-__all__ = ["Home", "home"]
+__all__ = ["DEEPSEEK", "GROQ", "GROQ_LARGE", "GROQ_SMALL", "Home", "home", "local", "refusal"]
+
+GROQ, DEEPSEEK = (next(item for item in load_catalog().providers if item.id == id) for id in ("groq", "deepseek"))
+GROQ_LARGE, GROQ_SMALL = f"groq/{GROQ.default_large}", f"groq/{GROQ.default_small}"
 
 
 class Home:
@@ -79,3 +87,13 @@ async def home(port: int) -> AsyncIterator[Home]:
         await made.models.close()
         await made.discovery.close()
         await close_connections()
+
+
+def local(server: JsonServer, **more: object) -> dict[str, Any]:
+    return {"local": {"base_url": f"{server.url}/v1", **more}}
+
+
+async def refusal(place: Home) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        await place.models.large()
+    return caught.value

@@ -35,8 +35,11 @@ class Porter:
         self.gate = Gate(is_open=True)
 
     async def permit(self, permit: Permit) -> None:
-        if self.rules.judge(permit).decision == "allow":
+        verdict = self.rules.judge(permit)
+        if verdict.decision == "allow":
             return
+        if verdict.decision == "deny":
+            raise PermissionDenied(verdict.why, stops_turn=False)
         self.asked.append(permit)
         await self.gate()
         if self.refuses(permit):

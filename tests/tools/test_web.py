@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.events import ToolOutputEvent
+from holdfast.domain.settings import PermissionSettings
+from holdfast.permissions.rules import Rules
 from holdfast.testing.gates import until
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.web import Web
 from tools.desk import Desk
+from tools.test_undo import take_back
 from workspace.web_server import Visit, WebServer, web_server
 
 PAGE = b"""<html><head><title>T</title><script>bad()</script></head>
@@ -145,6 +148,30 @@ async def test_a_redirect_to_a_private_place_is_asked_about(desk: Desk, web: Web
     desk.porter.refuses = lambda _: False
     assert "# Head" in (await desk.does("fetch", url="http://public.example/go")).content
     assert web.visits[-1].path == "/page"
+
+
+async def test_a_text_that_was_saved_has_a_history_and_can_be_taken_back(desk: Desk, web: WebServer) -> None:
+    await desk.does("download", url=f"{web.url}/data.json", file_path="d.json")
+    await desk.does("download", url=f"{web.url}/file.bin", file_path="f.bin")
+    assert await desk.versions() == [("d.json", 0, None), ("d.json", 1, '{"a": [1]}')]
+    assert "not read" in await desk.fails("edit", file_path="d.json", old_string="1", new_string="2")
+    await take_back(desk, "d.json")
+    assert desk.names() == ["a.txt", "f.bin"]
+
+
+@pytest.mark.parametrize("tool", ["fetch", "download"])
+async def test_a_redirect_does_not_lead_where_a_rule_forbids_it(desk: Desk, web: WebServer, tool: str) -> None:
+    """Nobody is asked a second time; but what is forbidden is forbidden by every way."""
+    web.redirect("/go", "/page")
+    web.redirect("/astray", "/secret")
+    desk.porter.rules = Rules(PermissionSettings(deny=(f"{tool}({web.url}/secret**)",)), str(desk.root))
+    more = {"file_path": "page"} if tool == "download" else {}
+    await desk.does(tool, url=f"{web.url}/go", **more)
+    desk.porter.asked.clear()
+    more = {"file_path": "secret"} if tool == "download" else {}
+    assert "forbids" in await desk.fails(tool, url=f"{web.url}/astray", **more)
+    assert [permit.params["url"] for permit in desk.porter.asked] == [f"{web.url}/astray"]
+    assert "/secret" not in [visit.path for visit in web.visits]
 
 
 async def test_what_cannot_be_fetched_is_explained(desk: Desk, web: WebServer) -> None:

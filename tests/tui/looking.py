@@ -79,15 +79,22 @@ class Screen:
         text = re.sub(r"\b\d\d:\d\d\b", "12:34", text)
         text = re.sub(r"\b\d+ s\b", "0 s", text).replace("Thought for 0 s", "Thought")
         text = re.sub(r"[\u2800-\u28ff]", "⠋", text)
+        # How long the instructions of a model are is no part of a screen.
+        text = re.sub(r" {3,}(?=\S.*? [\d.]+k? tokens \()", "   ", re.sub(r"[\d.]+k? tokens \(", "800 tokens (", text))
         return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
 @asynccontextmanager
 async def looking(
-    server: Server, *, session: str = "", size: tuple[int, int] = (100, 30), project: str = "project"
+    server: Server,
+    *,
+    session: str = "",
+    size: tuple[int, int] = (100, 30),
+    project: str = "project",
+    yolo: bool = False,
 ) -> AsyncIterator[Screen]:
     where = Where(server.address, str(server.place.data), can_be_started=False)
-    app = HoldfastApp(where, server.place.project(project), session=session)
+    app = HoldfastApp(where, server.place.project(project), session=session, yolo=yolo)
     async with app.run_test(size=size) as pilot:
         screen = Screen(app, pilot)
         await screen.until(lambda: app.link.state == "live", "the workspace is open")

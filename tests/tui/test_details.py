@@ -11,13 +11,11 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.messages import (
     Finish,
     FinishPart,
     Message,
-    Part,
-    Role,
     ShellCommand,
     ShellCommandPart,
     Text,
@@ -27,35 +25,17 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.tui.alerts import alert
+from holdfast.tui.alerts import alert, desktop_command
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.blocks import Block, Card, Closing, Prose, Scene, blocks_of
+from holdfast.tui.blocks import Card, Closing, Prose, Scene, blocks_of
 from holdfast.tui.commands import COMMANDS
 from holdfast.tui.differences import Differences
 from holdfast.tui.diffs import changed_span, counted, diff_of, paired, parsed
 from holdfast.tui.files import LARGEST, TooLarge, attached, listed
-from holdfast.tui.look import DARK
+from holdfast.tui.look import DARK, PLAIN, Look
 from holdfast.tui.mentions import best, mention_at, mentioned
-from holdfast.tui.paint import paint
 from holdfast.tui.texts import code_of_block, marked, text_of_block
-
-CALL = ToolCallId("c1")
-DONE = FinishPart(Finish("end_turn", 1))
-
-
-def message(role: Role, *parts: Part, id: str = "m1") -> Message:
-    return Message(parts, MessageId(id), role, SessionId("s1"), "", "", 1, 1, run_id=RunId("r1"))
-
-
-def shown(item: Message, **results: ToolResult) -> list[Block]:
-    return list(blocks_of(item, Scene({ToolCallId(name): result for name, result in results.items()})))
-
-
-def drawn(block: Block, width: int = 60, *, is_unfolded: bool = False) -> list[str]:
-    console = Console(width=width, color_system=None)
-    lines = console.render_lines(paint(block, DARK, is_unfolded=is_unfolded), console.options, pad=False)
-    return ["".join(segment.text for segment in line).rstrip() for line in lines]
-
+from tui.painted import CALL, drawn, message, shown
 
 # Changes.
 
@@ -113,6 +93,31 @@ def test_two_columns_where_there_is_room() -> None:
     assert any("-two" in line and "+TWO" in line for line in wide)
     narrow = console.render_lines(Differences(lines, DARK), console.options.update(width=80), pad=False)
     assert not any("-two" in (text := "".join(part.text for part in line)) and "+TWO" in text for line in narrow)
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_change_has_the_colours_of_its_language(split: bool) -> None:
+    """On the backgrounds that say what came and went; and not a character is another than without them."""
+    lines = diff_of('def f():\n\treturn "one"\n', 'def f():\n\treturn "two"  # \x1b[2J\ufeff\n')
+    console = Console(width=120)
+    options = console.options
+
+    def drawn_as(name: str, look: Look = DARK) -> list[list[Segment]]:
+        return console.render_lines(Differences(lines, look, split=split, name=name), options, pad=False)
+
+    def plain(rows: list[list[Segment]]) -> list[str]:
+        return ["".join(segment.text for segment in row) for row in rows]
+
+    coloured = drawn_as("a.py")
+    assert plain(coloured) == plain(drawn_as("a.unknown")) == plain(drawn_as("a.py", PLAIN))
+    styles = {segment.text.strip(): segment.style for row in coloured for segment in row if segment.style}
+    keyword, added = styles["return"], styles["two"]
+    assert keyword is not None
+    assert added is not None
+    assert keyword.color != added.color
+    assert added.bgcolor == Style.parse(DARK.added_part).bgcolor
+    bare = [segment.style.color for row in drawn_as("a.py", PLAIN) for segment in row if segment.style]
+    assert not any(bare)
 
 
 def test_what_differs_in_a_line_is_known() -> None:
@@ -233,6 +238,30 @@ def test_ignored_files_are_not_offered(tmp_path: Path) -> None:
 )
 def test_a_word_to_those_who_look_away(style: str, environment: dict[str, str], sequence: str) -> None:
     assert alert(style, "It is done;\x1breally", environment) == sequence
+
+
+@pytest.mark.parametrize(
+    ("programs", "environment", "shown"),
+    [
+        ((), {"DISPLAY": ":0"}, None),
+        (("notify-send",), {}, None),
+        (("notify-send",), {"DISPLAY": ":0", "SSH_CONNECTION": "a b"}, None),
+        (("notify-send",), {"WAYLAND_DISPLAY": "w"}, ("--app-name=Holdfast", "--", "Holdfast", "-x  done")),
+        (("terminal-notifier", "osascript"), {}, ("-title", "Holdfast", "-message", "-x  done")),
+    ],
+)
+def test_a_note_on_the_desktop(
+    programs: tuple[str, ...], environment: dict[str, str], shown: tuple[str, ...] | None
+) -> None:
+    found = desktop_command("-x;\x1bdone", environment, lambda name: name if name in programs else None)
+    assert found == (shown and (programs[0], *shown))
+
+
+def test_what_a_mac_shows_is_no_part_of_the_script() -> None:
+    command = desktop_command('"; do evil', {}, lambda name: name if name == "osascript" else None)
+    assert command is not None
+    assert command[-1] == '"  do evil'
+    assert "evil" not in " ".join(command[:-1])
 
 
 def test_commands_have_names_and_actions_of_their_own() -> None:

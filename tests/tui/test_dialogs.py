@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
+from holdfast.client.locate import Where
 from holdfast.domain.models import ModelRequest
+from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
 from holdfast.tui import asking
+from holdfast.tui.app import HoldfastApp
 from holdfast.tui.screens.difference import DifferenceScreen
 from holdfast.tui.screens.entry import Confirm, Entry
 from holdfast.tui.screens.permission import PermissionScreen, shown_exactly
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.screens.question import QuestionScreen
-from server.helpers import Server, prompt
+from server.helpers import Server, place, process, prompt
 from tui.looking import Screen, looking, standing
 
 WRITE = Call("write", json.dumps({"file_path": "made.txt", "content": "one\ntwo\n"}))
@@ -194,6 +197,27 @@ async def test_a_key_is_written_and_never_shown() -> None:
         await screen.said("The key is stored")
 
 
+async def test_how_much_a_model_thinks_can_be_chosen() -> None:
+    described = {"id": "deep", "can_reason": True, "reasoning_levels": ["low", "high"]}
+    provider = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "models": [described, {"id": "plain"}]}
+    async with place() as where, process(where):
+        app = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project())
+        async with app.run_test(size=(100, 30)) as pilot:
+            screen = Screen(app, pilot)
+            await screen.until(lambda: app.link.state == "live", "the workspace is open")
+            await app.link.client.config_set(app.link.workspace, "providers.local", provider)
+            for model in ("plain", "deep"):
+                choice = ConfigModel("large", ModelChoice(model, "local", temperature=0.5))
+                await app.link.client.config_model(app.link.workspace, choice)
+                await screen.until(lambda name=model: screen.line("top-right").startswith(name), model)  # type: ignore[misc]
+                await pilot.press("f2")
+            await screen.said("plain does not let anybody choose")
+            await screen.opens(Picker)
+            await pilot.press(*"high", "enter")
+            await screen.until(lambda: screen.line("top-right").startswith("deep high"), "how much it thinks")
+            assert app.config["models"]["large"]["temperature"] == 0.5
+
+
 async def test_changes_of_a_session_are_shown_and_taken_back() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server, size=(120, 30)) as screen:
         await screen.write("write it")
@@ -241,3 +265,20 @@ async def test_a_theme_is_kept() -> None:
 def test_what_cannot_be_seen_is_shown() -> None:
     assert shown_exactly("rm a\x1b[2K\u202eb\r\tc").plain == "rm a\\x1b[2K\\u202eb\\r\\tc"
     assert shown_exactly("a\nb é").plain == "a\nb é"
+
+
+async def test_who_comes_with_yolo_to_an_open_workspace_is_not_asked_and_others_are() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as other, looking(server, yolo=True) as mine:
+        await mine.until(lambda: "for you" in mine.line("top-right"), "it is shown")
+        await mine.write("write it")
+        await mine.until(made(server).exists, "the file")
+        await mine.until(lambda: not mine.app.link.runs(), "the end")
+        assert len(mine.app.screen_stack) == 1
+        made(server).unlink()
+        await other.write("write it")
+        await other.opens(PermissionScreen)
+        await other.pilot.press("d")
+        await mine.pilot.press("ctrl+y")
+        await mine.said("Tools ask again")
+        assert "without asking" not in mine.line("top-right")
+        assert not mine.app.link.view.workspace or not mine.app.link.view.workspace.yolo

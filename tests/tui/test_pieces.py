@@ -6,15 +6,12 @@ import random
 import pytest
 from rich.console import Console
 
-from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.messages import (
     Finish,
     FinishPart,
-    Message,
-    Part,
     Reasoning,
     ReasoningPart,
-    Role,
     Text,
     TextPart,
     ToolCall,
@@ -29,24 +26,7 @@ from holdfast.tui.look import DARK, LIGHT
 from holdfast.tui.paint import FOLDED_LINES, paint
 from holdfast.tui.rows import Rows
 from holdfast.tui.status import activity_of, elapsed, money, thousands
-
-CALL = ToolCallId("c1")
-DONE = FinishPart(Finish("end_turn", 1))
-
-
-def message(role: Role, *parts: Part, id: str = "m1") -> Message:
-    return Message(parts, MessageId(id), role, SessionId("s1"), "", "", 1, 1, run_id=RunId("r1"))
-
-
-def shown(item: Message, **results: ToolResult) -> list[Block]:
-    return list(blocks_of(item, Scene({ToolCallId(name): result for name, result in results.items()})))
-
-
-def drawn(block: Block, width: int = 60, *, is_unfolded: bool = False) -> list[str]:
-    console = Console(width=width, color_system=None)
-    lines = console.render_lines(paint(block, DARK, is_unfolded=is_unfolded), console.options, pad=False)
-    return ["".join(segment.text for segment in line).rstrip() for line in lines]
-
+from tui.painted import CALL, DONE, drawn, message, shown
 
 # Markdown in pieces.
 

@@ -1,5 +1,6 @@
 """What one writes: queued, steered, taken back, with files along, found again. With keys, against the real server."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.bodies import AgentMessage, RunPatch
 from holdfast.tui.completer import Completer
 from holdfast.tui.queue import Queue
+from holdfast.tui.screens.form import Form
 from holdfast.tui.screens.picker import Picker
 from server.helpers import EchoModel, FeedModel, prompt
 from tui.looking import Screen, looking, standing
@@ -20,6 +22,10 @@ async def busy(screen: Screen, model: FeedModel) -> None:
     await model.asked.wait()
 
 
+def offered(screen: Screen) -> list[str]:
+    return [str(option.id) for option in screen.app.query_one(Completer).options]
+
+
 def waiting(screen: Screen) -> list[str]:
     return [run.prompt for run in screen.app.link.waiting()]
 
@@ -28,6 +34,7 @@ async def queued(screen: Screen, *texts: str) -> None:
     for number, text in enumerate(texts, 1):
         await screen.write(text, "ctrl+q")
         await screen.until(lambda number=number: len(waiting(screen)) == number, text)  # type: ignore[misc]
+        await screen.until(lambda text=text: text in screen.line("queue"), f"{text} is drawn")  # type: ignore[misc]
 
 
 async def test_a_key_chooses_between_steering_and_a_turn_of_its_own() -> None:
@@ -58,6 +65,35 @@ async def test_the_queue_can_be_changed() -> None:
         await screen.pilot.press("up", "enter")
         await screen.until(lambda: screen.editor.text == "one", "it is back in the editor")
         await screen.until(lambda: waiting(screen) == ["two"], "it does not wait any more")
+
+
+async def test_what_went_along_comes_back_with_its_prompt() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await busy(screen, model)
+        screen.app.post_message(events.Paste("\n".join(f"line {number}" for number in range(11))))
+        await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "the attachment")
+        await queued(screen, "with a file")
+        assert not screen.app.query_one("#attachments").display
+        await screen.pilot.press("ctrl+t", "enter")
+        await screen.until(lambda: screen.editor.text == "with a file", "it is back in the editor")
+        await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "and what went along")
+        await screen.until(lambda: not waiting(screen), "it does not wait any more")
+        await screen.pilot.press("ctrl+q")
+        await screen.until(lambda: waiting(screen) == ["with a file"], "it is sent again")
+        await screen.pilot.press("escape", "escape")
+        await screen.until(lambda: screen.editor.text == "with a file", "a cancel gives it back as well")
+        await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "with what went along")
+
+
+async def test_a_picture_is_taken_from_the_clipboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "wl-paste"
+    program.write_text("#!/bin/sh\nprintf picture\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.pilot.press("ctrl+v")
+        await screen.until(lambda: "image-1.png (7 B)" in screen.line("attachments"), "the picture")
 
 
 async def test_somebody_elses_order_is_shown() -> None:
@@ -132,6 +168,28 @@ async def test_a_slash_finds_commands() -> None:
         await screen.pilot.press("enter")
         await screen.until(lambda: len(screen.app.screen_stack) == 2, "the help")
         assert screen.editor.text == ""
+
+
+async def test_commands_that_people_bring_are_prompts_with_a_form_for_what_they_need() -> None:
+    model = EchoModel()
+    async with standing(model) as (_, server):
+        folder = Path(server.place.project(), ".holdfast/commands")
+        os.makedirs(folder)
+        (folder / "review.md").write_text("---\ndescription: Look at a file\n---\nReview $FILE for $TOPIC.\n")
+        (folder / "greet.md").write_text("Say hello to everybody.\n")
+        async with looking(server) as screen:
+            await screen.pilot.press("/", "g", "r", "e")
+            await screen.until(lambda: "/greet" in offered(screen), "it is offered")
+            await screen.pilot.press("enter")
+            await screen.shows("echo: Say hello to everybody.")
+            await screen.pilot.press("ctrl+p")
+            await screen.opens(Picker)
+            await screen.pilot.press(*"look", "enter")
+            await screen.opens(Form)
+            await screen.pilot.press(*"a b.py", "enter")
+            await screen.pilot.press(*"races", "enter")
+            await screen.closes()
+            await screen.shows("echo: Review a b.py for races.")
 
 
 async def test_prompts_of_earlier_days_are_within_reach() -> None:

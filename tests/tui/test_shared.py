@@ -2,13 +2,17 @@
 
 import os
 import signal
+from pathlib import Path
+from typing import cast
 
 import pytest
+from rich.console import Console, RenderableType
+from rich.segment import Segment
 
 from holdfast.client.locate import Where
 from holdfast.domain.events import AgentEvent, AgentNotice, Change
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.transcript import Transcript
+from holdfast.tui.screens.picker import Picker
 from server.helpers import FeedModel, place, process
 from tui.looking import Screen, looking, standing
 
@@ -25,8 +29,9 @@ async def test_two_screens_show_the_same() -> None:
             await two.pilot.press("escape", "escape")
             await one.shows("Cancelled")
             await two.shows("Cancelled")
-            await one.app.link.refresh_presence()
             await one.until(lambda: "2 here" in one.line("top-right"), "who else is there")
+            await two.until(lambda: "2 here" in two.line("top-right"), "who was there before")
+        await one.until(lambda: "here" not in one.line("top-right"), "the other one has left")
 
 
 async def test_a_server_that_is_killed_is_survived() -> None:
@@ -56,13 +61,45 @@ async def test_a_server_that_is_killed_is_survived() -> None:
                 await screen.until(lambda: not app.is_running, "the app has ended")
 
 
+async def test_who_comes_back_with_yolo_does_not_bring_it_to_the_others() -> None:
+    async with place() as where:
+        address = Where(where.address, str(where.data), can_be_started=False)
+        other, mine = HoldfastApp(address, where.project()), HoldfastApp(address, where.project(), yolo=True)
+        async with process(where) as first, other.run_test() as theirs, mine.run_test() as pilot:
+            screen = Screen(mine, pilot)
+            await Screen(other, theirs).until(lambda: other.link.state == "live", "the workspace is open")
+            await screen.until(lambda: mine.link.state == "live", "and open here")
+            assert not (await mine.link.client.get_skip(mine.link.workspace)).skip
+            await other.link.close()
+            os.kill(first.process.pid, signal.SIGKILL)
+            await first.process.wait()
+            await screen.until(lambda: mine.link.state == "broken", "the line is cut")
+            async with process(where):
+                await screen.until(lambda: mine.link.state == "live", "the line is back")
+                assert not (await mine.link.client.get_skip(mine.link.workspace)).skip
+
+
+def drawn(screen: Screen) -> list[Segment]:
+    """All that the terminal is told to show now."""
+    update = screen.app.screen._compositor.render_update(full=True, screen_stack=screen.app._background_screens)
+    return [segment for segment in Console(width=200).render(cast(RenderableType, update)) if not segment.control]
+
+
+def colours_of(screen: Screen) -> list[Segment]:
+    return [segment for segment in drawn(screen) if segment.style and (segment.style.color or segment.style.bgcolor)]
+
+
 async def test_without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with standing() as (_, server), looking(server) as screen:
         await screen.write("hello")
         await screen.shows("echo: hello")
-        lines = [strip for row in screen.app.query_one(Transcript).rows.rows for strip in row.lines or ()]
-        assert not [segment for strip in lines for segment in strip if segment.style and segment.style.color]
+        assert colours_of(screen) == []
+        await screen.pilot.press("ctrl+p")
+        await screen.opens(Picker)
+        assert colours_of(screen) == []
+        chosen = [segment.text for segment in drawn(screen) if segment.style and segment.style.reverse]
+        assert "New session" in "".join(chosen)
 
 
 async def test_who_looks_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +117,33 @@ async def test_who_looks_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         await screen.write("again")
         await screen.until(lambda: screen.conversation().count("◇") == 2, "the second end")
         assert len(written) == 1
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_who_looks_away_is_told_on_the_desktop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, works: bool
+) -> None:
+    """With a program of the desktop; where that fails, through the terminal."""
+    said = tmp_path / "said"
+    program = tmp_path / "notify-send"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {said}\n' if works else "#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    async with standing() as (_, server), looking(server) as screen:
+        written: list[str] = []
+        monkeypatch.setattr(screen.app, "write_terminal", written.append)
+        await screen.app.link.client.config_set(screen.app.link.workspace, "options.notifications", "native")
+        await screen.until(lambda: screen.app.options.get("notifications") == "native", "the setting")
+        screen.app.is_away = True
+        await screen.write("go")
+        if works:
+            await screen.until(lambda: said.exists() and "It is done" in said.read_text(), "the note")
+            assert said.read_text().splitlines()[:3] == ["--app-name=Holdfast", "--", "Holdfast"]
+            assert written == []
+        else:
+            await screen.until(lambda: any("It is done" in text for text in written), "the terminal is asked")
 
 
 async def test_a_provider_that_is_asked_again_is_said() -> None:

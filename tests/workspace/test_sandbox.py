@@ -19,9 +19,9 @@ from holdfast.workspace.sandbox import (
     SandboxPolicy,
     SandboxState,
     find_bubblewrap,
-    protected_in,
 )
 from holdfast.workspace.sandbox_landlock import landlock_version
+from holdfast.workspace.ward import protected_in
 from workspace.commands import guarded, run_line
 
 MECHANISMS = ["bubblewrap"] * (find_bubblewrap() is not None) + ["landlock"] * (landlock_version() >= 4)
@@ -35,6 +35,7 @@ def place(tmp_path: Path) -> Path:
     (root / ".git/HEAD").write_text("ref: refs/heads/main\n")
     (root / ".git/config").write_text("[core]\n")
     (root / "holdfast.toml").write_text("")
+    (root / ".claude").mkdir()
     (tmp_path / "server").mkdir()
     (tmp_path / "server/token").write_text("secret")
     (tmp_path / "beside.txt").write_text("beside")
@@ -96,6 +97,8 @@ def traces() -> list[str]:
         "echo x > holdfast.toml",
         "mv .git g && cp -r g .git && echo x > .git/hooks/pre-commit",
         "mv holdfast.toml h && echo x > holdfast.toml",
+        "echo x > .claude/settings.json",
+        "mv .claude c && mkdir .claude && echo x > .claude/settings.json",
         "mount -o remount,rw / && echo x > /var/tmp/holdfast-was-here",
         "umount .git/hooks && echo x > .git/hooks/pre-commit",
     ],

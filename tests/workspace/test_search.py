@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.domain.errors import ToolError
@@ -295,3 +296,13 @@ async def test_records_may_be_long_and_cut_anywhere(tmp_path: Path) -> None:
     assert records[-2:] == [b"end", b"last"]
     assert len(records) == 5
     assert len(records[2]) < 1_200_000
+
+
+async def test_what_somebody_set_for_their_ripgrep_does_not_count(place: Place, tmp_path: Path) -> None:
+    """Their settings may leave files out, or run a program for each of them."""
+    place.put("a.txt")
+    settings = tmp_path / "ripgreprc"
+    settings.write_text("--glob=!a.txt\n--pre=false\n")
+    where = msgspec.structs.replace(place.where(), environment={"PATH": PATH, "RIPGREP_CONFIG_PATH": str(settings)})
+    found = await place.searcher.grep(where, GrepAsk("needle", is_literal=True, include=""))
+    assert [match.path for match in found.matches] == ["a.txt"]

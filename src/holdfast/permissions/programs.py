@@ -162,6 +162,19 @@ def _lists_processes(taken: Taken) -> bool:
     return all(_PS.fullmatch(word) for word in words) and not shows_secrets and not any("e" in word for word in bare)
 
 
+def _names_its_files(taken: Taken) -> bool:
+    """A list of files may name any."""
+    return not any(word.text.startswith("--f") and "files0".startswith(word.text[2:8]) for word in taken.plain)
+
+
+def _walks_here(taken: Taken) -> bool:
+    """Following links and going down at once leads anywhere."""
+    long = [word.text for word in taken.plain if word.text.startswith("--")]
+    short = "".join(word.text[1:] for word in taken.plain if word.text[:1] == "-" and word.text[:2] != "--")
+    follows = "L" in short or any("--dereference".startswith(word) and len(word) > 3 for word in long)
+    return not follows and _names_its_files(taken)
+
+
 def _compares_here(taken: Taken) -> bool:
     """In directories below it would follow links, wherever they lead."""
     return not taken.names & {"r", "recursive"} or "no-dereference" in taken.names
@@ -194,7 +207,8 @@ def _finds_only(taken: Taken) -> bool:
 
 _TABLE: Mapping[str, Looks] = {
     **dict.fromkeys(_WORDS_ONLY.split(), Looks(takes_paths=False)),
-    **dict.fromkeys(_READERS.split(), Looks()),
+    **dict.fromkeys(_READERS.split(), Looks(accepts=_names_its_files)),
+    **dict.fromkeys(("ls", "dir", "vdir", "du"), Looks(accepts=_walks_here)),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _GREP),
     "rg": _RG,
     "uname": Looks(takes_paths=False, most_plain=6),

@@ -82,12 +82,14 @@ class Rules:
         for rule in self._ask:
             if self._fits(rule, permit, leniently=True):
                 return Verdict("ask", f"The rule {rule.text} says to ask.")
+        if permit.is_agreed:
+            return Verdict("allow")
         allowing = [rule for rule in self._allow if self._fits(rule, permit)]
         warned = next((rule for rule in _WARNINGS if self._fits(rule, permit, leniently=True)), None)
         if any(rule.is_naming for rule in allowing) or (allowing and warned is None):
             return Verdict("allow")
         is_outside = outside(Place(self._root, self._root, self._real), _path(permit))
-        if permit.action in _LOOKING and not is_outside and not _address(permit):
+        if permit.action in _LOOKING and not is_outside and not _is_elsewhere(permit):
             return Verdict("allow")
         why = "It is outside of the workspace." if is_outside else "No rule allows it."
         return Verdict("ask", why, (self._naming(permit),))
@@ -202,6 +204,11 @@ def _is_everything(rule: Rule) -> bool:
 
 def _path(permit: Permit) -> str:
     return str(permit.params.get("file_path") or permit.path or ".")
+
+
+def _is_elsewhere(permit: Permit) -> bool:
+    """Whether it looks at what no path leads to: an address, or something that a server of tools keeps."""
+    return bool(_address(permit) or permit.params.get("mcp_name"))
 
 
 def _address(permit: Permit) -> str:

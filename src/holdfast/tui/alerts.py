@@ -1,8 +1,8 @@
 """Telling somebody who looks elsewhere: a note on the desktop through the terminal, or its bell."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-__all__ = ["alert"]
+__all__ = ["alert", "desktop_command"]
 
 _OSC_777 = ("rxvt", "foot", "vte", "contour")
 _OSC_9 = ("iTerm.app", "WezTerm", "ghostty", "WarpTerminal", "kitty", "vscode")
@@ -12,7 +12,7 @@ def alert(style: str, text: str, environment: Mapping[str, str]) -> str:
     """What to write to the terminal; empty if nothing is wanted. `auto` asks terminals that are known to show it."""
     if style == "disabled":
         return ""
-    words = "".join(character if character.isprintable() and character != ";" else " " for character in text)[:200]
+    words = _words(text)
     if style == "bell":
         return "\a"
     sequence = _sequence(words, environment, is_forced=style in ("osc", "native"))
@@ -20,6 +20,29 @@ def alert(style: str, text: str, environment: Mapping[str, str]) -> str:
         # tmux hands it on if allow-passthrough is set; the bell it always knows.
         return f"\x1bPtmux;{sequence.replace(chr(27), chr(27) * 2)}\x1b\\\a"
     return sequence
+
+
+def desktop_command(
+    text: str, environment: Mapping[str, str], find: Callable[[str], str | None]
+) -> tuple[str, ...] | None:
+    """A program of this machine that shows a note, if there is one and somebody sits before it."""
+    words = _words(text)
+    if environment.get("SSH_CONNECTION"):
+        # It would be shown where nobody looks; the terminal knows the way.
+        return None
+    if (program := find("terminal-notifier")) is not None:
+        return (program, "-title", "Holdfast", "-message", words)
+    if (program := find("osascript")) is not None:
+        script = ("on run argv", 'display notification (item 1 of argv) with title "Holdfast"', "end run")
+        return (program, *(word for line in script for word in ("-e", line)), words)
+    has_desktop = any(environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS"))
+    if has_desktop and (program := find("notify-send")) is not None:
+        return (program, "--app-name=Holdfast", "--", "Holdfast", words)
+    return None
+
+
+def _words(text: str) -> str:
+    return "".join(character if character.isprintable() and character != ";" else " " for character in text)[:200]
 
 
 def _sequence(words: str, environment: Mapping[str, str], *, is_forced: bool) -> str:

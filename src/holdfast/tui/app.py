@@ -30,7 +30,7 @@ from holdfast.tui.welcome import doors
 
 __all__ = ["HoldfastApp"]
 
-_ASKS_SERVER = frozenset({"commands", "sessions", "new_session", "models", "yolo", "escape", "recall"})
+_ASKS_SERVER = frozenset({"commands", "effort", "sessions", "new_session", "models", "yolo", "escape", "recall"})
 _ALWAYS = frozenset({"leave", "suspend_process"})
 """What can be done while a dialog is open, too."""
 
@@ -47,6 +47,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         Binding("ctrl+n", "new_session", "New session", priority=True),
         Binding("ctrl+l", "models", "Models", priority=True),
         Binding("ctrl+g,f1", "help", "Help", priority=True),
+        Binding("f2", "effort", "Thinking", priority=True),
         Binding("ctrl+y", "yolo", "Ask or not", priority=True),
         Binding("ctrl+t", "queue_focus", "Queue", priority=True),
         Binding("ctrl+f", "find", "Find", priority=True),

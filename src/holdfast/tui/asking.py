@@ -1,13 +1,15 @@
 """Asks of tools and models: shown here and on every other screen, answered once."""
 
 import os
+import shutil
+import subprocess
 import time
 
 import msgspec
 from textual import work
 
 from holdfast.domain.asks import PermissionNotification, QuestionRequest
-from holdfast.tui.alerts import alert
+from holdfast.tui.alerts import alert, desktop_command
 from holdfast.tui.screens.permission import PermissionScreen
 from holdfast.tui.screens.question import QuestionScreen
 from holdfast.tui.stage import Stage
@@ -105,10 +107,22 @@ class Asking(Stage):
             self.tell_away(f"{_DONE.get(run.outcome, 'It ended')}: {session.title if session else run.prompt[:60]}")
 
     def tell_away(self, text: str) -> None:
-        if self.is_away:
-            sequence = alert(str(self.options.get("notifications") or "auto"), text, os.environ)
-            if sequence:
-                self.write_terminal(sequence)
+        if not self.is_away:
+            return
+        style = str(self.options.get("notifications") or "auto")
+        command = desktop_command(text, os.environ, shutil.which) if style == "native" else None
+        if command is not None:
+            self._show_on_desktop(command, text)
+        elif sequence := alert(style, text, os.environ):
+            self.write_terminal(sequence)
+
+    @work(thread=True)
+    def _show_on_desktop(self, command: tuple[str, ...], text: str) -> None:
+        """Where the program fails, the terminal is asked after all."""
+        try:
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=True)
+        except (OSError, subprocess.SubprocessError):
+            self.call_from_thread(self.write_terminal, alert("native", text, os.environ))
 
     def write_terminal(self, sequence: str) -> None:
         if self._driver is not None:

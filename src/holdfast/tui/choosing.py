@@ -13,7 +13,6 @@ from holdfast.domain.jobs import JobInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
-from holdfast.tui.commands import COMMANDS
 from holdfast.tui.diffs import counted, diff_of
 from holdfast.tui.screens.difference import DifferenceScreen
 from holdfast.tui.screens.entry import Confirm, Entry
@@ -24,20 +23,13 @@ from holdfast.tui.status import ago, elapsed, thousands, usage_of
 
 __all__ = ["Choosing"]
 
-_SESSION_KEYS = "enter open · ctrl+r rename · ctrl+x delete · esc close     ● busy  ◉ others look at it"
+_SESSION_KEYS = "enter open · ctrl+r rename · ctrl+x delete · esc   ● busy ◉ others"
 _MODEL_KEYS = "enter choose · tab large or small · ctrl+e set a key · esc close"
 _MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■", "interrupted": "!"}
 
 
 class Choosing(Stage):
     """Dialogs that list things."""
-
-    @work
-    async def action_commands(self) -> None:
-        choices = [Choice(item.action, item.title, f"/{item.name}  {item.key}".rstrip()) for item in COMMANDS]
-        picked = await self.push_screen_wait(Picker("Commands", choices))
-        if picked is not None:
-            await self.run_action(picked.value)
 
     # Sessions.
 
@@ -125,6 +117,26 @@ class Choosing(Stage):
             body = {"scope": 0, "provider_id": provider, "kind": "string", "api_key": key}
             if await self.say(self.link.client.config_provider_key(self.link.workspace, body)):
                 self.notify("The key is stored.")
+
+    @work
+    async def action_effort(self) -> None:
+        """How much the large model thinks before it answers."""
+        providers = await self.ask(self.link.client.list_providers(self.link.workspace))
+        now = msgspec.convert(self.config.get("models", {}).get("large", {"model": "", "provider": ""}), ModelChoice)
+        models = next((item.get("models") or [] for item in providers or () if item.get("id") == now.provider), [])
+        facts: dict[str, Any] = next((item for item in models if item.get("id") == now.model), {})
+        choices = _efforts(facts, now)
+        if not choices:
+            self.notify(f"{now.model or 'This model'} does not let anybody choose how much it thinks.", markup=False)
+            return
+        start = now.reasoning_effort or ("on" if now.think else "")
+        picked = await self.push_screen_wait(Picker(f"How much {now.model} thinks", choices, start=start))
+        if picked is None:
+            return
+        effort = "" if picked.value == "on" else picked.value
+        chosen = msgspec.structs.replace(now, reasoning_effort=effort, think=bool(picked.value))
+        if await self.say(self.link.client.config_model(self.link.workspace, ConfigModel("large", chosen))):
+            self.notify(f"Thinking: {picked.value or 'as the model does by itself'}", markup=False)
 
     # Runs and jobs.
 
@@ -233,9 +245,14 @@ class Choosing(Stage):
     @work
     async def action_yolo(self) -> None:
         now = await self.ask(self.link.client.get_skip(self.link.workspace))
-        if now is None or not await self.say(self.link.client.set_skip(self.link.workspace, skip=not now.skip)):
+        if now is None:
             return
-        if now.skip:
+        skips = not (now.skip or self.link.yolo)
+        if now.skip != skips and not await self.say(self.link.client.set_skip(self.link.workspace, skip=skips)):
+            return
+        self.link.yolo = False
+        self.note_change()
+        if not skips:
             self.notify("Tools ask again.")
         else:
             self.notify("Tools act without asking now.", severity="warning")
@@ -282,6 +299,17 @@ def _model_choices(provider: Mapping[str, Any], now: str) -> list[Choice]:
             )
         )
     return choices
+
+
+def _efforts(facts: Mapping[str, Any], now: ModelChoice) -> list[Choice]:
+    """The levels that a model knows, or only whether it thinks; nothing if it does not."""
+    if not facts.get("can_reason"):
+        return []
+    default = str(facts.get("default_reasoning_effort") or "")
+    levels = [str(level) for level in facts.get("reasoning_levels") or ()] or ["on"]
+    own = Choice("", "as the model does by itself", default, "" if now.reasoning_effort or now.think else "●")
+    current = now.reasoning_effort or ("on" if now.think else "")
+    return [own, *(Choice(level, level, "", "●" if level == current else "") for level in levels)]
 
 
 def _run_choice(run: Run, now: int) -> Choice:

@@ -18,6 +18,7 @@ COMMANDS = (
     Command("new", "New session", "new_session", "ctrl+n"),
     Command("sessions", "Sessions: open, rename, delete", "sessions", "ctrl+s"),
     Command("models", "Choose a model, set a key", "models", "ctrl+l"),
+    Command("effort", "How much the model thinks", "effort", "f2"),
     Command("changes", "Files this session changed; undo", "changes"),
     Command("runs", "Runs: what was asked, how it ended", "runs"),
     Command("jobs", "Background jobs", "jobs"),

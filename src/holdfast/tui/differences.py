@@ -9,6 +9,7 @@ from rich.style import Style
 
 from holdfast.tui.diffs import DiffLine, Pair, changed_span, paired
 from holdfast.tui.look import Look
+from holdfast.tui.syntax import Coloured, coloured
 
 __all__ = ["SPLIT_FROM", "Differences"]
 
@@ -18,15 +19,24 @@ _SIGNS = {"same": " ", "added": "+", "removed": "-"}
 
 
 class Differences:
-    """`most` lines of a change. `split`: in two columns; unless it is said, that depends on the width."""
+    """`most` lines of a change. `split`: in two columns; unless it is said, that depends on the width. With the
+    `name` of the file its language has its colours.
+    """
 
     def __init__(
-        self, lines: Sequence[DiffLine], look: Look, *, most: int | None = None, split: bool | None = None
+        self,
+        lines: Sequence[DiffLine],
+        look: Look,
+        *,
+        most: int | None = None,
+        split: bool | None = None,
+        name: str = "",
     ) -> None:
         self._lines = lines
         self._look = look
         self._most = most
         self._split = split
+        self._colours = _colours(lines, name, look.code_theme) if name and look.has_colours else {}
         numbers = max((max(line.old, line.new) for line in lines), default=0)
         self._digits = max(2, len(str(numbers)))
 
@@ -88,10 +98,18 @@ class Differences:
         }.get(line.kind, (look.muted, ""))
         text = line.text.expandtabs(4)
         start, end = changed_span(text, other.text.expandtabs(4)) if other is not None else (0, 0)
-        pieces = [(_SIGNS[line.kind] + text[:start], base), (text[start:end], part), (text[end:], base)]
+        tokens = self._colours.get(id(line), ((text, Style.null()),))
+        pieces: list[tuple[str, Style]] = [(_SIGNS[line.kind], self._style(base))]
+        at = 0
+        for piece, colour in tokens:
+            for begin, stop, style in ((0, start, base), (start, end, part), (end, len(text), base)):
+                shown = piece[max(0, begin - at) : max(0, stop - at)]
+                if shown:
+                    pieces.append((shown, self._style(style) + colour))
+            at += len(piece)
         return list(self._fitted(pieces, base, wide))
 
-    def _fitted(self, pieces: Sequence[tuple[str, str]], base: str, wide: int) -> Iterator[Segment]:
+    def _fitted(self, pieces: Sequence[tuple[str, Style]], base: str, wide: int) -> Iterator[Segment]:
         left = wide
         for text, style in pieces:
             shown = "".join(character if character.isprintable() else "·" for character in text)
@@ -99,12 +117,25 @@ class Differences:
                 shown = set_cell_size(shown, max(0, left - 1)) + "…" if left else ""
             left -= cell_len(shown)
             if shown:
-                yield Segment(shown, self._style(style))
+                yield Segment(shown, style)
         if left:
             yield Segment(" " * left, self._style(base))
 
     def _hunk(self, wide: int) -> Segment:
         return Segment(set_cell_size(" " * self._digits + " ⋯", wide), self._style(self._look.faint))
+
+
+def _colours(lines: Sequence[DiffLine], name: str, theme: str) -> dict[int, Coloured]:
+    """Each side is a text of its own: a comment that was opened in the old one is not open in the new."""
+    found: dict[int, Coloured] = {}
+    for kinds in (("same", "removed"), ("same", "added")):
+        side = [line for line in lines if line.kind in kinds]
+        texts = [line.text.expandtabs(4) for line in side]
+        for line, text, pieces in zip(side, texts, coloured(texts, name, theme) or (), strict=False):
+            # Whatever a language makes of it: what is shown is what is there.
+            if "".join(piece for piece, _ in pieces) == text:
+                found[id(line)] = pieces
+    return found
 
 
 def _partners(lines: Sequence[DiffLine]) -> Iterator[tuple[DiffLine, DiffLine]]:

@@ -1,5 +1,6 @@
 """How the app is drawn: at most every 50 ms, and only what changed."""
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ class Drawing(Stage):
         if self._is_due or not self.is_running:
             return
         self._is_due = True
-        self.set_timer(max(0.001, self._drawn_at + self._pause - time.monotonic()), self._frame)
+        # Not with a timer of Textual: one whose time is up before it is set never fires, and nothing is drawn again.
+        pause = max(0.0, self._drawn_at + self._pause - time.monotonic())
+        asyncio.get_running_loop().call_later(pause, self.call_next, self._frame)
 
     def _frame(self) -> None:
         self._is_due = False
@@ -135,11 +138,15 @@ class Drawing(Stage):
             self._write("top-right", Text("reconnecting …", style="bold", no_wrap=True))
             return
         large = self.config.get("models", {}).get("large", {})
-        pieces = [f"{self.link.others + 1} here" if self.link.others else "", str(large.get("model", ""))]
+        effort = str(large.get("reasoning_effort") or ("thinks" if large.get("think") else ""))
+        model = " ".join(word for word in (str(large.get("model", "")), effort) if word)
+        pieces = [f"{self.link.others + 1} here" if self.link.others else "", model]
         if session is not None:
             pieces.append(usage_of(session, _window(self.config)))
         if view.workspace is not None and view.workspace.yolo:
             pieces.append("acts without asking")
+        elif self.link.yolo:
+            pieces.append("acts without asking for you")
         self._write("top-right", Text(" · ".join(piece for piece in pieces if piece), no_wrap=True))
 
     def _draw_activity(self, runs: list[Run]) -> None:
@@ -151,6 +158,9 @@ class Drawing(Stage):
             spinner = _SPINNER[self._ticks % len(_SPINNER)]
             words = activity_of(runs, self.link.latest(), self.link.notice)
             waits = f" · {len(runs) - 1} waiting" if len(runs) > 1 else ""
+            # However long it is what it does: for how long it has been at it is seen too.
+            room = max(10, self.size.width - 8 - len(f"{spinner}  · {since}{waits}"))
+            words = words if len(words) <= room else f"{words[: room - 1].rstrip()}…"
             line = Text(f"{spinner} {words} · {since}{waits}", no_wrap=True, overflow="ellipsis")
             armed = time.monotonic() - self.escaped_at < SECOND_ESCAPE
             hints = "enter steer · alt+enter queue · esc esc cancel · ctrl+p commands"

@@ -1,16 +1,16 @@
 """Files on this side: which there are, and what goes along with a prompt."""
 
-import mimetypes
 import os
 import shutil
 import subprocess
 from collections.abc import Sequence
 
 from holdfast.domain.runs import Attachment
+from holdfast.protocol.attachments import LARGEST_FILE, kind_of
 
 __all__ = ["LARGEST", "TooLarge", "attached", "clipboard_image", "listed", "pasted", "path_in_paste"]
 
-LARGEST = 5 * 1024 * 1024
+LARGEST = LARGEST_FILE
 _MOST_FILES = 20_000
 _LITTER = frozenset({"node_modules", "__pycache__", "venv", "target", "dist", "build"})
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
@@ -64,12 +64,8 @@ def attached(path: str, name: str) -> Attachment | None:
             content = file.read(LARGEST + 1)
     except OSError:
         return None
-    kind = mimetypes.guess_type(path)[0] or ""
-    if not path.lower().endswith(_IMAGES) and kind != "application/pdf":
-        if b"\0" in content[:8192]:
-            return None
-        kind = "text/plain; charset=utf-8"
-    return Attachment(content, name, os.path.basename(path), kind)
+    kind = kind_of(path, content)
+    return None if kind is None else Attachment(content, name, os.path.basename(path), kind)
 
 
 def pasted(text: str, number: int) -> Attachment:

@@ -18,6 +18,7 @@ from holdfast.domain.asks import PermissionNotification, QuestionNotification
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
+    AttachedEvent,
     ConfigChangedEvent,
     MessageDeltaEvent,
     MessageEvent,
@@ -39,7 +40,6 @@ from holdfast.tui.index import Index
 __all__ = ["Link", "LinkState"]
 
 LinkState = Literal["connecting", "live", "broken"]
-_LOOK_AROUND = 10.0
 
 
 class Link:
@@ -47,8 +47,9 @@ class Link:
 
     def __init__(self, where: Where, directory: str, *, on_change: Callable[[], None], yolo: bool = False) -> None:
         self._where = where
-        self._directory = directory
-        self._yolo = yolo
+        self._directory = where.directory or directory
+        self.yolo = yolo
+        """Whether prompts from here let tools act without asking, also where others are asked."""
         self._on_change = on_change
         self._tasks = TaskOwner()
         self._client: Client | None = None
@@ -97,7 +98,6 @@ class Link:
         self._load(await self.client.snapshot(self._workspace))
         self._is_ready.set()
         self._tasks.start(self._follow(), name="events")
-        self._tasks.start(self._look_around(), name="presence")
 
     async def close(self) -> None:
         self._tasks.cancel_all()
@@ -118,8 +118,12 @@ class Link:
         thin.close()
         if self._client is None:
             self._client = Client(address)
-        environment = tuple(f"{name}={value}" for name, value in os.environ.items())
-        body = await self._client.create_workspace(self._directory, yolo=self._yolo, env=environment)
+        # Another machine has an environment of its own.
+        is_here = self._where.again is None
+        environment = tuple(f"{name}={value}" for name, value in os.environ.items()) if is_here else ()
+        # Who comes back to a server that was started anew finds the workspace as it was: others are in it too.
+        yolo = self.yolo if self.view.workspace is None else self.view.workspace.yolo
+        body = await self._client.create_workspace(self._directory, yolo=yolo, env=environment)
         self._workspace = body.id
 
     # Following.
@@ -160,26 +164,25 @@ class Link:
                 continue
             missed += 1
             self._set_state("broken", str(getattr(events, "trouble", "") or ""))
-            if missed % 2 == 0 and self._where.can_be_started:
+            if missed % 2 == 0 and self._where.can_come_back:
                 try:
                     await self._enter()
                 except ClientError as error:
                     self._set_state("broken", str(error))
 
-    async def _look_around(self) -> None:
-        """Who else looks at the session is told by nobody: it is asked for now and then."""
-        while True:
-            await asyncio.sleep(_LOOK_AROUND)
-            await self.refresh_presence()
-
-    async def refresh_presence(self) -> None:
+    async def _read_presence(self) -> None:
+        """Who was there before is told by nobody; who comes and goes is."""
         if self.session is None or self.state != "live":
             return
         try:
             session = await self.client.get_session(self._workspace, self.session)
         except ClientError:
             return
-        others = max(0, session.attached_clients - 1)
+        if session.id == self.session:
+            self._count(session.attached_clients)
+
+    def _count(self, clients: int) -> None:
+        others = max(0, clients - 1)
         if others != self.others:
             self.others = others
             self._on_change()
@@ -211,6 +214,8 @@ class Link:
     def _take(self, item: Item) -> None:
         if isinstance(item.event, ConfigChangedEvent):
             self._start(self._read_workspace())
+        elif isinstance(item.event, AttachedEvent) and item.event.payload.payload.session_id == self.session:
+            self._count(item.event.payload.payload.clients)
         if not self.view.apply(item):
             return
         match item.event:
@@ -317,7 +322,7 @@ class Link:
             await self.client.set_current_session(self._workspace, self.session or SessionId(""))
         except ClientError:
             return
-        await self.refresh_presence()
+        await self._read_presence()
 
     async def prompt(
         self, text: str, *, delivery: Delivery | None = None, attachments: tuple[Attachment, ...] = ()
@@ -335,6 +340,7 @@ class Link:
             delivery=delivery,
             client_id=self.client.client_id,
             interactive=True,
+            yolo=self.yolo,
         )
         return await self.client.send_prompt(self._workspace, message)
 

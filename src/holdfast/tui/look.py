@@ -23,6 +23,7 @@ class Look(msgspec.Struct, frozen=True):
     found: str
     inline: str
     said: str = "bold"
+    has_colours: bool = True
 
 
 DARK = Look(
@@ -72,5 +73,6 @@ PLAIN = Look(
     marked="reverse",
     found="reverse",
     inline="bold",
+    has_colours=False,
 )
 """Where there are no colours: NO_COLOR."""

@@ -153,7 +153,9 @@ def _card(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rende
         more, less = counted(change)
         head.append(f"  +{more}", style=look.success)
         head.append(f" -{less}", style=look.error)
-        inside.append(Differences(change, look, most=None if is_unfolded else FOLDED_CHANGE))
+        # While a call is still being written, each frame would be understood anew.
+        name = headline_of(card) if card.state == "done" else ""
+        inside.append(Differences(change, look, most=None if is_unfolded else FOLDED_CHANGE, name=name))
     if lines := body_of(card):
         inside.append(_body(card, lines, look, is_unfolded=is_unfolded))
     if not inside:

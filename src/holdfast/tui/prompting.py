@@ -6,17 +6,18 @@ import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from textual import on, work
 from textual.app import SuspendNotSupported
 from textual.widgets import Static
 
 from holdfast.client.errors import ClientError
+from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
-from holdfast.domain.runs import Attachment
+from holdfast.domain.runs import Attachment, Delivery, Run
 from holdfast.protocol.bodies import RunPatch
-from holdfast.tui.commands import COMMANDS
 from holdfast.tui.completer import Completer
 from holdfast.tui.drawing import SECOND_ESCAPE
 from holdfast.tui.editor import Editor
@@ -24,18 +25,21 @@ from holdfast.tui.files import TooLarge, attached, clipboard_image, listed, past
 from holdfast.tui.mentions import best, mentioned
 from holdfast.tui.queue import Queue
 from holdfast.tui.screens.picker import Choice, Picker
-from holdfast.tui.stage import Stage
+from holdfast.tui.slashes import Slashes
 
 __all__ = ["Prompting"]
 
+_KEPT = 50
 _FRESH = 20.0
 """For how many seconds a list of files is good enough."""
 
 
-class Prompting(Stage):
+class Prompting(Slashes):
     """The editor, what goes along with a prompt, and the queue."""
 
     _attachments: tuple[Attachment, ...] = ()
+    _given: Mapping[RunId, tuple[Attachment, ...]] = MappingProxyType({})
+    """What went along with the newest prompts from here: it comes back with them."""
     _files: Sequence[str] = ()
     _listed_at = -_FRESH
     _pastes = 0
@@ -55,7 +59,9 @@ class Prompting(Stage):
         self._draw_attachments()
         try:
             named = await asyncio.to_thread(self._named, text)
-            await self.link.prompt(text, delivery="queue" if queues else None, attachments=(*given, *named))
+            delivery: Delivery | None = "queue" if queues else None
+            sent = await self.link.prompt(text, delivery=delivery, attachments=(*given, *named))
+            self._given = {**dict(list(self._given.items())[-_KEPT:]), sent.run_id: given}
         except (ClientError, TooLarge) as error:
             self._attachments = given
             self._draw_attachments()
@@ -108,7 +114,20 @@ class Prompting(Stage):
         mine = self.link.client.client_id
         waiting = [run for run in self.link.waiting() if run.client_id in ("", mine)]
         if await self.say(self.link.cancel()) and waiting:
-            self.editor.take("\n\n".join(run.prompt for run in waiting))
+            self._take_back(waiting)
+
+    def _take_back(self, runs: Sequence[Run]) -> None:
+        """Into the editor, with what went along as far as it is still here."""
+        self.editor.take("\n\n".join(run.prompt for run in runs))
+        back = [item for run in runs for item in self._given.get(run.run_id, ())]
+        if back:
+            self._attachments = (*self._attachments, *back)
+            self._draw_attachments()
+        named = {item.file_name for item in back}
+        named |= {os.path.basename(name) for run in runs for name in mentioned(run.prompt)}
+        gone = [item.file_name for run in runs for item in run.attachments if item.file_name not in named]
+        if gone:
+            self.notify(f"Attach again: {', '.join(gone)}", severity="warning", markup=False)
 
     # The queue.
 
@@ -129,7 +148,7 @@ class Prompting(Stage):
         match event.wish:
             case "edit":
                 if await self.say(client.cancel_run(workspace, run.run_id)):
-                    self.editor.take(run.prompt)
+                    self._take_back([run])
             case "remove":
                 await self.say(client.cancel_run(workspace, run.run_id))
                 if len(self.link.waiting()) <= 1:
@@ -192,8 +211,7 @@ class Prompting(Stage):
     def _completing(self, event: Editor.Completing) -> None:
         self.workers.cancel_group(self, "files")
         if event.kind == "command":
-            fitting = [(f"/{name}", title) for name, title in _SLASHES if event.letters.lower() in name]
-            self._offer(fitting[:10])
+            self._offer_commands(event.letters)
         elif event.kind == "file":
             self._offer_files(event.letters)
         else:
@@ -203,6 +221,12 @@ class Prompting(Stage):
     def _offer(self, names: Sequence[tuple[str, str]]) -> None:
         self.base.query_one(Completer).offer(names)
         self.editor.completes = bool(names)
+
+    @work(exclusive=True, group="files")
+    async def _offer_commands(self, letters: str) -> None:
+        self._offer(self.fitting_commands(letters))
+        await self.read_commands()
+        self._offer(self.fitting_commands(letters))
 
     @work(exclusive=True, group="files")
     async def _offer_files(self, letters: str) -> None:
@@ -217,7 +241,7 @@ class Prompting(Stage):
         self.editor.completes = False
         self.editor.complete(event.value)
         if event.value.startswith("/"):
-            await self.run_action(dict(_ACTIONS)[event.value[1:]])
+            await self.run_slash(event.value[1:])
 
     # Elsewhere.
 
@@ -258,10 +282,6 @@ class Prompting(Stage):
             return
         texts = [text_of(message).strip() for message in reversed(messages[:500])]
         self.editor.remember([text for text in texts if text] + self.editor.sent)
-
-
-_SLASHES = tuple((command.name, command.title) for command in COMMANDS)
-_ACTIONS = tuple((command.name, command.action) for command in COMMANDS)
 
 
 def _size(count: int) -> str:

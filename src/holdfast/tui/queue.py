@@ -56,10 +56,8 @@ class Queue(Static, can_focus=True):
         self.display = bool(runs)
         self._draw()
 
-    def on_focus(self) -> None:
-        self._draw()
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
         self._draw()
 
     def _place(self) -> int:
@@ -75,10 +73,8 @@ class Queue(Static, can_focus=True):
         if len(self._runs) > _MOST:
             lines.append(Text(f"  {len(self._runs)} prompts wait", style="dim"))
         if self.has_focus:
-            lines.append(
-                Text("  enter edit · x remove · s send now · q own turn · shift+↑↓ move · esc back", style="dim")
-            )
-        self.update(Text("\n").join(lines))
+            lines.append(Text("  enter edit · x remove · s send now · q own turn · shift+↑↓ move · esc", style="dim"))
+        self.update(Text("\n", no_wrap=True, overflow="ellipsis").join(lines))
 
     def _line(self, run: Run, *, is_marked: bool) -> Text:
         words = " ".join(run.prompt.split()) or "(attachments)"

@@ -5,10 +5,12 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from textual.app import App
+from textual.filter import Monochrome
 from textual.screen import Screen
 
 from holdfast.client.errors import ClientError
 from holdfast.client.locate import Where
+from holdfast.tui.colourless import Colourless
 from holdfast.tui.editor import Editor
 from holdfast.tui.link import Link
 from holdfast.tui.look import DARK, LIGHT, PLAIN, Look
@@ -24,6 +26,10 @@ class Stage(App[int]):
 
     def __init__(self, where: Where, directory: str, *, session: str = "", yolo: bool = False) -> None:
         super().__init__()
+        # Textual leaves greys, and does so for an empty NO_COLOR too.
+        self.no_color = bool(os.environ.get("NO_COLOR"))
+        others = [item for item in self._filters if not isinstance(item, Monochrome)]
+        self._filters = [*others, Colourless()] if self.no_color else others
         self.link = Link(where, directory, on_change=self.note_change, yolo=yolo)
         self.wanted = session
         self.escaped_at = 0.0
@@ -45,7 +51,7 @@ class Stage(App[int]):
 
     @property
     def look(self) -> Look:
-        if os.environ.get("NO_COLOR"):
+        if self.no_color:
             return PLAIN
         return DARK if self.current_theme.dark else LIGHT
 

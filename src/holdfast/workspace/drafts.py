@@ -61,7 +61,7 @@ class Draft:
         with self._working():
             try:
                 if self._old is not None:
-                    _dress(self._file, self._old, self._place.path)
+                    _dress(self._file, self._old, self._folder, os.path.basename(self._place.path))
                 os.fsync(self._file)
             except OSError as error:
                 raise _explained(error, self._place) from None
@@ -188,18 +188,28 @@ class Draft:
                 os.unlink(self._name, dir_fd=self._folder)
         for folder in reversed(self._made):
             with contextlib.suppress(OSError):
-                os.rmdir(folder)
+                _unmake(folder)
         for handle in (self._file, self._folder):
             if handle >= 0:
                 os.close(handle)
         self._name, self._made, self._file, self._folder = "", [], -1, -1
 
 
+def _unmake(folder: str) -> None:
+    """Remove an empty directory, and not another one to which a link leads by now."""
+    parent, name = os.path.split(folder)
+    handle = descend(parent)
+    try:
+        os.rmdir(name, dir_fd=handle)
+    finally:
+        os.close(handle)
+
+
 def _state(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _dress(file: int, old: os.stat_result, path: str) -> None:
+def _dress(file: int, old: os.stat_result, folder: int, name: str) -> None:
     """Mode, owner and labels of the file that is replaced, as far as we may."""
     now = os.fstat(file)
     mode = stat.S_IMODE(old.st_mode)
@@ -210,10 +220,11 @@ def _dress(file: int, old: os.stat_result, path: str) -> None:
             # Another owner must not inherit the right to become somebody.
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
     if sys.platform == "linux":
+        path = f"/proc/self/fd/{folder}/{name}"
         with contextlib.suppress(OSError):
-            for name in os.listxattr(path, follow_symlinks=False):
+            for label in os.listxattr(path, follow_symlinks=False):
                 with contextlib.suppress(OSError):
-                    os.setxattr(file, name, os.getxattr(path, name, follow_symlinks=False))
+                    os.setxattr(file, label, os.getxattr(path, label, follow_symlinks=False))
     os.fchmod(file, mode)
 
 

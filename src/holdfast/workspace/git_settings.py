@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterator
 
-__all__ = ["git_is_quiet"]
+__all__ = ["git_is_quiet", "is_bare", "is_plain_repository"]
 
 _LARGEST = 1 << 20
 _LARGEST_INDEX = 64 << 20
@@ -34,6 +34,28 @@ _RUNS = {
 """What names a program, makes git ask another machine, or makes its files mean something else than is read here."""
 _HOOK = "post-index-change"
 """The only one that runs when git looks."""
+_FRESH = {
+    "branch": frozenset(("remote", "merge", "rebase")),
+    "core": frozenset(
+        (
+            "bare",
+            "eol",
+            "filemode",
+            "ignorecase",
+            "logallrefupdates",
+            "precomposeunicode",
+            "repositoryformatversion",
+            "symlinks",
+        )
+    ),
+    "extensions": frozenset(("objectformat", "refstorage")),
+    "init": frozenset(("defaultbranch",)),
+    "lfs": frozenset(("repositoryformatversion",)),
+    "remote": frozenset(("url", "fetch", "tagopt")),
+    "submodule": frozenset(("active", "url")),
+    "user": frozenset(("name", "email")),
+}
+"""What git writes by itself into a new repository, and nobody obeys."""
 
 
 def git_is_quiet(folder: str) -> bool:
@@ -44,12 +66,37 @@ def git_is_quiet(folder: str) -> bool:
         return False
 
 
+def is_plain_repository(place: str) -> bool:
+    """Whether a `.git` is as git makes it: no hook in it, and only settings that make nothing run, now or later."""
+    try:
+        if os.path.islink(place) or not os.path.isdir(place):
+            return False
+        hooks = os.path.join(place, "hooks")
+        if os.path.islink(hooks) or any(not name.endswith(".sample") for name in _names(hooks)):
+            return False
+        if any(os.path.lexists(os.path.join(place, name)) for name in ("commondir", "config.worktree", "modules")):
+            return False
+        settings = list(_settings(os.path.join(place, "config")))
+    except (OSError, ValueError):
+        return False
+    return all(name in _FRESH.get(section, ()) and "::" not in value for section, name, value in settings)
+
+
+def is_bare(folder: str) -> bool:
+    """Whether git takes the directory itself for a repository."""
+    return all(os.path.lexists(os.path.join(folder, name)) for name in ("HEAD", "objects", "refs"))
+
+
+def _names(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.lexists(folder) else []
+
+
 def _is_quiet(folder: str) -> bool:
     while True:
         place = os.path.join(folder, ".git")
         if os.path.lexists(place):
             return _repository(_followed(place), folder)
-        if all(os.path.lexists(os.path.join(folder, name)) for name in ("HEAD", "objects", "refs")):
+        if is_bare(folder):
             # Git takes it for a repository without files, and its settings with it.
             return False
         above = os.path.dirname(folder)

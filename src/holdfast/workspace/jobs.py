@@ -50,7 +50,9 @@ class Job:
         self._info = msgspec.structs.replace(self._info, ended_at=ended_at)
 
     def output(self) -> JobOutput:
-        return JobOutput(self.info, self.running.stdout.shown(), self.running.stderr.shown())
+        said = self.running.stderr.shown()
+        stderr = "\n".join(filter(None, (said.rstrip("\n"), self.running.remark))) if self.running.remark else said
+        return JobOutput(self.info, self.running.stdout.shown(), stderr)
 
 
 class Jobs:

@@ -34,9 +34,11 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Confine(Protocol):
-    """A sandbox: makes of a launch one that may do less."""
+    """A sandbox: makes of a launch one that may do less, and looks what came of it when it is over."""
 
     def confine(self, launch: Launch) -> tuple[Launch, Bounds]: ...
+
+    def watch(self) -> Callable[[], str]: ...
 
 
 class _Live:
@@ -138,13 +140,19 @@ class _Channel:
 
 
 class Running:
-    """A command under way. `ended` comes when its tree is gone and all it said was read."""
+    """A command under way. `ended` comes when its tree is gone and all it said was read; then `remark` is what the
+    sandbox has to say about it.
+    """
 
-    def __init__(self, tree: Tree, stdout: int, stderr: int, spills: Spills, say: Say) -> None:
+    def __init__(
+        self, tree: Tree, streams: tuple[int, int], spills: Spills, say: Say, over: Callable[[], str] = str
+    ) -> None:
+        self.remark = ""
+        self._over = over
         self._live = _Live(say)
         self._tree = tree
-        self.stdout = _Channel(stdout, spills.new("out"), self._live)
-        self.stderr = _Channel(stderr, spills.new("err"), self._live)
+        self.stdout = _Channel(streams[0], spills.new("out"), self._live)
+        self.stderr = _Channel(streams[1], spills.new("err"), self._live)
         self.ended: asyncio.Future[TreeEnd] = asyncio.get_running_loop().create_future()
         tree.gone.add_done_callback(self._gone)
 
@@ -178,6 +186,7 @@ class Running:
         return self.ended.result()
 
     def _gone(self, gone: asyncio.Future[TreeEnd]) -> None:
+        self.remark = self._over()
         if gone.cancelled():
             return
         self.stdout.drain()
@@ -199,8 +208,10 @@ class Processes:
     def start(self, launch: Launch, *, say: Say = lambda _: None) -> Running:
         """Start a command; from now on it can be stopped. `say` hears what it says as it comes."""
         bounds = Bounds()
+        over: Callable[[], str] = str
         if self.sandbox is not None:
             launch, bounds = self.sandbox.confine(launch)
+            over = self.sandbox.watch()
         reads: list[int] = []
         writes = [os.open(os.devnull, os.O_RDONLY)]
         try:
@@ -213,11 +224,12 @@ class Processes:
         except BaseException:
             for descriptor in reads:
                 os.close(descriptor)
+            over()
             raise
         finally:
             for descriptor in writes:
                 os.close(descriptor)
-        return Running(tree, reads[0], reads[1], self._spills, say)
+        return Running(tree, (reads[0], reads[1]), self._spills, say, over)
 
     async def run(self, launch: Launch, *, say: Say = lambda _: None) -> tuple[Running, TreeEnd]:
         """Start a command and wait until it is over. Who is cancelled meanwhile leaves nothing behind."""

@@ -7,15 +7,17 @@ which takes the guard's namespaces. What cannot be kept is refused, never left o
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.sandbox import Mechanism, SandboxState
+from holdfast.domain.sandbox import PROTECTED, Mechanism, SandboxState
 from holdfast.workspace.guard import Bounds
 from holdfast.workspace.process import Launch
 from holdfast.workspace.sandbox_landlock import landlock_version
+from holdfast.workspace.ward import Ward, linked_directories, protected_in
 
 __all__ = [
     "Mechanism",
@@ -24,7 +26,6 @@ __all__ = [
     "SandboxPolicy",
     "SandboxState",
     "find_bubblewrap",
-    "protected_in",
 ]
 
 
@@ -48,7 +49,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True):
     scratch: str
     network: bool = True
     writable: tuple[str, ...] = ()
-    protected: tuple[str, ...] = ("holdfast.toml", ".holdfast.toml", "crush.json", ".crush.json")
+    protected: tuple[str, ...] = PROTECTED
     hidden: tuple[str, ...] = ()
 
 
@@ -71,6 +72,11 @@ class Sandbox:
             Path(policy.scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise SandboxImpossible(f"The directory {policy.scratch} cannot be made: {error.strerror}.") from None
+        self._ward = Ward(policy.workspace, policy.protected, f"{policy.scratch}-kept")
+
+    def watch(self) -> Callable[[], str]:
+        """A command begins; see `Ward`."""
+        return self._ward.begin()
 
     def describe(self) -> SandboxState:
         notes: list[str] = []
@@ -79,6 +85,7 @@ class Sandbox:
                 notes.append("Files of the server itself can be read.")
             if not self._policy.network and not self._has_namespaces:
                 notes.append("Only TCP is kept from the network.")
+        notes.append("Settings, hooks and servers that a command makes anew are taken away when it is over.")
         if self._has_own_tmp:
             notes.append("/tmp is private to the workspace.")
         else:
@@ -148,7 +155,7 @@ class Sandbox:
 
     def _writable(self) -> tuple[str, ...]:
         extra = (str(Path(self._policy.workspace, path)) for path in self._policy.writable)
-        return tuple(path for path in (*extra, *_git_directories(self._policy.workspace)) if os.path.exists(path))
+        return tuple(path for path in (*extra, *linked_directories(self._policy.workspace)) if os.path.exists(path))
 
     def _protected(self) -> tuple[str, ...]:
         return protected_in(self._policy.workspace, self._policy.protected)
@@ -165,31 +172,3 @@ class Sandbox:
     def _hidden(self) -> tuple[str, ...]:
         places = (os.path.realpath(path) for path in self._policy.hidden)
         return tuple(place for place in places if os.path.isdir(place) and place not in self._used())
-
-
-def _git_directories(workspace: str) -> tuple[str, ...]:
-    """Where a linked worktree keeps its repository: outside of the workspace, and still to be written."""
-    try:
-        kind, _, target = Path(workspace, ".git").read_text("utf-8").partition(":")
-        if kind != "gitdir":
-            return ()
-        own = Path(workspace, target.strip()).resolve()
-        named = own / "commondir"
-        common = (own / named.read_text("utf-8").strip()).resolve() if named.exists() else own
-    except (OSError, UnicodeDecodeError):
-        return ()
-    return (str(own), str(common)) if own != common else (str(own),)
-
-
-def protected_in(workspace: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """What nobody may change from inside: hooks and settings of git, which run commands, and the paths named."""
-    found: list[str] = []
-    for directory in (str(Path(workspace, ".git")), *_git_directories(workspace)):
-        if not os.path.isdir(directory):
-            continue
-        # A directory that is not there cannot be mounted, and could be made: git makes it empty too.
-        if os.path.exists(os.path.join(directory, "HEAD")):
-            os.makedirs(os.path.join(directory, "hooks"), exist_ok=True)
-        found += [os.path.join(directory, name) for name in ("hooks", "config", "config.worktree")]
-    found += [str(Path(workspace, path)) for path in more]
-    return tuple(dict.fromkeys(os.path.realpath(path) for path in found if os.path.exists(path)))

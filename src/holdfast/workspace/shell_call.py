@@ -10,7 +10,7 @@ from holdfast.workspace.environment import command_environment
 from holdfast.workspace.guard import CannotStart
 from holdfast.workspace.process import Launch, Processes
 
-__all__ = ["Shell", "no_secrets"]
+__all__ = ["Shell", "find_bash", "no_secrets"]
 
 Secrets = Callable[[], tuple[Collection[str], Collection[str]]]
 
@@ -37,7 +37,7 @@ class Shell:
         env = command_environment(os.environ, client, cwd=cwd, withheld=names, secrets=values)
         if columns > 0:
             env["COLUMNS"] = str(columns)
-        return Launch((_bash(client), "-c", "--", line), cwd, env, linger)
+        return Launch((find_bash(client), "-c", "--", line), cwd, env, linger)
 
     async def call(self, line: str, cwd: str, client: Mapping[str, str], *, columns: int = 0) -> ShellResult:
         """Run a line a user typed. It ends with its caller: who is cancelled leaves nothing behind."""
@@ -46,11 +46,12 @@ class Shell:
         running, end = await self.processes.run(self.launch(line, cwd, client, columns=columns))
         if end.error:
             raise CannotStart(end.error)
-        output = "".join(filter(None, (running.stdout.shown(), running.stderr.shown())))
+        output = "".join(filter(None, (running.stdout.shown(), running.stderr.shown(), running.remark)))
         return ShellResult(output, 137 if end.code is None else end.code)
 
 
-def _bash(client: Mapping[str, str]) -> str:
+def find_bash(client: Mapping[str, str]) -> str:
+    """The user's. Raises `CannotStart` if there is none."""
     named = client.get("SHELL") or os.environ.get("SHELL", "")
     if Path(named).name == "bash" and os.access(named, os.X_OK):
         return named

@@ -33,17 +33,22 @@ _LOCAL_ENDS = (".localhost", ".local", ".internal", ".lan", ".home", ".corp", ".
 
 
 class Target(msgspec.Struct, frozen=True):
-    """An address of the web, taken apart. `note` says what kind of private place it is, if it is one."""
+    """An address of the web, taken apart. `note` says what kind of private place it is, if it is one; `is_agreed`, that
+    an address led here to which somebody agreed.
+    """
 
     url: str
     scheme: str
     host: str
     port: int
     note: str = ""
+    is_agreed: bool = False
 
 
 Consent: TypeAlias = Callable[[Target], Awaitable[None]]
-"""Asked before a private address is contacted that nobody has agreed to yet. Raises to refuse."""
+"""Asked before a private address is contacted that nobody has agreed to yet, and wherever a redirect leads: rules may
+forbid it. Raises to refuse.
+"""
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -170,7 +175,9 @@ class Web:
             self._library, self._context = await asyncio.to_thread(_load, self._trusted)
         # Who agreed to one private place has not agreed to every other.
         agreed = {(target.host, target.port, target.note)}
-        for _ in range(_MOST_HOPS):
+        for hop in range(_MOST_HOPS):
+            if hop:
+                await consent(msgspec.structs.replace(target, is_agreed=True))
             proxy = _proxy(target, environment)
             addresses = [] if proxy else await self._addresses(target)
             note = target.note or next((note for note in map(address_note, addresses) if note), "")

@@ -42,7 +42,7 @@ class DifferenceScreen(ModalScreen[str | None]):
         with Vertical(classes="dialog whole"):
             yield Label(f"{self._title}   +{more} -{less}", classes="dialog-title", markup=False)
             with VerticalScroll(id="difference"):
-                yield Static()
+                yield Static(id="difference-text")
             undo = " · u undo the last change" if self._can_undo else ""
             yield Label(f"t one column or two · ↑↓ scroll{undo} · esc close", classes="dialog-hint")
 
@@ -51,7 +51,9 @@ class DifferenceScreen(ModalScreen[str | None]):
         self.query_one(VerticalScroll).focus()
 
     def _draw(self) -> None:
-        self.query_one(Static).update(Differences(self._lines, self._look, split=self._split))
+        self.query_one("#difference-text", Static).update(
+            Differences(self._lines, self._look, split=self._split, name=self._title)
+        )
 
     def action_turn(self) -> None:
         is_split = self.query_one(VerticalScroll).size.width >= SPLIT_FROM if self._split is None else self._split

@@ -36,6 +36,7 @@ KEYS = (
     ("ctrl+p", "all commands"),
     ("ctrl+s, ctrl+n", "sessions; a new one"),
     ("ctrl+l", "models and keys"),
+    ("f2", "how much the model thinks"),
     ("ctrl+y", "let tools act without asking, or not"),
     ("ctrl+g, f1", "this page"),
     ("ctrl+c", "leave; runs go on"),

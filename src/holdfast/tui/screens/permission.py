@@ -132,7 +132,7 @@ class PermissionScreen(ModalScreen[dict[str, Any] | None]):
             lines = parsed(params["diff"])
         name = shown_exactly(str(params.get("file_path", "")))
         name.stylize("bold")
-        return Group(name, Differences(lines, self._look, split=self._split))
+        return Group(name, Differences(lines, self._look, split=self._split, name=str(params.get("file_path", ""))))
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:

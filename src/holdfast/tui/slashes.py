@@ -1,0 +1,94 @@
+"""Commands after a slash: the app's own, and those that people and servers of tools bring along."""
+
+import shlex
+import time
+from collections.abc import Sequence
+
+from textual import work
+
+from holdfast.client.errors import ClientError
+from holdfast.domain.commands import CommandNote
+from holdfast.tui.commands import COMMANDS
+from holdfast.tui.editor import Editor
+from holdfast.tui.screens.form import Form
+from holdfast.tui.screens.picker import Choice, Picker
+from holdfast.tui.stage import Stage
+
+__all__ = ["Slashes", "typed"]
+
+_FRESH = 20.0
+"""For how many seconds a list of commands is good enough."""
+_MOST = 10
+_OWN = {command.name: command for command in COMMANDS}
+
+
+class Slashes(Stage):
+    """An own command acts at once. One that was brought along is a prompt: the server knows what it stands for."""
+
+    _brought: Sequence[CommandNote] = ()
+    _brought_at = -_FRESH
+
+    @work
+    async def action_commands(self) -> None:
+        await self.read_commands()
+        choices = [Choice(f"/{item.name}", item.title, f"/{item.name}  {item.key}".rstrip()) for item in COMMANDS]
+        choices += [Choice(f"/{item.name}", f"/{item.name}", _about(item)) for item in self._others()]
+        picked = await self.push_screen_wait(Picker("Commands", choices))
+        if picked is not None:
+            await self.run_slash(picked.value[1:])
+
+    async def read_commands(self) -> None:
+        """A server that cannot tell is no reason to offer none of our own."""
+        if time.monotonic() - self._brought_at <= _FRESH or not self.link.is_open:
+            return
+        self._brought_at = time.monotonic()
+        try:
+            self._brought = await self.link.client.list_commands(self.link.workspace)
+        except ClientError:
+            self._brought = ()
+
+    def fitting_commands(self, letters: str) -> list[tuple[str, str]]:
+        """Those whose name has the letters in it; what begins with them comes first."""
+        small = letters.lower()
+        own = [(item.name, item.title) for item in COMMANDS]
+        others = [(item.name, _about(item)) for item in self._others()]
+        fitting = [(name, about) for name, about in (*own, *others) if small in name.lower()]
+        fitting.sort(key=lambda item: not item[0].lower().startswith(small))
+        return [(f"/{name}", about) for name, about in fitting[:_MOST]]
+
+    def _others(self) -> list[CommandNote]:
+        return [item for item in self._brought if item.name not in _OWN]
+
+    async def run_slash(self, name: str) -> None:
+        if name in _OWN:
+            await self.run_action(_OWN[name].action)
+            return
+        note = next((item for item in self._brought if item.name == name), None)
+        if note is None or (note.hint and not note.arguments):
+            # What follows the name is written by hand.
+            self.editor.text = f"/{name} "
+            self.editor.move_cursor(self.editor.document.end)
+            self.editor.focus()
+        elif note.arguments:
+            self._fill_in(note)
+        else:
+            self.post_message(Editor.Sent(f"/{name}", queues=False))
+
+    @work
+    async def _fill_in(self, note: CommandNote) -> None:
+        values = await self.push_screen_wait(Form(note))
+        self.editor.focus()
+        if values is not None:
+            self.post_message(Editor.Sent(typed(note.name, values), queues=False))
+
+
+def _about(note: CommandNote) -> str:
+    """Whose it is, and its first sentence."""
+    first = note.description.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    return " · ".join(word for word in (first or note.hint, note.source) if word)
+
+
+def typed(name: str, values: dict[str, str]) -> str:
+    """A command with its arguments, as somebody would have typed it."""
+    given = [shlex.quote(f"{key}={value}") for key, value in values.items() if value]
+    return " ".join((f"/{name}", *given))
