@@ -5,7 +5,23 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from bench import accept, bus, crowd, files, hangup, memory, providers, recovery, start, tools, tui, turns, wire
+from bench import (
+    accept,
+    bus,
+    crowd,
+    extensions,
+    files,
+    hangup,
+    memory,
+    providers,
+    recovery,
+    start,
+    tools,
+    tui,
+    turns,
+    web,
+    wire,
+)
 from bench.figures import Figure, table
 
 __all__ = ["main"]
@@ -24,6 +40,8 @@ _ALL: dict[str, Callable[[], list[Figure]]] = {
     "files": files.measure,
     "tools": tools.measure,
     "tui": tui.measure,
+    "web": web.measure,
+    "extensions": extensions.measure,
 }
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,12 +65,13 @@ class Served:
 
 
 @contextmanager
-def served(*command: str) -> Iterator[Served]:
-    """Spawned, and not waited for. On a disk, where there is one."""
+def served(*command: str, prepare: Callable[[Path], None] = lambda _: None) -> Iterator[Served]:
+    """Spawned, and not waited for. On a disk, where there is one. `prepare` is called with its home before that."""
     with tempfile.TemporaryDirectory(prefix="hf-", dir=os.environ.get("TMPDIR", "/var/tmp")) as place:
         root = Path(place)
         (root / "project").mkdir()
         (root / "r").mkdir(mode=0o700)
+        prepare(root)
         began = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, *(command or _SERVE)], env=environment(root), stderr=subprocess.DEVNULL
@@ -97,14 +98,22 @@ class Speaker:
     def session(self) -> str:
         return self._made(f"/v1/workspaces/{self.workspace}/sessions", {"title": "bench"})
 
-    def post(self, session: str, text: str) -> str:
+    def post(self, session: str, text: str, *, interactive: bool = False) -> str:
         self._runs += 1
         run = f"b{self._runs}"
-        self._asked(f"/v1/workspaces/{self.workspace}/agent", {"session_id": session, "prompt": text, "run_id": run})
+        body = {"session_id": session, "prompt": text, "run_id": run, "interactive": interactive}
+        self._asked(f"/v1/workspaces/{self.workspace}/agent", body)
         return run
 
     def cancel(self, session: str) -> None:
         self._asked(f"/v1/workspaces/{self.workspace}/agent/sessions/{session}/cancel", {})
+
+    def look(self, what: str) -> dict[str, dict[str, object]]:
+        """Something of the workspace."""
+        status, answer = self._thin.request("GET", f"/v1/workspaces/{self.workspace}/{what}")
+        assert status == 200, answer
+        found: dict[str, dict[str, object]] = json.loads(answer)
+        return found
 
     def stream(self) -> socket.socket:
         """A stream that is open: its greeting has come."""
@@ -123,7 +132,7 @@ class Speaker:
     def _made(self, path: str, body: dict[str, str]) -> str:
         return str(json.loads(self._asked(path, body))["id"])
 
-    def _asked(self, path: str, body: dict[str, str]) -> bytes:
+    def _asked(self, path: str, body: Mapping[str, object]) -> bytes:
         status, answer = self._thin.request("POST", path, body=json.dumps(body).encode())
         assert 200 <= status < 300, answer
         return answer

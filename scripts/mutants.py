@@ -20,8 +20,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
-PATIENCE_SECONDS = 60
+HANGS_SECONDS = 8
+SLOWEST_SECONDS = 30
+"""What one test may take: with a mistake in it, for it may never end, and without."""
 SOME_TEST_FAILED = 1
+
+# All the others that are installed take two seconds of each start, and are of no use here.
+PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
 
 # Loaded by pytest before anything else: the package under test must be the copy's.
 GUARD = """
@@ -66,10 +71,11 @@ class Copy:
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             compiled.unlink()
 
-    def test(self, tests: Sequence[str]) -> tuple[int, str]:
-        options = ["-x", "-q", "-p", "guard", "--timeout=10", "-p", "no:cacheprovider"]
-        options += ["-p", "no:xdist", "-p", "no:hypothesispytest"]  # a second each, and no use here
+    def test(self, tests: Sequence[str], seconds: int = HANGS_SECONDS) -> tuple[int, str]:
+        options = ["-x", "-q", "-p", "guard", f"--timeout={seconds}", "-p", "no:cacheprovider", "--tb=short"]
+        options += [word for plugin in PLUGINS for word in ("-p", plugin)]
         environment = {**os.environ, "PYTHONPATH": f"{self.root / 'src'}:{self.root}", "COLUMNS": "300"}
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "pytest", *options, *tests],
@@ -77,11 +83,11 @@ class Copy:
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE_SECONDS,
+                timeout=10 * seconds,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return -1, f"did not end within {PATIENCE_SECONDS} s"
+            return -1, f"did not end within {10 * seconds} s"
         return done.returncode, done.stdout + done.stderr
 
 
@@ -140,7 +146,7 @@ def must_pass(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> bool:
     tests = sorted(test for test in named if not is_missing(test))
     shares = [tests[index :: len(copies)] or tests[:1] for index in range(len(copies))]
     with ThreadPoolExecutor(WORKERS) as workers:
-        results = list(workers.map(Copy.test, copies, shares))
+        results = list(workers.map(Copy.test, copies, shares, [SLOWEST_SECONDS] * len(copies)))
     for status, output in results:
         if status:
             say(f"BROKEN  without any mistake the tests end with {status}\n{output[-3000:]}")

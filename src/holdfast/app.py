@@ -17,6 +17,7 @@ from holdfast.server.auth import Guard, read_or_make_token
 from holdfast.server.handlers import HANDLERS
 from holdfast.server.hub import Graces, Hub
 from holdfast.server.listen import UnixListener, bind_tcp
+from holdfast.server.observatory import Observatory, own_options
 from holdfast.server.serve import run_server
 from holdfast.server.stream import stream
 from holdfast.workspace.guard_system import seal
@@ -54,8 +55,11 @@ async def serve(
             bound = UnixListener(options.socket)
             stack.callback(bound.close)
             listener = bound.socket
-        app = open_app(options.data_dir, Given(options.settings, models))
+        observatory = Observatory(own_options(options.data_dir))
+        stack.callback(observatory.close)
+        app = open_app(options.data_dir, Given(options.settings, models, listen=observatory.listen))
         hub = Hub(app, options.data_dir, graces=options.graces, leaves_when_idle=options.started_by_client)
+        hub.metrics, hub.troubles = observatory.metrics, observatory.troubles
         sockets = [listener]
         guard = None
         if options.tcp is not None:

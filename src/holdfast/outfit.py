@@ -28,7 +28,7 @@ from holdfast.domain.sessions import Todo
 from holdfast.domain.settings import PermissionSettings, Settings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.crews import Crew
-from holdfast.engine.ports import Ledger, Models, Tools
+from holdfast.engine.ports import Ledger, Models, Outlet, Tools
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.extensions.base import Ground
 from holdfast.extensions.extensions import Extensions
@@ -60,6 +60,7 @@ _log = logging.getLogger("holdfast.server")
 _SIGN_IN = 300.0
 """How many seconds the command may take that renews a machine's own credentials: somebody may have to click."""
 _LOOKING = frozenset({"glob", "grep", "ls", "view"})
+_KNOWING = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
 
 
 class _Judge:
@@ -85,7 +86,11 @@ class _Judge:
         return verdict
 
     def _made(self, settings: PermissionSettings) -> Rules:
-        return Rules(settings, self._path, real=os.path.realpath, expansions=expansions, git_is_quiet=git_is_quiet)
+        return _rules_of(settings, self._path)
+
+
+def _rules_of(settings: PermissionSettings, path: str) -> Rules:
+    return Rules(settings, path, real=os.path.realpath, expansions=expansions, git_is_quiet=git_is_quiet)
 
 
 class _ConfinedBash(Bash):
@@ -110,6 +115,8 @@ class Given(msgspec.Struct, frozen=True):
     settings: EngineSettings = EngineSettings()
     models: Models | None = None
     tools: Tools | None = None
+    listen: Callable[[str, Outlet], Outlet] | None = None
+    """Listens in on what the workspace of a directory says."""
 
 
 class House:
@@ -121,6 +128,7 @@ class House:
         self.settings = given.settings
         self.models = given.models
         self.tools = given.tools
+        self.listen = given.listen
         self.guard = Guard()
         self.discovery = Discovery()
         self.web = Web()
@@ -189,6 +197,7 @@ class Outfit:
             GuardedSpawn(self._house.guard),
             self.environment,
             self._say,
+            self._secrets,
         )
 
     def _say(self, event: LiveEvent) -> None:
@@ -246,22 +255,38 @@ class Outfit:
         models = self.choice or house.models
         assert models is not None
         web = WebFetch(house.web)
+        tools = AllTools(self.tools, self.extensions.tools)
         crews = {
-            "task": Crew(SomeTools(self.tools, _LOOKING)),
+            "task": Crew(SomeTools(tools, _LOOKING | _KNOWING)),
             "fetch": Crew(SomeTools(self.tools, _LOOKING, web), "small", "fetch.md"),
         }
         judge = _Judge(self.configuration.current, self.record.path)
         return Parts(
             house.ledger,
             models,
-            house.tools or AllTools(self.tools, self.extensions.tools),
+            house.tools or tools,
             self._engine_settings(),
-            lookout=lookout_for(self.record.path, self.configuration.current, os.environ),
+            tap=lambda outlet: outlet if house.listen is None else house.listen(self.record.path, outlet),
+            lookout=lookout_for(
+                self.record.path, self.configuration.current, os.environ, self.extensions.notes, self.extensions.look
+            ),
             crews=crews,
             judge=lambda _: judge,
             environment=self.environment,
             farewell=self.jobs.end_run,
+            settled=self.extensions.settled,
+            hooks=self.extensions.hooks,
+            allows=self._allows,
+            named_model=None if self.choice is None else self.choice.named,
+            find_crew=lambda kind: self.extensions.agents.crew(kind, tools),
         )
+
+    def _allows(self, rules: Sequence[str], permit: Permit) -> bool:
+        """Whether rules that hold for one run, such as those of a command, allow this."""
+        if not rules:
+            return False
+        readable, _ = understood(PermissionSettings(allow=tuple(rules)))
+        return _rules_of(readable, self.record.path).judge(permit).decision == "allow"
 
     def _engine_settings(self) -> EngineSettings:
         options = self.settings.options
@@ -269,11 +294,13 @@ class Outfit:
             self._house.settings,
             auto_summarize=self._house.settings.auto_summarize and not options.disable_auto_summarize,
             limits=Limits(options.max_steps, options.max_minutes, options.max_cost),
+            helpers=options.max_agents,
+            helper_depth=options.max_agent_depth,
         )
 
     def _tools(self) -> BuiltinTools:
         more = (
-            Agent(),
+            Agent(self.extensions.agents.offered),
             AgenticFetch(),
             _ConfinedBash(self),
             JobKill(self.jobs),
@@ -284,11 +311,14 @@ class Outfit:
             spawn=GuardedSpawn(self._house.guard),
             settings=lambda: self.settings.tools,
             disabled=lambda: self.settings.options.disabled_tools,
-            readable=lambda: (str(self.data_dir / "output"),),
+            readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable()),
+            skill_at=self.extensions.skills.at,
             known_todos=self._todos,
             facts=self._facts,
             log_file=lambda: self._house.data_dir / "logs" / "server.log",
             web=self._house.web,
+            on_view=self.extensions.lsp.on_view,
+            on_change=self.extensions.lsp.on_change,
             more=more,
         )
         return BuiltinTools(needs)
@@ -307,8 +337,11 @@ class Outfit:
             "config files": _existing(source.path for source in self.configuration.places.sources),
             "models": [f"large: {large.provider}/{large.model}", f"small: {small.provider}/{small.model}"],
             "providers": sorted(settings.providers),
+            "language servers": self.extensions.lsp.facts(),
             "permissions": [*settings.permissions.allowed_tools, *settings.permissions.allow],
             "disabled tools": settings.options.disabled_tools,
+            "skills": [skill.name for skill in self.extensions.skills.current.usable],
+            "agents": [name for name, _ in self.extensions.agents.offered()],
             "sandbox": [self.sandbox_state().mode],
         }
 

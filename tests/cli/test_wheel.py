@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from cli.house import PATIENCE, House, house
 
 ROOT = Path(__file__).resolve().parents[2]
+BUNDLE = ROOT / "src/holdfast/web"
 MUST_RUN = os.environ.get("CI") == "true"
 SECONDS = 300
 
@@ -73,6 +76,8 @@ def test_the_wheel_works_from_an_empty_environment(installed: Path, away: House)
 
     done = call("run", "words=3")
     assert (done.returncode, done.stdout, done.stderr) == (0, "word1 word2 word3\n", "")
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(call("web").stdout.strip()) as page:
+        assert b"/assets/" in page.read(), "the page is in the wheel"
     assert "Stopped" in call("server", "stop", "--force").stdout
     assert "Usage: holdfast" in call("--help").stdout
     with subprocess.Popen([str(installed), "serve"], stderr=subprocess.PIPE, env=away.environment) as server:
@@ -84,3 +89,15 @@ def test_the_wheel_works_from_an_empty_environment(installed: Path, away: House)
         server.send_signal(signal.SIGTERM)
         server.stderr.read()
         assert server.wait(PATIENCE) == 0
+
+
+@pytest.mark.timeout(SECONDS)
+def test_the_source_package_has_the_page_and_what_it_is_made_of(tmp_path: Path) -> None:
+    _done(_uv(), "build", "--sdist", "--quiet", "--out-dir", str(tmp_path), str(ROOT))
+    (archive,) = tmp_path.glob("holdfast-*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    built = {f"src/holdfast/web/{path.relative_to(BUNDLE)}" for path in BUNDLE.rglob("*") if path.is_file()}
+    assert built
+    assert built | {"web/package-lock.json", "web/vite.config.ts", "web/src/main.tsx", "scripts/web"} <= names
+    assert not any("node_modules" in name for name in names)

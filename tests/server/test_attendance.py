@@ -6,7 +6,9 @@ import os
 import pytest
 
 from holdfast.client.errors import ServerProblem
+from holdfast.client.items import Item
 from holdfast.core import Workspace
+from holdfast.domain.events import AttachedEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.providers.scripted import Say, ScriptedModel, Step
 from holdfast.server.hub import Graces
@@ -223,3 +225,35 @@ async def test_stop_is_ours_and_shutdown_is_nobody_s() -> None:
         await (await server.client()).control("stop")
         assert server.over is not None
         await asyncio.wait_for(asyncio.shield(server.over), 10)
+
+
+async def test_those_who_look_at_a_session_hear_who_else_does() -> None:
+    """By an event without a number; stock clients, who have no name for it, do not get it."""
+    async with place() as where, serving(where) as server:
+        one, workspace = await server.opened()
+        two, _ = await server.opened()
+        session = (await one.create_session(workspace, "s")).id
+        stock = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events")
+        heard: list[int] = []
+
+        def count_of(item: Item) -> bool:
+            if isinstance(item.event, AttachedEvent):
+                assert item.number is None
+                assert item.event.payload.payload.session_id == session
+                heard.append(item.event.payload.payload.clients)
+            return isinstance(item.event, AttachedEvent)
+
+        async with one.events(workspace, since=0) as events:
+            await events.__anext__()
+            await one.set_current_session(workspace, session)
+            await read_until(events, count_of)
+            async with two.events(workspace, since=0) as others:
+                await others.__anext__()
+                await two.set_current_session(workspace, session)
+                await read_until(events, count_of)
+            await read_until(events, count_of)
+            await one.create_session(workspace, "after all that")
+        await stock.until(lambda item: b"after all that" in item.data)
+        stock.close()
+        assert heard == [1, 2, 1]
+        assert b'"type":"attached"' not in stock.raw

@@ -58,7 +58,7 @@ _BODIES: dict[str, bytes] = {
 }
 
 _TAKES_ANY_OBJECT = {
-    "grant", "answer_question", "start_lsps", "mcp_refresh_tools", "mcp_refresh_prompts", "mcp_refresh_resources",
+    "grant", "answer_question", "start_lsps",
 }  # fmt: skip
 
 

@@ -60,6 +60,23 @@ async def test_what_was_done_is_counted() -> None:
     assert found.prompt_tokens == sum(item.prompt_tokens for item in sessions)
     assert found.cost == pytest.approx(sum(item.cost for item in sessions))
     assert 0 <= found.seconds < 60
+    assert [(item.model, item.messages) for item in found.models] == [("scripted", 3)]
+    assert sum(map(sum, found.week)) == 3
+
+
+async def test_days_and_hours_are_those_of_the_reader() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        await prompt(client, workspace, session, "one", "r")
+        await collect(client, workspace, ["r"])
+        here, ahead = await client.stats(workspace, 0), await client.all_stats(120)
+        assert [ahead.zone, ahead.workspaces] == [120, (where.project(),)]
+        hours = [[hour for day in found.week for hour, count in enumerate(day) if count] for found in (here, ahead)]
+        assert (hours[0][0] + 2) % 24 == hours[1][0]
+        for zone in ("x", "841", "--1", "99999", "%C2%B2"):
+            answer = await exchange(server.address, inside(f"/v1/stats?zone={zone}"))
+            assert answer.status == 400, zone
 
 
 EMPTY = [

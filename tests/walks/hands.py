@@ -112,12 +112,13 @@ async def hands(
     settings: EngineSettings = QUICK,
     env: tuple[str, ...] = (),
     model: ScriptedModel | None = None,
+    small: ScriptedModel | None = None,
 ) -> AsyncIterator[Hands]:
     """With `yolo` nothing is asked."""
     model = model or ScriptedModel(script)
     async with (
         place() as own,
-        serving(where or own, FixedModels(model, model), graces=graces, settings=settings) as server,
+        serving(where or own, FixedModels(model, small or model), graces=graces, settings=settings) as server,
     ):
         client = await server.client()
         body = await client.create_workspace(server.place.project(), yolo=yolo, env=env)

@@ -50,7 +50,9 @@ def sentences() -> Iterator[None]:
 
 def server_options(function: F) -> F:
     """Which server is meant."""
-    host = click.option("--host", metavar="URL", help="Another server: unix:///path or tcp://host:port.")
+    host = click.option(
+        "--host", metavar="URL", help="Another server: unix:///path, tcp://host:port or ssh://user@machine/directory."
+    )
     data = click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
     return data(host(function))
 

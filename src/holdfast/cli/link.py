@@ -19,12 +19,12 @@ from holdfast.client.errors import (
     Unreachable,
     message_of,
 )
-from holdfast.client.locate import Where, find_or_start, secure_directory
+from holdfast.client.locate import Where, find_or_start, locate, secure_directory
 from holdfast.client.thin import Thin, ThinStream
 from holdfast.client.wire import QueryItems, quote
 from holdfast.domain.errors import BadRequest
 
-__all__ = ["FROM_NOW", "Link", "new_id", "path_of", "text_in", "wait_quietly"]
+__all__ = ["FROM_NOW", "Link", "environment_of", "new_id", "path_of", "text_in", "wait_quietly"]
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Link:
         self.where = where
         self.client_id = new_id()
         self.workspace = ""
-        self.directory = directory
+        self.directory = (where.directory or directory) if directory else ""
         self.patience = _ANSWER
         """How long an answer may take, in seconds."""
         self.deadline: float | None = None
@@ -114,8 +114,8 @@ class Link:
 
     def _join(self) -> None:
         asked: dict[str, object] = {"id": "", "path": self.directory, "client_id": self.client_id}
-        if self.where.address.path:
-            asked["env"] = _environment(os.environ)
+        if self.where.address.path and self.where.again is None:
+            asked["env"] = environment_of(os.environ)
         joined = self.ask_plainly("POST", "/v1/workspaces", body=asked, can_repeat=True)
         self.workspace = text_in(joined, "id")
         self.is_yolo = joined.get("yolo") is True
@@ -187,6 +187,13 @@ class Link:
             thin.close()
 
 
+def entered(where: Mapping[str, Any]) -> Link:
+    """In the workspace that a command's options name."""
+    link = Link(locate(where["host"], where["data_dir"]), where["cwd"])
+    link.enter()
+    return link
+
+
 def text_in(answer: Mapping[str, object], name: str) -> str:
     """What every answer of this kind has."""
     value = answer.get(name)
@@ -210,7 +217,7 @@ def _encoded(body: object) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _environment(known: Mapping[str, str]) -> list[str]:
-    """What can be said as text."""
+def environment_of(known: Mapping[str, str]) -> list[str]:
+    """What of it can be said as text."""
     pairs = (f"{name}={value}" for name, value in known.items())
     return [pair for pair in pairs if pair.isascii() or pair == pair.encode("utf-8", "replace").decode()]

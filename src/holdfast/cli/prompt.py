@@ -32,9 +32,11 @@ async def _prompt(cwd: str, data_dir: str | None, *, as_json: bool) -> str:
 
     from holdfast.domain.ids import SessionId
     from holdfast.engine.instructions import system_prompt
+    from holdfast.extensions.skills.skills import look_for_skills
     from holdfast.manners import lookout_for
 
     configuration = configuration_for(cwd, data_dir)
-    lookout = lookout_for(configuration.places.directory, configuration.current, os.environ)
+    skills = look_for_skills(configuration, os.environ)
+    lookout = lookout_for(configuration.places.directory, configuration.current, os.environ, skills.notes)
     place = await lookout.look(SessionId(""))
     return json.dumps(msgspec.to_builtins(place), indent=2) if as_json else system_prompt(place)

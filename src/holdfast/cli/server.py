@@ -3,6 +3,7 @@
 import os
 import select
 import time
+from collections.abc import Mapping
 
 import click
 
@@ -23,10 +24,11 @@ class _Group(DefaultGroup):
 
 @click.group("server", cls=_Group)
 def command() -> None:
-    """See whether the server runs; stop it.
+    """See whether the server runs; start and stop it.
 
     \b
       holdfast server                 whether it runs
+      holdfast server start           in the background
       holdfast server stop            if it is not working
       holdfast server stop --force    in any case: what runs is interrupted, what waits goes on at the next start
     """
@@ -37,11 +39,23 @@ def command() -> None:
 @server_options
 def status(*, as_json: bool, **where: str | None) -> None:
     """Whether the server runs. Does not start one; exits with 4 if there is none."""
+    _tell(where, as_json=as_json, can_start=False)
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@server_options
+def start(*, as_json: bool, **where: str | None) -> None:
+    """Start the server in the background, if none runs. It leaves a minute after the last one who used it."""
+    _tell(where, as_json=as_json, can_start=True)
+
+
+def _tell(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) -> None:
     import msgspec
 
     with sentences():
         link = Link(locate(where["host"], where["data_dir"]))
-        link.connect(can_start=False)
+        link.connect(can_start=can_start)
         version = link.ask(VersionInfo, "GET", "/v1/version")
         workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
     paths = [item.path for item in workspaces]

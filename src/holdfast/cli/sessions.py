@@ -2,16 +2,15 @@
 
 import sys
 import time
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
 from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
-from holdfast.cli.link import Link
+from holdfast.cli.link import Link, entered
 from holdfast.cli.setting import latest_session
 from holdfast.cli.speak import complain
 from holdfast.cli.transcript import as_markdown, as_text
-from holdfast.client.locate import locate
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import NewSession
@@ -31,19 +30,13 @@ def command() -> None:
     """
 
 
-def _entered(where: dict[str, Any]) -> Link:
-    link = Link(locate(where["host"], where["data_dir"]), where["cwd"])
-    link.enter()
-    return link
-
-
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def list_sessions(*, as_json: bool, **where: str | None) -> None:
     """The sessions of this directory, latest first."""
     with sentences():
-        link = _entered(where)
+        link = entered(where)
         if as_json:
             click.echo(link.send("GET", link.path("sessions")).strip())
             return
@@ -63,7 +56,7 @@ def list_sessions(*, as_json: bool, **where: str | None) -> None:
 def show(*, session: str, as_json: bool, **where: str | None) -> None:
     """Read a session."""
     with sentences():
-        _show(_entered(where), session, as_json=as_json)
+        _show(entered(where), session, as_json=as_json)
 
 
 @command.command()
@@ -72,7 +65,7 @@ def show(*, session: str, as_json: bool, **where: str | None) -> None:
 def last(*, as_json: bool, **where: str | None) -> None:
     """Read the session used last."""
     with sentences():
-        link = _entered(where)
+        link = entered(where)
         latest = latest_session(link)
         if latest is None:
             raise Failure('There are no sessions here yet: begin one with holdfast run "…".')
@@ -98,7 +91,7 @@ def _show(link: Link, session: str, *, as_json: bool) -> None:
 def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None:
     """Give a session another title."""
     with sentences():
-        link = _entered(where)
+        link = entered(where)
         link.send("PUT", link.path("sessions", session), body=NewSession(" ".join(title)))
 
 
@@ -109,7 +102,7 @@ def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None
 def delete(*, session: str, yes: bool, **where: str | None) -> None:
     """Remove a session and all that belongs to it."""
     with sentences():
-        link = _entered(where)
+        link = entered(where)
         found = link.ask(Session, "GET", link.path("sessions", session))
         if not yes:
             if not sys.stdin.isatty():
@@ -128,7 +121,7 @@ def export(*, session: str, form: str, output: BinaryIO, **where: str | None) ->
     import msgspec
 
     with sentences():
-        link = _entered(where)
+        link = entered(where)
         found = link.ask(Session, "GET", link.path("sessions", session))
         messages = link.ask(tuple[Message, ...], "GET", link.path("sessions", session, "messages"))
     if form == "json":

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.fit import leaves
 from holdfast.config.problems import dotted
 from holdfast.config.secrets import redacted
+from holdfast.extensions.trusted import BroughtFile, brought_files, give_trust, take_trust_back, untrusted
 
 __all__ = ["command"]
 
@@ -26,7 +28,7 @@ _MOST_SHOWN = 200
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
 def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_dir: str | None) -> None:
-    """Let the settings of a project take effect: its commands, servers, hooks and addresses.
+    """Let what a project brings along take effect: its servers, hooks and addresses, what its commands and agents may.
 
     Until then its files may only choose models, name context files and make permissions tighter. Trust is given
     to what the files say now: when one of them changes, you are asked again.
@@ -48,15 +50,20 @@ def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_d
 
 def _revoke(configuration: Configuration) -> None:
     anchor = configuration.reading().project.anchor or configuration.places.directory
-    if configuration.trust.revoke(anchor):
+    if take_trust_back(configuration, _brought(configuration)):
         click.echo(f"{printable(anchor)} is no longer trusted.", err=True)
     else:
         click.echo(f"{printable(anchor)} was not trusted.", err=True)
 
 
+def _brought(configuration: Configuration) -> tuple[BroughtFile, ...]:
+    return brought_files(configuration.places, os.environ)
+
+
 def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None:
     reading = configuration.reading()
     project = reading.project
+    brought = _brought(configuration)
     broken = [
         problem
         for problem in reading.problems
@@ -64,12 +71,15 @@ def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None
     ]
     for problem in broken:
         click.echo(f"holdfast: {printable(str(problem))}", err=True)
-    if not project.files:
+    if not project.files and not brought:
         click.echo(f"There are no settings in {printable(configuration.places.directory)}: nothing to trust.", err=True)
         return
+    anchor = project.anchor or configuration.places.root
     _show(configuration)
-    if project.is_trusted or only_shows:
-        click.echo(f"{printable(project.anchor)} is {'' if project.is_trusted else 'not '}trusted.", err=True)
+    _show_brought(brought)
+    is_trusted = (project.is_trusted or not project.files) and not untrusted(brought, configuration.trust)
+    if is_trusted or only_shows:
+        click.echo(f"{printable(anchor)} is {'' if is_trusted else 'not '}trusted.", err=True)
         return
     if broken:
         raise Failure("Mend these files first: nobody can say what they mean.")
@@ -77,8 +87,8 @@ def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None
         if not sys.stdin.isatty():
             raise click.UsageError("Say --yes to trust a project without being asked.")
         click.confirm("Do you trust these files?", abort=True, err=True)
-    configuration.trust.trust(project.anchor, project.digest, at=time.time())
-    click.echo(f"{printable(project.anchor)} is trusted, until one of these files changes.", err=True)
+    give_trust(configuration, brought, at=time.time())
+    click.echo(f"{printable(anchor)} is trusted, until one of these files changes.", err=True)
 
 
 def _is_project(configuration: Configuration, file: str) -> bool:
@@ -98,10 +108,22 @@ def _show(configuration: Configuration) -> None:
             click.echo(f"  … and {len(rows) - _MOST_SHOWN} more: read the file before you trust it.")
 
 
+def _show_brought(files: Sequence[BroughtFile]) -> None:
+    """What hooks would run, what commands and agents would be allowed. Their texts are in the files."""
+    for file in files:
+        click.echo(printable(file.path))
+        for key, line, value in file.wants[:_MOST_SHOWN]:
+            _say(f"{key} = {value}" if value else key, line, needs_trust=True)
+
+
 def _line(path: tuple[str | int, ...], value: Any, line: int, *, needs_trust: bool) -> None:  # noqa: ANN401 - any JSON
     import msgspec
 
-    text = printable(f"{dotted(path)} = {msgspec.json.encode(value).decode()}")
+    _say(f"{dotted(path)} = {msgspec.json.encode(value).decode()}", line, needs_trust=needs_trust)
+
+
+def _say(text: str, line: int, *, needs_trust: bool) -> None:
+    text = printable(text)
     mark = "!" if needs_trust else " "
     where = f"  (line {line})" if line else ""
     shown = click.style(f"{mark} {text}", fg="yellow") if needs_trust and in_terminal() else f"{mark} {text}"

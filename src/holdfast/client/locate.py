@@ -10,8 +10,9 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import NamedTuple
 
 from holdfast.client.age import gives_way
@@ -42,6 +43,15 @@ class Where(NamedTuple):
     can_be_started: bool
     is_default: bool = True
     """Whether the data directory is the default one, which a server finds by itself."""
+    again: Callable[[], None] | None = None
+    """Opens the way to a server on another machine anew. The directories there are not ours."""
+    directory: str = ""
+    """Where the work is over there, if the host says so."""
+
+    @property
+    def can_come_back(self) -> bool:
+        """Whether something can be done here about a server that does not answer any more."""
+        return self.can_be_started or self.again is not None
 
 
 def locate(host: str | None = None, data_dir: str | None = None, environment: Mapping[str, str] | None = None) -> Where:
@@ -51,11 +61,22 @@ def locate(host: str | None = None, data_dir: str | None = None, environment: Ma
     default = os.path.realpath(default_data_directory(known, home))
     chosen = os.path.realpath(data_directory(data_dir, known, home))
     named = host or known.get("HOLDFAST_HOST")
+    if named and named.startswith("ssh:"):
+        return _forwarded(named, Where(Address(), chosen, can_be_started=False, is_default=chosen == default), known)
     if named:
         token = _token(chosen) if named.startswith("tcp:") else ""
         return Where(parse_host(named, token), chosen, can_be_started=False, is_default=chosen == default)
     path = socket_path(socket_name(chosen, default), socket_directories(known, os.getuid()))
     return Where(Address(path=path), chosen, can_be_started=True, is_default=chosen == default)
+
+
+def _forwarded(host: str, where: Where, environment: Mapping[str, str]) -> Where:
+    # Few commands need it, and all of them load this module.
+    forward = import_module("holdfast.client.forward")
+    target = forward.parse_target(host)
+    way = forward.Forward(target, environment)
+    way.open()
+    return where._replace(address=Address(path=way.path), again=way.open, directory=target.directory)
 
 
 def find_or_start(where: Where, *, command: Sequence[str] | None = None, patience: float = 10.0) -> Thin:
@@ -68,6 +89,9 @@ def find_or_start(where: Where, *, command: Sequence[str] | None = None, patienc
         # Before anything is said to whoever listens there.
         secure_directory(os.path.dirname(where.address.path))
     thin = _connected(where.address)
+    if thin is None and where.again is not None:
+        where.again()
+        thin = _connected(where.address)
     if thin is not None and not (where.can_be_started and gives_way(thin, patience)):
         return thin
     if not where.can_be_started:
@@ -152,7 +176,8 @@ def _start(where: Where, command: Sequence[str], deadline: float) -> Thin:
     """
     log = os.path.join(where.data_dir, "logs", "server.log")
     try:
-        os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
+        for directory in (where.data_dir, os.path.dirname(log)):
+            os.makedirs(directory, mode=0o700, exist_ok=True)
         begin = os.path.getsize(log) if os.path.exists(log) else 0
         process = _spawn(command, log)
     except OSError as error:

@@ -26,7 +26,7 @@ LONGEST_SOCKET_PATH = 104
 
 
 class BadHost(BadRequest):
-    """A host is unix:///path/of/the/socket or tcp://host:port."""
+    """A host is unix:///path/of/the/socket, tcp://host:port or ssh://user@machine/directory."""
 
 
 def default_data_directory(environment: Mapping[str, str], home: str) -> str:

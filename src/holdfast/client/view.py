@@ -15,9 +15,7 @@ from holdfast.domain.events import (
     AgentNotice,
     AskEvent,
     Change,
-    ConfigChangedEvent,
     Event,
-    FileEvent,
     GapEvent,
     HelloEvent,
     MessageDelta,
@@ -199,7 +197,7 @@ class View:
                 | QuestionNotificationEvent()
             ):
                 return self._take_ask(event)
-            case FileEvent() | ConfigChangedEvent() | Other():
+            case _:
                 return self._other(event)
         return True
 
@@ -289,7 +287,7 @@ class View:
         if run in self._ended:
             self._ended.remove(run)
 
-    def _other(self, other: FileEvent | ConfigChangedEvent | Other) -> bool:
+    def _other(self, other: object) -> bool:
         """What this view does not show, or has no type for: presence comes as a plain object."""
         if isinstance(other, Other) and other.type == "presence":
             self.presence = other.payload

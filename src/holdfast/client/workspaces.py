@@ -4,24 +4,30 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.calls import Calls
+from holdfast.client.brought import BroughtCalls
+from holdfast.client.lsp import LspCalls
+from holdfast.client.mcp import McpCalls
+from holdfast.client.pages import PageCalls
 from holdfast.domain.files import UndoAsk, UndoReport
 from holdfast.domain.health import Health
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
+from holdfast.domain.runs import Attachment
 from holdfast.domain.sandbox import SandboxState
+from holdfast.domain.stats import Stats
 from holdfast.protocol.bodies import (
     ConfigChange,
     ConfigModel,
     ConfigProblem,
     Control,
     CurrentSession,
+    FileNames,
     InitPrompt,
+    LogPage,
     ModelChoice,
     NeedsInit,
     ShellAsk,
     SnapshotBody,
-    Stats,
     TrustBody,
     VersionInfo,
     WorkspaceBody,
@@ -33,7 +39,7 @@ _Any = dict[str, Any]
 _List = tuple[dict[str, Any], ...]
 
 
-class WorkspaceCalls(Calls):
+class WorkspaceCalls(BroughtCalls, LspCalls, McpCalls, PageCalls):
     """One method for each route; `protocol/routes.py` says what each does."""
 
     async def health(self) -> None:
@@ -55,6 +61,10 @@ class WorkspaceCalls(Calls):
     async def docs(self) -> str:
         """The page of the routes, for people."""
         return (await self._exchange("docs", {})).decode()
+
+    async def metrics(self) -> str:
+        """What the server does, as Prometheus reads it."""
+        return (await self._exchange("metrics", {})).decode()
 
     async def openapi(self) -> dict[str, Any]:
         return await self._ask(_Any, "openapi")
@@ -95,8 +105,18 @@ class WorkspaceCalls(Calls):
         query = [("provider_id", provider_id)]
         return await self._ask(ModelChoice, "default_small_model", query=query, id=workspace)
 
-    async def stats(self, workspace: WorkspaceId) -> Stats:
-        return await self._ask(Stats, "stats", id=workspace)
+    async def read_log(
+        self, workspace: WorkspaceId, after: int = 0, *, limit: int = 500, session: str = "", run: str = ""
+    ) -> LogPage:
+        """Stored events with their times, oldest first: of all, of a session, of a run."""
+        query = [("after", after), ("limit", limit), ("session_id", session or None), ("run_id", run or None)]
+        return await self._ask(LogPage, "read_log", query=query, id=workspace)
+
+    async def stats(self, workspace: WorkspaceId, zone: int | None = None) -> Stats:
+        return await self._ask(Stats, "stats", query=[("zone", zone)], id=workspace)
+
+    async def all_stats(self, zone: int | None = None) -> Stats:
+        return await self._ask(Stats, "all_stats", query=[("zone", zone)])
 
     async def doctor(self, workspace: WorkspaceId, areas: str | None = None) -> Health:
         """A look at all that the workspace needs; models are asked, so this takes its time."""
@@ -138,62 +158,6 @@ class WorkspaceCalls(Calls):
     async def init_prompt(self, workspace: WorkspaceId) -> InitPrompt:
         return await self._ask(InitPrompt, "init_prompt", id=workspace)
 
-    # Extensions
-
-    async def list_skills(self, workspace: WorkspaceId) -> tuple[dict[str, Any], ...]:
-        return await self._ask(_List, "list_skills", id=workspace)
-
-    async def read_skill(self, workspace: WorkspaceId, body: dict[str, Any]) -> dict[str, Any]:
-        return await self._ask(_Any, "read_skill", body=body, id=workspace)
-
-    async def lsp_diagnostics(self, workspace: WorkspaceId, lsp: str) -> dict[str, Any]:
-        return await self._ask(_Any, "lsp_diagnostics", id=workspace, lsp=lsp)
-
-    async def list_lsps(self, workspace: WorkspaceId) -> dict[str, Any]:
-        return await self._ask(_Any, "list_lsps", id=workspace)
-
-    async def start_lsps(self, workspace: WorkspaceId, body: dict[str, Any]) -> None:
-        await self._send("start_lsps", body=body, id=workspace)
-
-    async def stop_lsps(self, workspace: WorkspaceId) -> None:
-        await self._send("stop_lsps", id=workspace)
-
-    async def mcp_states(self, workspace: WorkspaceId) -> dict[str, Any]:
-        return await self._ask(_Any, "mcp_states", id=workspace)
-
-    async def mcp_prompts(self, workspace: WorkspaceId) -> tuple[dict[str, Any], ...]:
-        return await self._ask(_List, "mcp_prompts", id=workspace)
-
-    async def mcp_pending_auth(self, workspace: WorkspaceId) -> tuple[dict[str, Any], ...]:
-        return await self._ask(_List, "mcp_pending_auth", id=workspace)
-
-    async def mcp_refresh_tools(self, workspace: WorkspaceId, body: dict[str, Any]) -> None:
-        await self._send("mcp_refresh_tools", body=body, id=workspace)
-
-    async def mcp_refresh_prompts(self, workspace: WorkspaceId, body: dict[str, Any]) -> None:
-        await self._send("mcp_refresh_prompts", body=body, id=workspace)
-
-    async def mcp_refresh_resources(self, workspace: WorkspaceId, body: dict[str, Any]) -> None:
-        await self._send("mcp_refresh_resources", body=body, id=workspace)
-
-    async def mcp_get_prompt(self, workspace: WorkspaceId, body: dict[str, Any]) -> dict[str, Any]:
-        return await self._ask(_Any, "mcp_get_prompt", body=body, id=workspace)
-
-    async def mcp_read_resource(self, workspace: WorkspaceId, body: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        return await self._ask(_List, "mcp_read_resource", body=body, id=workspace)
-
-    async def mcp_auth_url(self, workspace: WorkspaceId, name: str) -> dict[str, Any]:
-        return await self._ask(_Any, "mcp_auth_url", query=[("name", name)], id=workspace)
-
-    async def mcp_auth(self, workspace: WorkspaceId, body: dict[str, Any]) -> dict[str, Any]:
-        return await self._ask(_Any, "mcp_auth", body=body, id=workspace)
-
-    async def mcp_docker_enable(self, workspace: WorkspaceId) -> None:
-        await self._send("mcp_docker_enable", id=workspace)
-
-    async def mcp_docker_disable(self, workspace: WorkspaceId) -> None:
-        await self._send("mcp_docker_disable", id=workspace)
-
     # Beside the conversation
 
     async def run_shell(self, workspace: WorkspaceId, session: SessionId, command: str, width: int = 0) -> ShellResult:
@@ -214,6 +178,12 @@ class WorkspaceCalls(Calls):
 
     async def undo_changes(self, workspace: WorkspaceId, ask: UndoAsk) -> UndoReport:
         return await self._ask(UndoReport, "undo_changes", body=ask, id=workspace)
+
+    async def list_files(self, workspace: WorkspaceId) -> FileNames:
+        return await self._ask(FileNames, "list_files", id=workspace)
+
+    async def read_file(self, workspace: WorkspaceId, path: str) -> Attachment:
+        return await self._ask(Attachment, "read_file", query=[("path", path)], id=workspace)
 
     async def get_sandbox(self, workspace: WorkspaceId) -> SandboxState:
         return await self._ask(SandboxState, "get_sandbox", id=workspace)

@@ -12,14 +12,19 @@ import msgspec
 from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
+from holdfast.domain.languages import LspNotice
+from holdfast.domain.mcp import McpNotice
 from holdfast.domain.messages import Message, Part
 from holdfast.domain.runs import Outcome, Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.skills import SkillStates
 
 __all__ = [
     "AgentEvent",
     "AgentNotice",
     "AskEvent",
+    "Attached",
+    "AttachedEvent",
     "Change",
     "ChangeKind",
     "ConfigChanged",
@@ -32,6 +37,8 @@ __all__ = [
     "Hello",
     "HelloEvent",
     "LiveEvent",
+    "LspEvent",
+    "McpEvent",
     "MessageDelta",
     "MessageDeltaEvent",
     "MessageEvent",
@@ -45,6 +52,7 @@ __all__ = [
     "RunCompleteEvent",
     "RunEvent",
     "SessionEvent",
+    "SkillsEvent",
     "Spoken",
     "ToolOutput",
     "ToolOutputEvent",
@@ -166,6 +174,37 @@ class ConfigChangedEvent(msgspec.Struct, frozen=True, tag="config_changed"):
     payload: Change[ConfigChanged]
 
 
+class Attached(msgspec.Struct, frozen=True):
+    """How many clients look at a session now."""
+
+    session_id: SessionId
+    clients: int
+
+
+class AttachedEvent(msgspec.Struct, frozen=True, tag="attached"):
+    """Live. Somebody began to look at a session, or does not any more."""
+
+    payload: Change[Attached]
+
+
+class LspEvent(msgspec.Struct, frozen=True, tag="lsp_event"):
+    """Live. A language server has come to another state, or finds something else wrong."""
+
+    payload: Change[LspNotice]
+
+
+class McpEvent(msgspec.Struct, frozen=True, tag="mcp_event"):
+    """Live. A server of tools has come to another state, or offers something else."""
+
+    payload: Change[McpNotice]
+
+
+class SkillsEvent(msgspec.Struct, frozen=True, tag="skills_event"):
+    """Live. Skills have come, gone or changed."""
+
+    payload: Change[SkillStates]
+
+
 class MessageDelta(msgspec.Struct, frozen=True):
     """Text to append to a part. `offset` counts the code points that stand before it."""
 
@@ -247,7 +286,17 @@ AskEvent: TypeAlias = (
     PermissionRequestEvent | PermissionNotificationEvent | QuestionRequestEvent | QuestionNotificationEvent
 )
 DurableEvent: TypeAlias = MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent | AskEvent
-LiveEvent: TypeAlias = AgentEvent | ConfigChangedEvent | MessageDeltaEvent | MessagePartEvent | ToolOutputEvent
+LiveEvent: TypeAlias = (
+    AgentEvent
+    | AttachedEvent
+    | ConfigChangedEvent
+    | LspEvent
+    | McpEvent
+    | MessageDeltaEvent
+    | MessagePartEvent
+    | SkillsEvent
+    | ToolOutputEvent
+)
 Event: TypeAlias = DurableEvent | LiveEvent
 Spoken: TypeAlias = Event | HelloEvent | GapEvent
 

@@ -13,9 +13,8 @@ Severity = Literal["ok", "note", "warning", "error"]
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that is so. Neither text repeats a value that may be a key.
 
-    `area` is what it belongs to, in small letters and in the plural where there may be several (`models`, `sandbox`, `mcp
-    servers`, `skills`). `what_to_do` is a sentence for who reads it, empty where nothing has to be done. `line` counts
-    from 1; 0 is the file as a whole.
+    `area` is what it belongs to, in small letters, in the plural where there may be several. `what_to_do` is a sentence
+    for who reads it, empty where nothing has to be done. `line` counts from 1; 0 is the file as a whole.
     """
 
     area: str

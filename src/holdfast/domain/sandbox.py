@@ -4,10 +4,26 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Mechanism", "SandboxState"]
+__all__ = ["PROTECTED", "Mechanism", "SandboxState"]
 
 Mechanism = Literal["bubblewrap", "landlock"]
 """Who enforces it: a program that is installed beside, or the kernel by itself."""
+
+
+PROTECTED = (
+    "holdfast.toml",
+    ".holdfast.toml",
+    ".holdfast",
+    "crush.json",
+    ".crush.json",
+    ".crush",
+    ".mcp.json",
+    ".claude",
+    ".agents",
+    ".cursor",
+)
+"""In the directory of a workspace: settings, hooks, servers, skills, commands and agents, which are obeyed outside of
+the sandbox. What git obeys is protected besides."""
 
 
 class SandboxState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -157,6 +157,7 @@ class McpSettings(_Guarded, frozen=True, omit_defaults=True):
     disabled_tools: tuple[str, ...] = ()
     enabled_tools: tuple[str, ...] = ()
     timeout: Count = 10
+    call_timeout: Count = 300
     oauth: bool | None = None
     oauth_client_id: str = ""
     oauth_client_secret: str = ""
@@ -219,6 +220,12 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     max_steps: Count = 500
     max_minutes: Amount = 480.0
     max_cost: Amount = 0.0
+    metrics: bool = False
+    telemetry: str = ""
+    max_agents: Count = 16
+    """How many agents of one run may work at once."""
+    max_agent_depth: Count = 2
+    """How many agents may stand below each other."""
 
 
 class PermissionSettings(msgspec.Struct, frozen=True, omit_defaults=True):

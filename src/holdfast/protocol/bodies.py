@@ -1,6 +1,6 @@
 """The bodies of requests and answers that are not domain types themselves."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -22,22 +22,31 @@ __all__ = [
     "ConfigProblem",
     "Control",
     "CurrentSession",
+    "FileNames",
     "FileRead",
     "Grant",
     "Granted",
     "InitPrompt",
+    "LogPage",
+    "LoggedEvent",
     "ModelChoice",
     "ModelFacts",
     "NeedsInit",
     "NewSession",
+    "PageCode",
+    "PageGreeting",
+    "PageHello",
+    "PagePass",
+    "PageReturn",
     "Resolved",
     "RunPatch",
     "ShellAsk",
     "Skip",
     "SnapshotBody",
-    "Stats",
     "TrustBody",
     "VersionInfo",
+    "WebAsk",
+    "WebLink",
     "WithheldKey",
     "WorkspaceBody",
 ]
@@ -85,6 +94,13 @@ class NewSession(msgspec.Struct, frozen=True):
 
     title: str = "New session"
     id: SessionId = SessionId("")
+
+
+class FileNames(msgspec.Struct, frozen=True):
+    """Paths below the workspace's directory, the shortest first. `is_cut`: there are more."""
+
+    files: tuple[str, ...]
+    is_cut: bool = False
 
 
 class FileRead(msgspec.Struct, frozen=True):
@@ -251,23 +267,6 @@ class SnapshotBody(msgspec.Struct, frozen=True):
     jobs: tuple[dict[str, Any], ...] = ()
 
 
-class Stats(msgspec.Struct, frozen=True):
-    """What was done in a workspace. Sessions that agents open for themselves count in all but `sessions`.
-
-    `runs` counts by outcome; those that have not ended are `open`. `days` counts runs by the day they were accepted
-    on, in UTC. `seconds` is how long a completed run took from its start to its end, on average.
-    """
-
-    sessions: int
-    messages: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float
-    runs: dict[str, int]
-    days: dict[str, int]
-    seconds: float
-
-
 class ShellAsk(msgspec.Struct, frozen=True):
     """A command that a person typed. `term_width`: how wide its output is shown."""
 
@@ -291,3 +290,64 @@ class TrustBody(msgspec.Struct, frozen=True):
     files: tuple[str, ...] = ()
     digest: str = ""
     withheld: tuple[WithheldKey, ...] = ()
+
+
+class LoggedEvent(msgspec.Struct, frozen=True):
+    """A stored event with its number and the time at which it was stored, in Unix milliseconds."""
+
+    number: int
+    at: int
+    type: str
+    payload: Any
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """Events, oldest first. While there are `more`, ask again for those after `next`."""
+
+    events: tuple[LoggedEvent, ...]
+    next: int
+    more: bool
+
+
+class WebAsk(msgspec.Struct, frozen=True):
+    """A link for a page is wanted. `env` is the environment the page's workspace is opened in; port 0 is any."""
+
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    env: tuple[str, ...] = ()
+
+
+class WebLink(msgspec.Struct, frozen=True):
+    """Where the page is, and the code that lets one in. It belongs into the fragment, which no server sees."""
+
+    url: str
+    code: str
+    seconds: int
+
+
+class PageCode(msgspec.Struct, frozen=True):
+    code: str
+
+
+class PagePass(msgspec.Struct, frozen=True):
+    """`token` is for requests; `page` and `key` are for coming back to the server's successor."""
+
+    token: str
+    page: str
+    key: str
+
+
+class PageHello(msgspec.Struct, frozen=True):
+    page: str
+    nonce: Annotated[str, msgspec.Meta(min_length=16, max_length=128)]
+
+
+class PageGreeting(msgspec.Struct, frozen=True):
+    """The server's number, and its proof that it knows the page."""
+
+    nonce: str
+    proof: str
+
+
+class PageReturn(msgspec.Struct, frozen=True):
+    page: str
+    proof: str

@@ -65,8 +65,8 @@ def _responses(route: Route, by_type: dict[str, Any]) -> dict[str, Any]:
     done: dict[str, Any] = {"description": "Done."}
     if route.streams:
         done["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
-    elif route.is_page:
-        done["content"] = {"text/html": {"schema": {"type": "string"}}}
+    elif route.is_page or route.media:
+        done["content"] = {route.media or "text/html": {"schema": {"type": "string"}}}
     elif route.answer is not None:
         done["content"] = {_JSON: {"schema": by_type[repr(route.answer)]}}
     refused = {"description": "Refused.", "content": {_JSON: {"schema": by_type[repr(Problem)]}}}

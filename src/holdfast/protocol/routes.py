@@ -5,70 +5,35 @@
 
 from typing import Any
 
-import msgspec
-
 from holdfast.domain.asks import PermissionRequest, QuestionRequest
+from holdfast.domain.commands import AgentNote, CommandNote
 from holdfast.domain.files import FileVersion, UndoAsk, UndoReport
 from holdfast.domain.health import Health
 from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
 from holdfast.domain.messages import Message
-from holdfast.domain.runs import Run
+from holdfast.domain.runs import Attachment, Run
 from holdfast.domain.sandbox import SandboxState
 from holdfast.domain.sessions import Session
-from holdfast.protocol import bodies
+from holdfast.domain.stats import Stats
+from holdfast.protocol import bodies, brought
+from holdfast.protocol.lsp import LSP_ROUTES
+from holdfast.protocol.mcp import MCP_ROUTES
+from holdfast.protocol.route import PREFIX, Query, Route
+from holdfast.protocol.route import get as _get
+from holdfast.protocol.route import post as _post
 
-__all__ = ["ROUTES", "Query", "Route"]
-
-PREFIX = "/v1"
-
-
-class Query(msgspec.Struct, frozen=True):
-    name: str
-    is_required: bool = False
-    kind: str = "string"
-
-
-class Route(msgspec.Struct, frozen=True):
-    """`name` is the handler's and the client's method. `errors` are the statuses beside `status` it may answer."""
-
-    name: str
-    method: str
-    path: str
-    summary: str
-    request: Any = None
-    answer: Any = None
-    query: tuple[Query, ...] = ()
-    status: int = 200
-    errors: tuple[int, ...] = ()
-    request_is_optional: bool = False
-    streams: bool = False
-    is_page: bool = False
-    """Answers with a page for people, as text."""
-    ends_with_caller: bool = False
-    """What it does is stopped when the caller goes before it is done."""
-
-    @property
-    def full_path(self) -> str:
-        return PREFIX + self.path
-
+__all__ = ["PREFIX", "ROUTES", "Query", "Route"]
 
 _CLIENT = Query("client_id", is_required=True)
 _BY = Query("client_id")
 _SEEN = (Query("client_id"), Query("since", kind="integer"))
 _PAGE = (Query("session_id"), Query("state"), Query("limit", kind="integer"), Query("before", kind="integer"))
+_LOG = (Query("after", kind="integer"), Query("limit", kind="integer"))
 _ANY = dict[str, Any]
 _LIST = tuple[_ANY, ...]
 _W = "/workspaces/{id}"
 _S = _W + "/sessions/{sid}"
 _A = _W + "/agent/sessions/{sid}"
-
-
-def _get(name: str, path: str, summary: str, answer: Any = None, **more: Any) -> Route:  # noqa: ANN401
-    return Route(name, "GET", path, summary, answer=answer, **more)
-
-
-def _post(name: str, path: str, summary: str, request: Any = None, answer: Any = None, **more: Any) -> Route:  # noqa: ANN401
-    return Route(name, "POST", path, summary, request=request, answer=answer, **more)
 
 
 _SYSTEM = (
@@ -77,8 +42,53 @@ _SYSTEM = (
     _get("server_config", "/config", "The server's own configuration.", _ANY),
     _post("control", "/control", "Ask the server to stop.", bodies.Control, errors=(400, 409)),
     Route("retire_client", "DELETE", "/clients/{client_id}", "A client leaves for good.", errors=(400,)),
+    _get(
+        "metrics",
+        "/metrics",
+        "What the server does, for Prometheus; where the settings want it.",
+        str,
+        errors=(404,),
+        media="text/plain; version=0.0.4; charset=utf-8",
+        is_at_root=True,
+    ),
+    _get(
+        "all_stats",
+        "/stats",
+        "The same of all workspaces that were ever opened.",
+        Stats,
+        query=(Query("zone"),),
+        errors=(400,),
+    ),
     _get("openapi", "/openapi.json", "This document.", _ANY),
     _get("docs", "/docs/", "This document, to be read.", str, is_page=True),
+)
+
+_PAGE_PORT = (
+    _post(
+        "open_web", "/web", "A link for a page; over the socket only.", bodies.WebAsk, bodies.WebLink, errors=(400, 409)
+    ),
+    Route(
+        "close_web",
+        "DELETE",
+        "/web",
+        "Let no page in, and forget those that were; over the socket only.",
+        errors=(409,),
+    ),
+    _post(
+        "enter_page", "/web/exchange", "A code becomes a token, once.", bodies.PageCode, bodies.PagePass, errors=(409,)
+    ),
+    _post("page_pass", "/web/page", "A new token for a page that has one.", None, bodies.PagePass, errors=(409,)),
+    _post(
+        "greet_page",
+        "/web/hello",
+        "A page says who it is, the server proves that it knows it.",
+        bodies.PageHello,
+        bodies.PageGreeting,
+        errors=(409,),
+    ),
+    _post(
+        "return_page", "/web/return", "And the page proves it, too.", bodies.PageReturn, bodies.PagePass, errors=(409,)
+    ),
 )
 
 _WORKSPACES = (
@@ -110,6 +120,14 @@ _WORKSPACES = (
         query=(Query("session_id"),),
         errors=(404,),
     ),
+    _get(
+        "read_log",
+        _W + "/log",
+        "Stored events with their times, oldest first; of a session, or of a run from its acceptance to its end.",
+        bodies.LogPage,
+        query=(*_LOG, Query("session_id"), Query("run_id")),
+        errors=(400, 404),
+    ),
     _get("get_config", _W + "/config", "The configuration in force.", _ANY, errors=(400, 404)),
     _get("list_providers", _W + "/providers", "The providers that are known.", _LIST, errors=(400, 404)),
     _get(
@@ -120,7 +138,14 @@ _WORKSPACES = (
         query=(Query("areas"),),
         errors=(404,),
     ),
-    _get("stats", _W + "/stats", "What was done here: sessions, runs, tokens, cost.", bodies.Stats, errors=(404,)),
+    _get(
+        "stats",
+        _W + "/stats",
+        "What was done here: sessions, runs, models, tools, tokens, cost.",
+        Stats,
+        query=(Query("zone"),),
+        errors=(400, 404),
+    ),
 )
 
 _SESSIONS = (
@@ -274,33 +299,27 @@ _CONFIG = (
 )
 
 _EXTENSIONS = (
-    _get("list_skills", _W + "/skills", "Skills.", _LIST, errors=(404,)),
-    _post("read_skill", _W + "/skills/read", "The text of a skill.", _ANY, _ANY, errors=(400, 404)),
-    _get("list_lsps", _W + "/lsps", "Language servers.", _ANY, errors=(404,)),
-    _get("lsp_diagnostics", _W + "/lsps/{lsp}/diagnostics", "What a language server says.", _ANY, errors=(404,)),
-    _post("start_lsps", _W + "/lsps/start", "Start language servers for a file.", _ANY, errors=(400, 404)),
-    _post("stop_lsps", _W + "/lsps/stop", "Stop language servers.", errors=(404,)),
-    _get("mcp_states", _W + "/mcp/states", "MCP servers.", _ANY),
-    _get("mcp_prompts", _W + "/mcp/prompts", "Prompts of MCP servers.", _LIST, errors=(404,)),
-    _get("mcp_pending_auth", _W + "/mcp/pending-auth", "MCP servers that wait for a login.", _LIST, errors=(404,)),
-    _post("mcp_refresh_tools", _W + "/mcp/refresh-tools", "Look at tools again.", _ANY, errors=(400, 404)),
-    _post("mcp_refresh_prompts", _W + "/mcp/refresh-prompts", "Look at prompts again.", _ANY, errors=(400, 404)),
-    _post("mcp_refresh_resources", _W + "/mcp/refresh-resources", "Look at resources again.", _ANY, errors=(400, 404)),
-    _post("mcp_get_prompt", _W + "/mcp/get-prompt", "A prompt of an MCP server.", _ANY, _ANY, errors=(400, 404)),
+    _get("list_skills", _W + "/skills", "Skills.", tuple[brought.SkillInfo, ...], errors=(404,)),
     _post(
-        "mcp_read_resource", _W + "/mcp/read-resource", "A resource of an MCP server.", _ANY, _LIST, errors=(400, 404)
-    ),
-    _get(
-        "mcp_auth_url",
-        _W + "/mcp/auth-url",
-        "Where to log in to an MCP server.",
-        _ANY,
-        query=(Query("name", is_required=True),),
+        "read_skill",
+        _W + "/skills/read",
+        "The text of a skill.",
+        brought.SkillAsk,
+        brought.SkillText,
         errors=(400, 404),
     ),
-    _post("mcp_auth", _W + "/mcp/auth", "Log in to an MCP server.", _ANY, _ANY, errors=(400, 404)),
-    _post("mcp_docker_enable", _W + "/mcp/docker/enable", "Not built.", errors=(400, 404)),
-    _post("mcp_docker_disable", _W + "/mcp/docker/disable", "Nothing to switch off.", errors=(404,)),
+    _get("list_commands", _W + "/commands", "All that can be sent as /name.", tuple[CommandNote, ...], errors=(404,)),
+    _post(
+        "expand_command",
+        _W + "/commands/expand",
+        "What a command stands for.",
+        brought.CommandAsk,
+        brought.CommandText,
+        errors=(400, 404),
+    ),
+    _get("list_agents", _W + "/agents", "All that can be named with an @.", tuple[AgentNote, ...], errors=(404,)),
+    *LSP_ROUTES,
+    *MCP_ROUTES,
 )
 
 _WORK = (
@@ -331,6 +350,15 @@ _WORK = (
         UndoReport,
         errors=(400, 404, 409, 503),
     ),
+    _get("list_files", _W + "/files", "The files that a prompt can name.", bodies.FileNames, errors=(404,)),
+    _get(
+        "read_file",
+        _W + "/files/read",
+        "A file, to be sent along with a prompt.",
+        Attachment,
+        query=(Query("path", is_required=True),),
+        errors=(400, 404, 413),
+    ),
     _get("get_sandbox", _W + "/sandbox", "What commands may do.", SandboxState, errors=(400, 404)),
     _get("get_trust", _W + "/trust", "Whether the project's settings count.", bodies.TrustBody, errors=(404,)),
     _post(
@@ -345,6 +373,7 @@ _WORK = (
 
 ROUTES: tuple[Route, ...] = (
     *_SYSTEM,
+    *_PAGE_PORT,
     *_WORKSPACES,
     *_SESSIONS,
     *_AGENT,

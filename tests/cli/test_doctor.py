@@ -1,0 +1,55 @@
+"""`holdfast doctor`: what it prints, and what it leaves to the server."""
+
+import msgspec
+from click.testing import CliRunner
+
+from cli.house import House
+from holdfast.cli.group import holdfast
+from holdfast.domain.health import Health
+
+
+def test_what_is_wrong_is_told_with_what_to_do(home: House) -> None:
+    (home.work / "holdfast.toml").write_text('[options]\nmax_steps = "many"\n')
+    done = home.call("doctor")
+    assert done.returncode == 1
+    assert "settings" in done.stdout
+    assert "~/w/holdfast.toml:2: options.max_steps: expected a whole number" in done.stdout
+    assert "→ Mend the file" in done.stdout
+    assert "plays a script" in done.stdout
+    assert done.stdout.rstrip().splitlines()[-1].startswith("1 error")
+    (home.work / "holdfast.toml").unlink()
+    health = msgspec.json.decode(home.call("doctor", "--json").stdout, type=Health)
+    areas = {item.area for item in health.findings}
+    assert {"socket", "server", "models", "sandbox", "search tools", "data directory"} <= areas
+    assert not [item for item in health.findings if item.severity == "error"]
+    assert [item.area for item in health.findings if item.area == "data directory" and item.severity != "ok"] == []
+
+
+def test_one_area_alone(home: House) -> None:
+    done = home.call("doctor", "--area", "search tools", "--json")
+    assert done.returncode == 0
+    assert {item["area"] for item in msgspec.json.decode(done.stdout)["findings"]} == {"search tools"}
+
+
+def test_without_a_place_for_the_socket(alone: House) -> None:
+    """What keeps the server from starting is found without it."""
+    place = alone.home / "r" / "holdfast"
+    place.mkdir()
+    place.chmod(0o755)
+    done = alone.call("doctor")
+    assert done.returncode == 1
+    assert "chmod 700" in done.stdout
+    assert alone.server_process() is None
+
+
+def test_nobody_at_the_address(alone: House) -> None:
+    done = alone.call("doctor", "--host", f"unix://{alone.home}/nobody")
+    assert done.returncode == 1
+    assert "No Holdfast server answers" in done.stdout
+    assert "holdfast serve" in done.stdout
+
+
+def test_help_teaches_these_too() -> None:
+    for name in ("doctor", "stats", "acp"):
+        said = CliRunner().invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
+        assert f"\n    holdfast {name}" in said

@@ -1,0 +1,184 @@
+"""A server on another machine, through a real ssh server: its socket there is a socket here."""
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cli.house import PATIENCE, House, house
+from holdfast.client.forward import Target, parse_target
+from holdfast.client.locate import locate
+from holdfast.client.places import BadHost
+from holdfast.client.thin import Thin
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+class Machine:
+    """Another machine, as far as ssh can tell: a server of ours on loopback, with its own keys and environment."""
+
+    def __init__(self, here: House, there: House) -> None:
+        assert SSHD is not None
+        self.there = there
+        place = here.home / "ssh"
+        place.mkdir(mode=0o700)
+        for name in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name)], check=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        names = ("XDG_RUNTIME_DIR", "HOLDFAST_DATA_DIR")
+        given = [f'{name}="{there.environment[name]}"' for name in names]
+        given += [f'XDG_CONFIG_HOME="{there.home}/.config"', f'PATH="{Path(sys.executable).parent}:/usr/bin:/bin"']
+        given += [f'PYTHONPATH="{os.environ["PYTHONPATH"]}"'] if "PYTHONPATH" in os.environ else []
+        (place / "sshd_config").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {place}/host\nPidFile none\nUsePAM no\n"
+            f"AuthorizedKeysFile {place}/user.pub\nStrictModes no\nPasswordAuthentication no\n"
+            f"KbdInteractiveAuthentication no\nSetEnv {' '.join(given)}\n"
+        )
+        key = (place / "host.pub").read_text()
+        (place / "known").write_text(f"[127.0.0.1]:{self.port} {key}")
+        (place / "config").write_text(
+            f"UserKnownHostsFile {place}/known\nGlobalKnownHostsFile /dev/null\nIdentityFile {place}/user\n"
+            "IdentitiesOnly yes\nBatchMode yes\nLogLevel ERROR\n"
+        )
+        here.environment["HOLDFAST_SSH"] = f"ssh -F {place}/config"
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        self.process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(place / "sshd_config")], stderr=subprocess.PIPE, env=dict(os.environ)
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if b"listening" in line:
+                break
+
+    def host(self, directory: str = "") -> str:
+        return f"ssh://{getpass.getuser()}@127.0.0.1:{self.port}{directory}"
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[House]:
+    with house() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def machine(here: House) -> Iterator[Machine]:
+    if SSHD is None or shutil.which("ssh") is None:
+        pytest.skip("there is no sshd here: install openssh-server")
+    with house() as there:
+        made = Machine(here, there)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def test_a_prompt_is_answered_over_there(here: House, machine: Machine) -> None:
+    """The server is started there, works in a directory there, and leaves nothing behind here."""
+    host = machine.host(str(machine.there.work))
+    done = here.call("run", "--host", host, "words=3 tool=ls")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "word1 word2 word3\n", "")
+    assert machine.there.server_process() is not None
+    assert here.server_process() is None
+    runs = msgspec.json.decode(machine.there.say("runs", "list", "--json"))
+    assert [run["prompt"] for run in runs] == ["words=3 tool=ls"]
+    status = msgspec.json.decode(here.say("server", "status", "--json", "--host", host))
+    assert status["pid"] == machine.there.server_process()
+    assert [file.name for file in (here.home / "r" / "holdfast").iterdir() if file.name.startswith("ssh-")] == []
+
+
+def test_the_environment_of_this_machine_stays_here(here: House, machine: Machine) -> None:
+    here.environment["CANARY"] = "sings"
+    host = machine.host(str(machine.there.work))
+    said = here.say(
+        "run", "--yolo", "--host", host, 'tool=bash {"command": "echo [$CANARY]", "description": "x"} words=1'
+    )
+    assert said == "word1"
+    session = machine.there.say("sessions", "last", "--json")
+    assert "sings" not in session
+    assert "[]" in session
+
+
+def test_a_way_that_breaks_is_opened_again(machine: Machine, here: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in here.environment.items():
+        monkeypatch.setenv(name, value)
+    where = locate(machine.host(str(machine.there.work)))
+    assert where.again is not None
+    with Thin(where.address) as thin:
+        assert thin.request("GET", "/v1/health")[0] == 200
+    where.again()
+    with Thin(where.address) as thin:
+        assert thin.request("GET", "/v1/health")[0] == 200
+    where.again.__self__.close()  # type: ignore[attr-defined]
+    assert not os.path.exists(where.address.path)
+
+
+def test_what_can_go_wrong_is_a_sentence(here: House, machine: Machine) -> None:
+    before = here.environment["HOLDFAST_SSH"]
+    nobody = here.call("sessions", "--host", "ssh://nobody-here@127.0.0.1:1")
+    assert nobody.returncode == 4
+    assert "cannot be reached" in nobody.stderr
+    assert len(nobody.stderr.splitlines()) == 1
+    stranger = here.call("sessions", "--host", machine.host().replace("//", "//x", 1))
+    assert "cannot be reached" in stranger.stderr
+    here.environment["HOLDFAST_SSH"] = "no-such-ssh"
+    missing = here.call("sessions", "--host", machine.host())
+    assert "There is no no-such-ssh here" in missing.stderr
+    here.environment["HOLDFAST_SSH"] = before
+    gone = here.call("sessions", "--host", machine.host("/no/such/directory"))
+    assert gone.returncode == 4
+    assert "not a directory" in gone.stderr
+
+
+def test_no_holdfast_over_there(here: House, machine: Machine, tmp_path: Path) -> None:
+    """A stand-in for ssh: what it answers is what a machine without Holdfast does."""
+    before = here.environment["HOLDFAST_SSH"]
+    for code, said, wanted in (
+        (127, "sh: 1: holdfast: not found", "There is no holdfast on"),
+        (2, "Error: No such command 'start'.", "cannot be used: Error: No such command"),
+    ):
+        fake = tmp_path / f"ssh{code}"
+        fake.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit {code}\n')
+        fake.chmod(0o755)
+        here.environment["HOLDFAST_SSH"] = str(fake)
+        done = here.call("sessions", "--host", machine.host())
+        assert (done.returncode, wanted in done.stderr) == (4, True), done.stderr
+    chatty = tmp_path / "chatty"
+    chatty.write_text("#!/bin/sh\necho Welcome\n")
+    chatty.chmod(0o755)
+    here.environment["HOLDFAST_SSH"] = str(chatty)
+    assert "does its shell print something first?" in here.call("sessions", "--host", machine.host()).stderr
+    here.environment["HOLDFAST_SSH"] = before
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("ssh://me@box", Target("box", "me")),
+        ("ssh://box:2222/srv/a%20b", Target("box", "", 2222, "/srv/a b")),
+        ("ssh://box/", Target("box")),
+    ],
+)
+def test_hosts_are_read(text: str, target: Target) -> None:
+    assert parse_target(text) == target
+
+
+@pytest.mark.parametrize(
+    "text", ["ssh://", "ssh://-oProxyCommand=x", "ssh://-l@box", "ssh://box:x", "ssh://a:b@box", "ssh://box?x"]
+)
+def test_what_is_no_host_is_refused(text: str) -> None:
+    with pytest.raises(BadHost):
+        parse_target(text)

@@ -1,0 +1,114 @@
+"""`holdfast stats`: the same numbers as lines, as JSON and as a page."""
+
+import re
+from datetime import date
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from cli.house import House
+from holdfast.cli.stats_page import page
+from holdfast.domain.stats import ModelUse, Stats
+
+WEEK = tuple(tuple(day * hour for hour in range(24)) for day in range(7))
+SOME = Stats(
+    sessions=2,
+    messages=9,
+    prompt_tokens=1_500,
+    completion_tokens=200,
+    cost=1.25,
+    runs={"completed": 200, "failed": 1},
+    days={"2026-11-15": 3, "2026-11-16": 7},
+    seconds=75.0,
+    response_seconds=2.5,
+    models=(ModelUse("acme", "<b>", 8, 2.5),),
+    tools={"view": 5, "bash": 2},
+    week=WEEK,
+    costs={"2026-11-16": 1.25},
+    workspaces=("/home/me/<project>",),
+)
+
+
+@pytest.fixture(scope="module")
+def used(home: House) -> House:
+    home.say("run", "words=3 tool=ls")
+    home.call("run", "please fail")
+    return home
+
+
+def test_lines_for_people(used: House) -> None:
+    said = used.say("stats")
+    assert str(used.work) in said
+    assert re.search(r"sessions +2", said)
+    assert "1 completed" in said
+    assert "1 failed" in said
+    assert re.search(r"demo/tour +━+ \d", said)
+    assert re.search(r"ls +━+ 1", said)
+    assert re.search(r"^  (Mon|Tue|Wed|Thu|Fri|Sat|Sun) .*█", said, re.MULTILINE)
+    assert max(map(len, said.splitlines())) <= 100
+
+
+def test_json_for_programs(used: House) -> None:
+    here = msgspec.json.decode(used.say("stats", "--json"), type=Stats)
+    everywhere = msgspec.json.decode(used.say("stats", "--all", "--json"), type=Stats)
+    assert here.tools == {"ls": 1}
+    assert here.workspaces == (str(used.work),)
+    assert sum(map(sum, here.week)) == 2, "every prompt has its hour"
+    assert everywhere.sessions >= here.sessions
+    assert here.workspaces[0] in everywhere.workspaces
+
+
+def test_a_page_of_its_own(used: House) -> None:
+    file = used.home / "stats.html"
+    used.say("stats", "--html", str(file))
+    text = file.read_text()
+    assert "demo/tour" in text
+    done = used.call("stats", "--html", str(used.home / "no" / "where.html"))
+    assert done.returncode == 4
+    assert "cannot be written" in done.stderr
+
+
+class _Reader(HTMLParser):
+    """Notes what is open, what is said, and everything that could ask somebody for something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.names: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names |= {tag, *(name for name, _ in attrs)}
+        if tag not in ("meta", "line"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names |= {tag, *(name for name, _ in attrs)}
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_is_whole_and_asks_nobody() -> None:
+    text = page(SOME, date(2026, 11, 16))
+    reader = _Reader()
+    reader.feed(text)
+    assert not reader.open
+    assert not reader.names & {"script", "link", "img", "iframe", "src", "href", "onclick", "onload"}
+    assert "url(" not in text
+    assert "http" not in text
+    said = " ".join(reader.texts)
+    for words in ("/home/me/<project>", "acme/<b>: 8", "$1.25", "completed", "<1%", "16 November: 7", "Sun 23:00: 138"):
+        assert words in said, words
+    assert "prefers-color-scheme:dark" in text
+
+
+def test_a_page_without_numbers() -> None:
+    empty = Stats(0, 0, 0, 0, 0.0, {}, {}, 0.0, workspaces=("/x",), week=tuple((0,) * 24 for _ in range(7)))
+    reader = _Reader()
+    reader.feed(page(empty, date(2026, 11, 16)))
+    assert "There are no runs yet." in reader.texts

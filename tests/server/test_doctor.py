@@ -1,0 +1,96 @@
+"""A look at everything a workspace needs: each finding names its place and says what to do."""
+
+import asyncio
+import stat
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.domain.errors import HoldfastError
+from holdfast.domain.health import Finding
+from holdfast.domain.models import ModelInfo
+from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
+from holdfast.server import doctor
+from holdfast.server.hub import Desk
+from holdfast.testing.harness import FixedModels
+from server.helpers import place, serving
+
+REAL = ModelInfo("acme", "one")
+
+
+async def _found(server_models: FixedModels, areas: str, files: dict[str, str] | None = None) -> list[Finding]:
+    async with place() as where, serving(where, server_models) as server:
+        project = where.project()
+        for name, text in (files or {}).items():
+            (where.root / "project" / name).write_text(text)
+        assert project
+        client, workspace = await server.opened()
+        return list((await client.doctor(workspace, areas)).findings)
+
+
+def _models(*acts: Say | Fail) -> FixedModels:
+    model = ScriptedModel(lambda _: Step(tuple(acts)), info=REAL)
+    return FixedModels(model, model)
+
+
+async def test_a_model_that_answers_is_well() -> None:
+    (found,) = await _found(_models(Say("ready")), "models")
+    assert (found.severity, found.what) == ("ok", "large and small: acme/one answers.")
+
+
+async def test_a_model_that_refuses_is_named_with_the_reason() -> None:
+    (found,) = await _found(_models(Fail("The key is wrong.")), "models")
+    assert found.severity == "error"
+    assert "acme/one" in found.what
+    assert "The key is wrong." in found.what
+    assert "holdfast login" in found.what_to_do
+
+
+async def test_a_broken_setting_has_its_file_and_line() -> None:
+    text = '[options]\nmax_steps = "many"\n\n[mcp.x]\ncommand = "true"\n'
+    found = await _found(_models(Say("x")), "settings,trust", {"holdfast.toml": text})
+    places = [(item.area, item.severity, item.file.rpartition("/")[2], item.line) for item in found]
+    assert places == [("settings", "error", "holdfast.toml", 2), ("trust", "warning", "holdfast.toml", 4)]
+    assert "holdfast trust" in found[1].what_to_do
+
+
+async def test_the_data_directory_is_looked_at() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        where.data.chmod(0o755)
+        (found,) = (await client.doctor(workspace, "data directory")).findings
+        assert (found.severity, found.file) == ("warning", str(where.data))
+        assert found.what_to_do == f"chmod 700 {where.data}"
+        where.data.chmod(0o700)
+        (found,) = (await client.doctor(workspace, "data directory")).findings
+        assert found.severity == "ok"
+        assert stat.S_IMODE(where.data.stat().st_mode) == 0o700
+
+
+async def test_search_and_sandbox_are_looked_at() -> None:
+    found = {item.area: item for item in await _found(_models(Say("x")), "search tools,sandbox")}
+    assert set(found) == {"search tools", "sandbox"}
+    assert found["sandbox"].what.startswith("off")
+
+
+async def test_a_check_that_breaks_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks(_: Desk) -> Sequence[Finding]:
+        raise ValueError("a secret")
+
+    async def complains(_: Desk) -> Sequence[Finding]:
+        raise HoldfastError("It is so.")
+
+    async def hangs(_: Desk) -> Sequence[Finding]:
+        await asyncio.get_running_loop().create_future()
+        return ()
+
+    chosen = {"one": breaks, "two": complains, "three": hangs, "settings": doctor.CHECKS["settings"]}
+    async with place() as where, serving(where) as server:
+        await server.opened()
+        findings = (await doctor.look(server.hub.desks[0], chosen, limit=0.05)).findings
+    assert [(item.area, item.severity) for item in findings[:3]] == [
+        (name, "error") for name in ("one", "two", "three")
+    ]
+    assert "secret" not in findings[0].what
+    assert findings[1].what == "It is so."
+    assert findings[3].area == "settings"

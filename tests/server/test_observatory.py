@@ -1,0 +1,210 @@
+"""Counters and spans: made from events, told only where the owner of the server wants it, to real readers."""
+
+import gzip
+import http.server
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
+
+from cli.house import House, house
+from holdfast.client.thin import Thin
+from holdfast.domain.events import Change, RunComplete, RunCompleteEvent, RunEvent
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.runs import Outcome, Run
+from holdfast.server.counters import Family, Metrics, render
+
+
+@pytest.fixture
+def owner() -> Iterator[House]:
+    with house() as made:
+        yield made
+
+
+def _set(owner: House, text: str) -> None:
+    file = owner.home / ".config" / "holdfast" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+
+
+def _scraped(owner: House) -> tuple[int, str]:
+    with Thin(owner.where.address) as thin:
+        status, body = thin.request("GET", "/metrics")
+    return status, body.decode()
+
+
+# Prometheus
+
+
+def test_metrics_are_off_unless_their_owner_wants_them(owner: House) -> None:
+    """A project's own file has no word in it, trusted or not."""
+    (owner.work / "holdfast.toml").write_text("[options]\nmetrics = true\n")
+    owner.say("trust", "--yes")
+    owner.say("run", "words=1")
+    status, text = _scraped(owner)
+    assert status == 404
+    assert "options.metrics" in text
+
+
+def test_what_the_server_does_is_counted(owner: House) -> None:
+    _set(owner, "[options]\nmetrics = true\n")
+    owner.serve()
+    owner.say("run", "words=3 tool=ls")
+    owner.call("run", "please fail")
+    status, text = _scraped(owner)
+    assert status == 200
+    found = _read(text)
+    assert found["holdfast_runs_accepted_total"] == 2
+    assert found['holdfast_runs_ended_total{outcome="completed"}'] == 1
+    assert found['holdfast_runs_ended_total{outcome="failed"}'] == 1
+    assert found['holdfast_runs_ended_total{outcome="cancelled"}'] == 0
+    assert found['holdfast_tool_calls_total{tool="ls",result="ok"}'] == 1
+    assert found['holdfast_run_seconds_bucket{le="+Inf"}'] == found["holdfast_run_seconds_count"] == 2
+    assert found["holdfast_steps_total"] >= 3
+    assert found["holdfast_process_resident_memory_bytes"] > 1_000_000
+    assert found["holdfast_database_bytes"] > 0
+    assert found["holdfast_workspaces_open"] >= 1
+
+
+def _read(text: str) -> dict[str, float]:
+    """As strictly as the format wants it: help and type before the first value, every line in its form."""
+    values: dict[str, float] = {}
+    known = ""
+    for line in text.splitlines():
+        if match := re.fullmatch(r"# HELP (\w+) \S.*", line):
+            known = match[1]
+        elif line.startswith("#"):
+            assert re.fullmatch(rf"# TYPE {known} (counter|gauge|histogram)", line), line
+        else:
+            match = re.fullmatch(r'(\w+(?:\{(?:\w+="(?:[^"\\\n]|\\.)*",?)+\})?) (-?[\d.e+-]+)', line)
+            assert match is not None, line
+            assert match[1].startswith(known)
+            assert match[1] not in values
+            values[match[1]] = float(match[2])
+    assert text.endswith("\n")
+    return values
+
+
+def test_labels_are_escaped() -> None:
+    family = Family("x_total", "counter", "A test.").set(1, name='a"b\\c\nd')
+    assert render([family]).splitlines()[2] == 'holdfast_x_total{name="a\\"b\\\\c\\nd"} 1'
+
+
+def _run(step: int) -> RunEvent:
+    run = Run(RunId("r"), SessionId("s"), "active", "queue", 0, step=step)
+    return RunEvent(Change("updated" if step else "created", run))
+
+
+def _end(outcome: Outcome) -> RunCompleteEvent:
+    return RunCompleteEvent(Change("updated", RunComplete(SessionId("s"), MessageId("m"), RunId("r"), outcome)))
+
+
+def test_how_long_runs_took_is_put_into_its_bucket() -> None:
+    metrics = Metrics()
+    for event, now in ((_run(0), 0.0), (_run(1), 100.0), (_run(2), 103.0), (_end("completed"), 120.0)):
+        metrics.hear("/", event, now)
+    found = _read(render(metrics.families()))
+    assert found['holdfast_run_seconds_bucket{le="15"}'] == 0
+    assert found['holdfast_run_seconds_bucket{le="60"}'] == 1
+    assert found["holdfast_run_seconds_sum"] == 20
+
+
+# OpenTelemetry
+
+
+class Collector(http.server.ThreadingHTTPServer):
+    """A collector that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Taker)
+        self.spans: list[Sent] = []
+        self.resources: dict[str, str] = {}
+        self.paths: set[str] = set()
+
+
+class _Taker(http.server.BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            raw = gzip.decompress(raw)
+        request = ExportTraceServiceRequest.FromString(raw)
+        self.server.paths.add(self.path)
+        for group in request.resource_spans:
+            self.server.resources |= {item.key: item.value.string_value for item in group.resource.attributes}
+            for scope in group.scope_spans:
+                self.server.spans += scope.spans
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    with Collector() as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield made
+        finally:
+            made.shutdown()
+            thread.join()
+
+
+def test_runs_steps_and_tools_become_spans(owner: House) -> None:
+    """Below each other, with their outcomes, and without a word of what was said."""
+    with collector() as there:
+        _set(owner, f'[options]\ntelemetry = "http://127.0.0.1:{there.server_port}"\n')
+        server = owner.serve()
+        owner.say("run", "--run-id", "told", "words=3 tool=ls secretword")
+        owner.call("run", "--run-id", "broke", "please fail secretword")
+        owner.say("run", "--run-id", "helped", 'tool=agent {"prompt": "words=2"}')
+        owner.say("server", "stop")
+        server.wait(30)
+        spans = {span.span_id: span for span in there.spans}
+    assert there.paths == {"/v1/traces"}
+    assert there.resources["service.name"] == "holdfast"
+    runs = {_facts(span)["holdfast.run_id"]: span for span in spans.values() if span.name == "invoke_agent"}
+    told, broke = runs["told"], runs["broke"]
+    below = [span for span in spans.values() if span.parent_span_id == told.span_id]
+    assert [span.name for span in sorted(below, key=_begin)] == ["chat tour", "chat tour"]
+    (tool,) = [span for span in spans.values() if span.name == "execute_tool ls"]
+    assert tool.parent_span_id == min(below, key=_begin).span_id
+    assert tool.trace_id == told.trace_id
+    assert all(_begin(told) <= _begin(span) <= span.end_time_unix_nano <= told.end_time_unix_nano for span in below)
+    assert (_facts(told)["holdfast.outcome"], told.status.code) == ("completed", 0)
+    assert (_facts(broke)["holdfast.outcome"], broke.status.code) == ("failed", 2)
+    assert _facts(told)["holdfast.workspace"] == str(owner.work)
+    (sent,) = [span for span in spans.values() if span.name == "execute_tool agent"]
+    helpers = [span for span in runs.values() if span.parent_span_id == sent.span_id]
+    assert len(helpers) == 1, "what a helper does stands below the call that sent it"
+    assert not any("secretword" in str(span) for span in spans.values())
+
+
+def _begin(span: Sent) -> int:
+    return span.start_time_unix_nano
+
+
+def _facts(span: Sent) -> dict[str, str]:
+    return {item.key: item.value.string_value for item in span.attributes}
+
+
+def test_without_the_package_work_goes_on(owner: House) -> None:
+    _set(owner, '[options]\ntelemetry = "http://127.0.0.1:9"\n')
+    code = (
+        "import sys; sys.modules['opentelemetry.sdk'] = None; sys.argv = ['holdfast', 'serve']\n"
+        "from holdfast.cli.main import main\nmain()"
+    )
+    process = owner.start(code=code)
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, b"")
+    assert any(b"holdfast[otel]" in line for line in lines)
+    assert owner.say("run", "words=1") == "word1"
+    assert "holdfast[otel]" in owner.say("doctor", "--area", "telemetry")
