@@ -21,7 +21,7 @@ AGENT = f"{sys.executable} -m holdfast acp"
 WRITE = 'tool=write {"file_path": "made.txt", "content": "one\\ntwo\\n"}'
 
 
-@pytest.mark.skipif(not ACPX.exists() or shutil.which("node") is None, reason="npm ci in tests/extensions/node")
+@pytest.mark.skipif(not ACPX.exists() or shutil.which("node") is None, reason="scripts/test installs it")
 def test_acpx_asks_and_is_answered(home: House) -> None:
     command = [str(ACPX), "--agent", AGENT, "--approve-all", "--format", "json", "exec", f"think words=4 {WRITE}"]
     done = subprocess.run(

@@ -14,7 +14,7 @@ from holdfast.domain.languages import LspState
 VENV = Path(sys.executable).parent
 
 pytestmark = [
-    pytest.mark.skipif(not (NODE / "basedpyright").exists(), reason="npm ci in tests/extensions/node"),
+    pytest.mark.skipif(not (NODE / "basedpyright").exists(), reason="scripts/test installs it"),
     pytest.mark.timeout(120),
 ]
 
