@@ -21,7 +21,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "boolean": (bool,),
 }
-_PASSING = ("message updated assistant", "session updated")
+_PASSING = ("message updated assistant", "session updated", "skills_event updated")
 """Growth and news of the session: how often they come is a matter of time."""
 
 
