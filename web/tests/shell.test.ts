@@ -4,6 +4,7 @@ import { changedFiles, changingRuns } from "../src/panels/changed.ts";
 import { merged } from "../src/panels/joined.ts";
 import { sought } from "../src/panels/seek.ts";
 import { endsToTell } from "../src/shell/alerts.ts";
+import { backAgain } from "../src/shell/connection.tsx";
 import { ago, dayOf, elapsed, money, thousands } from "../src/shell/format.ts";
 import { grouped, nested } from "../src/shell/listing.ts";
 import { meterOf, windowOf } from "../src/shell/meter.ts";
@@ -194,4 +195,14 @@ describe("colours", () => {
       }
     });
   }
+});
+
+describe("the line that was found again", () => {
+  it.each([
+    [{ from: 74, missed: 10014, gap: false }, "Connected again after event 74: all that came since is here."],
+    [{ from: 74, missed: 0, gap: false }, "Connected again after event 74: nothing was missed."],
+    [{ from: 74, missed: 0, gap: true }, "Connected again after event 74: everything was read anew."],
+  ])("is told without counting numbers that were passed over", (resumed, words) => {
+    expect(backAgain(resumed)).toBe(words);
+  });
 });

@@ -4,7 +4,6 @@ import { effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { connection, cursor, retryNow } from "../store.ts";
-import { counted } from "./format.ts";
 import { Icon } from "./icons.tsx";
 
 const SHOWN_FOR = 6_000;
@@ -17,11 +16,16 @@ effect(() => {
   const { state, resumed } = connection.value;
   if (state !== "live" || !resumed || resumed.at === told) return;
   told = resumed.at;
-  const missed = resumed.gap ? "everything was read anew" : resumed.missed ? `${counted(resumed.missed, "event")} caught up` : "nothing was missed";
-  back.value = { text: `Connected again after event ${resumed.from}: ${missed}.` };
+  back.value = { text: backAgain(resumed) };
   clearTimeout(timer);
   timer = setTimeout(() => (back.value = null), SHOWN_FOR);
 });
+
+/** How the line was found again. Numbers are passed over when a server was killed: their difference counts no events. */
+export function backAgain({ from, missed, gap }: { readonly from: number; readonly missed: number; readonly gap: boolean }): string {
+  const since = gap ? "everything was read anew" : missed ? "all that came since is here" : "nothing was missed";
+  return `Connected again after event ${from}: ${since}.`;
+}
 
 const STATES = { live: "live", connecting: "resuming", broken: "lost", "signed-out": "lost", gone: "lost" } as const;
 const WORDS = { live: "live", resuming: "connecting …", lost: "reconnecting …" } as const;

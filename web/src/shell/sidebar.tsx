@@ -110,7 +110,8 @@ const isOpen = (session: Session, helpers: readonly Session[]): boolean =>
 
 function Item({ session, now }: { session: Session; now: number }): JSX.Element {
   const isChosen = session.id === sessionId.value;
-  const isBusy = busy.value.has(session.id) || session.is_busy;
+  // The runs tell it. What the session itself says was so when it was read last, and its run may have ended since.
+  const isBusy = busy.value.has(session.id);
   const told = attachedTo.value.get(session.id);
   const others = told === undefined ? session.attached_clients - Number(isChosen || session.id === before) : told - Number(isChosen);
   if (renaming.value === session.id) return <Rename session={session} />;
