@@ -7,7 +7,7 @@ for it again costs next to nothing.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -56,6 +56,8 @@ class Means(msgspec.Struct, frozen=True):
     key_of: Callable[[str], str | None] = lambda _: None
     stamp: Callable[[], object] = _nothing
     data_dir: Path | None = None
+    doubt: Callable[[], str] = lambda: ""
+    """Why nobody can tell which model the settings were to select. Empty if one can."""
     new_token: Callable[[str, str], Awaitable[str | None]] | None = None
     """Exchanges the token of a provider that was refused for a fresh one, and stores it. None if it has no token."""
     sign_in: Callable[[str], Awaitable[bool]] | None = None
@@ -71,7 +73,15 @@ def means_of(configuration: "Configuration", credentials: "Credentials", data_di
         credentials.get,
         lambda: (signature(credentials.path), configuration.learned),
         data_dir,
+        lambda: _doubt(configuration),
     )
+
+
+def _doubt(configuration: "Configuration") -> str:
+    found = (
+        problem for problem in configuration.doubts() if problem.key.partition(".")[0] in ("", "models", "providers")
+    )
+    return str(next(found, ""))
 
 
 def _fresh_environment(configuration: "Configuration") -> Mapping[str, str]:
@@ -123,14 +133,11 @@ class ChosenModels:
     async def small(self) -> Model:
         return await self._of("small")
 
-    async def named(self, name: str) -> Model | None:
-        """One that somebody named, as `provider/model` or by its name alone. None if it cannot be used."""
+    async def named(self, name: str) -> Model:
+        """One that somebody named, as `provider/model` or by its name alone. Raises `ProviderError`."""
         market = await self._market(self._means.settings(), self._means.stamp())
-        try:
-            pick = await market.pick(Selection(name))
-        except ProviderError:
-            return None
-        return None if pick is None else await self._model(pick)
+        pick = await market.pick(Selection(name))
+        return self._tour if pick is None else await self._model(pick)
 
     async def renewed(self, model: Model) -> Model | None:
         """The same model with new credentials, after its own were refused. None if there are no others.
@@ -148,10 +155,13 @@ class ChosenModels:
             flight.add_done_callback(lambda _: self._renewals.pop(mark, None))
         return await asyncio.shield(flight)
 
-    async def providers_view(self, *, asks: bool = False) -> tuple[ProviderView, ...]:
-        """All providers with their models, and what each of them lacks. `asks` waits for what servers say."""
-        market = await self._market(self._means.settings(), self._means.stamp())
-        return await market.view(asks=asks)
+    async def providers_view(self) -> tuple[ProviderView, ...]:
+        """All providers with their models, and what each of them lacks. Servers are asked what they have."""
+        return await (await self._market(self._means.settings(), self._means.stamp())).view()
+
+    async def usable_view(self) -> tuple[ProviderView, ...]:
+        """The providers that can be used now, with the models that are known without asking."""
+        return await (await self._market(self._means.settings(), self._means.stamp())).usable_view()
 
     async def default_small(self, provider: str) -> Selection:
         """The small model that goes with a provider; the large one's own where nobody knows one."""
@@ -175,6 +185,18 @@ class ChosenModels:
         except ProviderError as error:
             if error.trouble != "connection":
                 raise
+
+    async def can_answer(self, providers: Collection[str]) -> bool:
+        """Whether conversations with these providers can go on though no client is there, whose keys they may have been
+        held with. The tour, which answers where there is no other model, is no stand-in for one.
+        """
+        try:
+            model = await self.large()
+        except ProviderError:
+            return False
+        chosen = self._means.settings().models.large
+        is_stand_in = model is self._tour and not (chosen.model or chosen.provider)
+        return not is_stand_in or all(provider == model.info.provider for provider in providers)
 
     async def close(self) -> None:
         self._tasks.cancel_all()
@@ -200,6 +222,11 @@ class ChosenModels:
         return is_same and held.stamp == stamp and held.found == self._discovery.version and self._clock() < held.until
 
     async def _choose(self, size: Size, settings: Settings, stamp: object) -> Model:
+        large = settings.models.large
+        is_open = not (large.model or large.provider)
+        if is_open and (doubt := self._means.doubt()):
+            # Whom they meant is not known, and not everybody may see their work.
+            raise ProviderError(f"{doubt} No model is chosen until that is mended.", trouble="refused")
         # As of now: what is found while this goes on may concern it, then it is looked at again.
         found = self._discovery.version
         market = await self._market(settings, stamp)
@@ -208,8 +235,7 @@ class ChosenModels:
             model: Model = self._tour if size == "large" else self._titles
         else:
             model = await self._model(pick)
-        large = settings.models.large
-        is_stopgap = not (large.model or large.provider) and (pick is None or pick.offer.origin == "local")
+        is_stopgap = is_open and (pick is None or pick.offer.origin == "local")
         until = self._clock() + _LOOK_AGAIN if is_stopgap else float("inf")
         self._held[size] = _Held(model, settings, stamp, found, until)
         return model

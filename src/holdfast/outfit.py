@@ -7,8 +7,9 @@ decides anything: it hands the parts to each other.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,7 +34,6 @@ from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.extensions.base import Ground
 from holdfast.extensions.extensions import Extensions
 from holdfast.manners import lookout_for
-from holdfast.permissions.rules import Rules, understood
 from holdfast.providers.client import close_connections, post_form
 from holdfast.providers.discovery import Discovery
 from holdfast.tools.agent import Agent
@@ -53,6 +53,9 @@ from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, SandboxState, fin
 from holdfast.workspace.shell_call import Shell
 from holdfast.workspace.web import Web
 
+if TYPE_CHECKING:
+    from holdfast.permissions.rules import Rules
+
 __all__ = ["Given", "House", "Outfit", "open_app"]
 
 _log = logging.getLogger("holdfast.server")
@@ -69,28 +72,27 @@ class _Judge:
     def __init__(self, settings: Callable[[], Settings], path: str) -> None:
         self._settings = settings
         self._path = path
-        self._known: PermissionSettings | None = None
+        self._known: tuple[PermissionSettings, Rules] | None = None
         self._complaint = ""
-        self._rules = self._made(PermissionSettings())
 
     def __call__(self, permit: Permit) -> Verdict:
         wanted = self._settings().permissions
-        if wanted is not self._known:
-            readable, self._complaint = understood(wanted)
-            self._rules = self._made(readable)
-            self._known = wanted
-        verdict = self._rules.judge(permit)
+        if self._known is None or wanted is not self._known[0]:
+            rules, self._complaint = _rules_of(wanted, self._path)
+            self._known = wanted, rules
+        verdict = self._known[1].judge(permit)
         if self._complaint and verdict.decision != "deny":
             # Nobody knows what it was meant to forbid.
             return Verdict("ask", self._complaint)
         return verdict
 
-    def _made(self, settings: PermissionSettings) -> Rules:
-        return _rules_of(settings, self._path)
 
+def _rules_of(settings: PermissionSettings, path: str) -> "tuple[Rules, str]":
+    """The rules that can be understood, and a complaint about the others."""
+    from holdfast.permissions.rules import Rules, understood  # noqa: PLC0415 - for the first tool that needs leave
 
-def _rules_of(settings: PermissionSettings, path: str) -> Rules:
-    return Rules(settings, path, real=os.path.realpath, expansions=expansions, git_is_quiet=git_is_quiet)
+    readable, complaint = understood(settings)
+    return Rules(readable, path, real=os.path.realpath, expansions=expansions, git_is_quiet=git_is_quiet), complaint
 
 
 class _ConfinedBash(Bash):
@@ -117,6 +119,8 @@ class Given(msgspec.Struct, frozen=True):
     tools: Tools | None = None
     listen: Callable[[str, Outlet], Outlet] | None = None
     """Listens in on what the workspace of a directory says."""
+    socket: Path | None = None
+    """Where the server listens: no command in a sandbox may reach it."""
 
 
 class House:
@@ -129,6 +133,7 @@ class House:
         self.models = given.models
         self.tools = given.tools
         self.listen = given.listen
+        self.socket = given.socket
         self.guard = Guard()
         self.discovery = Discovery()
         self.web = Web()
@@ -162,6 +167,7 @@ class Outfit:
         places = places_for(record.path, os.environ, data_dir=str(house.data_dir), workspace_id=record.id)
         self.configuration = Configuration(places, environment or os.environ)
         self.store = ConfigStore(house.data_dir / "config.json", self.data_dir / "config.json")
+        self.keys_file = places.credentials_file
         self.credentials = Credentials(places.credentials_file, os.environ)
         self.refresher = Refresher(self.credentials)
         self.on_settings: Callable[[], None] = lambda: None
@@ -285,8 +291,8 @@ class Outfit:
         """Whether rules that hold for one run, such as those of a command, allow this."""
         if not rules:
             return False
-        readable, _ = understood(PermissionSettings(allow=tuple(rules)))
-        return _rules_of(readable, self.record.path).judge(permit).decision == "allow"
+        these, _ = _rules_of(PermissionSettings(allow=tuple(rules)), self.record.path)
+        return these.judge(permit).decision == "allow"
 
     def _engine_settings(self) -> EngineSettings:
         options = self.settings.options
@@ -358,7 +364,7 @@ class Outfit:
                 self.record.path,
                 str(self.data_dir / "scratch"),
                 options.sandbox_network,
-                hidden=(str(self._house.data_dir),),
+                hidden=tuple(map(str, filter(None, (self._house.data_dir, self._house.socket, self.keys_file)))),
             )
             self._sandbox = Sandbox(
                 policy, has_namespaces=self._house.guard.has_namespaces, bubblewrap=find_bubblewrap()
@@ -374,6 +380,9 @@ class Outfit:
         rules = self.store.scope(1).get("permissions", {}).get("allow", [])
         if rule not in rules:
             self.store.set(1, "permissions.allow", [*rules, rule])
+
+    async def can_answer(self, providers: Collection[str]) -> bool:
+        return self.choice is None or await self.choice.can_answer(providers)
 
     async def close(self) -> None:
         await self.jobs.close()

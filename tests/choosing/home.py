@@ -34,6 +34,7 @@ class Home:
         self.commands: list[str] = []
         self.tokens: list[str] = []
         self.signs_in = True
+        self.doubt = ""
         self.now = 0.0
         self.discovery = Discovery(lambda: self.now)
         means = Means(
@@ -42,6 +43,7 @@ class Home:
             lambda: self.environment,
             self.keys.get,
             lambda: self.stamp,
+            doubt=lambda: self.doubt,
             new_token=self._new_token,
             sign_in=self._sign_in,
         )

@@ -18,6 +18,20 @@ async def test_without_anything_the_tour_answers(place: Home) -> None:
     assert await place.models.renewed(large) is None
 
 
+async def test_nobody_is_chosen_in_place_of_one_that_cannot_be_read(place: Home) -> None:
+    """The file may have named a server of one's own: work is not shown to somebody else because of a typing error."""
+    place.environment["GROQ_API_KEY"] = "k"
+    place.doubt = "/c.toml:1: expected TOML."
+    error = await refusal(place)
+    assert str(error) == "/c.toml:1: expected TOML. No model is chosen until that is mended."
+    assert error.trouble == "refused"
+    place.set(models={"large": {"provider": "groq"}})
+    assert await place.large() == GROQ_LARGE, "another file knows"
+    place.set()
+    place.doubt = ""
+    assert await place.large() == GROQ_LARGE
+
+
 async def test_a_key_in_the_environment_is_enough(place: Home, server: JsonServer) -> None:
     place.environment["GROQ_API_KEY"] = "k"
     assert await place.large() == GROQ_LARGE

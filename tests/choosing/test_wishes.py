@@ -109,7 +109,7 @@ async def test_the_view_tells_facts_and_no_secrets(place: Home, server: JsonServ
     place.keys["deepseek"] = "canary-2"
     there = local(server, api_key="canary-3", extra_headers={"x-key": "canary-4"})
     place.set(providers={**there, "far": {"base_url": "http://me:canary-5@127.0.0.1:9/v1", "discover_models": False}})
-    views = {view.id: view for view in await place.models.providers_view(asks=True)}
+    views = {view.id: view for view in await place.models.providers_view()}
     assert views["groq"].is_usable
     assert views["deepseek"].is_usable
     assert "ANTHROPIC_API_KEY" in views["anthropic"].lack
@@ -121,11 +121,18 @@ async def test_the_view_tells_facts_and_no_secrets(place: Home, server: JsonServ
     assert "canary" not in str(views)
 
 
-async def test_the_view_waits_for_nobody_unless_told_to(place: Home, server: JsonServer) -> None:
+async def test_the_view_of_what_can_be_used_waits_for_nobody(place: Home, server: JsonServer) -> None:
     server.held.clear()
     place.set(providers=local(server))
-    views = {view.id: view for view in await place.models.providers_view()}
+    views = {view.id: view for view in await place.models.usable_view()}
     assert views["local"].models == ()
+
+
+async def test_the_view_of_what_can_be_used_names_nobody_else(place: Home) -> None:
+    place.environment["GROQ_API_KEY"] = "k"
+    views = await place.models.usable_view()
+    assert [view.id for view in views] == ["groq", "demo"]
+    assert all(view.models for view in views)
 
 
 async def test_the_small_model_of_a_provider(place: Home) -> None:

@@ -25,7 +25,7 @@ def test_names_and_places_are_unique() -> None:
 
 
 def test_every_route_has_its_handler() -> None:
-    assert set(HANDLERS) == {route.name for route in ROUTES if not route.streams}
+    assert all(callable(HANDLERS[route.name]) for route in ROUTES if not route.streams)
 
 
 def test_the_document_speaks_of_every_route() -> None:

@@ -1,5 +1,6 @@
 """How a server starts: its socket first, so that clients find it and are told that it is there, then all the rest."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -68,6 +69,8 @@ def boot(start: Start) -> int:
 def _serve(start: Start, where: Where, tcp: tuple[str, int] | None, listener: UnixListener) -> None:
     porch = Porch(listener.socket)
     porch.open()
+    # What is loaded stays: looking through it for garbage, again and again while it grows, finds none.
+    gc.disable()
     try:
         load_msgspec()
         import logging
@@ -76,11 +79,15 @@ def _serve(start: Start, where: Where, tcp: tuple[str, int] | None, listener: Un
         import uvloop
 
         from holdfast.app import ServerOptions, serve
+        from holdfast.server.logfile import TurningLog
     except BaseException:
         porch.close()
         raise
+    gc.freeze()
+    gc.enable()
     # Of what others log only warnings are kept: providers' libraries tell whole addresses and headers, keys included.
-    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+    log = TurningLog(where.log) if start.started_by_client else logging.StreamHandler(sys.stderr)
+    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", handlers=[log])
     logging.getLogger("holdfast").setLevel(logging.DEBUG if start.verbose else logging.INFO)
     options = ServerOptions(
         Path(where.data_dir), Path(where.address.path), tcp, started_by_client=start.started_by_client

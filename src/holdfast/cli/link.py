@@ -59,6 +59,8 @@ class Link:
         """When no answer is waited for any more."""
         self.is_yolo = False
         """Whether somebody has switched off asking in the workspace that was joined."""
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What can be done while a server starts."""
         self._thin: Thin | None = None
         self._starts = 1 if where.can_be_started else 0
         self._has_looked = False
@@ -76,7 +78,7 @@ class Link:
             if not can_start or self._starts <= 0:
                 raise
         self._starts -= 1
-        self._thin = find_or_start(self.where)
+        self._thin = find_or_start(self.where, meanwhile=self.meanwhile)
 
     def _is_outdated(self, thin: Thin) -> bool:
         """Whether a server that is older than we are has left for us. Asked once."""

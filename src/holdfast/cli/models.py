@@ -80,7 +80,7 @@ async def _asked(models: "ChosenModels") -> tuple[dict[str, tuple[str, str]], li
     chosen: dict[str, tuple[str, str]] = {}
     problem = ""
     try:
-        views = list(await models.providers_view(asks=True))
+        views = list(await models.providers_view())
         for size, choose in (("large", models.large), ("small", models.small)):
             try:
                 info = (await choose()).info
@@ -174,10 +174,10 @@ def _advise(views: list["ProviderView"], term: str, found: list["ProviderView"],
         close = close_matches(term, [*names, *(view.id for view in views)])
         hint = f" Did you mean {', '.join(map(printable, close))}?" if close else ""
         click.echo(f"Nothing is called {printable(term)}.{hint}", err=True)
-    elif not any(_is_shown(view) and view.origin != "scripted" for view in views):
-        click.echo(_NO_KEY, err=True)
     if problem:
         click.echo(f"holdfast: {printable(problem)}", err=True)
+    elif not term and not any(_is_shown(view) and view.origin != "scripted" for view in views):
+        click.echo(_NO_KEY, err=True)
 
 
 # As JSON

@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli.asked import Asked, read_quickly
@@ -101,6 +102,7 @@ def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
     signals.install()
     link = Link(locate(asked.host, asked.data_dir), asked.cwd)
     link.deadline = deadline
+    link.meanwhile = _load
     try:
         link.enter(signals.wait)
         session = _session(link, asked, text)
@@ -187,6 +189,13 @@ def _detach(link: Link, signals: Signals, asked: Asked, message: Message) -> int
     return 0
 
 
+def _load() -> None:
+    """What follows a run needs."""
+    load_msgspec()
+    import_module("holdfast.cli.ask")
+    import_module("holdfast.cli.conduct")
+
+
 def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "ThinStream") -> int:
     """Wait for the end of the run."""
     load_msgspec()
@@ -198,6 +207,7 @@ def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "Th
     from holdfast.domain.ids import RunId, SessionId
 
     speaker = Speaker(_mode(asked), is_quiet=asked.is_quiet, is_verbose=asked.is_verbose)
+    speaker.remedy = f"It is kept: holdfast runs wait {sent.run} prints it."
     watch = Watch(RunId(sent.run), SessionId(sent.session), speaker)
     conduct = Conduct(link, signals, speaker, watch, asker=Asker(link, speaker, watch.run))
     try:

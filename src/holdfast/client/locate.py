@@ -30,6 +30,7 @@ from holdfast.client.wire import Address
 
 __all__ = ["Where", "find_or_start", "locate", "secure_directory", "serve_command"]
 
+_ELSEWHERE = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 _BETWEEN_TRIES = 0.005
 _LAST_LINES = 12
 _MOST_OF_LOG = 16 * 1024
@@ -47,6 +48,11 @@ class Where(NamedTuple):
     """Opens the way to a server on another machine anew. The directories there are not ours."""
     directory: str = ""
     """Where the work is over there, if the host says so."""
+
+    @property
+    def log(self) -> str:
+        """Where a server that a client starts writes to."""
+        return os.path.join(self.data_dir, "logs", "server.log")
 
     @property
     def can_come_back(self) -> bool:
@@ -79,8 +85,15 @@ def _forwarded(host: str, where: Where, environment: Mapping[str, str]) -> Where
     return where._replace(address=Address(path=way.path), again=way.open, directory=target.directory)
 
 
-def find_or_start(where: Where, *, command: Sequence[str] | None = None, patience: float = 10.0) -> Thin:
-    """A client with an open connection to the server, which is started if need be and possible.
+def find_or_start(
+    where: Where,
+    *,
+    command: Sequence[str] | None = None,
+    patience: float = 10.0,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Thin:
+    """A client with an open connection to the server, which is started if need be and possible. `meanwhile` is what
+    can be done while it starts.
 
     Raises `Unreachable` if nobody answers and it must not be started, `StartFailed` with the end of its log
     if it does not get ready.
@@ -100,7 +113,7 @@ def find_or_start(where: Where, *, command: Sequence[str] | None = None, patienc
     with _starter(where.address, deadline) as thin:
         if thin is not None:
             return thin
-        return _start(where, command or serve_command(where), deadline)
+        return _start(where, command or serve_command(where), deadline, meanwhile)
 
 
 def serve_command(where: Where) -> list[str]:
@@ -152,7 +165,8 @@ def _starter(address: Address, deadline: float) -> Iterator[Thin | None]:
     try:
         thin = None
         while not _is_taken(lock):
-            _pause(deadline, "Another client is starting the server and does not get ready.")
+            if not _pause(deadline):
+                raise StartFailed("Another client is starting the server and does not get ready: try again later.")
             thin = _connected(address)
             if thin is not None:
                 break
@@ -169,19 +183,19 @@ def _is_taken(lock: int) -> bool:
     return True
 
 
-def _start(where: Where, command: Sequence[str], deadline: float) -> Thin:
+def _start(where: Where, command: Sequence[str], deadline: float, meanwhile: Callable[[], None]) -> Thin:
     """Start the server and wait until it is ready: it says who it is when it has loaded everything.
 
     One that does not get ready in time is left alone: it may yet.
     """
-    log = os.path.join(where.data_dir, "logs", "server.log")
+    log = where.log
+    _make_room(where)
     try:
-        for directory in (where.data_dir, os.path.dirname(log)):
-            os.makedirs(directory, mode=0o700, exist_ok=True)
         begin = os.path.getsize(log) if os.path.exists(log) else 0
         process = _spawn(command, log)
     except OSError as error:
         raise StartFailed(f"The server could not be started: {error.strerror or error}.") from None
+    meanwhile()
     while True:
         thin = _ready(where.address, deadline)
         if thin is not None:
@@ -192,7 +206,18 @@ def _start(where: Where, command: Sequence[str], deadline: float) -> Thin:
             if thin is not None:
                 return thin
             raise StartFailed(f"The server stopped while it was starting.{_tail(log, begin)}")
-        _pause(deadline, f"The server did not get ready in time.{_tail(log, begin)}")
+        if not _pause(deadline):
+            raise StartFailed(f"The server did not get ready in time.{_tail(log, begin)}")
+
+
+def _make_room(where: Where) -> None:
+    """For the log: without it the server cannot even say what is missing."""
+    try:
+        for directory in (where.data_dir, os.path.dirname(where.log)):
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+    except OSError as error:
+        why = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
+        raise StartFailed(f"The data directory {where.data_dir} cannot be used: {why}. {_ELSEWHERE}") from None
 
 
 def _spawn(command: Sequence[str], log: str) -> int:
@@ -235,11 +260,12 @@ def _ready(address: Address, deadline: float) -> Thin | None:
     return None
 
 
-def _pause(deadline: float, complaint: str) -> None:
-    """A short wait between two tries. There is nothing to wait for that could be waited for."""
+def _pause(deadline: float) -> bool:
+    """A short wait between two tries: there is nothing to wait for that could be waited for. False if time is up."""
     if time.monotonic() >= deadline:
-        raise StartFailed(complaint)
+        return False
     select.select([], [], [], _BETWEEN_TRIES)
+    return True
 
 
 def _tail(log: str, begin: int) -> str:
@@ -249,8 +275,11 @@ def _tail(log: str, begin: int) -> str:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(begin if begin <= size else 0, size - _MOST_OF_LOG))
             lines = file.read(_MOST_OF_LOG).decode("utf-8", "replace").strip().splitlines()
+        is_full = not os.statvfs(os.path.dirname(log)).f_bavail
     except OSError:
-        lines = []
+        lines, is_full = [], False
+    if not lines and is_full:
+        return f" The disk of {log} is full: free some space. {_ELSEWHERE}"
     if not lines:
         return f" It said nothing; {log} has no more."
     return " Its last lines:\n" + "\n".join(lines[-_LAST_LINES:])

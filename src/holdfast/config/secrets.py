@@ -14,22 +14,23 @@ __all__ = ["SET", "is_named_secret", "is_secret", "redacted", "redacted_value"]
 
 SET = "set"
 
-_NAME = re.compile(
+# As texts: most workspaces have no settings to hide anything of, so they are compiled when the first one comes.
+_NAME = (
     r"(?i)(?:^|[_.-])(?:api[_-]?key|apikey|access[_-]?key|key|token|secret|password|passwd|authorization|auth|cookie"
     r"|credentials?|bearer|pat)$"
 )
-_KNOWN_KEY = re.compile(
+_KNOWN_KEY = (
     r"(?:\b(?:sk|pk|rk|xai|gsk|hf|csk|fw|nvapi|tgp|pplx|ghp|gho|ghu|ghs|glpat|github_pat|xox[abprs])[-_][A-Za-z0-9_-]{8,}"
     r"|\bAIza[A-Za-z0-9_-]{20,}|\bA(?:KIA|SIA)[A-Z0-9]{12,}|\beyJ[A-Za-z0-9_-]{10,2000}\.[A-Za-z0-9_.-]+)"
 )
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s$\"']{6,}")
-_LOGIN = re.compile(r"(?<=://)[^/@\s$]+@")
-_NAMED = re.compile(
+_BEARER = r"(?i)\b(bearer|basic)\s+[^\s$\"']{6,}"
+_LOGIN = r"(?<=://)[^/@\s$]+@"
+_NAMED = (
     r"(?i)\b([a-z0-9_-]{0,40}(?:key|token|secret|password|passwd|signature|authorization))(=|:\s{0,8})"
     r"(?!\s|bearer|basic)[^&\s$\"']+"
 )
-_AFTER_FLAG = re.compile(r"(?i)((?<!\S)--?[a-z0-9-]{0,40}(?:key|token|secret|password|auth)\s{1,8})(?!-)[^\s$\"']+")
-_FLAG = re.compile(r"(?i)^(--?[a-z0-9-]*(?:key|token|secret|password|auth|credentials?|header))(?:=(.*))?$", re.DOTALL)
+_AFTER_FLAG = r"(?i)((?<!\S)--?[a-z0-9-]{0,40}(?:key|token|secret|password|auth)\s{1,8})(?!-)[^\s$\"']+"
+_FLAG = r"(?is)^(--?[a-z0-9-]*(?:key|token|secret|password|auth|credentials?|header))(?:=(.*))?$"
 _WORDS = frozenset({"", "bearer", "basic", "token"})
 _ALL_INSIDE = frozenset({"env", "headers", "extra_headers", "oauth", "oauth_token"})
 _NOT_SECRET = frozenset({"aws_auth_refresh", "max_tokens", "default_max_tokens", "token_url", "auth_url", "client_id"})
@@ -48,7 +49,7 @@ def is_secret(path: KeyPath) -> bool:
 def is_named_secret(path: KeyPath) -> bool:
     """Whether its own name says so. Variables and headers may hold secrets; `API_KEY` certainly does."""
     names = [name for name in path if isinstance(name, str)]
-    return len(names) > 1 and names[-1] not in _NOT_SECRET and _NAME.search(names[-1]) is not None
+    return len(names) > 1 and names[-1] not in _NOT_SECRET and re.search(_NAME, names[-1]) is not None
 
 
 def redacted_value(value: object, path: KeyPath) -> object:
@@ -92,11 +93,11 @@ def _piece(piece: Piece) -> str:
 
 
 def _cleaned(value: str) -> str:
-    value = _KNOWN_KEY.sub(SET, value)
-    value = _BEARER.sub(rf"\1 {SET}", value)
-    value = _LOGIN.sub(f"{SET}@", value)
-    value = _NAMED.sub(rf"\1\2{SET}", value)
-    return _AFTER_FLAG.sub(rf"\1{SET}", value)
+    value = re.sub(_KNOWN_KEY, SET, value)
+    value = re.sub(_BEARER, rf"\1 {SET}", value)
+    value = re.sub(_LOGIN, f"{SET}@", value)
+    value = re.sub(_NAMED, rf"\1\2{SET}", value)
+    return re.sub(_AFTER_FLAG, rf"\1{SET}", value)
 
 
 def _arguments(items: list[Any]) -> list[Any]:
@@ -108,7 +109,7 @@ def _arguments(items: list[Any]) -> list[Any]:
             shown.append(item)
             after_flag = False
             continue
-        flag = _FLAG.match(item)
+        flag = re.match(_FLAG, item)
         if flag is not None and flag[2] is not None:
             shown.append(item if is_template(flag[2]) else f"{flag[1]}={SET}")
         else:

@@ -55,7 +55,7 @@ class CatalogModel(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     base_url: str = ""
 
 
-class CatalogProvider(msgspec.Struct, frozen=True, omit_defaults=True):
+class CatalogProvider(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """A provider: how it is spoken to, where its key is looked for, what it offers.
 
     `api_key` names variables of the environment, the best first. `base_url` is a template that is expanded.
@@ -72,8 +72,12 @@ class CatalogProvider(msgspec.Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] = {}
     models: tuple[CatalogModel, ...] = ()
 
+    @cached_property
+    def _by_id(self) -> dict[str, CatalogModel]:
+        return {model.id: model for model in self.models}
+
     def model(self, id: str) -> CatalogModel | None:
-        return next((model for model in self.models if model.id == id), None)
+        return self._by_id.get(id)
 
 
 class CatalogSource(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ Expanding a template may run a command, and a stored key may be slow to get: bot
 import asyncio
 from collections.abc import Iterable
 from functools import cached_property
+from typing import TypeGuard
 
 import msgspec
 
@@ -138,12 +139,11 @@ class Market:
 
     async def _best(self, selection: Selection) -> Pick | None:
         """The first that can be used: those the settings name, those with a key, local servers, the tour."""
-        offers = list(self.offers.values())
+        offers = [offer for offer in self.offers.values() if offer.origin != "local" or offer.is_named]
+        await asyncio.to_thread(self._try, offers)
         for offer in offers:
-            if offer.origin == "local" and not offer.is_named:
-                continue
             found = await self._reach(offer)
-            if isinstance(found, Reach) and (offer.is_named or not found.is_ambient):
+            if _counts(found, offer):
                 model = await self._first_model(offer, found)
                 if model:
                     return Pick(offer, found, await self._model(offer, found, model), selection)
@@ -218,6 +218,14 @@ class Market:
             known = self._reached[offer.id] = await asyncio.to_thread(reach, offer, self._sources)
         return known
 
+    def _try(self, offers: Iterable[Offer]) -> None:
+        """One after the other until one can be used: a thread for each would take longer than all of them."""
+        for offer in offers:
+            if offer.id not in self._reached:
+                self._reached[offer.id] = reach(offer, self._sources)
+            if _counts(self._reached[offer.id], offer):
+                return
+
     def _usable(self, offer: Offer, found: Reach | Lack) -> Reach:
         if isinstance(found, Reach):
             return found
@@ -227,11 +235,23 @@ class Market:
 
     # Showing
 
-    async def view(self, *, asks: bool) -> tuple[ProviderView, ...]:
-        """All of them. Servers are asked what they have, or only what is remembered is told."""
+    async def view(self) -> tuple[ProviderView, ...]:
+        """All of them. Servers are asked what they have."""
+        return await self._views_of(await self._tried(), asks=True)
+
+    async def usable_view(self) -> tuple[ProviderView, ...]:
+        """Those that can be used now, as far as it is remembered what they have: nobody waits for a server."""
+        offers = [offer for offer in await self._tried() if isinstance(self._reached[offer.id], Reach)]
+        return tuple(view for view in await self._views_of(offers, asks=False) if view.is_usable)
+
+    async def _tried(self) -> list[Offer]:
         offers = list(self.offers.values())
         unknown = [offer for offer in offers if offer.id not in self._reached]
-        self._reached |= await asyncio.to_thread(lambda: {offer.id: reach(offer, self._sources) for offer in unknown})
+        if unknown:
+            self._reached |= await asyncio.to_thread(lambda: {item.id: reach(item, self._sources) for item in unknown})
+        return offers
+
+    async def _views_of(self, offers: Iterable[Offer], *, asks: bool) -> tuple[ProviderView, ...]:
         views = await asyncio.gather(*(self._view(offer, self._reached[offer.id], asks=asks) for offer in offers))
         tour = ProviderView(
             self._tour.provider, "Scripted", "scripted", (model_view(self._tour),), origin="scripted",
@@ -257,6 +277,11 @@ class Market:
         if offer.origin == "local" and not models and isinstance(found, Reach):
             found = Lack(f"{offer.name} does not answer at {offer.base_url}.")
         return provider_view(offer, found, models)
+
+
+def _counts(found: Reach | Lack, offer: Offer) -> TypeGuard[Reach]:
+    """Whether it may be taken though nobody chose it: what a machine happens to be signed in to may not."""
+    return isinstance(found, Reach) and (offer.is_named or not found.is_ambient)
 
 
 def _can_ask(offer: Offer) -> bool:

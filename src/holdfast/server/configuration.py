@@ -74,8 +74,7 @@ async def _providers(desk: Desk, infos: Iterable[ModelInfo]) -> dict[str, Any]:
     """Those that can be used now, by id; the ones that answer are always among them."""
     known = {info.provider: _provider(info) for info in infos}
     if desk.outfit.choice is not None:
-        views = await desk.outfit.choice.providers_view()
-        known |= {view.id: _in_config(view) for view in views if view.is_usable}
+        known |= {view.id: _in_config(view) for view in await desk.outfit.choice.usable_view()}
     return known
 
 

@@ -1,57 +1,56 @@
 """Every handler by the name of its route."""
 
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
+
 from holdfast.protocol.routes import ROUTES
-from holdfast.server import (
-    agent,
-    asks,
-    commands,
-    configuration,
-    doctor,
-    entry,
-    files,
-    insights,
-    log,
-    lsp,
-    mcp,
-    runs,
-    sessions,
-    skills,
-    system,
-    undo,
-    work,
-    workspaces,
-)
+from holdfast.server import agent, runs, sessions, system, workspaces
 from holdfast.server.calls import Handler
 
 __all__ = ["HANDLERS"]
 
-_MODULES = (
-    agent,
-    asks,
-    commands,
-    configuration,
-    doctor,
-    entry,
-    files,
-    insights,
-    log,
-    lsp,
-    mcp,
-    runs,
-    sessions,
-    skills,
-    system,
-    undo,
-    work,
-    workspaces,
+_FIRST = (agent, runs, sessions, system, workspaces)
+_OTHERS = (
+    "asks",
+    "commands",
+    "configuration",
+    "doctor",
+    "entry",
+    "files",
+    "insights",
+    "log",
+    "lsp",
+    "mcp",
+    "skills",
+    "undo",
+    "work",
 )
+"""Loaded when one of them is needed: the first prompt of a new server does not wait for them."""
 
 
-def _find(name: str) -> Handler:
-    handlers: list[Handler] = [getattr(module, name) for module in _MODULES if name in module.__all__]
-    if len(handlers) != 1:
-        raise LookupError(f"route {name} has {len(handlers)} handlers")
-    return handlers[0]
+class _Handlers(Mapping[str, Handler]):
+    def __init__(self) -> None:
+        self._names = tuple(route.name for route in ROUTES if not route.streams)
+        self._known: dict[str, Handler] = {}
+        self._learn(_FIRST)
+
+    def __getitem__(self, name: str) -> Handler:
+        if name not in self._known:
+            self._learn(import_module(f"holdfast.server.{module}") for module in _OTHERS)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _learn(self, modules: Iterable[ModuleType]) -> None:
+        for module in modules:
+            for name in frozenset(self._names).intersection(module.__all__):
+                if self._known.setdefault(name, getattr(module, name)) is not getattr(module, name):
+                    raise LookupError(f"route {name} has two handlers")
 
 
-HANDLERS: dict[str, Handler] = {route.name: _find(route.name) for route in ROUTES if not route.streams}
+HANDLERS: Mapping[str, Handler] = _Handlers()

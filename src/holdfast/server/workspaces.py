@@ -61,7 +61,7 @@ async def get_config(call: Call) -> dict[str, Any]:
 async def list_providers(call: Call) -> list[dict[str, Any]]:
     choice = call.desk.outfit.choice
     if choice is not None:
-        return [msgspec.to_builtins(view) for view in await choice.providers_view(asks=True)]
+        return [msgspec.to_builtins(view) for view in await choice.providers_view()]
     config = await config_of(call.desk)
     return [entry for entry in config["providers"].values() if isinstance(entry, dict)]
 

@@ -4,6 +4,7 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -46,12 +47,7 @@ class BaseTool(ABC, Generic[A]):
     arguments: type[A]
 
     def __init__(self) -> None:
-        file = f"{self.document or self.name}.md"
-        # Beside the class that has the name: another may only add something to it.
-        named = next(kind for kind in type(self).__mro__ if "name" in vars(kind))
-        description = Path(inspect.getfile(named)).with_name(file).read_text("utf-8").strip()
-        self._schema = _schema(self.arguments)
-        self._spec = ToolSpec(self.name, description, json.dumps(self._schema))
+        self._schema, self._spec = _told(type(self))
 
     @property
     def spec(self) -> ToolSpec:
@@ -74,6 +70,17 @@ class BaseTool(ABC, Generic[A]):
         ]
         takes = f"{self.name} takes: {', '.join(names)}." if names else f"{self.name} takes no arguments."
         return f"Wrong arguments for {self.name}: {error}. {takes} Correct them and call again."
+
+
+@cache
+def _told(tool: type[BaseTool[Any]]) -> tuple[dict[str, Any], ToolSpec]:
+    """What models are told of a tool: the same in every workspace."""
+    file = f"{tool.document or tool.name}.md"
+    # Beside the class that has the name: another may only add something to it.
+    named = next(kind for kind in tool.__mro__ if "name" in vars(kind))
+    description = Path(inspect.getfile(named)).with_name(file).read_text("utf-8").strip()
+    schema = _schema(tool.arguments)
+    return schema, ToolSpec(tool.name, description, json.dumps(schema))
 
 
 def metadata(**values: object) -> str:

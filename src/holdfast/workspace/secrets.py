@@ -7,26 +7,24 @@ __all__ = ["HIDDEN", "redacted"]
 HIDDEN = "[hidden]"
 
 _WORDS = "api[_-]?key|secret|token|passw(?:or)?d|passphrase|credential|authorization|cookie|private[_-]?key"
-# Every repetition has a bound, so that no text takes long.
+# Every repetition has a bound, so that no text takes long. They are compiled when the first text comes.
 _RULES = (
     # Blocks of key material.
-    (re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}KEY-----|\Z)", re.DOTALL), HIDDEN),
+    (r"(?s)-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}KEY-----|\Z)", HIDDEN),
     # Authorization: Bearer …; also as a word in a sentence.
-    (re.compile(r"(?i)\b(bearer|basic)\s{1,5}[\w.~+/=-]{8,8192}"), rf"\1 {HIDDEN}"),
+    (r"(?i)\b(bearer|basic)\s{1,5}[\w.~+/=-]{8,8192}", rf"\1 {HIDDEN}"),
     # "api_key": "…", token=…, password: …
     (
-        re.compile(rf"(?i)((?:{_WORDS})[\w.-]{{0,40}}[\"']?\s{{0,3}}[:=]\s{{0,3}})(\"[^\"]*\"|'[^']*'|[^\s,;&}}\])]+)"),
+        rf"(?i)((?:{_WORDS})[\w.-]{{0,40}}[\"']?\s{{0,3}}[:=]\s{{0,3}})(\"[^\"]*\"|'[^']*'|[^\s,;&}}\])]+)",
         rf"\1{HIDDEN}",
     ),
     # https://user:password@host
-    (re.compile(r"(?i)([a-z0-9+.-]://)[^\s/@:]{1,200}:[^\s/@]{1,200}@"), rf"\1{HIDDEN}@"),
+    (r"(?i)([a-z0-9+.-]://)[^\s/@:]{1,200}:[^\s/@]{1,200}@", rf"\1{HIDDEN}@"),
     # Keys that are known by how they look.
     (
-        re.compile(
-            r"\b(?:sk|pk|rk)[-_][\w-]{16,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
-            r"|\bxox[abprs]-[\w-]{10,}|\bA(?:KI|SI)A[A-Z0-9]{12,}|\bAIza[\w-]{30,}|\bhf_\w{20,}"
-            r"|\beyJ[\w-]{10,4096}\.[\w-]{5,8192}\.[\w-]*"
-        ),
+        r"\b(?:sk|pk|rk)[-_][\w-]{16,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
+        r"|\bxox[abprs]-[\w-]{10,}|\bA(?:KI|SI)A[A-Z0-9]{12,}|\bAIza[\w-]{30,}|\bhf_\w{20,}"
+        r"|\beyJ[\w-]{10,4096}\.[\w-]{5,8192}\.[\w-]*",
         HIDDEN,
     ),
 )
@@ -35,5 +33,5 @@ _RULES = (
 def redacted(text: str) -> str:
     """The text without what looks like a secret. It hides too much rather than too little."""
     for pattern, replacement in _RULES:
-        text = pattern.sub(replacement, text)
+        text = re.sub(pattern, replacement, text)
     return text
