@@ -49,17 +49,23 @@ class Application:
         self._hub = hub
         self._handlers = handlers
         self._streamer = streamer
-        self._routes: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
+        self._routes: dict[tuple[str | None, ...], dict[str, Route]] = {}
+        """By their segments, with None where a route takes anything, then by method."""
+        self._shapes: dict[int, list[tuple[int, ...]]] = {}
+        """Where routes of so many segments take anything: those that take the least first."""
         for route in ROUTES:
             segments = tuple(route.full_path.removeprefix("/").split("/"))
-            self._routes.setdefault(len(segments), []).append((segments, route))
+            shape = tuple(place for place, part in enumerate(segments) if part.startswith("{"))
+            self._routes.setdefault(_masked(segments, shape), {})[route.method] = route
+            shapes = self._shapes.setdefault(len(segments), [])
+            if shape not in shapes:
+                shapes.append(shape)
+                shapes.sort(key=len)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        segments = _segments(scope)
-        matches = self._matches(segments)
-        found = next((item for item in matches if item.route.method == scope["method"]), None)
+        found, others = self._find(_segments(scope), scope["method"])
         if found is None:
-            status, text = (405, b"Method Not Allowed") if matches else (404, b"404 page not found")
+            status, text = (405, b"Method Not Allowed") if others else (404, b"404 page not found")
             await _respond(send, status, text + b"\n", _TEXT)
             return
         try:
@@ -74,16 +80,19 @@ class Application:
                 _log.exception("%s %s failed", scope["method"], found.route.path)
             await _respond(send, status, _encoder.encode(problem_of(error)) + b"\n", _JSON)
 
-    def _matches(self, segments: tuple[str, ...]) -> list[_Found]:
-        found = []
-        for pattern, route in self._routes.get(len(segments), ()):
-            if all(part == given or part.startswith("{") for part, given in zip(pattern, segments, strict=True)):
-                params = {
-                    part[1:-1]: given for part, given in zip(pattern, segments, strict=True) if part.startswith("{")
-                }
-                found.append(_Found(route, params))
-        # A route that names its place beats one that takes anything there.
-        return sorted(found, key=lambda item: len(item.params))
+    def _find(self, segments: tuple[str, ...], method: str) -> tuple[_Found | None, bool]:
+        """The route, or whether others are at its place. One that names its place beats one that takes anything."""
+        others = False
+        for shape in self._shapes.get(len(segments), ()):
+            routes = self._routes.get(_masked(segments, shape))
+            if routes is None:
+                continue
+            route = routes.get(method)
+            if route is not None:
+                names = route.full_path.removeprefix("/").split("/")
+                return _Found(route, {names[place][1:-1]: segments[place] for place in shape}), True
+            others = True
+        return None, others
 
     async def _answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
         route = found.route
@@ -114,6 +123,13 @@ class Application:
             return
         body = b"" if route.answer is None else _encoder.encode(answer) + b"\n"
         await _respond(send, route.status, body, _JSON)
+
+
+def _masked(segments: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str | None, ...]:
+    masked: list[str | None] = list(segments)
+    for place in shape:
+        masked[place] = None
+    return tuple(masked)
 
 
 def _segments(scope: Scope) -> tuple[str, ...]:

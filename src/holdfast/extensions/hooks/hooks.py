@@ -149,16 +149,21 @@ class Hooks:
         return msgspec.structs.replace(ruling, context=context)
 
     def after_run(self, end: RunComplete) -> None:
-        """Nothing that is wrong here reaches whoever tells the end."""
+        """Looked for afterwards, in its own time: everybody else hears of the end first."""
+        if is_helper_session(end.session_id):
+            return
+        if len(self._tasks) >= _MOST_WAITING:
+            _log.warning("hooks for the end of run %s are not run: %d are still at work", end.run_id, _MOST_WAITING)
+            return
+        self._tasks.start(self._after_run(end), name=f"hooks for the end of {end.run_id}")
+
+    async def _after_run(self, end: RunComplete) -> None:
         try:
-            hooks = () if is_helper_session(end.session_id) else wanted(self.current(), "RunEnd")
+            hooks = wanted(self.current(), "RunEnd")
         except Exception:
             _log.exception("hooks for the end of run %s are not run", end.run_id)
             return
         if not hooks:
-            return
-        if len(self._tasks) >= _MOST_WAITING:
-            _log.warning("hooks for the end of run %s are not run: %d are still at work", end.run_id, _MOST_WAITING)
             return
         facts = {
             "session_id": end.session_id,
@@ -167,7 +172,7 @@ class Hooks:
             "error": end.error,
             "text": end.text,
         }
-        self._tasks.start(self._asker().rule(hooks, facts), name=f"hooks for the end of {end.run_id}")
+        await self._asker().rule(hooks, facts)
 
     def _asker(self) -> "Asker":
         if self._asking is None:
