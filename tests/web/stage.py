@@ -155,7 +155,7 @@ class Stage:
         link = link or await self.link(project)
         screen = Screen(await context.new_page(), link.partition("/#")[0])
         self.screens.append(screen)
-        await screen.page.goto(link)
+        await screen.page.goto(link, wait_until="commit")
         return screen
 
     async def terminal(self) -> tuple[Client, WorkspaceId]:

@@ -1,9 +1,11 @@
 """R12 in the browser: nothing that is shown runs, and nobody else is asked for anything."""
 
 import json
+from collections.abc import Sequence
 
 from playwright.async_api import expect
 
+from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted import Call, Say, Think
 from server.helpers import prompt
 from web.hostile import BEACON, MARKDOWN, NAMES, huge
@@ -25,42 +27,59 @@ _INSPECT = """() => {
 }"""
 
 
+_WIDE = """() => {
+  const code = [...document.querySelectorAll(".pieces")].at(-1);
+  if (!code?.textContent.includes("let wide") || code.children.length < 2) return false;
+  const pieces = [...code.children].filter(one => one.getBoundingClientRect().top < innerHeight);
+  return code.parentElement.scrollWidth > 2000 && pieces.every(one => one.scrollWidth <= one.clientWidth);
+}"""
+
+
 async def harmless(screen: Screen) -> None:
     """Nothing ran, nothing is there that could, and every link goes where links may go."""
     assert await screen.page.evaluate(_INSPECT) == []
+
+
+async def said(show: Stage, screen: Screen, texts: Sequence[str]) -> None:
+    """The page sees an answer to each of these prompts, one after the other, in one conversation."""
+    assert len(texts) < 30, "of more only the last are drawn"
+    client, workspace = await show.terminal()
+    session = (await client.create_session(workspace, "hostile")).id
+    await screen.open_session(session)
+    for text in texts:
+        await client.send_prompt(workspace, AgentMessage(session, text, delivery="queue"))
+    # There may be one more: what is long is summarised.
+    await expect(screen.answers.locator("footer time").nth(len(texts) - 1)).to_be_attached()
+    await expect(screen.at("stop")).to_be_hidden()
 
 
 async def test_hostile_markdown_runs_nothing_and_asks_nobody(show: Stage) -> None:
     for name, text in MARKDOWN.items():
         show.model.acts[name] = (Think(text), Say(f"{text}\n\nend of {name}"))
     everything = "\n\n".join(MARKDOWN.values())
-    show.model.acts["everything"] = (
-        Think(everything),
-        Say(f"{everything}\n\nend of everything"),
-    )
+    show.model.acts["everything"] = (Think(everything), Say(f"{everything}\n\nend of everything"))
+    show.model.acts["a good link"] = (Say("[there](https://example.org/x) end"),)
     screen = await show.screen()
     dialogs: list[str] = []
     screen.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
-    for name in (*MARKDOWN, "everything"):
-        await screen.send(name)
-        await expect(screen.answers.last).to_contain_text(f"end of {name}")
-        await screen.answers.last.locator("button[aria-expanded]").first.click()
+    names = [*MARKDOWN, "everything"]
+    for batch in (names[:16], names[16:]):
+        await said(show, screen, batch)
+        told = await screen.answers.all_text_contents()
+        assert [name for name, text in zip(batch, told, strict=True) if f"end of {name}" not in text] == []
+        await screen.page.locator(".thought > button").evaluate_all("all => all.forEach(one => one.click())")
+        await expect(screen.page.locator(".thought > .markdown")).to_have_count(len(batch))
         await harmless(screen)
+    await screen.send("a good link")
     assert dialogs == []
     assert screen.page.url.startswith(screen.origin)
     assert BEACON not in await screen.page.evaluate(
         "performance.getEntriesByType('resource').map(one => one.name).join()"
     )
-
-
-async def test_links_open_elsewhere_and_tell_nothing(show: Stage) -> None:
-    show.model.acts["link"] = (Say("[there](https://example.org/x) end"),)
-    screen = await show.screen()
-    await screen.send("link")
+    # Links open elsewhere, and tell nothing.
     link = screen.answers.last.get_by_role("link", name="there")
     await expect(link).to_have_attribute("target", "_blank")
-    relations = (await link.get_attribute("rel") or "").split()
-    assert {"noopener", "noreferrer"} <= set(relations)
+    assert {"noopener", "noreferrer"} <= set((await link.get_attribute("rel") or "").split())
 
 
 async def test_hostile_names_and_output_are_text(show: Stage) -> None:
@@ -86,13 +105,13 @@ async def test_hostile_names_and_output_are_text(show: Stage) -> None:
 
 
 async def test_huge_input_does_not_hang_the_page(show: Stage) -> None:
+    show.model.lumps.update(huge())
     screen = await show.screen()
-    for name, text in huge().items():
-        show.model.lumps[name] = text
-        await screen.at("new-session").click()
-        await screen.send(name)
-        await expect(screen.prompts).to_have_count(1)
-        await expect(screen.answers.last.locator("footer time")).to_be_visible()
-        await harmless(screen)
+    await said(show, screen, list(huge()))
+    await harmless(screen)
+    # Whoever scrolls long lines sees their ends: nothing is cut off where it stands.
+    show.model.lumps["wide code"] = "```js\n" + f"let wide = '{'x' * 400}';\n" * 120 + "```"
+    await screen.send("wide code")
+    await screen.page.wait_for_function(_WIDE)
     await screen.send("still there?")
     await expect(screen.answers.last).to_contain_text("echo: still there?")

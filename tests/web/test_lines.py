@@ -113,7 +113,7 @@ async def test_a_killed_server_is_found_again_and_what_it_said_is_kept(browser: 
             screen = Screen(await context.new_page(), link.partition("/#")[0])
             screen.expected.append(_LOST)
             await screen.page.goto(link)
-            await screen.send("words=2000 pause=20")
+            await screen.send("words=4000 pause=5")
             # Words go to the disk in lumps: of those that came long ago nothing is lost.
             await expect(screen.answers.last).to_contain_text("word150")
             pid = home.server_process()

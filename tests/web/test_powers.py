@@ -101,6 +101,28 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(show: Stag
     await expect(replayed).to_contain_text("Done.")
 
 
+async def test_words_are_found_in_all_sessions_by_title_and_by_text(show: Stage) -> None:
+    client, workspace = await show.terminal()
+    for number, title in enumerate(("about lighthouses", "about harbours", "about nothing")):
+        session = (await client.create_session(workspace, title)).id
+        await prompt(client, workspace, session, f"number {number}, anchors", f"r{number}")
+    await collect(client, workspace, ["r0", "r1", "r2"])
+    screen = await show.screen()
+    await screen.is_live()
+    await screen.page.keyboard.press("Control+Shift+f")
+    field = screen.page.get_by_role("combobox", name="Find in all sessions")
+    await field.fill("lighthouse")
+    await expect(screen.page.get_by_role("option")).to_contain_text(["about lighthouses"])
+    await field.fill("number 1, anchors")
+    hits = screen.page.get_by_role("option")
+    await expect(hits).to_have_count(2)
+    await expect(screen.page.locator(".hit-session")).to_contain_text(["about harbours"])
+    await field.press("ArrowDown")
+    await field.press("Enter")
+    await expect(screen.answers).to_contain_text(["echo: number 1, anchors"])
+    await expect(screen.page.locator(".message.marked")).to_contain_text("echo: number 1")
+
+
 async def test_keys_alone_are_enough(show: Stage) -> None:
     """A session is made, a prompt sent, another session found and opened, without a mouse."""
     client, workspace = await show.terminal()

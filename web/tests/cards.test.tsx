@@ -57,6 +57,9 @@ describe("facts of a card", () => {
     expect(cut(text, 10)).toEqual({ text: "0\n1\n2\n3\n4\n5\n6\n7\n8\n9", hidden: 90 });
     expect(cut(text, 2, true)).toEqual({ text: "98\n99", hidden: 98 });
     expect(cut("a\nb\n\n", 1)).toEqual({ text: "a\nb", hidden: 0 });
+    const handful = text.split("\n").slice(0, 16).join("\n");
+    expect(cut(handful, 12)).toEqual({ text: handful, hidden: 0 });
+    expect(cut(`${handful}\n16`, 12).hidden).toBe(5);
   });
 
   it("takes the colours and moves of a terminal away", () => {

@@ -1,6 +1,6 @@
 // The conversation as it is drawn: what is closed is not touched again, thoughts are folded, errors say what to do.
 
-import { render } from "preact";
+import { options, render } from "preact";
 import { act } from "preact/test-utils";
 import { beforeEach, describe, expect, test, vi } from "vitest";
 import { Conversation } from "../src/chat/transcript.tsx";
@@ -26,7 +26,7 @@ describe("Markdown that grows", () => {
     const kept = new Map<number, Element>();
     for (let end = 1; end <= TEXT.length; end += 1) {
       await act(() => render(<Markdown text={TEXT.slice(0, end)} live />, place));
-      const blocks = [...(place.firstElementChild?.children ?? [])];
+      const blocks = [...place.querySelectorAll(".chunk > *")];
       // All but the last are closed.
       blocks.slice(0, -1).forEach((element, at) => {
         expect(kept.get(at) ?? element).toBe(element);
@@ -38,6 +38,33 @@ describe("Markdown that grows", () => {
     await act(() => render(<Markdown text={TEXT} />, whole));
     expect(place.textContent).toBe(whole.textContent);
     expect(kept.size).toBe(3);
+  });
+
+  test("however long it is, a token changes nothing but the last chunk", async () => {
+    const long = Array.from({ length: 600 }, (_, at) => `## Part ${at}\n\nSome *words* of part ${at}, and more of them.\n\n- a\n- b\n\n`).join("");
+    await act(() => render(<Markdown text={`${long}The last `} live />, place));
+    const chunks = [...place.querySelectorAll(".chunk")];
+    expect(chunks.length).toBeGreaterThan(2);
+    expect(place.querySelectorAll(".chunk h4")).toHaveLength(600);
+    const touched: MutationRecord[] = [];
+    const seen = new MutationObserver((records) => touched.push(...records));
+    seen.observe(place, { subtree: true, childList: true, characterData: true, attributes: true });
+    const drawn = vi.fn();
+    options.diffed = drawn;
+    await act(() => render(<Markdown text={`${long}The last paragraph **grows**`} live />, place));
+    await vi.waitFor(() => expect(chunks.at(-1)?.querySelector("strong")?.textContent).toBe("grows"));
+    seen.disconnect();
+    delete options.diffed;
+    expect(drawn.mock.calls.length).toBeLessThan(400);
+    expect(touched.length).toBeGreaterThan(0);
+    expect(touched.filter((one) => !chunks.at(-1)?.contains(one.target))).toEqual([]);
+  });
+
+  test("a definition of a link counts for what stands before it", async () => {
+    await act(() => render(<Markdown text={"See [there][x].\n\nMore.\n\n"} live />, place));
+    expect(place.querySelector("a")).toBeNull();
+    await act(() => render(<Markdown text={"See [there][x].\n\nMore.\n\n[x]: https://example.org/\n\nEnd"} live />, place));
+    expect(place.querySelector("a")?.getAttribute("href")).toBe("https://example.org/");
   });
 
   test("another text in its place is drawn anew", async () => {

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { coloursOf, piecesOf } from "../src/diff/colours.ts";
 import { changedWords, common, counted, diffOf, paired, parsed } from "../src/diff/lines.ts";
 import type { DiffLine } from "../src/diff/lines.ts";
 
@@ -112,5 +113,47 @@ describe("changedWords", () => {
 
   it("marks nothing where hardly anything is left", () => {
     expect(changedWords("alpha beta", "one two three")).toEqual({ old: [], new: [] });
+  });
+});
+
+describe("colours of a change", () => {
+  const lines = diffOf("def f(x):\n    return 'a'\n", "def f(x):\n    return 'b'  # other\n");
+
+  it("are those of each side's own code", async () => {
+    const found = await coloursOf(lines, "python");
+    const kinds = lines.map((line) => (found?.get(line) ?? []).filter((token) => token.kind).map((token) => `${token.kind.split(" ").at(-1)}:${token.text}`));
+    expect(lines.map((line) => line.kind)).toEqual(["same", "removed", "added"]);
+    expect(kinds[0]).toContain("hljs-keyword:def");
+    expect(kinds[1]).toEqual(["hljs-keyword:return", "hljs-string:'a'"]);
+    expect(kinds[2]).toEqual(["hljs-keyword:return", "hljs-string:'b'", "hljs-comment:# other"]);
+    for (const line of lines) expect((found?.get(line) ?? []).map((token) => token.text).join("")).toBe(line.text);
+  });
+
+  it("are there for a new file and for one that is gone", async () => {
+    for (const change of [diffOf("", "x = 1\ny = 2\n"), diffOf("x = 1\n", "")]) expect((await coloursOf(change, "python"))?.size).toBe(change.length);
+  });
+
+  it("are left out where nobody knows the language, or there is too much", async () => {
+    expect(await coloursOf(lines, "")).toBeNull();
+    expect(await coloursOf(lines, "klingon")).toBeNull();
+    expect(await coloursOf(diffOf("", "x = 1\n".repeat(200) + "y".repeat(50_000)), "python")).toBeNull();
+  });
+
+  it("are cut where the changed words begin and end, and no letter is lost", () => {
+    const tokens = [{ text: "return ", kind: "k" }, { text: "'abc'", kind: "s" }, { text: ";", kind: "" }];
+    expect(piecesOf("return 'abc';", tokens, [[3, 9], [12, 13]])).toEqual([
+      { text: "ret", kind: "k", isChanged: false },
+      { text: "urn ", kind: "k", isChanged: true },
+      { text: "'a", kind: "s", isChanged: true },
+      { text: "bc'", kind: "s", isChanged: false },
+      { text: ";", kind: "", isChanged: true },
+    ]);
+    expect(piecesOf("plain", [], [[1, 2]]).map((piece) => piece.text)).toEqual(["p", "l", "ain"]);
+    expect(piecesOf("plain", [], [])).toEqual([{ text: "plain", kind: "", isChanged: false }]);
+  });
+
+  it("that a line is indented otherwise is no changed word", () => {
+    expect(changedWords("        await send(items)", "    await send(items)")).toEqual({ old: [], new: [] });
+    expect(changedWords("  value = before + one", "    value = before + two")).toEqual({ old: [[19, 22]], new: [[21, 24]] });
   });
 });

@@ -2,7 +2,8 @@ import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { changedFiles, changingRuns } from "../src/panels/changed.ts";
 import { merged } from "../src/panels/joined.ts";
-import { sought } from "../src/panels/seek.ts";
+import { sought, soughtInAll } from "../src/panels/seek.ts";
+import { clear, fill, shelf, unread } from "../src/panels/shelf.ts";
 import { endsToTell } from "../src/shell/alerts.ts";
 import { backAgain } from "../src/shell/connection.tsx";
 import { ago, dayOf, elapsed, money, thousands } from "../src/shell/format.ts";
@@ -153,6 +154,42 @@ describe("search", () => {
   it("is bounded, and finds nothing without words", () => {
     expect(sought(messages, "parser", 2)).toHaveLength(2);
     expect(sought(messages, "  ")).toEqual([]);
+  });
+});
+
+describe("search in all sessions", () => {
+  const said = (id: string, text: string): Message => ({
+    id, role: "user", parts: [{ type: "text", data: { text } }], session_id: "s", model: "", provider: "", created_at: 1, updated_at: 1,
+  });
+
+  it("finds titles and texts, session by session, a few places of each", () => {
+    const all = [session("one", { title: "The Lexer" }), session("two", { title: "Other" }), session("three", { title: "Nothing" })];
+    const texts: Record<string, Message[]> = { one: [said("m1", "a parser")], two: Array.from({ length: 9 }, (_, at) => said(`n${at}`, "lexer")) };
+    const found = soughtInAll(all, (id) => texts[id] ?? [], "LEXER");
+    expect(found.map((one) => one.session.id)).toEqual(["one", "two"]);
+    expect(found[0]?.hits.map((hit) => [hit.kind, hit.found, hit.messageId])).toEqual([["title", "Lexer", ""]]);
+    expect(found[1]?.hits.map((hit) => hit.messageId)).toEqual(["n0", "n1", "n2", "n3", "n4"]);
+    expect(soughtInAll(all, (id) => texts[id] ?? [], " ")).toEqual([]);
+  });
+
+  it("reads each conversation once, until it changes; one that is gone does no harm", async () => {
+    clear();
+    const asked: string[] = [];
+    const read = async (id: string): Promise<Message[]> => {
+      asked.push(id);
+      if (id === "gone") throw new Error("404");
+      return [said(`of ${id}`, id)];
+    };
+    const list = [session("a", { updated_at: 1 }), session("gone", { updated_at: 1 }), session("b", { updated_at: 1 })];
+    await fill(list, read);
+    await fill([session("a", { updated_at: 2 }), ...list.slice(1)], read);
+    expect(asked).toEqual(["a", "gone", "b", "a"]);
+    expect(shelf.value.get("b")?.messages.map((one) => one.id)).toEqual(["of b"]);
+    expect(unread.value).toBe(0);
+    const first = fill([session("c", {}), session("d", {})], read);
+    clear();
+    await first;
+    expect(shelf.value.size).toBe(0);
   });
 });
 

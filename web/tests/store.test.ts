@@ -116,6 +116,53 @@ describe("following", () => {
     expect(store.cursor.value).toBe(50);
   });
 
+  /** Chooses s1, and says what the stream does before its snapshot is there. */
+  async function chosenMeanwhile(snapshot: unknown, speak: () => void): Promise<void> {
+    let release = (): void => undefined;
+    const held = new Promise<void>((resolve) => (release = resolve));
+    backend.on("GET /v1/workspaces/w/snapshot", async () => {
+      await held;
+      return { body: snapshot };
+    });
+    const chosen = store.chooseSession("s1");
+    speak();
+    await vi.waitFor(() => expect(store.cursor.value).toBe(12));
+    release();
+    await chosen;
+  }
+
+  const grown = (offset: number, text: string) => ({ type: "message_delta", payload: { session_id: "s1", message_id: "m2", part: 0, offset, text } });
+  const speakMeanwhile = (): void => {
+    backend.say({ type: "message", payload: { type: "created", payload: message("m2", "Half ") } }, 11);
+    backend.say(grown(5, "of it"));
+    backend.say({ type: "session", payload: { type: "created", payload: session("s3") } }, 12);
+  };
+
+  test("a snapshot that is older than the stream loses nothing that came meanwhile", async () => {
+    await opened();
+    await chosenMeanwhile({ ...SNAPSHOT, cursor: 10, sessions: [session("s1")], messages: [message("m1", "in s1")] }, speakMeanwhile);
+    expect(store.messageIds.value).toEqual(["m1", "m2"]);
+    expect(store.messageOf("m2").value?.parts[0]?.data).toEqual({ text: "Half of it" });
+    expect(store.sessions.value.map((one) => one.id).sort()).toEqual(["s1", "s3"]);
+    expect(store.cursor.value).toBe(12);
+    // And what comes after it goes on from there.
+    backend.say(grown(10, "!"));
+    await vi.waitFor(() => expect(store.messageOf("m2").value?.parts[0]?.data).toEqual({ text: "Half of it!" }));
+  });
+
+  test("a snapshot that is newer than the stream gets nothing twice", async () => {
+    await opened();
+    const newer = { ...SNAPSHOT, cursor: 13, sessions: [session("s1"), session("s3"), session("s4")], messages: [message("m2", "Half of it, and more")] };
+    await chosenMeanwhile(newer, speakMeanwhile);
+    backend.say(grown(10, ", and"));
+    backend.say({ type: "session", payload: { type: "created", payload: session("s4") } }, 13);
+    backend.say(grown(20, "!"));
+    await vi.waitFor(() => expect(store.messageOf("m2").value?.parts[0]?.data).toEqual({ text: "Half of it, and more!" }));
+    expect(store.messageIds.value).toEqual(["m2"]);
+    expect(store.sessions.value.map((one) => one.id).sort()).toEqual(["s1", "s3", "s4"]);
+    expect(store.cursor.value).toBe(13);
+  });
+
   test("of two choices the last one counts, whichever answer comes first", async () => {
     await opened();
     const answer = backend.routes.get("GET /v1/workspaces/w/snapshot");
@@ -131,6 +178,18 @@ describe("following", () => {
     await first;
     expect(store.sessionId.value).toBe("s2");
     expect(store.messageOf("m1").value?.session_id).toBe("s2");
+  });
+
+  test("of a session that nobody looks at any more nothing is kept", async () => {
+    await opened();
+    await store.chooseSession("s1");
+    const before = store.messageOf("m1");
+    expect(before.value).toBeDefined();
+    backend.on("GET /v1/workspaces/w/snapshot", () => ({ body: { ...SNAPSHOT, sessions: [session("s1"), session("s2")], messages: [message("m2", "in s2", "s2")] } }));
+    await store.chooseSession("s2");
+    expect(before.value).toBeUndefined();
+    expect(store.messageOf("m1").value).toBeUndefined();
+    expect(store.messageIds.value).toEqual(["m2"]);
   });
 
   test("what is sent while another session is still being read is meant for that one", async () => {

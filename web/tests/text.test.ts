@@ -5,7 +5,7 @@ import { render } from "preact";
 import { safeAddress } from "../src/text/address.ts";
 import { decoded } from "../src/text/entities.ts";
 import { MOST_MARKDOWN, nodesOf } from "../src/text/nodes.tsx";
-import { highlightLines, languageOf, linesOf, MOST_CODE } from "../src/text/highlight.ts";
+import { highlightLines, languageOf, linesOf, MOST_CODE, stretchesOf } from "../src/text/highlight.ts";
 
 function drawn(text: string, definitions: readonly string[] = []): HTMLElement {
   const place = document.createElement("div");
@@ -170,5 +170,17 @@ describe("colours", () => {
 
   test("files are known by their names", () => {
     expect(["a/b.py", "Dockerfile", "x.tsx", "noending", "a.unknown"].map(languageOf)).toEqual(["python", "dockerfile", "typescript", "", ""]);
+  });
+
+  test("long code is coloured in stretches, and no line is lost or changed", async () => {
+    const code = Array.from({ length: 300 }, (_, at) => `def part_${at}(x):\n    """Doc\n\n    more"""\n    return x\n\n`).join("");
+    const stretches = stretchesOf(code);
+    expect(stretches.length).toBeGreaterThan(2);
+    expect(stretches.join("\n")).toBe(code);
+    for (const stretch of stretches) expect(stretch.startsWith("def part_")).toBe(true);
+    const lines = await highlightLines(code, "python");
+    expect(lines?.map((line) => line.map((token) => token.text).join("")).join("\n")).toBe(code);
+    expect(lines?.filter((line) => line[0]?.text === "def" && line[0].kind === "hljs-keyword")).toHaveLength(300);
+    expect(stretchesOf("x".repeat(20_000))).toHaveLength(1);
   });
 });

@@ -64,6 +64,7 @@ function Change({ call, result }: { call: ToolCall; result: ToolResult | undefin
   const failed = factsOf(result?.metadata)["edits_failed"];
   if (!lines.length) return null;
   const isSplit = columns.value === "split";
+  const path = textAt(factsOf(call.input), "file_path");
   return (
     <>
       <div class="diff-tools">
@@ -71,7 +72,7 @@ function Change({ call, result }: { call: ToolCall; result: ToolResult | undefin
           <Icon name={isSplit ? "unified" : "split"} small />
         </button>
       </div>
-      <Diff lines={lines} most={24} label={`The change of ${textAt(factsOf(call.input), "file_path")}`} />
+      <Diff lines={lines} path={path} most={24} label={`The change of ${path}`} />
       {Array.isArray(failed) && <p class="card-note error">{failed.length} of the edits could not be made.</p>}
     </>
   );

@@ -202,7 +202,8 @@ export interface Cut {
 /** The first or last `most` lines; how many were left out. */
 export function cut(text: string, most: number, fromEnd = false): Cut {
   const lines = text.replace(/\n+$/, "").split("\n");
-  if (lines.length <= most + 1) return { text: lines.join("\n"), hidden: 0 };
+  // To hide a handful would save nothing.
+  if (lines.length <= most + Math.max(1, Math.floor(most / 3))) return { text: lines.join("\n"), hidden: 0 };
   const kept = fromEnd ? lines.slice(-most) : lines.slice(0, most);
   return { text: kept.join("\n"), hidden: lines.length - most };
 }

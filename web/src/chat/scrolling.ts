@@ -31,6 +31,13 @@ effect(() => {
   if (grown > 0 && !isFollowing.peek()) drawn.value = drawn.peek() + grown;
 });
 
+/** How near to its end one stands at its end. */
+const AT_END = 24;
+
+export function isAtEnd(): boolean {
+  return scroller === null || scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < AT_END;
+}
+
 export function setScroller(element: HTMLElement | null): void {
   scroller = element;
 }
@@ -72,6 +79,7 @@ export function scrollToMessage(id: string): void {
     const element = document.getElementById(`message-${id}`);
     element?.scrollIntoView({ block: "center" });
     element?.focus({ preventScroll: true });
+    if (isAtEnd()) isFollowing.value = true;
   });
 }
 

@@ -10,10 +10,9 @@ import { isBusy, loading, messageIds, messageOf, runs, sessionId, shell } from "
 import type { Message } from "../wire/types.ts";
 import { textOf } from "./facts.ts";
 import { MessageView } from "./message.tsx";
-import { drawn, holdOn, isFollowing, marked, setScroller, stay, STEP, toEnd } from "./scrolling.ts";
+import { drawn, holdOn, isAtEnd, isFollowing, marked, setScroller, stay, STEP, toEnd } from "./scrolling.ts";
 import { fixed, SourcesContext } from "./sources.ts";
 
-const AT_END = 24;
 /** For how long after a touch scrolling is somebody's wish, in milliseconds. */
 const HAND = 700;
 const HANDS = ["wheel", "touchmove", "pointerdown", "pointermove"] as const;
@@ -28,7 +27,7 @@ export function Transcript(): JSX.Element {
   const isEmpty = ids.length === 0 && !isBusy.value && shell.value === "";
   return (
     <section class="transcript" aria-label="Conversation" aria-busy={isBusy.value}>
-      <div class="scroller" ref={scroller} tabIndex={0} role="region" aria-label="Messages">
+      <div class={isFollowing.value ? "scroller follows" : "scroller"} ref={scroller} tabIndex={0} role="region" aria-label="Messages">
         <div class="content" ref={content}>
           {isEmpty ? <p class="empty">{loading.value ? "Loading the conversation …" : "Nothing was asked here yet."}</p> : null}
           {first > 0 ? <Earlier count={first} /> : null}
@@ -105,8 +104,7 @@ function useScrolling(scroller: Place, content: Place): void {
     };
     let touchedAt = -HAND;
     const look = (): void => {
-      const rest = outer.scrollHeight - outer.scrollTop - outer.clientHeight;
-      if (rest < AT_END) isFollowing.value = true;
+      if (isAtEnd()) isFollowing.value = true;
       // Content that grows scrolls nothing; only a hand does.
       else if (performance.now() - touchedAt < HAND) isFollowing.value = false;
     };

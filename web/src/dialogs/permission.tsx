@@ -137,7 +137,7 @@ function Subject({ what }: { what: What }): JSX.Element {
             <span class="plus">+{added}</span>
             <span class="minus">−{removed}</span>
           </p>
-          <Diff lines={what.lines} most={400} />
+          <Diff lines={what.lines} path={what.path} most={400} />
         </>
       );
     }

@@ -67,7 +67,7 @@ interface OneProps {
 
 function One({ question, number, given, put }: OneProps): JSX.Element {
   const isFree = question.type === "free_text";
-  const label = isFree ? "Your answer" : "Something else, or a word about it (optional)";
+  const label = isFree ? "Your answer" : "Something else (optional)";
   return (
     <li>
       <fieldset class="one-question">

@@ -252,7 +252,8 @@ function likenessOf(one: readonly string[], other: readonly string[]): number {
 const WORDS = /\p{L}[\p{L}\p{N}_]*|\p{N}+|\s+|[^\p{L}\p{N}\s]/gu;
 const LONGEST = 2_000;
 
-/** Which stretches of two lines differ, word by word; none if hardly anything is left in common. */
+/** Which stretches of two lines differ, word by word; none if hardly anything is left in common. How far a line is
+ * indented is no word: that it moved is seen anyway. */
 export function changedWords(before: string, after: string): { old: Span[]; new: Span[] } {
   if (before.length > LONGEST || after.length > LONGEST) return { old: [], new: [] };
   const old = before.match(WORDS) ?? [];
@@ -260,7 +261,12 @@ export function changedWords(before: string, after: string): { old: Span[]; new:
   const same = common(old, now, 120);
   const kept = same.reduce((sum, [at]) => sum + (old[at]?.trim().length ?? 0), 0);
   if (kept * 3 < Math.max(before.trim().length, after.trim().length)) return { old: [], new: [] };
-  return { old: spansWithout(old, new Set(same.map(([a]) => a))), new: spansWithout(now, new Set(same.map(([, b]) => b))) };
+  const differing = (words: readonly string[], side: 0 | 1): Span[] => {
+    const spans = spansWithout(words, new Set(same.map((pair) => pair[side])));
+    const indent = /^\s*/.exec(words[0] ?? "")?.[0].length ?? 0;
+    return spans.map(([from, to]): Span => [Math.max(from, indent), to]).filter(([from, to]) => from < to);
+  };
+  return { old: differing(old, 0), new: differing(now, 1) };
 }
 
 function spansWithout(words: readonly string[], kept: ReadonlySet<number>): Span[] {

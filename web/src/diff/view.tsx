@@ -1,9 +1,13 @@
-// A change as people read it: one column, or two; the words that differ stand out; long ones come in portions.
+// A change as people read it: one column, or two, in the colours of its language; the words that differ stand out; long
+// ones come in portions.
 
 import type { ComponentChildren, JSX } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { store, stored } from "../shell/ui.ts";
+import { languageOf } from "../text/highlight.ts";
+import { coloursOf, piecesOf } from "./colours.ts";
+import type { Colours } from "./colours.ts";
 import { changedWords, paired } from "./lines.ts";
 import type { DiffLine, Pair, Span } from "./lines.ts";
 
@@ -22,20 +26,24 @@ const SIGNS = { same: " ", added: "+", removed: "-", hunk: "" } as const;
 
 export interface DiffProps {
   readonly lines: readonly DiffLine[];
+  /** The file that changed: its name tells the language. */
+  readonly path: string;
   /** How many rows are shown at first. */
   readonly most?: number;
   readonly label?: string;
 }
 
-export function Diff({ lines, most = 60, label = "The change" }: DiffProps): JSX.Element {
+export function Diff({ lines, path, most = 60, label = "The change" }: DiffProps): JSX.Element {
   const [shown, setShown] = useState(most);
   const isSplit = columns.value === "split" && lines.some((line) => line.kind === "removed") && lines.some((line) => line.kind === "added");
   const pairs = useMemo(() => paired(lines), [lines]);
   const words = useMemo(() => wordsOf(pairs), [pairs]);
+  const colours = useColours(lines, languageOf(path));
+  const looks: Looks = { words, colours };
   const rows = isSplit ? pairs.length : lines.length;
   const end = rows <= shown + 5 ? rows : shown;
   return (
-    <div class={`diff ${isSplit ? "split" : "unified"}`} role="region" aria-label={label} tabIndex={0}>
+    <div class={`diff ${isSplit ? "split" : "unified"}${colours.size > 0 ? " coloured" : ""}`} role="region" aria-label={label} tabIndex={0}>
       <table>
         {isSplit && (
           <colgroup>
@@ -55,8 +63,8 @@ export function Diff({ lines, most = 60, label = "The change" }: DiffProps): JSX
         </thead>
         <tbody>
           {isSplit
-            ? pairs.slice(0, end).map((pair, at) => <SplitRow key={at} pair={pair} words={words} />)
-            : lines.slice(0, end).map((line, at) => <Row key={at} line={line} words={words} />)}
+            ? pairs.slice(0, end).map((pair, at) => <SplitRow key={at} pair={pair} looks={looks} />)
+            : lines.slice(0, end).map((line, at) => <Row key={at} line={line} looks={looks} />)}
         </tbody>
       </table>
       {end < rows && (
@@ -70,6 +78,29 @@ export function Diff({ lines, most = 60, label = "The change" }: DiffProps): JSX
 
 type Words = ReadonlyMap<DiffLine, readonly Span[]>;
 
+/** What is known of the lines beside their texts. */
+interface Looks {
+  readonly words: Words;
+  readonly colours: Colours;
+}
+
+const PLAIN: Colours = new Map();
+
+/** Plain at first; colours come when they are there. */
+function useColours(lines: readonly DiffLine[], language: string): Colours {
+  const [found, setFound] = useState<{ readonly of: readonly DiffLine[]; readonly colours: Colours } | null>(null);
+  useEffect(() => {
+    let isWanted = true;
+    void coloursOf(lines, language).then((colours) => {
+      if (isWanted && colours !== null) setFound({ of: lines, colours });
+    });
+    return () => {
+      isWanted = false;
+    };
+  }, [lines, language]);
+  return found?.of === lines ? found.colours : PLAIN;
+}
+
 function wordsOf(pairs: readonly Pair[]): Words {
   const found = new Map<DiffLine, readonly Span[]>();
   // Comparing words costs; far down in a very long change nobody misses it.
@@ -82,25 +113,25 @@ function wordsOf(pairs: readonly Pair[]): Words {
   return found;
 }
 
-function Row({ line, words }: { line: DiffLine; words: Words }): JSX.Element {
+function Row({ line, looks }: { line: DiffLine; looks: Looks }): JSX.Element {
   if (line.kind === "hunk") return <Gap span={3} />;
   return (
     <tr class={line.kind}>
       <td class="number">{line.old || ""}</td>
       <td class="number">{line.new || ""}</td>
-      <Cell line={line} words={words} />
+      <Cell line={line} looks={looks} />
     </tr>
   );
 }
 
-function SplitRow({ pair: [old, now], words }: { pair: Pair; words: Words }): JSX.Element {
+function SplitRow({ pair: [old, now], looks }: { pair: Pair; looks: Looks }): JSX.Element {
   if (old?.kind === "hunk") return <Gap span={4} />;
   return (
     <tr>
       <td class={`number ${old?.kind ?? "none"}`}>{old?.old || ""}</td>
-      {old ? <Cell line={old} words={words} /> : <td class="none" />}
+      {old ? <Cell line={old} looks={looks} /> : <td class="none" />}
       <td class={`number ${now?.kind ?? "none"}`}>{now?.new || ""}</td>
-      {now ? <Cell line={now} words={words} /> : <td class="none" />}
+      {now ? <Cell line={now} looks={looks} /> : <td class="none" />}
     </tr>
   );
 }
@@ -113,26 +144,24 @@ function Gap({ span }: { span: number }): JSX.Element {
   );
 }
 
-function Cell({ line, words }: { line: DiffLine; words: Words }): JSX.Element {
+function Cell({ line, looks }: { line: DiffLine; looks: Looks }): JSX.Element {
   const sign = SIGNS[line.kind];
   return (
     <td class={`text ${line.kind}`}>
       <span class="sign">{sign}</span>
-      {pieces(visible(line.text), words.get(line) ?? [])}
+      {drawn(line, looks)}
     </td>
   );
 }
 
-function pieces(text: string, spans: readonly Span[]): ComponentChildren {
-  if (!spans.length) return text || " ";
-  const out: ComponentChildren[] = [];
-  let at = 0;
-  for (const [from, to] of spans) {
-    out.push(text.slice(at, from), <b>{text.slice(from, to)}</b>);
-    at = to;
-  }
-  out.push(text.slice(at));
-  return out;
+/** What has changed stands out by its ground; there the letters keep the colour of their line, to be read well. */
+function drawn(line: DiffLine, { words, colours }: Looks): ComponentChildren {
+  if (line.text === "") return " ";
+  return piecesOf(line.text, colours.get(line) ?? [], words.get(line) ?? []).map((piece, at) => {
+    const text = visible(piece.text);
+    if (piece.isChanged) return <b key={at}>{text}</b>;
+    return piece.kind ? <span key={at} class={piece.kind}>{text}</span> : text;
+  });
 }
 
 /** Characters that would move or hide others are shown as a dot, one for one, so that places stay right. */

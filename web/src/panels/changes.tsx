@@ -81,7 +81,7 @@ function File({ file }: { file: ChangedFile }): JSX.Element {
           <Icon name="undo" small />
         </button>
       </div>
-      {isOpen && <Diff lines={lines} most={200} label={`What changed in ${name}`} />}
+      {isOpen && <Diff lines={lines} path={file.path} most={200} label={`What changed in ${name}`} />}
     </li>
   );
 }

@@ -1,41 +1,76 @@
-// Find in the conversation: enter and down go on, up goes back.
+// Find in the conversation, or in all of them: enter and down go on, up goes back.
 
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { scrollToMessage } from "../chat/scrolling.ts";
 import { useList } from "../palette/list.ts";
-import { counted } from "../shell/format.ts";
+import { ago, counted, inSeconds } from "../shell/format.ts";
 import { drawer, isNarrow, panel, view } from "../shell/ui.ts";
-import { messageIds, messageOf } from "../store.ts";
-import { sought } from "./seek.ts";
-import type { Hit } from "./seek.ts";
+import { api, at, chooseSession, messageIds, messageOf, say, session, sessionId, sessions } from "../store.ts";
+import type { Message } from "../wire/types.ts";
+import { type Finding, type Hit, sought, soughtInAll } from "./seek.ts";
+import { clear, fill, shelf, unread } from "./shelf.ts";
 
 const words = signal("");
-const NAMES = { you: "you", answer: "answer", thought: "thought", tool: "tool", result: "result" } as const;
+const isAll = signal(false);
+/** Grows when somebody asks to search: the field is ready to be written in. */
+const asked = signal(0);
+
+export function openSearch(all: boolean, wanted = words.value): void {
+  isAll.value = all;
+  words.value = wanted;
+  panel.value = "search";
+  asked.value += 1;
+}
+
+const readMessages = (id: string): Promise<readonly Message[]> => api.get(at(`/sessions/${encodeURIComponent(id)}/messages`));
+
+function useFindings(all: boolean): readonly Finding[] {
+  const ids = messageIds.value;
+  const list = sessions.value;
+  const read = shelf.value;
+  const here = session.value;
+  // What others say meanwhile is read when somebody writes on.
+  useEffect(() => {
+    if (all && words.value.trim()) void fill(list.filter((one) => !one.parent_session_id), readMessages);
+  }, [all, words.value]);
+  useEffect(() => clear, []);
+  return useMemo(() => {
+    if (all) return soughtInAll(list.filter((one) => !one.parent_session_id), (id) => read.get(id)?.messages ?? [], words.value);
+    if (here === null) return [];
+    const hits = sought(ids.map((id) => messageOf(id).peek()).filter((one) => one !== undefined), words.value);
+    return hits.length > 0 ? [{ session: here, hits }] : [];
+  }, [all, here, ids, list, read, words.value]);
+}
+
+async function show(id: string, hit: Hit): Promise<void> {
+  view.value = "chat";
+  drawer.value = false;
+  if (isNarrow.value) panel.value = null;
+  const field = document.activeElement;
+  if (id !== sessionId.value) await say(chooseSession(id));
+  // The conversation may have to be drawn first.
+  requestAnimationFrame(() => {
+    if (hit.messageId) scrollToMessage(hit.messageId);
+    if (!isNarrow.value && field instanceof HTMLElement) field.focus();
+  });
+}
 
 export function Search(): JSX.Element {
   const field = useRef<HTMLInputElement>(null);
-  useEffect(() => field.current?.select(), []);
-  const ids = messageIds.value;
-  const hits = useMemo(() => {
-    const messages = ids.map((id) => messageOf(id).peek()).filter((one) => one !== undefined);
-    return sought(messages, words.value);
-  }, [ids, words.value]);
-  const show = (hit: Hit | undefined): void => {
-    if (!hit) return;
-    view.value = "chat";
-    drawer.value = false;
-    if (isNarrow.value) panel.value = null;
-    // The conversation may have to be drawn first.
-    requestAnimationFrame(() => {
-      scrollToMessage(hit.messageId);
-      if (!isNarrow.value) field.current?.focus();
-    });
-  };
-  const list = useList(hits.length, (at) => show(hits[at]));
+  useEffect(() => field.current?.select(), [asked.value]);
+  const all = isAll.value || sessionId.value === null;
+  const findings = useFindings(all);
+  const flat = findings.flatMap((finding) => finding.hits.map((hit) => ({ id: finding.session.id, hit })));
+  const list = useList(flat.length, (place) => {
+    const one = flat[place];
+    if (one) void show(one.id, one.hit);
+  });
+  const label = all ? "Find in all sessions" : "Find in the conversation";
   return (
-    <div class="find" onKeyDown={list.onKeyDown}>
+    <div class={all ? "find" : "find here"} onKeyDown={list.onKeyDown}>
+      {sessionId.value !== null && <Scope />}
       <input
         ref={field}
         type="text"
@@ -44,9 +79,9 @@ export function Search(): JSX.Element {
         role="combobox"
         aria-expanded="true"
         aria-controls="find-list"
-        aria-activedescendant={hits.length ? `hit-${list.at}` : undefined}
-        aria-label="Find in the conversation"
-        placeholder="Find in the conversation"
+        aria-activedescendant={flat.length ? `hit-${list.at}` : undefined}
+        aria-label={label}
+        placeholder={label}
         value={words.value}
         onInput={(event) => {
           words.value = event.currentTarget.value;
@@ -54,29 +89,76 @@ export function Search(): JSX.Element {
         }}
       />
       <p class="muted find-count" role="status">
-        {words.value && (hits.length ? counted(hits.length, "place") : "Not found.")}
+        {words.value.trim() && summary(flat.length, findings.length, all)}
       </p>
-      <ul id="find-list" role="listbox" aria-label="Places" class="hits" ref={list.ref}>
-        {hits.map((hit, at) => (
-          <li
-            key={at}
-            id={`hit-${at}`}
-            role="option"
-            aria-selected={at === list.at}
-            onClick={() => {
-              list.move(at);
-              show(hit);
-            }}
-          >
-            <span class="chip">{NAMES[hit.kind]}</span>
-            <span class="hit-text">
-              {hit.before}
-              <mark>{hit.found}</mark>
-              {hit.after}
-            </span>
-          </li>
-        ))}
-      </ul>
+      <Findings findings={findings} all={all} chosen={list.at} list={list.ref} onTake={(place) => list.move(place)} />
     </div>
+  );
+}
+
+function Scope(): JSX.Element {
+  return (
+    <div class="segments" role="group" aria-label="Where to search">
+      <button type="button" aria-pressed={!isAll.value} onClick={() => (isAll.value = false)}>
+        This session
+      </button>
+      <button type="button" aria-pressed={isAll.value} onClick={() => (isAll.value = true)}>
+        All
+      </button>
+    </div>
+  );
+}
+
+function summary(places: number, found: number, all: boolean): string {
+  const rest = all && unread.value > 0 ? `; ${counted(unread.value, "session")} still to be read` : "";
+  if (places === 0) return rest ? `Nothing yet${rest}` : "Not found.";
+  return `${counted(places, "place")}${all ? ` in ${counted(found, "session")}` : ""}${rest}`;
+}
+
+interface FindingsProps {
+  readonly findings: readonly Finding[];
+  readonly all: boolean;
+  readonly chosen: number;
+  readonly list: ReturnType<typeof useList>["ref"];
+  onTake(place: number): void;
+}
+
+function Findings({ findings, all, chosen, list, onTake }: FindingsProps): JSX.Element {
+  const now = Date.now() / 1_000;
+  let place = -1;
+  return (
+    <ul id="find-list" role="listbox" aria-label="Places" class="hits" ref={list}>
+      {findings.map((finding) => [
+        all && (
+          <li key={finding.session.id} role="presentation" class="hit-session">
+            <span class="clip">{finding.session.title || "New session"}</span>
+            <small class="faint">{ago(now - inSeconds(finding.session.updated_at))}</small>
+          </li>
+        ),
+        finding.hits.map((hit, index) => {
+          place += 1;
+          const here = place;
+          return (
+            <li
+              key={`${finding.session.id}/${index}`}
+              id={`hit-${here}`}
+              role="option"
+              aria-selected={here === chosen}
+              onClick={() => {
+                onTake(here);
+                void show(finding.session.id, hit);
+              }}
+            >
+              <span class="chip">{hit.kind}</span>
+              <span class="hit-text">
+                {hit.before}
+                <mark>{hit.found}</mark>
+                {hit.after}
+              </span>
+            </li>
+          );
+        }),
+      ])}
+    </ul>
   );
 }

@@ -1,18 +1,26 @@
-// Words in a conversation: which messages have them, and where. Pure.
+// Words in a conversation, or in all of them: which messages have them, and where. Pure.
 
 import { headlineOf } from "../cards/facts.ts";
-import type { Message, Part } from "../wire/types.ts";
+import type { Message, Part, Session } from "../wire/types.ts";
 
 export interface Hit {
+  /** Empty for a title. */
   readonly messageId: string;
-  readonly kind: "you" | "answer" | "thought" | "tool" | "result";
+  readonly kind: "title" | "you" | "answer" | "thought" | "tool" | "result";
   readonly before: string;
   readonly found: string;
   readonly after: string;
 }
 
+/** What was found in one session. */
+export interface Finding {
+  readonly session: Session;
+  readonly hits: readonly Hit[];
+}
+
 const AROUND = 60;
 const PER_PART = 3;
+const PER_SESSION = 5;
 
 /** All places, in the order of the conversation, bounded. */
 export function sought(messages: readonly Message[], words: string, most = 200): Hit[] {
@@ -32,6 +40,31 @@ export function sought(messages: readonly Message[], words: string, most = 200):
     }
   }
   return hits;
+}
+
+/** In titles and texts, session by session in the order that is given; a few places of each. */
+export function soughtInAll(
+  sessions: readonly Session[],
+  messagesOf: (id: string) => readonly Message[],
+  words: string,
+  most = 200,
+): Finding[] {
+  const wanted = words.trim().toLowerCase();
+  if (!wanted) return [];
+  const found: Finding[] = [];
+  let count = 0;
+  for (const session of sessions) {
+    const titles = placesOf(session.title, wanted).slice(0, 1);
+    const hits = [
+      ...titles.map((at) => hitAt("", "title", session.title, at, wanted.length)),
+      ...sought(messagesOf(session.id), words, PER_SESSION),
+    ];
+    if (hits.length === 0) continue;
+    found.push({ session, hits });
+    count += hits.length;
+    if (count >= most) return found;
+  }
+  return found;
 }
 
 function textOf(message: Message, part: Part): { kind: Hit["kind"]; text: string } {

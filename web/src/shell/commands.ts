@@ -4,6 +4,7 @@ import { foldAll } from "../cards/folding.ts";
 import { turnColumns } from "../diff/view.tsx";
 import { isMac } from "../palette/keycap.tsx";
 import { isPressed, isWriting } from "../palette/keys.ts";
+import { openSearch } from "../panels/search.tsx";
 import {
   cancel,
   commands,
@@ -21,7 +22,7 @@ import {
 } from "../store.ts";
 import type { Command } from "../store/commands.ts";
 import { changeAlerts } from "./alerts.ts";
-import { dialog, drawer, isNarrow, nextTheme, panel, question, renaming, sidebar, togglePanel, toggleSidebar, typedAt, view } from "./ui.ts";
+import { dialog, drawer, isNarrow, nextTheme, question, renaming, sidebar, togglePanel, toggleSidebar, typedAt, view } from "./ui.ts";
 
 const inSession = (): boolean => sessionId.value !== null;
 
@@ -36,7 +37,8 @@ const COMMANDS: readonly Command[] = [
   { name: "runs", title: "Runs: what was asked, how it ended", keys: "alt+r", run: () => togglePanel("runs") },
   { name: "jobs", title: "Background jobs", keys: "alt+j", run: () => togglePanel("jobs") },
   { name: "todos", title: "The model's plan", keys: "alt+p", run: () => togglePanel("todos") },
-  { name: "find", title: "Find in the conversation", keys: "mod+f", when: inSession, run: () => (panel.value = "search") },
+  { name: "find", title: "Find in the conversation", keys: "mod+f", when: inSession, run: () => openSearch(false) },
+  { name: "search", title: "Find in all sessions", keys: "mod+shift+f", run: () => openSearch(true) },
   { name: "queue", title: "Prompts that wait", keys: "alt+q", when: () => document.querySelector(".queue") !== null, run: focusQueue },
   { name: "write", title: "Go to the composer", keys: "alt+w", run: () => focusComposer() },
   { name: "cancel", title: "Cancel what runs in this session", keys: "alt+x", when: () => isBusy.value, run: () => void say(cancel()) },
@@ -95,7 +97,7 @@ function mayRun(command: Command, event: KeyboardEvent): boolean {
   const isText = !keys.includes("+") || (isMac && keys.startsWith("alt+"));
   if (isText && isWriting(event.target)) return false;
   // The browser's own search is a second press away.
-  if (command.name === "find" && event.target instanceof HTMLElement && event.target.closest(".find")) return false;
+  if (command.name === "find" && event.target instanceof HTMLElement && event.target.closest(".find.here")) return false;
   const isOpen = dialog.value !== null || question.value !== null || document.querySelector("dialog[open]") !== null;
   if (isOpen && command.name !== "theme" && command.name !== "columns" && !(command.name === "commands" && dialog.value)) return false;
   return command.when?.() ?? true;

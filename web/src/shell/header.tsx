@@ -32,7 +32,7 @@ export function Header(): JSX.Element {
           </span>
         )}
         {others.value > 0 && (
-          <span class="chip" title={`${others.value + 1} screens look at this session`}>
+          <span class="chip people-mark" title={`${others.value + 1} screens look at this session`}>
             <Icon name="people" small />
             {others.value + 1}
             <span class="wide-only">here</span>

@@ -4,6 +4,7 @@ import { computed, effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { useNow } from "../panels/now.ts";
+import { openSearch } from "../panels/search.tsx";
 import { attachedTo, chooseSession, deleteSession, permissions, questions, renameSession, runs, say, sessionId, sessions, workspace } from "../store.ts";
 import type { Session } from "../wire/types.ts";
 import { ago, baseName, counted, inSeconds, money } from "./format.ts";
@@ -66,7 +67,7 @@ export function Sidebar(): JSX.Element {
       </div>
       <div class="side-filter">
         <Icon name="search" small />
-        <input type="search" class="field" aria-label="Filter sessions" placeholder="Filter" value={words.value} onInput={(event) => (words.value = event.currentTarget.value)} />
+        <input type="search" class="field" aria-label="Filter sessions" placeholder="Filter" value={words.value} onInput={(event) => (words.value = event.currentTarget.value)} onKeyDown={(event) => event.key === "Enter" && words.value.trim() && searchAll()} />
       </div>
       <List />
       <Foot />
@@ -100,9 +101,19 @@ function List(): JSX.Element {
           </ul>
         </section>
       ))}
-      {!trees.length && <p class="empty">{words.value ? "No session fits." : "No session yet. Write what you want done."}</p>}
+      {!trees.length && <p class="empty">{words.value ? "No title fits." : "No session yet. Write what you want done."}</p>}
+      {words.value.trim() && (
+        <button type="button" class="button plain side-further" data-testid="search-all" onClick={searchAll}>
+          <Icon name="search" small /> <span class="clip">Find “{words.value.trim()}” in all conversations</span>
+        </button>
+      )}
     </div>
   );
+}
+
+function searchAll(): void {
+  drawer.value = false;
+  openSearch(true, words.value.trim());
 }
 
 const isOpen = (session: Session, helpers: readonly Session[]): boolean =>

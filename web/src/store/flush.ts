@@ -18,9 +18,13 @@ export class Dirt {
   notices = false;
 }
 
-/** Calls `work` before the next drawing, or soon if the page is not drawn at all. */
+/** Drawings are at least so far apart, in milliseconds: every second frame of most screens. Nobody reads faster. */
+const APART = 25;
+
+/** Calls `work` before one of the next drawings, or soon if the page is not drawn at all. */
 export class Frames {
   private isWaiting = false;
+  private last = -APART;
 
   constructor(private readonly work: () => void) {}
 
@@ -35,9 +39,18 @@ export class Frames {
       this.isWaiting = false;
       this.work();
     };
+    const frame = (now: number): void => {
+      if (isDone) return;
+      if (now - this.last < APART) {
+        requestAnimationFrame(frame);
+        return;
+      }
+      this.last = now;
+      go();
+    };
     // A page in the background gets no frames; what it knows still has to be right.
     const timer = setTimeout(go, 200);
-    if (typeof requestAnimationFrame === "function") requestAnimationFrame(go);
+    if (typeof requestAnimationFrame === "function") requestAnimationFrame(frame);
   }
 }
 

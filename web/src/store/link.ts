@@ -286,8 +286,11 @@ async function load(session: string | null): Promise<void> {
   try {
     await read(session, mine);
   } catch (error) {
-    // What is shown is what was shown before.
-    if (mine === choice) state.chosenId.value = state.sessionId.value;
+    // What is shown is what was shown before, and nothing is held back for it any more.
+    if (mine === choice) {
+      state.chosenId.value = state.sessionId.value;
+      meanwhile = null;
+    }
     throw error;
   }
 }

@@ -23,7 +23,7 @@ export function CodeBlock({ text, language, isOpen = false }: CodeProps): JSX.El
         {isOpen ? <span class="faint">…</span> : <CopyButton text={text} label="Copy the code" />}
       </figcaption>
       {/* Wide code is scrolled with the keyboard, too. */}
-      <pre tabIndex={0} role="group" aria-label={language ? `Code in ${language}` : "Code"}>
+      <pre class={isOpen ? "open" : ""} tabIndex={0} role="group" aria-label={language ? `Code in ${language}` : "Code"}>
         {isOpen ? <Growing text={text} /> : <Closed text={text} language={language} />}
       </pre>
     </figure>

@@ -56,14 +56,46 @@ export function linesOf(html: string): readonly Line[] {
   return lines;
 }
 
+/** What is longer is coloured in several goes, with a rest in between. */
+const STRETCH = 5_000;
+const BORDER = /\n[ \t]*\n(?=\S)/g;
+
+/** The code cut where one thing most likely ends and the next begins: after an empty line, before one that is not
+ * indented. Joined with line ends it is the same again. Pure. */
+export function stretchesOf(code: string): string[] {
+  const stretches: string[] = [];
+  let start = 0;
+  while (code.length - start > STRETCH) {
+    BORDER.lastIndex = start + STRETCH;
+    const found = BORDER.exec(code);
+    if (found === null) break;
+    const end = found.index + found[0].length;
+    stretches.push(code.slice(start, end - 1));
+    start = end;
+  }
+  return [...stretches, code.slice(start)];
+}
+
+const rest = (): Promise<void> =>
+  new Promise((resolve) => {
+    if (typeof requestIdleCallback === "function") requestIdleCallback(() => resolve(), { timeout: 200 });
+    else setTimeout(resolve);
+  });
+
 /** The code in coloured lines; null if its language is not known or it is too long. */
 export async function highlightLines(code: string, language: string): Promise<readonly Line[] | null> {
   const name = language.toLowerCase();
   if (name === "" || name === "text" || name === "plaintext" || code.length > MOST_CODE) return null;
   try {
     const { coloured } = await import("./languages.ts");
-    const html = coloured(code, ENDINGS[name] ?? name);
-    return html === null ? null : linesOf(html);
+    const lines: Line[] = [];
+    for (const stretch of stretchesOf(code)) {
+      if (lines.length > 0) await rest();
+      const html = coloured(stretch, ENDINGS[name] ?? name);
+      if (html === null) return null;
+      lines.push(...linesOf(html));
+    }
+    return lines;
   } catch {
     return null;
   }

@@ -10,7 +10,7 @@ import { CodeBlock } from "./code.tsx";
 import { decoded } from "./entities.ts";
 
 /** What is longer is shown as it is, without being made beautiful. */
-export const MOST_MARKDOWN = 20_000;
+export const MOST_MARKDOWN = 10_000;
 /** What is nested deeper is shown as it was written. */
 const DEEPEST = 24;
 const TOO_DEEP = /^[ \t]*(?:(?:>|[-*+]|\d+[.)])[ \t]*){40,}/m;
