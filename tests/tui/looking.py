@@ -5,8 +5,10 @@ import io
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.segment import Segment
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -16,7 +18,7 @@ from holdfast.tui.app import HoldfastApp
 from holdfast.tui.editor import Editor
 from server.helpers import EchoModel, Place, Server, place, serving
 
-__all__ = ["Screen", "looking", "standing"]
+__all__ = ["Screen", "drawn", "looking", "standing"]
 
 
 class Screen:
@@ -82,6 +84,12 @@ class Screen:
         # How long the instructions of a model are is no part of a screen.
         text = re.sub(r" {3,}(?=\S.*? [\d.]+k? tokens \()", "   ", re.sub(r"[\d.]+k? tokens \(", "800 tokens (", text))
         return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def drawn(screen: Screen) -> list[Segment]:
+    """All that the terminal is told to show now."""
+    update = screen.app.screen._compositor.render_update(full=True, screen_stack=screen.app._background_screens)
+    return [segment for segment in Console(width=200).render(cast(RenderableType, update)) if not segment.control]
 
 
 @asynccontextmanager

@@ -154,7 +154,9 @@ def test_the_last_line_of_a_turn_says_who_and_how_long() -> None:
 
 def test_a_command_of_a_person_is_shown() -> None:
     said = message("user", ShellCommandPart(ShellCommand("ls", "a.txt", 0)))
-    assert drawn(shown(said)[0]) == ["  ● shell  ls", "  │ a.txt"]
+    assert drawn(shown(said)[0]) == ["▌ $ ls", "▌ a.txt"]
+    failed = message("user", ShellCommandPart(ShellCommand("false", "", 1)))
+    assert drawn(shown(failed)[0]) == ["▌ $ false   exit code 1"]
 
 
 # Words of blocks.

@@ -66,7 +66,7 @@ async def test_a_tool_may_act_once() -> None:
         await screen.write("write it")
         await screen.opens(PermissionScreen)
         assert "+one" in screen.picture()
-        assert "always saves: write:write(made.txt)" in screen.picture()
+        assert "Always saves: write:write(made.txt)" in screen.picture()
         await screen.pilot.press("a")
         await screen.shows("It said")
         assert made(server).read_text() == "one\ntwo\n"

@@ -123,8 +123,11 @@ def test_long_output_is_folded_and_a_running_command_shows_its_end() -> None:
     output = "\n".join(f"line {number}" for number in range(100))
     done = drawn(Card("bash", '{"command":"seq"}', "done", output))
     assert len(done) == 1 + FOLDED_LINES + 1
-    assert "line 0" in done[1]
-    assert "92 more lines" in done[-1]
+    assert "… 92 lines before" in done[1]
+    assert "line 99" in done[-1]
+    listed = drawn(Card("ls", "{}", "done", output))
+    assert "line 0" in listed[1]
+    assert "… 92 more lines" in listed[-1]
     running = drawn(Card("bash", '{"command":"seq"}', "running", output=output))
     assert "line 99" in running[-1]
     assert len(drawn(Card("bash", "{}", "done", output), is_unfolded=True)) == 101
@@ -218,5 +221,5 @@ def test_what_is_going_on() -> None:
 
 def test_numbers_for_people() -> None:
     assert [elapsed(ms) for ms in (900, 61_000, 3_720_000)] == ["0 s", "1 min 01 s", "1 h 02 min"]
-    assert [thousands(count) for count in (999, 1_500, 2_000_000)] == ["999", "1.5k", "2.0M"]
+    assert [thousands(count) for count in (999, 1_500, 2_000_000)] == ["999", "1.5k", "2M"]
     assert [money(dollars) for dollars in (0.0, 0.0012, 1.5)] == ["$0.00", "$0.0012", "$1.50"]

@@ -8,6 +8,7 @@ from textual import events
 
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.bodies import AgentMessage, RunPatch
+from holdfast.testing.hostile import new_token, survivors
 from holdfast.tui.completer import Completer
 from holdfast.tui.queue import Queue
 from holdfast.tui.screens.form import Form
@@ -121,6 +122,66 @@ async def test_what_others_wait_for_is_theirs() -> None:
         assert screen.editor.text == ""
 
 
+async def test_what_waited_here_and_was_cancelled_elsewhere_can_be_taken_back() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await busy(screen, model)
+        screen.app.post_message(events.Paste("\n".join(f"line {number}" for number in range(11))))
+        await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "the attachment")
+        await queued(screen, "one", "two")
+        await screen.pilot.press("ctrl+t", "down", "x")
+        await screen.until(lambda: waiting(screen) == ["one"], "what is removed here is not lost")
+        other, workspace = await server.opened()
+        assert screen.app.link.session is not None
+        await other.cancel_session(workspace, screen.app.link.session)
+        await screen.said("A prompt of yours that waited was cancelled elsewhere")
+        assert screen.editor.text == ""
+        await screen.write("/back")
+        await screen.until(lambda: screen.editor.text == "one", "it is back")
+        await screen.until(lambda: "paste-1.txt" in screen.line("attachments"), "with what went along")
+        screen.editor.text = ""
+        await screen.write("/back")
+        await screen.said("No prompt of yours was cancelled")
+
+
+async def test_a_command_of_ones_own_runs_beside_a_run_and_can_be_stopped() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server) as screen:
+        await busy(screen, model)
+        model.words.put_nowait("thinking aloud")
+        await screen.shows("thinking aloud")
+        await screen.write("!echo beside; false")
+        await screen.shows("▌ $ echo beside; false   exit code 1")
+        assert "Writing" in screen.line("activity")
+        token = new_token()
+        await screen.write(f"!sleep 1000; : {token}")
+        await screen.until(lambda: bool(survivors(token)), "it runs")
+        await screen.until(lambda: f"$ sleep 1000; : {token}" in screen.line("shell"), "and it is shown")
+        model.words.put_nowait(None)
+        await screen.until(lambda: not screen.app.link.runs(), "the run has ended")
+        await screen.pilot.press("escape")
+        await screen.until(lambda: "again to cancel" in screen.line("hints"), "the warning")
+        await screen.pilot.press("escape")
+        await screen.said("Stopped: $ sleep 1000")
+        await screen.until(lambda: not survivors(token), "nothing is left of it")
+        assert not screen.app.base.query_one("#shell").display
+
+
+async def test_who_sends_something_sees_what_becomes_of_it() -> None:
+    async with standing() as (_, server):
+        client, workspace = await server.opened()
+        session = await client.create_session(workspace, "Long")
+        for number in range(20):
+            await prompt(client, workspace, session.id, f"number {number}", f"r{number}")
+        async with looking(server, session="last") as screen:
+            await screen.shows("echo: number 19")
+            await screen.pilot.press("pageup", "pageup")
+            await screen.until(lambda: "to the newest" in screen.line("hints"), "one is elsewhere")
+            await screen.write("and now")
+            await screen.until(lambda: "echo: and now" in screen.picture(), "it is in sight")
+            await screen.until(lambda: "to the newest" not in screen.line("hints"), "one is at the end")
+
+
 async def test_long_pastes_become_files() -> None:
     model = EchoModel()
     async with standing(model) as (_, server), looking(server) as screen:
@@ -225,6 +286,22 @@ async def test_ones_own_editor(monkeypatch: pytest.MonkeyPatch) -> None:
         await screen.pilot.press("ctrl+o")
         await screen.said("cannot be started")
         assert screen.editor.text == "half a thought"
+
+
+async def test_every_line_of_a_long_answer_is_found() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server, size=(80, 24)) as screen:
+        await busy(screen, model)
+        filler = "\n".join("more" for _ in range(40))
+        model.words.put_nowait(f"```\nneedle one\n{filler}\nneedle two\n{filler}\nend\n```")
+        model.words.put_nowait(None)
+        await screen.shows("needle two")
+        await screen.pilot.press("ctrl+f", *"needle")
+        await screen.until(lambda: "needle two" in screen.picture(), "the newest of them")
+        await screen.pilot.press("enter")
+        await screen.until(lambda: "needle one" in screen.picture(), "the one before, in the same block")
+        await screen.pilot.press("down")
+        await screen.until(lambda: "needle two" in screen.picture(), "and on again")
 
 
 async def test_words_are_found_and_blocks_copied(monkeypatch: pytest.MonkeyPatch) -> None:

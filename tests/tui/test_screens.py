@@ -1,14 +1,19 @@
-"""The main screens as they are, line by line. `HOLDFAST_SCREENS=write` stores them anew: look at what changed."""
+"""The main screens as they are: line by line, and as the images that the documents show, colours and all.
+
+`HOLDFAST_SCREENS=write` stores them anew: look at what changed.
+"""
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from textual.widgets import Input, TextArea
 
 from holdfast.providers.scripted import Act, Call, Say, ScriptedModel, Step, Think
-from holdfast.tui import paint
+from holdfast.tui import drawing, paint
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.permission import PermissionScreen
 from holdfast.tui.screens.picker import Picker
@@ -16,6 +21,9 @@ from holdfast.tui.screens.question import QuestionScreen
 from tui.looking import Screen, looking, standing
 
 STORED = Path(__file__).parent / "screens"
+SHOWN = ("welcome", "permission", "answer", "question")
+"""What the documents show."""
+IMAGES = Path(__file__).parents[2] / "docs/images"
 ANSWER = """Here is what I found.
 
 ## The parser
@@ -66,13 +74,28 @@ def steps() -> Sequence[Step]:
 
 
 def compare(screen: Screen, name: str) -> None:
-    """With what is stored. What differs is written beside it, to be looked at."""
-    path = STORED / f"{name}.txt"
-    seen = screen.picture()
+    """With what is stored."""
+    check(STORED / f"{name}.txt", screen.picture())
+    size, _, what = name.partition("-")
+    if size == "middle" and what in SHOWN:
+        check(IMAGES / f"terminal-{what}.svg", image(screen))
+
+
+def check(path: Path, seen: str) -> None:
     if os.environ.get("HOLDFAST_SCREENS") == "write":
+        path.parent.mkdir(exist_ok=True)
         path.write_text(seen, encoding="utf-8")
     assert path.exists(), f"{path} is missing: HOLDFAST_SCREENS=write stores it."
     assert seen == path.read_text(encoding="utf-8")
+
+
+def image(screen: Screen) -> str:
+    """The screen as it is seen, without what differs from run to run, and without anything to be fetched."""
+    svg = screen.app.export_screenshot(title="holdfast")
+    svg = svg.replace(screen.app.link.directory, "/project".ljust(len(screen.app.link.directory), "\xa0"))
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"[\u2800-\u28ff]", "⠋", re.sub(r"terminal-\d+-", "terminal-", svg))
+    return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
 async def settled(screen: Screen) -> None:
@@ -86,6 +109,11 @@ async def settled(screen: Screen) -> None:
 @pytest.mark.parametrize(("name", "size"), [("small", (80, 24)), ("middle", (110, 36)), ("wide", (160, 45))])
 async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paint, "clock", lambda _: "12:34")
+    for room in (paint, drawing):
+        monkeypatch.setattr(room, "elapsed", lambda _: "3 s")
+    for writing in (TextArea, Input):
+        monkeypatch.setattr(writing, "cursor_blink", False)
+    monkeypatch.setattr(drawing, "usage_of", lambda *_, **__: "800 tokens (0 %)")
     async with standing(ScriptedModel(steps())) as (_, server):
         project = Path(server.place.project())
         (project / "src").mkdir()

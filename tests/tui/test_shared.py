@@ -3,10 +3,8 @@
 import os
 import signal
 from pathlib import Path
-from typing import cast
 
 import pytest
-from rich.console import Console, RenderableType
 from rich.segment import Segment
 
 from holdfast.client.locate import Where
@@ -14,7 +12,7 @@ from holdfast.domain.events import AgentEvent, AgentNotice, Change
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.screens.picker import Picker
 from server.helpers import FeedModel, place, process
-from tui.looking import Screen, looking, standing
+from tui.looking import Screen, drawn, looking, standing
 
 
 async def test_two_screens_show_the_same() -> None:
@@ -77,12 +75,6 @@ async def test_who_comes_back_with_yolo_does_not_bring_it_to_the_others() -> Non
             async with process(where):
                 await screen.until(lambda: mine.link.state == "live", "the line is back")
                 assert not (await mine.link.client.get_skip(mine.link.workspace)).skip
-
-
-def drawn(screen: Screen) -> list[Segment]:
-    """All that the terminal is told to show now."""
-    update = screen.app.screen._compositor.render_update(full=True, screen_stack=screen.app._background_screens)
-    return [segment for segment in Console(width=200).render(cast(RenderableType, update)) if not segment.control]
 
 
 def colours_of(screen: Screen) -> list[Segment]:
@@ -159,6 +151,9 @@ async def test_a_provider_that_is_asked_again_is_said() -> None:
         await screen.until(lambda: "The provider is busy" in screen.line("activity"), "what it waits for")
         model.words.put_nowait("here")
         await screen.until(lambda: "Writing" in screen.line("activity"), "it goes on")
+        instead = AgentNotice("fallback", "There is no such model.", session_id=session)
+        engine.outside.outlet.publish_live(AgentEvent(Change("updated", instead)))
+        await screen.said("There is no such model.")
 
 
 async def test_commands_of_people_and_helpers_of_models_are_shown_as_they_work() -> None:
@@ -169,7 +164,7 @@ async def test_commands_of_people_and_helpers_of_models_are_shown_as_they_work()
             screen = Screen(app, pilot)
             await screen.until(lambda: app.link.state == "live", "the workspace is open")
             await screen.write("!echo from the shell")
-            await screen.shows("● shell  echo from the shell")
+            await screen.shows("▌ $ echo from the shell")
             await screen.write('tool=bash {"command": "echo so far; cat fifo || sleep 60"}')
             await screen.shows("│ so far")
             assert "◐ bash" in screen.conversation()

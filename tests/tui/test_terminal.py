@@ -119,6 +119,23 @@ def test_the_command_in_a_terminal(terminal: Terminal) -> None:
     terminal.until("left with 0")
 
 
+def test_keys_arrive_as_terminals_send_them(terminal: Terminal) -> None:
+    """Alt-Enter is an Escape and an Enter where nothing newer is spoken: it queues all the same."""
+    terminal.open()
+    terminal.until("Write what you want done")
+    terminal.type("words=4000 pause=40")
+    terminal.keys("Enter")
+    terminal.until("word2 ")
+    terminal.type("in a turn of its own")
+    terminal.keys("M-Enter")
+    terminal.until("⋯ in a turn of its own")
+    terminal.type("in this one")
+    terminal.keys("Enter")
+    terminal.until("↳ in this one")
+    terminal.keys("C-c")
+    terminal.until("left with 0")
+
+
 def test_a_window_that_changes_its_size(terminal: Terminal) -> None:
     terminal.open()
     terminal.until("Write what you want done")

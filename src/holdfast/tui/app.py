@@ -1,6 +1,7 @@
 """The terminal app. It shows what the link's view holds and passes on what a person wants; it decides nothing else."""
 
 import asyncio
+import os
 import signal
 import threading
 from typing import ClassVar
@@ -20,11 +21,13 @@ from holdfast.tui.choosing import Choosing
 from holdfast.tui.completer import Completer
 from holdfast.tui.drawing import Drawing
 from holdfast.tui.editor import Editor
+from holdfast.tui.extensions import Extensions
 from holdfast.tui.finder import Finder
+from holdfast.tui.keyboard import learn_keys
 from holdfast.tui.prompting import Prompting
 from holdfast.tui.queue import Queue
 from holdfast.tui.screens.help import HelpScreen
-from holdfast.tui.themes import THEMES
+from holdfast.tui.themes import THEMES, first_theme
 from holdfast.tui.transcript import Transcript
 from holdfast.tui.welcome import doors
 
@@ -35,7 +38,7 @@ _ALWAYS = frozenset({"leave", "suspend_process"})
 """What can be done while a dialog is open, too."""
 
 
-class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
+class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bindings=False):
     """One workspace, one session at a time."""
 
     CSS_PATH = "holdfast.tcss"
@@ -62,7 +65,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         Binding("ctrl+c", "leave", "Leave", priority=True),
     ]
 
-    _found = ""
+    _found = "looking …"
     _doors: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -74,6 +77,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
             yield OptionList(id="welcome-doors")
         yield Transcript(id="transcript")
         yield Finder(id="finder")
+        yield Static(id="shell")
         yield Static(id="activity")
         yield Queue(id="queue")
         yield Completer(id="completer")
@@ -82,10 +86,11 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         yield Static(id="hints")
 
     def on_mount(self) -> None:
+        learn_keys()
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = THEMES[0].name
-        for name in ("#finder", "#completer", "#attachments"):
+        self.theme = first_theme(os.environ)
+        for name in ("#finder", "#completer", "#attachments", "#shell"):
             self.query_one(name).display = False
         self.editor.focus()
         self.begin_drawing()
@@ -131,7 +136,8 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         except ClientError:
             return
         usable = [item for item in providers if not item.get("lack") and item.get("id") != "demo"]
-        self._found = ", ".join(str(item.get("name") or item["id"]) for item in usable if item.get("models"))
+        names = [str(item.get("name") or item["id"]) for item in usable if item.get("models")]
+        self._found = ", ".join(names) or "no key, no model on this machine: ctrl+l takes a key"
         self.note_change()
 
     async def _look_for_trust(self) -> None:
@@ -149,14 +155,15 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         return self._found
 
     def _draw_doors(self) -> None:
-        found = doors(self.link)
-        names = tuple(action for action, _, _ in found)
+        found, accent = doors(self.link), self.transcript.look.accent
+        names = (accent, *(action for action, _, _ in found))
         if names != self._doors:
             self._doors = names
             options = self.base.query_one("#welcome-doors", OptionList)
             options.clear_options()
+            wide = max(len(title) for _, title, _ in found)
             for action, title, about in found:
-                line = Text.assemble((title, "bold"), ("  ", ""), (about, "dim"), no_wrap=True, overflow="ellipsis")
+                line = Text.assemble(("▸ ", accent), (f"{title:<{wide}}   ", "bold"), (about, "dim"))
                 options.add_option(Option(line, id=action))
 
     async def _show(self, session: str) -> None:
@@ -172,7 +179,10 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
 
     def after_frame(self) -> None:
         self.draw_asks()
+        self.note_cancelled(self.link.ended)
         self.tell_ends()
+        while self.link.told:
+            self.notify(self.link.told.pop(0), severity="warning", timeout=15, markup=False)
 
     # Moving about.
 
@@ -191,9 +201,10 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
         if self.editor.completes and self.editor.has_focus:
             self.base.query_one(Completer).pick()
         elif not self.editor.has_focus:
-            self.editor.focus()
+            # At once: what is typed right behind it is meant for the editor.
+            self.base.set_focus(self.editor)
         elif self.transcript.display:
-            self.transcript.focus()
+            self.base.set_focus(self.transcript)
         else:
             options = self.base.query_one("#welcome-doors", OptionList)
             options.highlighted = options.highlighted or 0
@@ -230,6 +241,10 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, inherit_bindings=False):
     @on(Finder.Closed)
     def _found_enough(self) -> None:
         self.transcript.focus()
+
+    @on(Transcript.Moved)
+    def _moved(self) -> None:
+        self.note_change()
 
     @on(Transcript.Copied)
     def _copied(self, event: Transcript.Copied) -> None:

@@ -8,7 +8,9 @@ import time
 import msgspec
 from textual import work
 
+from holdfast.client.view import Ask
 from holdfast.domain.asks import PermissionNotification, QuestionRequest
+from holdfast.domain.ids import SessionId
 from holdfast.tui.alerts import alert, desktop_command
 from holdfast.tui.screens.permission import PermissionScreen
 from holdfast.tui.screens.question import QuestionScreen
@@ -66,12 +68,21 @@ class Asking(Stage):
         more = len(self.link.view.permissions) - 1
         request = self.link.view.permissions[ask]
         self.tell_away(f"{request.get('tool_name', 'A tool')} asks for permission")
-        screen = PermissionScreen(request, self.look, more=more, deaf=DEAF if is_writing else 0.0)
+        deaf = DEAF if is_writing else 0.0
+        screen = PermissionScreen(request, self.look, more=more, deaf=deaf, session=self._elsewhere(request))
         answer = await self.push_screen_wait(screen)
         if answer is not None:
             self.link.view.permissions.pop(ask, None)
             if not await self.say(self.link.client.grant(self.link.workspace, answer)):
                 self.link.view.permissions.setdefault(ask, request)
+
+    def _elsewhere(self, ask: Ask) -> str:
+        """The title of the session that asks, if it is none that is shown here: neither it nor a helper's."""
+        session = SessionId(str(ask.get("session_id") or ""))
+        if not session or session == self.link.session or self.link.index.sender(session) is not None:
+            return ""
+        known = self.link.view.sessions.get(session)
+        return known.title if known is not None else ""
 
     async def _ask_questions(self, ask: str) -> None:
         batch = self.link.view.questions[ask]

@@ -53,7 +53,10 @@ class Thought(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True):
-    """A tool at work, or its result. `steps` are the tools of a helper that it sent."""
+    """A tool at work, or its result. `steps` are the tools of a helper that it sent.
+
+    `is_own`: no model wanted it, a person typed the command.
+    """
 
     name: str
     input: str
@@ -63,6 +66,7 @@ class Card(msgspec.Struct, frozen=True):
     output: str = ""
     call: ToolCallId = ToolCallId("")
     steps: tuple["Card", ...] = ()
+    is_own: bool = False
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -117,7 +121,9 @@ def _asked(message: Message) -> Iterator[Block]:
     for part in message.parts:
         if isinstance(part, ShellCommandPart):
             asked = msgspec.json.encode({"command": part.data.command}).decode()
-            yield Card("shell", asked, "failed" if part.data.exit_code else "done", part.data.output)
+            code = part.data.exit_code
+            ended = msgspec.json.encode({"exit_code": code}).decode()
+            yield Card("shell", asked, "failed" if code else "done", part.data.output, ended, is_own=True)
 
 
 def _answered(message: Message, scene: Scene) -> Iterator[Block]:

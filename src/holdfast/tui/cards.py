@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.tui.blocks import Card
 from holdfast.tui.diffs import DiffLine, diff_of, parsed
+from holdfast.tui.harmless import without_codes
 
 __all__ = ["Line", "LineKind", "body_of", "change_of", "facts_of", "headline_of", "question_lines"]
 
@@ -75,7 +76,8 @@ def body_of(card: Card) -> list[Line]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    yield from (line.expandtabs(4) for line in text.strip("\n").splitlines())
+    if shown := text.strip("\n"):
+        yield from (without_codes(line).expandtabs(4) for line in shown.split("\n"))
 
 
 def _plain(card: Card) -> Iterator[Line]:

@@ -14,17 +14,21 @@ from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.tui.diffs import counted, diff_of
+from holdfast.tui.models import effort_choices, lack_of, model_choices
 from holdfast.tui.screens.difference import DifferenceScreen
 from holdfast.tui.screens.entry import Confirm, Entry
 from holdfast.tui.screens.picker import Choice, Picker
 from holdfast.tui.screens.reading import ReadingScreen
 from holdfast.tui.stage import Stage
-from holdfast.tui.status import ago, elapsed, thousands, usage_of
+from holdfast.tui.status import ago, elapsed, usage_of
 
 __all__ = ["Choosing"]
 
-_SESSION_KEYS = "enter open · ctrl+r rename · ctrl+x delete · esc   ● busy ◉ others"
-_MODEL_KEYS = "enter choose · tab large or small · ctrl+e set a key · esc close"
+_SESSION_KEYS = (("enter", "open"), ("ctrl+r", "rename"), ("ctrl+x", "delete"), ("●", "busy"), ("◉", "others"))
+_MODEL_KEYS = (("enter", "choose"), ("tab", "large or small"), ("ctrl+e", "set a key"), ("esc", "close"))
+_RUN_KEYS = (("enter", "show its session"), ("ctrl+x", "cancel"), ("esc", "close"))
+_JOB_KEYS = (("enter", "what it says"), ("ctrl+x", "end it"), ("esc", "close"))
+_CHANGE_KEYS = (("enter", "show"), ("esc", "close"))
 _MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■", "interrupted": "!"}
 
 
@@ -91,32 +95,51 @@ class Choosing(Stage):
             if picked.key == "tab":
                 size = "small" if size == "large" else "large"
                 start = ""
-            elif picked.key == "ctrl+e" or (not model and provider):
+            elif picked.key == "ctrl+e":
                 await self._set_key(provider, providers)
+            elif lack_of(providers, provider):
+                if not await self._set_up(provider, providers) or not model:
+                    continue
+                after = await self.ask(self.link.client.list_providers(self.link.workspace))
+                if after is not None and not lack_of(after, provider):
+                    await self._use_model(size, provider, model)
+                    return
             elif model:
-                choice = ConfigModel(size, ModelChoice(model, provider))
-                await self.say(self.link.client.config_model(self.link.workspace, choice))
-                self.notify(f"{model} is the {size} model now.", markup=False)
+                await self._use_model(size, provider, model)
                 return
+
+    async def _use_model(self, size: Literal["large", "small"], provider: str, model: str) -> None:
+        choice = ConfigModel(size, ModelChoice(model, provider))
+        if await self.say(self.link.client.config_model(self.link.workspace, choice)):
+            self.notify(f"{model} is the {size} model now.", markup=False)
 
     def _model_picker(self, providers: Sequence[Mapping[str, Any]], size: str, start: str) -> Picker:
         chosen = self.config.get("models", {}).get(size, {})
         now = f"{chosen.get('provider', '')}/{chosen.get('model', '')}"
-        choices = [choice for provider in providers for choice in _model_choices(provider, now)]
         what = "the large model: it does the work" if size == "large" else "the small model: it writes titles"
+        choices = model_choices(providers, now)
         return Picker(f"Choose {what}", choices, _MODEL_KEYS, keys=("tab", "ctrl+e"), start=start or now)
 
-    async def _set_key(self, provider: str, providers: Sequence[Mapping[str, Any]]) -> None:
-        if not provider:
-            return
+    async def _set_up(self, provider: str, providers: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether there is a key now; one that needs something else says what."""
+        if any(item.get("id") == provider and item.get("api_key") for item in providers):
+            return await self._set_key(provider, providers)
+        self.notify(lack_of(providers, provider), markup=False, timeout=10)
+        return False
+
+    async def _set_key(self, provider: str, providers: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether there is a key now."""
         known = next((item for item in providers if item.get("id") == provider), {})
-        variable = str(known.get("api_key") or "")
-        hint = f"It is stored by the server and never shown. Instead you may set {variable}." if variable else ""
+        variable = str(known.get("api_key") or "").lstrip("$")
+        hint = f"The server keeps it and never shows it. You may set {variable} instead." if variable else ""
         key = await self.push_screen_wait(Entry(f"Key of {known.get('name') or provider}", hint=hint, is_secret=True))
-        if key:
-            body = {"scope": 0, "provider_id": provider, "kind": "string", "api_key": key}
-            if await self.say(self.link.client.config_provider_key(self.link.workspace, body)):
-                self.notify("The key is stored.")
+        if not key:
+            return False
+        body = {"scope": 0, "provider_id": provider, "kind": "string", "api_key": key}
+        if not await self.say(self.link.client.config_provider_key(self.link.workspace, body)):
+            return False
+        self.notify("The key is stored.")
+        return True
 
     @work
     async def action_effort(self) -> None:
@@ -125,7 +148,7 @@ class Choosing(Stage):
         now = msgspec.convert(self.config.get("models", {}).get("large", {"model": "", "provider": ""}), ModelChoice)
         models = next((item.get("models") or [] for item in providers or () if item.get("id") == now.provider), [])
         facts: dict[str, Any] = next((item for item in models if item.get("id") == now.model), {})
-        choices = _efforts(facts, now)
+        choices = effort_choices(facts, now)
         if not choices:
             self.notify(f"{now.model or 'This model'} does not let anybody choose how much it thinks.", markup=False)
             return
@@ -148,10 +171,8 @@ class Choosing(Stage):
                 return
             now = int(time.time() * 1000)
             choices = [_run_choice(run, now) for run in runs if not run.parent_run_id]
-            hint = "enter show its session · ctrl+x cancel · esc close"
-            picked = await self.push_screen_wait(
-                Picker("Runs", choices, hint, keys=("ctrl+x",), empty="Nothing was asked yet.")
-            )
+            picker = Picker("Runs", choices, _RUN_KEYS, keys=("ctrl+x",), empty="Nothing was asked yet.")
+            picked = await self.push_screen_wait(picker)
             if picked is None or not picked.value:
                 return
             if picked.key == "ctrl+x":
@@ -168,10 +189,8 @@ class Choosing(Stage):
             if jobs is None:
                 return
             now = int(time.time() * 1000)
-            hint = "enter what it says · ctrl+x end it · esc close"
-            picker = Picker(
-                "Background jobs", [_job_choice(job, now) for job in jobs], hint, keys=("ctrl+x",), empty="No job runs."
-            )
+            choices = [_job_choice(job, now) for job in jobs]
+            picker = Picker("Background jobs", choices, _JOB_KEYS, keys=("ctrl+x",), empty="No job runs.")
             picked = await self.push_screen_wait(picker)
             if picked is None or not picked.value:
                 return
@@ -198,7 +217,7 @@ class Choosing(Stage):
             changes = _changes(versions)
             root = f"{self.link.directory}/"
             choices = [_change_choice(path, first, last, root) for path, (first, last) in changes.items()]
-            picker = Picker("Changed files", choices, "enter show · esc close", start=start, empty="Nothing changed.")
+            picker = Picker("Changed files", choices, _CHANGE_KEYS, start=start, empty="Nothing changed.")
             picked = await self.push_screen_wait(picker)
             if picked is None:
                 return
@@ -278,38 +297,6 @@ def _session_choice(session: Session, now: int, *, is_mine: bool) -> Choice:
     if others > 0:
         facts.append(f"{others} attached")
     return Choice(session.id, session.title, " · ".join(fact for fact in facts if fact), mark)
-
-
-def _model_choices(provider: Mapping[str, Any], now: str) -> list[Choice]:
-    name, lack = str(provider.get("name") or provider.get("id")), str(provider.get("lack") or "")
-    models = provider.get("models") or []
-    if lack and not models:
-        return [Choice(f"{provider['id']}/", name, lack)]
-    choices: list[Choice] = []
-    for model in models:
-        value = f"{provider['id']}/{model['id']}"
-        window, price = model.get("context_window"), model.get("cost_per_1m_in")
-        facts = [name, f"{thousands(int(window))} tokens" if window else "", f"${price:.3g} in" if price else "", lack]
-        choices.append(
-            Choice(
-                value,
-                str(model.get("name") or model["id"]),
-                " · ".join(fact for fact in facts if fact),
-                "●" if value == now else "",
-            )
-        )
-    return choices
-
-
-def _efforts(facts: Mapping[str, Any], now: ModelChoice) -> list[Choice]:
-    """The levels that a model knows, or only whether it thinks; nothing if it does not."""
-    if not facts.get("can_reason"):
-        return []
-    default = str(facts.get("default_reasoning_effort") or "")
-    levels = [str(level) for level in facts.get("reasoning_levels") or ()] or ["on"]
-    own = Choice("", "as the model does by itself", default, "" if now.reasoning_effort or now.think else "●")
-    current = now.reasoning_effort or ("on" if now.think else "")
-    return [own, *(Choice(level, level, "", "●" if level == current else "") for level in levels)]
 
 
 def _run_choice(run: Run, now: int) -> Choice:

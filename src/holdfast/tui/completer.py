@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from holdfast.tui.screens.picker import fitted
+
 __all__ = ["Completer"]
+
+_WIDEST = 36
 
 
 class Completer(OptionList, can_focus=False):
@@ -24,8 +29,10 @@ class Completer(OptionList, can_focus=False):
         """Show these: each a value, and a word about it. None hides it."""
         self.clear_options()
         self.display = bool(names)
+        wide = min(max((cell_len(value) for value, _ in names), default=0), _WIDEST)
         for value, detail in names:
-            line = Text.assemble(value, ("  ", ""), (detail, "dim"), no_wrap=True, overflow="ellipsis")
+            name = fitted(value, wide) if detail else value
+            line = Text.assemble(name, ("  ", ""), (detail, "dim"))
             self.add_option(Option(line, id=value))
         if names:
             self.highlighted = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from textual.widgets import OptionList, Static
 from holdfast.domain.ids import MessageId
 from holdfast.domain.runs import Run
 from holdfast.tui.blocks import blocks_of
-from holdfast.tui.editor import Editor
+from holdfast.tui.hints import hints
 from holdfast.tui.queue import Queue
 from holdfast.tui.stage import Stage
-from holdfast.tui.status import activity_of, elapsed, usage_of
+from holdfast.tui.status import activity_of, elapsed, thousands, usage_of, written
 from holdfast.tui.welcome import welcome
 
 __all__ = ["SECOND_ESCAPE", "Drawing"]
@@ -25,6 +26,8 @@ __all__ = ["SECOND_ESCAPE", "Drawing"]
 FRAME = 0.05
 SLOWEST = 0.2
 SECOND_ESCAPE = 2.0
+NARROW = 100
+"""Below so many columns only what matters is said at the top."""
 _SIZED = frozenset({"top-right", "welcome-text"})
 """Lines whose place depends on what they say."""
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -64,16 +67,17 @@ class Drawing(Stage):
             return
 
     def _draw(self) -> None:
-        if not self.screen_stack or not self.base.query(Editor):
+        if not self.is_shown:
             return
         self._drawn_at = time.monotonic()
         runs = self.link.runs()
         with self.batch_update():
             self._draw_transcript()
             self._draw_top()
-            waiting = self.link.waiting()
-            self.base.query_one(Queue).show(waiting, self.link.client.client_id if self.link.is_open else "")
+            self._draw_queue()
             self._draw_activity(runs)
+            self._draw_shell()
+            self._write("hints", self._hints(runs))
         # All that a frame costs shows only afterwards: a fifth of the time is for drawing, so a very long
         # paragraph that grows is drawn less often.
         used, self._used = time.thread_time() - self._used, time.thread_time()
@@ -112,7 +116,8 @@ class Drawing(Stage):
         transcript.show()
 
     def _draw_welcome(self) -> None:
-        self._write("welcome-text", welcome(self.link, self.found_models(), self.size.height))
+        found, accent = self.found_models(), self.transcript.look.accent
+        self._write("welcome-text", welcome(self.link, found, self.size.height, accent))
         self.base.query_one("#welcome-doors", OptionList).display = self.size.height >= 20
 
     def found_models(self) -> str:
@@ -134,47 +139,97 @@ class Drawing(Stage):
         if session is not None:
             left.append(f"  {session.title}", style="dim")
         self._write("top-left", left)
+        look = self.transcript.look
         if self.link.state == "broken":
-            self._write("top-right", Text("reconnecting …", style="bold", no_wrap=True))
+            self._write("top-right", Text("reconnecting …", style=f"bold {look.warning}", no_wrap=True))
             return
+        is_narrow = self.size.width < NARROW
         large = self.config.get("models", {}).get("large", {})
         effort = str(large.get("reasoning_effort") or ("thinks" if large.get("think") else ""))
         model = " ".join(word for word in (str(large.get("model", "")), effort) if word)
-        pieces = [f"{self.link.others + 1} here" if self.link.others else "", model]
+        pieces = [(f"{self.link.others + 1} here" if self.link.others else "", ""), (model, "")]
         if session is not None:
-            pieces.append(usage_of(session, _window(self.config)))
-        if view.workspace is not None and view.workspace.yolo:
-            pieces.append("acts without asking")
-        elif self.link.yolo:
-            pieces.append("acts without asking for you")
-        self._write("top-right", Text(" · ".join(piece for piece in pieces if piece), no_wrap=True))
+            pieces.append((usage_of(session, _window(self.config), is_short=is_narrow), ""))
+        pieces += [(words, look.warning if is_bad else "") for words, is_bad in self._servers(is_narrow=is_narrow)]
+        pieces.append((self._boldness(), look.warning))
+        told = [Text(words, style=style) for words, style in pieces if words]
+        self._write("top-right", Text(" · ", no_wrap=True).join(told))
+
+    def _servers(self, *, is_narrow: bool) -> Iterator[tuple[str, bool]]:
+        """Quiet while all is well."""
+        for tally in self.link.servers.tallies():
+            if tally.troubled or not is_narrow:
+                count = f"{tally.ready}/{tally.total}" if tally.ready < tally.total else str(tally.total)
+                yield f"{tally.kind} {count}", bool(tally.troubled)
+
+    def _boldness(self) -> str:
+        if self.link.view.workspace is not None and self.link.view.workspace.yolo:
+            return "acts without asking"
+        return "acts without asking for you" if self.link.yolo else ""
 
     def _draw_activity(self, runs: list[Run]) -> None:
         line: RenderableType = ""
-        hints = "enter send · ctrl+p commands · ctrl+s sessions · ctrl+g help"
         if runs:
             now = int(time.time() * 1000)
             since = elapsed(now - (runs[0].started_at or runs[0].accepted_at))
             spinner = _SPINNER[self._ticks % len(_SPINNER)]
-            words = activity_of(runs, self.link.latest(), self.link.notice)
+            last = self.link.latest()
+            words = activity_of(runs, last, self.link.notice)
+            if self.link.state == "broken":
+                words = "Waiting for the server"
+            tokens = written(last)
+            so_far = f" · ~{thousands(tokens)} tokens" if tokens else ""
             waits = f" · {len(runs) - 1} waiting" if len(runs) > 1 else ""
             # However long it is what it does: for how long it has been at it is seen too.
-            room = max(10, self.size.width - 8 - len(f"{spinner}  · {since}{waits}"))
+            tail = f" · {since}{so_far}{waits}"
+            room = max(10, self.size.width - 8 - len(f"{spinner} {tail}"))
             words = words if len(words) <= room else f"{words[: room - 1].rstrip()}…"
-            line = Text(f"{spinner} {words} · {since}{waits}", no_wrap=True, overflow="ellipsis")
-            armed = time.monotonic() - self.escaped_at < SECOND_ESCAPE
-            hints = "enter steer · alt+enter queue · esc esc cancel · ctrl+p commands"
-            hints = "esc again to cancel" if armed else hints
-        elif self.link.is_shelling:
-            line = Text(f"▸ {self.link.shell}", no_wrap=True, overflow="ellipsis")
+            line = Text(f"{spinner} {words}{tail}", no_wrap=True, overflow="ellipsis")
         elif self.link.notice is not None and self.link.notice.type == "re_authenticate":
             line = Text(f"! {self.link.notice.error} ctrl+l sets a key.", no_wrap=True, overflow="ellipsis")
         elif self.link.state == "broken":
             line = Text(f"The connection is gone; it comes back by itself. {self.link.trouble}", no_wrap=True)
-        if self.editor.text.startswith("!"):
-            hints = "enter runs it in the shell, here and now · the model sees what it prints"
         self._write("activity", line)
-        self._write("hints", Text(hints, no_wrap=True, overflow="ellipsis"))
+
+    def _draw_queue(self) -> None:
+        queue = self.base.query_one(Queue)
+        had_focus = queue.has_focus
+        queue.show(self.link.waiting(), self.link.client.client_id if self.link.is_open else "")
+        if had_focus and not queue.display:
+            self.base.set_focus(self.editor)
+
+    def _draw_shell(self) -> None:
+        """What somebody here runs in the shell, beside whatever else goes on."""
+        shells = self.link.shells
+        self.base.query_one("#shell").display = bool(shells)
+        if shells:
+            more = f"  and {len(shells) - 1} more" if len(shells) > 1 else ""
+            self._write("shell", Text(f"$ {shells[-1]}{more}", no_wrap=True, overflow="ellipsis"))
+
+    def _hints(self, runs: list[Run]) -> Text:
+        """What the next key could be, where one is now."""
+        if time.monotonic() - self.escaped_at < SECOND_ESCAPE and (runs or self.link.shells):
+            return hints(("esc", "again to cancel"))
+        if self.editor.completes:
+            return hints(("↑↓", "choose"), ("enter, tab", "take it"), ("esc", "close"))
+        if self.editor.text.startswith("!"):
+            return hints(("enter", "runs it in the shell, here and now"), ("", "the model sees what it prints"))
+        back: tuple[tuple[str, str], ...] = () if self.transcript.follows else (("ctrl+end", "to the newest"),)
+        if self.transcript.has_focus:
+            moves = (("j k", "move"), ("space", "unfold"), ("y", "copy"), ("ctrl+f", "find"), ("tab", "write"))
+            return hints(*(back or (("J K", "prompts"),)), *moves)
+        if not self.link.session and not self.editor.has_focus:
+            return hints(("↑↓", "choose"), ("enter", "open"), ("tab", "write"))
+        if runs:
+            keys = (("enter", "steer"), ("alt+enter", "queue"), ("esc esc", "cancel"))
+            queue = (("ctrl+t", "edit the queue"),) if len(runs) > 1 else (("ctrl+p", "commands"),)
+            return hints(*back, *keys, *queue)
+        back += (("esc esc", "stop the command"),) if self.link.shells else ()
+        tab = ("tab", "read") if self.link.session else ("tab", "choose")
+        return hints(*back, ("enter", "send"), tab, ("ctrl+p", "commands"), ("ctrl+s", "sessions"), ("ctrl+g", "help"))
+
+    def on_descendant_focus(self) -> None:
+        self.note_change()
 
     def _write(self, name: str, content: RenderableType) -> None:
         """What says the same as before is not drawn again."""

@@ -8,6 +8,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from holdfast.tui.files import path_in_paste
+from holdfast.tui.keyboard import NEWLINES, QUEUES
 from holdfast.tui.mentions import mention_at
 
 __all__ = ["Editor"]
@@ -78,11 +79,9 @@ class Editor(TextArea):
         # Not as bindings: those overtake the letters that were typed before them.
         self._acts: dict[str, Callable[[], None]] = {
             "enter": self.action_send,
-            "alt+enter": self.action_queue,
-            "ctrl+q": self.action_queue,
-            "ctrl+j": self.action_newline,
-            "shift+enter": self.action_newline,
             "ctrl+v": self.action_paste_any,
+            **dict.fromkeys(QUEUES, self.action_queue),
+            **dict.fromkeys(NEWLINES, self.action_newline),
         }
 
     def remember(self, texts: list[str]) -> None:

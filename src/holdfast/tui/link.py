@@ -36,6 +36,7 @@ from holdfast.domain.runs import Attachment, Delivery, Run
 from holdfast.protocol.bodies import Accepted, AgentMessage, SnapshotBody
 from holdfast.tasks import TaskOwner
 from holdfast.tui.index import Index
+from holdfast.tui.servers import Servers
 
 __all__ = ["Link", "LinkState"]
 
@@ -56,6 +57,7 @@ class Link:
         self._workspace = WorkspaceId("")
         self.view = View()
         self.index = Index(self.view)
+        self.servers = Servers()
         self.session: SessionId | None = None
         self.state: LinkState = "connecting"
         self.trouble = ""
@@ -65,15 +67,17 @@ class Link:
         """What the engine said last about the run at hand, until the run goes on."""
         self.answers: dict[str, PermissionNotification | QuestionNotification] = {}
         """What became of asks, by their ids."""
+        self.told: list[str] = []
+        """What somebody should know, and has not been shown yet."""
         self.ended: list[RunId] = []
         """Runs that ended since somebody looked, of any session."""
         self.others = 0
         """How many other screens look at the same session."""
         self._order: dict[RunId, int] = {}
+        self._reads = 0
         self._is_ready = asyncio.Event()
-        self.shell = ""
-        self.is_shelling = False
-        """Whether a command of somebody here runs in the shell, and which."""
+        self.shells: list[str] = []
+        """Commands of somebody here that run in the shell now."""
 
     @property
     def client(self) -> Client:
@@ -148,6 +152,7 @@ class Link:
                     if self.state != "live":
                         self._set_state("live", "")
                         self._start(self._say_where())
+                        self._start(self._read_servers())
                     self._take(item)
                     if self.view.is_stale:
                         self._load(await self.client.snapshot(self._workspace, self.session))
@@ -214,6 +219,9 @@ class Link:
     def _take(self, item: Item) -> None:
         if isinstance(item.event, ConfigChangedEvent):
             self._start(self._read_workspace())
+            self._start(self._read_servers())
+        elif self.servers.take(item.event):
+            self._on_change()
         elif isinstance(item.event, AttachedEvent) and item.event.payload.payload.session_id == self.session:
             self._count(item.event.payload.payload.clients)
         if not self.view.apply(item):
@@ -234,6 +242,7 @@ class Link:
         match event:
             case AgentEvent(payload=said):
                 self.notice = said.payload if said.payload.type in ("retrying", "re_authenticate") else self.notice
+                self.told += [said.payload.error] if said.payload.type == "fallback" else []
             case PermissionNotificationEvent(payload=answer):
                 self.answers[answer.payload.id] = answer.payload
             case QuestionNotificationEvent(payload=closed):
@@ -278,10 +287,19 @@ class Link:
         self._on_change()
 
     async def _read_workspace(self) -> None:
+        """Of several at once the one that asked last knows best, whichever is answered first."""
+        self._reads += 1
+        mine = self._reads
         try:
-            self.view.workspace = await self.client.get_workspace(self._workspace)
+            workspace = await self.client.get_workspace(self._workspace)
         except ClientError:
             return
+        if mine == self._reads:
+            self.view.workspace = workspace
+            self._on_change()
+
+    async def _read_servers(self) -> None:
+        await self.servers.read(self.client, self._workspace)
         self._on_change()
 
     # What is there.

@@ -1,8 +1,14 @@
 """Colours by what they mean. A theme gives them; nothing else names one."""
 
-import msgspec
+from collections.abc import Mapping
 
-__all__ = ["DARK", "LIGHT", "PLAIN", "Look"]
+import msgspec
+from textual.color import Color
+from textual.theme import Theme
+
+from holdfast.tui.themes import THEMES
+
+__all__ = ["DARK", "LIGHT", "PLAIN", "Look", "look_of"]
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -26,38 +32,6 @@ class Look(msgspec.Struct, frozen=True):
     has_colours: bool = True
 
 
-DARK = Look(
-    accent="#7aa2f7",
-    muted="#98a0ba",
-    faint="#646a84",
-    error="#f7768e",
-    success="#9ece6a",
-    warning="#e0af68",
-    added="#b9e2a0 on #1c2f1f",
-    removed="#f2a6b0 on #3a1e24",
-    added_part="bold #d3f5bd on #2f5233",
-    removed_part="bold #ffc9cf on #66303a",
-    code_theme="github-dark",
-    marked="on #232739",
-    found="#16171f on #e0af68",
-    inline="#7dcfff",
-)
-LIGHT = Look(
-    accent="#2e5bd7",
-    muted="#5b6275",
-    faint="#8a91a6",
-    error="#c4314b",
-    success="#2f7d32",
-    warning="#8a5a00",
-    added="#1f5a23 on #dff3df",
-    removed="#8f1d2c on #fbe3e5",
-    added_part="bold #0f4214 on #b4e2b4",
-    removed_part="bold #6d0f1c on #f3bcc2",
-    code_theme="friendly",
-    marked="on #e9ecf7",
-    found="#23262f on #ffd77a",
-    inline="#0b7285",
-)
 PLAIN = Look(
     accent="bold",
     muted="",
@@ -69,10 +43,48 @@ PLAIN = Look(
     removed="",
     added_part="bold",
     removed_part="bold",
-    code_theme="bw",
+    code_theme="ansi_dark",
     marked="reverse",
     found="reverse",
     inline="bold",
     has_colours=False,
 )
 """Where there are no colours: NO_COLOR."""
+
+
+_NAMES = ("background", "foreground", "primary", "accent", "error", "success", "warning")
+
+
+def look_of(colours: Mapping[str, str], *, is_dark: bool) -> Look:
+    """From the colours of a theme, by their names; one that leaves them to the terminal gets ours."""
+    known = {name: Color.parse(colours[name]) for name in _NAMES}
+    if any(colour.ansi is not None for colour in known.values()):
+        return DARK if is_dark else LIGHT
+    paper, ink = known["background"], known["foreground"]
+
+    def tinted(name: str, words: float, ground: float) -> str:
+        return f"{known[name].blend(ink, words).hex6} on {paper.blend(known[name], ground).hex6}"
+
+    return Look(
+        accent=known["primary"].hex6,
+        muted=ink.blend(paper, 0.28).hex6,
+        faint=ink.blend(paper, 0.5).hex6,
+        error=known["error"].hex6,
+        success=known["success"].hex6,
+        warning=known["warning"].hex6,
+        added=tinted("success", 0.4, 0.17),
+        removed=tinted("error", 0.4, 0.19),
+        added_part=f"bold {tinted('success', 0.7, 0.34)}",
+        removed_part=f"bold {tinted('error', 0.7, 0.36)}",
+        code_theme="github-dark" if is_dark else "friendly",
+        marked=f"on {paper.blend(known['primary'], 0.12).hex6}",
+        found=f"{paper.hex6} on {known['warning'].hex6}",
+        inline=known["accent"].hex6,
+    )
+
+
+def _own(theme: Theme) -> Look:
+    return look_of({name: getattr(theme, name) for name in _NAMES}, is_dark=theme.dark)
+
+
+DARK, LIGHT = _own(THEMES[0]), _own(THEMES[1])

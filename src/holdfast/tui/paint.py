@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import assert_never
 
+import msgspec
 from rich.console import Console, ConsoleOptions, Group, OverflowMethod, RenderableType, RenderResult
 from rich.constrain import Constrain
 from rich.markdown import Markdown
@@ -14,7 +15,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from holdfast.tui.blocks import Block, Card, Closing, Note, Prose, Saying, Thought
-from holdfast.tui.cards import Line, LineKind, body_of, change_of, headline_of
+from holdfast.tui.cards import Line, LineKind, body_of, change_of, facts_of, headline_of
 from holdfast.tui.differences import Differences
 from holdfast.tui.diffs import counted
 from holdfast.tui.look import Look
@@ -27,6 +28,8 @@ FOLDED_CHANGE = 14
 _NESTED = 4
 _WIDEST = 120
 """Longer lines of prose are hard to read."""
+_COMMANDS = frozenset({"bash", "shell", "job_output"})
+"""How they ended is what counts, and it stands at the end."""
 _MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
 _BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "asked": "? "}
 
@@ -42,7 +45,7 @@ def markdown_theme(look: Look) -> Theme:
         "markdown.item.number": look.accent,
         "markdown.hr": look.faint,
         "markdown.link": f"underline {look.accent}".strip(),
-        "markdown.link_url": look.faint,
+        "markdown.link_url": f"underline {look.accent}".strip(),
         "markdown.table.header": "bold",
         "markdown.table.border": look.faint,
     }
@@ -97,6 +100,8 @@ def paint(block: Block, look: Look, *, is_unfolded: bool = False, directory: str
             return Padding(Constrain(Markdown(text, code_theme=look.code_theme), _WIDEST), (0, 1, 0, 2))
         case Thought():
             return _thought(block, look, is_unfolded=is_unfolded)
+        case Card(is_own=True):
+            return _typed(block, look, is_unfolded=is_unfolded)
         case Card():
             return _card(block, look, directory, is_unfolded=is_unfolded)
         case Note():
@@ -163,6 +168,16 @@ def _card(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rende
     return Padding(Group(head, Barred(Group(*inside), look.faint, "│ ")), (0, 1, 0, 2))
 
 
+def _typed(card: Card, look: Look, *, is_unfolded: bool) -> RenderableType:
+    """A command of somebody here: it stands where prompts stand, in the colour that the editor has for commands."""
+    head = Text.assemble(("$ ", look.warning), (str(facts_of(card.input).get("command", "")), look.said))
+    if code := facts_of(card.metadata).get("exit_code"):
+        head.append(f"   exit code {code}", style=look.error)
+    lines = body_of(msgspec.structs.replace(card, state="done"))
+    inside = [_body(card, lines, look, is_unfolded=is_unfolded)] if lines else []
+    return Barred(Group(head, *inside), look.warning)
+
+
 def _head(card: Card, look: Look, directory: str) -> Text:
     colours = {"called": look.faint, "running": look.warning, "done": look.success, "failed": look.error}
     return Text.assemble(
@@ -185,14 +200,14 @@ def _steps(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rend
 
 
 def _body(card: Card, lines: list[Line], look: Look, *, is_unfolded: bool) -> RenderableType:
-    """Folded, the first lines of a result; of a command at work the newest."""
+    """Folded, the first lines of a result; of a command the newest, while it works and afterwards."""
     if is_unfolded or len(lines) <= FOLDED_LINES + 1:
         return Group(*_drawn(lines, look, wraps=is_unfolded or card.name == "agent"))
     hidden = len(lines) - FOLDED_LINES
-    more = Text(f"… {hidden} more lines", style=look.faint)
-    if card.state == "running":
-        return Group(more, *_drawn(lines[-FOLDED_LINES:], look))
-    return Group(*_drawn(lines[:FOLDED_LINES], look), more)
+    if card.state == "running" or card.name in _COMMANDS:
+        before = Text(f"… {hidden} lines before", style=look.faint)
+        return Group(before, *_drawn(lines[-FOLDED_LINES:], look))
+    return Group(*_drawn(lines[:FOLDED_LINES], look), Text(f"… {hidden} more lines", style=look.faint))
 
 
 def _drawn(lines: list[Line], look: Look, *, wraps: bool = False) -> Iterator[Text]:

@@ -40,6 +40,10 @@ class Prompting(Slashes):
     _attachments: tuple[Attachment, ...] = ()
     _given: Mapping[RunId, tuple[Attachment, ...]] = MappingProxyType({})
     """What went along with the newest prompts from here: it comes back with them."""
+    _ended_here: frozenset[RunId] = frozenset()
+    """Prompts that waited and were taken back or removed here."""
+    _lost: tuple[Run, ...] = ()
+    """Prompts from here that waited and were cancelled elsewhere."""
     _files: Sequence[str] = ()
     _listed_at = -_FRESH
     _pastes = 0
@@ -48,6 +52,7 @@ class Prompting(Slashes):
 
     @on(Editor.Sent)
     def _sent(self, event: Editor.Sent) -> None:
+        self.transcript.action_bottom()
         if event.text.startswith("!") and event.text[1:].strip():
             self._run_shell(event.text[1:].strip())
         else:
@@ -74,7 +79,7 @@ class Prompting(Slashes):
         found = (attached(os.path.join(self.link.directory, name), name) for name in mentioned(text))
         return [item for item in found if item is not None]
 
-    @work
+    @work(group="shell")
     async def _run_shell(self, command: str) -> None:
         if self.link.session is None:
             made = await self.ask(self.link.client.create_session(self.link.workspace))
@@ -84,21 +89,23 @@ class Prompting(Slashes):
         session = self.link.session
         if session is None:
             return
-        self.link.shell, self.link.is_shelling = f"$ {command}", True
+        self.link.shells.append(command)
         self.note_change()
-        call = self.link.client.run_shell(self.link.workspace, session, command, self.size.width)
-        result = await self.ask(call)
-        self.link.is_shelling = False
-        if result is None:
-            self.editor.take(f"!{command}")
-        self.note_change()
+        try:
+            call = self.link.client.run_shell(self.link.workspace, session, command, self.size.width)
+            if await self.ask(call) is None:
+                self.editor.take(f"!{command}")
+        finally:
+            self.link.shells.remove(command)
+            self.note_change()
 
     # Cancelling.
 
     def action_escape(self) -> None:
-        if not self.link.runs() or not self.editor.has_focus:
+        is_busy = bool(self.link.runs() or self.link.shells)
+        if not is_busy or not self.editor.has_focus:
             self.editor.focus()
-            if not self.link.runs():
+            if not is_busy:
                 return
         now = time.monotonic()
         if now - self.escaped_at < SECOND_ESCAPE:
@@ -111,10 +118,37 @@ class Prompting(Slashes):
 
     @work
     async def _cancel(self) -> None:
+        for command in self.link.shells:
+            self.notify(f"Stopped: $ {command}", markup=False)
+        # A command in the shell ends when nobody waits for it any more.
+        self.workers.cancel_group(self, "shell")
+        if not self.link.runs():
+            return
         mine = self.link.client.client_id
         waiting = [run for run in self.link.waiting() if run.client_id in ("", mine)]
+        self._ended_here |= {run.run_id for run in waiting}
         if await self.say(self.link.cancel()) and waiting:
             self._take_back(waiting)
+
+    def note_cancelled(self, ended: Sequence[RunId]) -> None:
+        """What waited, was from here and was cancelled elsewhere can be had again."""
+        runs = [self.link.view.runs.get(name) for name in ended if name not in self._ended_here]
+        lost = [run for run in runs if run is not None and self._is_lost(run)]
+        if lost:
+            self._lost = (*self._lost, *lost)
+            what = "A prompt of yours that waited was" if len(lost) == 1 else f"{len(lost)} prompts of yours were"
+            self.notify(f"{what} cancelled elsewhere: /back takes it into the editor.", timeout=15)
+
+    def _is_lost(self, run: Run) -> bool:
+        is_mine = bool(run.client_id) and run.client_id == self.link.client.client_id
+        return is_mine and run.outcome == "cancelled" and not run.started_at and not run.folded_into
+
+    def action_take_back(self) -> None:
+        lost, self._lost = self._lost, ()
+        if lost:
+            self._take_back(lost)
+        else:
+            self.notify("No prompt of yours was cancelled while it waited.")
 
     def _take_back(self, runs: Sequence[Run]) -> None:
         """Into the editor, with what went along as far as it is still here."""
@@ -147,9 +181,11 @@ class Prompting(Slashes):
         client, workspace, run = self.link.client, self.link.workspace, event.run
         match event.wish:
             case "edit":
+                self._ended_here |= {run.run_id}
                 if await self.say(client.cancel_run(workspace, run.run_id)):
                     self._take_back([run])
             case "remove":
+                self._ended_here |= {run.run_id}
                 await self.say(client.cancel_run(workspace, run.run_id))
                 if len(self.link.waiting()) <= 1:
                     self.editor.focus()
@@ -216,11 +252,11 @@ class Prompting(Slashes):
             self._offer_files(event.letters)
         else:
             self._offer(())
-        self.note_change()
 
     def _offer(self, names: Sequence[tuple[str, str]]) -> None:
         self.base.query_one(Completer).offer(names)
         self.editor.completes = bool(names)
+        self.note_change()
 
     @work(exclusive=True, group="files")
     async def _offer_commands(self, letters: str) -> None:
@@ -281,7 +317,8 @@ class Prompting(Slashes):
         except ClientError:
             return
         texts = [text_of(message).strip() for message in reversed(messages[:500])]
-        self.editor.remember([text for text in texts if text] + self.editor.sent)
+        if self.is_shown:
+            self.editor.remember([text for text in texts if text] + self.editor.sent)
 
 
 def _size(count: int) -> str:

@@ -4,23 +4,27 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from rich.text import Text
+from textual import events
 from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import Static
 
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Run
+from holdfast.tui.hints import hints
 
 __all__ = ["Queue", "QueueWish"]
 
 QueueWish = Literal["edit", "remove", "up", "down", "now", "later"]
 _SIGNS = {"steer": "↳", "queue": "⋯"}
+_KEYS = (("enter", "edit"), ("x", "remove"), ("s", "send now"), ("q", "own turn"), ("shift+↑↓", "move"))
 _MOST = 5
 
 
 class Queue(Static, can_focus=True):
     """Shows the waiting runs in order. With the focus, keys act on the marked one."""
 
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"queue--marked"}
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up,k", "move(-1)", "Up"),
         ("down,j", "move(1)", "Down"),
@@ -63,17 +67,20 @@ class Queue(Static, can_focus=True):
     def _place(self) -> int:
         return next((at for at, run in enumerate(self._runs) if run.run_id == self._marked), 0)
 
+    def _first(self) -> int:
+        """Where the part that is shown begins."""
+        return max(0, min(self._place() - _MOST // 2, len(self._runs) - _MOST))
+
     def _draw(self) -> None:
         if not self._runs:
             self.update("")
             return
-        place = self._place()
-        first = max(0, min(place - _MOST // 2, len(self._runs) - _MOST))
+        place, first = self._place(), self._first()
         lines = [self._line(run, is_marked=at == place) for at, run in enumerate(self._runs)][first : first + _MOST]
         if len(self._runs) > _MOST:
             lines.append(Text(f"  {len(self._runs)} prompts wait", style="dim"))
         if self.has_focus:
-            lines.append(Text("  enter edit · x remove · s send now · q own turn · shift+↑↓ move · esc", style="dim"))
+            lines.append(Text("  ") + hints(*_KEYS))
         self.update(Text("\n", no_wrap=True, overflow="ellipsis").join(lines))
 
     def _line(self, run: Run, *, is_marked: bool) -> Text:
@@ -82,8 +89,16 @@ class Queue(Static, can_focus=True):
         if run.client_id and run.client_id != self._mine:
             line.append("  from elsewhere", style="dim")
         if is_marked and self.has_focus:
-            line.stylize("reverse")
+            line.pad_right(max(0, self.size.width - line.cell_len))
+            line.stylize(self.get_component_rich_style("queue--marked"))
         return line
+
+    def on_click(self, event: events.Click) -> None:
+        """A click marks one."""
+        place = self._first() + event.y
+        if event.y < _MOST and place < len(self._runs):
+            self._marked = self._runs[place].run_id
+            self._draw()
 
     def action_move(self, by: int) -> None:
         if self._runs:

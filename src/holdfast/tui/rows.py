@@ -138,5 +138,9 @@ class Rows(Generic[S]):
 
 
 def _stick(upper: Block, lower: Block) -> bool:
-    """Cards and thoughts that follow each other stand close."""
-    return isinstance(upper, Card | Thought) and isinstance(lower, Card | Thought)
+    """What a model does and thinks stands close."""
+    return _is_work(upper) and _is_work(lower)
+
+
+def _is_work(block: Block) -> bool:
+    return isinstance(block, Thought) or (isinstance(block, Card) and not block.is_own)

@@ -16,7 +16,7 @@ from holdfast.tui.stage import Stage
 
 __all__ = ["Slashes", "typed"]
 
-_FRESH = 20.0
+_FRESH = 5.0
 """For how many seconds a list of commands is good enough."""
 _MOST = 10
 _OWN = {command.name: command for command in COMMANDS}
@@ -41,11 +41,12 @@ class Slashes(Stage):
         """A server that cannot tell is no reason to offer none of our own."""
         if time.monotonic() - self._brought_at <= _FRESH or not self.link.is_open:
             return
-        self._brought_at = time.monotonic()
         try:
             self._brought = await self.link.client.list_commands(self.link.workspace)
         except ClientError:
             self._brought = ()
+        # Only now: whoever types on takes the question back, and has to ask it again.
+        self._brought_at = time.monotonic()
 
     def fitting_commands(self, letters: str) -> list[tuple[str, str]]:
         """Those whose name has the letters in it; what begins with them comes first."""

@@ -12,8 +12,9 @@ from holdfast.client.errors import ClientError
 from holdfast.client.locate import Where
 from holdfast.tui.colourless import Colourless
 from holdfast.tui.editor import Editor
+from holdfast.tui.harmless import Harmless
 from holdfast.tui.link import Link
-from holdfast.tui.look import DARK, LIGHT, PLAIN, Look
+from holdfast.tui.look import PLAIN, Look, look_of
 from holdfast.tui.transcript import Transcript
 
 __all__ = ["Stage"]
@@ -29,7 +30,7 @@ class Stage(App[int]):
         # Textual leaves greys, and does so for an empty NO_COLOR too.
         self.no_color = bool(os.environ.get("NO_COLOR"))
         others = [item for item in self._filters if not isinstance(item, Monochrome)]
-        self._filters = [*others, Colourless()] if self.no_color else others
+        self._filters = [*others, *([Colourless()] if self.no_color else []), Harmless()]
         self.link = Link(where, directory, on_change=self.note_change, yolo=yolo)
         self.wanted = session
         self.escaped_at = 0.0
@@ -40,6 +41,11 @@ class Stage(App[int]):
     def base(self) -> Screen[object]:
         """The conversation, also while a dialog stands before it."""
         return self.screen_stack[0]
+
+    @property
+    def is_shown(self) -> bool:
+        """Not before the screen is put together, and not when it is being taken down."""
+        return bool(self.screen_stack) and bool(self.base.query(Editor))
 
     @property
     def editor(self) -> Editor:
@@ -53,7 +59,8 @@ class Stage(App[int]):
     def look(self) -> Look:
         if self.no_color:
             return PLAIN
-        return DARK if self.current_theme.dark else LIGHT
+        theme = self.current_theme
+        return look_of(theme.to_color_system().generate(), is_dark=theme.dark)
 
     @property
     def config(self) -> dict[str, Any]:

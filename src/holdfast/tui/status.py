@@ -8,8 +8,11 @@ from holdfast.domain.messages import Message, ReasoningPart, TextPart, ToolCall,
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 
-__all__ = ["activity_of", "ago", "elapsed", "money", "thousands", "usage_of"]
+__all__ = ["activity_of", "ago", "elapsed", "money", "price", "thousands", "usage_of", "written"]
 
+_LONGEST = 60
+_LETTERS = 4
+"""Of a token, on average."""
 _NAMED = re.compile(r'"(?:command|file_path|pattern|url|path|prompt)"\s*:\s*"((?:[^"\\]|\\.){1,200})')
 
 
@@ -34,11 +37,17 @@ def ago(seconds: int) -> str:
 def thousands(count: int) -> str:
     if count < 1_000:
         return str(count)
-    return f"{count / 1_000:.1f}k" if count < 1_000_000 else f"{count / 1_000_000:.1f}M"
+    number, unit = (count / 1_000, "k") if count < 1_000_000 else (count / 1_000_000, "M")
+    return f"{number:.1f}".removesuffix(".0") + unit
 
 
 def money(dollars: float) -> str:
     return f"${dollars:.2f}" if dollars >= 0.005 or not dollars else f"${dollars:.4f}"
+
+
+def price(dollars: float) -> str:
+    """Of something small: as many digits as it has."""
+    return f"${dollars:.3g}"
 
 
 def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice | None = None) -> str:
@@ -68,16 +77,37 @@ def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice |
 
 def _named(call: ToolCall) -> str:
     found = _NAMED.search(call.input)
-    words = " ".join(found[1].replace("\\n", " ").split())[:60] if found else ""
+    words = " ".join(found[1].replace("\\n", " ").split()) if found else ""
+    if len(words) > _LONGEST:
+        words = f"{words[: _LONGEST - 1].rstrip()}…"
     return f"{call.name}: {words}" if words else call.name
 
 
-def usage_of(session: Session, window: int) -> str:
+def written(last: Message | None) -> int:
+    """About how many tokens the answer under way has so far; nobody counts them before its end."""
+    if last is None or last.role != "assistant" or last.finish is not None:
+        return 0
+    letters = 0
+    for part in last.parts:
+        match part:
+            case TextPart(data=text):
+                letters += len(text.text)
+            case ReasoningPart(data=thought):
+                letters += len(thought.thinking)
+            case ToolCallPart(data=call):
+                letters += len(call.input)
+            case _:
+                pass
+    return letters // _LETTERS
+
+
+def usage_of(session: Session, window: int, *, is_short: bool = False) -> str:
     """Tokens in the context, how full it is, what it cost."""
     tokens = session.prompt_tokens + session.completion_tokens
     parts = [f"{thousands(tokens)} tokens"] if tokens else []
     if tokens and window:
-        parts[0] += f" ({100 * tokens // window} %)"
+        share = f"{100 * tokens // window} %"
+        parts = [share] if is_short else [f"{parts[0]} ({share})"]
     if session.cost:
         parts.append(money(session.cost))
     return " · ".join(parts)

@@ -11,7 +11,7 @@ from textual.strip import Strip
 from holdfast.tui.blocks import Block, Card, Closing, Note, Prose, Saying, Thought
 from holdfast.tui.cards import facts_of, headline_of
 
-__all__ = ["code_of_block", "line_with", "marked", "text_of_block"]
+__all__ = ["code_of_block", "lines_with", "marked", "text_of_block"]
 
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*\s*$|\Z)", re.DOTALL | re.MULTILINE)
 
@@ -45,9 +45,9 @@ def code_of_block(block: Block) -> str:
             return ""
 
 
-def line_with(lines: Sequence[Strip], words: str) -> int | None:
-    """The first line that shows the words."""
-    return next((number for number, line in enumerate(lines) if words in line.text.casefold()), None)
+def lines_with(lines: Sequence[Strip], words: str) -> list[int]:
+    """The lines that show the words."""
+    return [number for number, line in enumerate(lines) if words in line.text.casefold()]
 
 
 def marked(strip: Strip, words: str, style: Style) -> Strip:

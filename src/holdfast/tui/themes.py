@@ -1,8 +1,13 @@
 """The themes that come with it. Those of Textual can be chosen too."""
 
+from collections.abc import Mapping
+
 from textual.theme import Theme
 
-__all__ = ["THEMES"]
+__all__ = ["THEMES", "first_theme"]
+
+_LIGHT = ("7", "15")
+"""White and its brighter sister, by the numbers of terminals."""
 
 THEMES = (
     Theme(
@@ -48,3 +53,9 @@ THEMES = (
         dark=True,
     ),
 )
+
+
+def first_theme(environment: Mapping[str, str]) -> str:
+    """Until somebody has chosen one: dark, unless the terminal says that its background is light."""
+    ground = environment.get("COLORFGBG", "").rpartition(";")[2]
+    return THEMES[1 if ground in _LIGHT else 0].name

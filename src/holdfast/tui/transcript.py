@@ -17,7 +17,7 @@ from holdfast.tui.blocks import Block, Card, Saying, Thought
 from holdfast.tui.look import DARK, Look
 from holdfast.tui.paint import markdown_theme, paint
 from holdfast.tui.rows import Row, Rows
-from holdfast.tui.texts import code_of_block, line_with, marked, text_of_block
+from holdfast.tui.texts import code_of_block, lines_with, marked, text_of_block
 
 __all__ = ["Transcript"]
 
@@ -42,6 +42,9 @@ class Transcript(ScrollView, can_focus=True):
         ("N", "next(-1)", "Previous found"),
     ]
 
+    class Moved(TextualMessage):
+        """Somebody left the end, or came back to it."""
+
     class Copied(TextualMessage):
         """Somebody wants the text of a block."""
 
@@ -58,6 +61,7 @@ class Transcript(ScrollView, can_focus=True):
         self._cursor: int | None = None
         self._follows = True
         self._words = ""
+        self._found_line = 0
         self._unfolds = False
 
     # What is shown.
@@ -83,6 +87,11 @@ class Transcript(ScrollView, can_focus=True):
         self._markdown = markdown_theme(look)
         self._rows.resize(self._rows.width)
         self._changed()
+
+    @property
+    def follows(self) -> bool:
+        """Whether what comes next will be seen."""
+        return self._follows
 
     @property
     def rows(self) -> Rows[Strip]:
@@ -170,9 +179,14 @@ class Transcript(ScrollView, can_focus=True):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        self._follows = new_value >= self.max_scroll_y
+        self._follow(new_value >= self.max_scroll_y)
         if not self._follows:
             self._draw_visible()
+
+    def _follow(self, follows: bool) -> None:
+        if follows is not self._follows:
+            self._follows = follows
+            self.post_message(self.Moved())
 
     def action_move(self, by: int) -> None:
         if not self._rows.rows:
@@ -201,12 +215,12 @@ class Transcript(ScrollView, can_focus=True):
 
     def action_top(self) -> None:
         self._cursor = 0 if self._rows.rows else None
-        self._follows = False
+        self._follow(False)
         self.scroll_to(y=0, animate=False)
 
     def action_bottom(self) -> None:
         self._cursor = None
-        self._follows = True
+        self._follow(True)
         self._changed()
 
     def action_fold(self) -> None:
@@ -218,9 +232,12 @@ class Transcript(ScrollView, can_focus=True):
         if isinstance(row.block, Card | Thought):
             row.is_unfolded = not row.is_unfolded
             row.lines = None
-            self._follows = self._follows and index == len(self._rows.rows) - 1
+            # What one opens stays where it is, and grows downwards.
+            self._follows = False
             self._draw(index, index)
             self._changed()
+            self._follow(self.scroll_offset.y >= self.max_scroll_y)
+            self.post_message(self.Moved())
 
     def action_fold_all(self) -> None:
         """Everything that is folded, or nothing of it."""
@@ -257,18 +274,18 @@ class Transcript(ScrollView, can_focus=True):
         found = self._found()
         if found:
             before = [index for index in found if self._cursor is None or index <= self._cursor]
-            self._reveal((before or found)[-1])
+            self._reveal((before or found)[-1], -1)
         self.refresh()
         return self._place(found), len(found)
 
     def find_next(self, by: int) -> tuple[int, int]:
-        """To the next row that contains the words, around the ends."""
+        """To the next line of the row with the words, or to the next row that has them, around the ends."""
         found = self._found()
-        if found:
+        if found and not self._step(by):
             cursor = self._cursor if self._cursor is not None else len(self._rows.rows)
             later = [index for index in found if index > cursor]
             earlier = [index for index in found if index < cursor]
-            self._reveal((later or found)[0] if by > 0 else (earlier or found)[-1])
+            self._reveal((later or found)[0] if by > 0 else (earlier or found)[-1], by)
         return self._place(found), len(found)
 
     def action_next(self, by: int) -> None:
@@ -282,23 +299,35 @@ class Transcript(ScrollView, can_focus=True):
     def _place(self, found: list[int]) -> int:
         return found.index(self._cursor) + 1 if self._cursor in found else 0
 
-    def _line(self, index: int) -> int | None:
-        """Which line of a row shows the words."""
+    def _lines(self, index: int) -> list[int]:
+        """Which lines of a row show the words."""
         self._draw(index, index)
-        return line_with(self._rows.rows[index].lines or (), self._words)
+        return lines_with(self._rows.rows[index].lines or (), self._words)
 
-    def _reveal(self, index: int) -> None:
+    def _step(self, by: int) -> bool:
+        """Whether the row at hand shows the words once more, further on."""
+        if self._cursor is None or self._cursor >= len(self._rows.rows):
+            return False
+        lines = [line for line in self._lines(self._cursor) if (line - self._found_line) * by > 0]
+        if lines:
+            self._look_at(self._cursor, lines[0] if by > 0 else lines[-1])
+        return bool(lines)
+
+    def _reveal(self, index: int, by: int) -> None:
         """To the line of a row that has the words; a folded row is opened if they are hidden in it."""
         row = self._rows.rows[index]
-        self._follows = False
-        line = self._line(index)
-        if line is None and isinstance(row.block, Card | Thought) and not row.is_unfolded:
+        lines = self._lines(index)
+        if not lines and isinstance(row.block, Card | Thought) and not row.is_unfolded:
             row.is_unfolded = True
             row.lines = None
-            line = self._line(index)
-        self._cursor = index
+            lines = self._lines(index)
+        self._look_at(index, (lines or [0])[0 if by > 0 else -1])
+
+    def _look_at(self, index: int, line: int) -> None:
+        self._follow(False)
+        self._cursor, self._found_line = index, line
         self.virtual_size = Size(self._rows.width, self._rows.height)
-        top = self._rows.top(index) + row.gap + (line or 0)
+        top = self._rows.top(index) + self._rows.rows[index].gap + line
         self.scroll_to(y=max(0, top - self.size.height // 3), animate=False, immediate=True)
         self._draw_visible()
         self.refresh()

@@ -25,7 +25,7 @@ DOORS = (
 """What can be begun with, beside writing: the action, its name, and a word about it."""
 
 
-def welcome(link: Link, found: str, height: int) -> Text:
+def welcome(link: Link, found: str, height: int, accent: str = "") -> Text:
     """In one screen: where one is, who answers, what to do."""
     config = (link.view.workspace.config if link.view.workspace else None) or {}
     large = config.get("models", {}).get("large", {})
@@ -34,12 +34,12 @@ def welcome(link: Link, found: str, height: int) -> Text:
     if is_scripted(link):
         model += "  (scripted: nobody is thinking)"
     lines = [
-        Text("Holdfast", style="bold"),
+        Text("Holdfast", style=f"bold {accent}".strip()),
         Text("A coding agent that holds on when you let go.", style="dim"),
         Text(""),
     ]
     if height >= 34:
-        lines = [*(Text(line, style="bold") for line in _ANCHOR.split("\n")), Text(""), *lines]
+        lines = [*(Text(line, style=accent) for line in _ANCHOR.split("\n")), Text(""), *lines]
     lines += [_fact("directory", link.directory), _fact("model", model)]
     if found:
         lines.append(_fact("found", found))

@@ -6,17 +6,18 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
 from holdfast.tui.differences import SPLIT_FROM, Differences
 from holdfast.tui.diffs import DiffLine, counted
+from holdfast.tui.hints import hints
 from holdfast.tui.look import Look
+from holdfast.tui.screens.dialog import Dialog
 
 __all__ = ["DifferenceScreen"]
 
 
-class DifferenceScreen(ModalScreen[str | None]):
+class DifferenceScreen(Dialog[str | None]):
     """Answers `undo` if that is wanted, else None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -43,8 +44,9 @@ class DifferenceScreen(ModalScreen[str | None]):
             yield Label(f"{self._title}   +{more} -{less}", classes="dialog-title", markup=False)
             with VerticalScroll(id="difference"):
                 yield Static(id="difference-text")
-            undo = " · u undo the last change" if self._can_undo else ""
-            yield Label(f"t one column or two · ↑↓ scroll{undo} · esc close", classes="dialog-hint")
+            undo = (("u", "undo the last change"),) if self._can_undo else ()
+            keys = hints(("t", "one column or two"), ("↑↓", "scroll"), *undo, ("esc", "close"))
+            yield Label(keys, classes="dialog-hint")
 
     def on_mount(self) -> None:
         self._draw()

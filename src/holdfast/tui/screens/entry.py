@@ -6,13 +6,15 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label
+
+from holdfast.tui.hints import hints
+from holdfast.tui.screens.dialog import Dialog
 
 __all__ = ["Confirm", "Entry"]
 
 
-class Entry(ModalScreen[str | None]):
+class Entry(Dialog[str | None]):
     """Answers the line, or None. A secret one is not shown."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Close")]
@@ -26,11 +28,11 @@ class Entry(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Label(self._title, classes="dialog-title")
+            yield Label(self._title, classes="dialog-title", markup=False)
             yield Input(self._value, password=self._is_secret, compact=True)
             if self._hint:
-                yield Label(self._hint, classes="dialog-note")
-            yield Label("enter save · esc leave it", classes="dialog-hint")
+                yield Label(self._hint, classes="dialog-note", markup=False)
+            yield Label(hints(("enter", "save"), ("esc", "leave it")), classes="dialog-hint")
 
     @on(Input.Submitted)
     def _done(self, event: Input.Submitted) -> None:
@@ -40,7 +42,7 @@ class Entry(ModalScreen[str | None]):
         self.dismiss(None)
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(Dialog[bool]):
     """Answers whether somebody pressed y."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("y", "say(True)", "Yes"), ("n,escape,q", "say(False)", "No")]
@@ -56,7 +58,7 @@ class Confirm(ModalScreen[bool]):
             yield Label(self._title, classes="dialog-title", markup=False)
             if self._text:
                 yield Label(self._text, classes="dialog-note", markup=False)
-            yield Label(f"y {self._yes} · n or esc no", classes="dialog-hint")
+            yield Label(hints(("y", self._yes), ("n, esc", "no")), classes="dialog-hint")
 
     def action_say(self, answer: bool) -> None:
         self.dismiss(answer)

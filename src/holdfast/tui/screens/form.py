@@ -6,17 +6,19 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
 from holdfast.domain.commands import CommandNote
+from holdfast.tui.hints import hints
+from holdfast.tui.screens.dialog import Dialog
 
 __all__ = ["Form"]
 
 
-class Form(ModalScreen[dict[str, str] | None]):
+class Form(Dialog[dict[str, str] | None]):
     """Answers what was written for each argument, or None. Enter goes to the next, and sends from the last."""
 
+    GROWS = "#fields"
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Close")]
 
     def __init__(self, note: CommandNote) -> None:
@@ -34,7 +36,8 @@ class Form(ModalScreen[dict[str, str] | None]):
                     yield Label(f"{argument.name}{needed}", classes="field-name", markup=False)
                     yield Input(placeholder=argument.description, compact=True)
             yield Label("", classes="dialog-note", id="lacking", markup=False)
-            yield Label("enter next, then send · tab move · esc leave it", classes="dialog-hint")
+            keys = hints(("enter", "next, then send"), ("tab", "move"), ("esc", "leave it"))
+            yield Label(keys, classes="dialog-hint")
 
     def on_mount(self) -> None:
         self.query(Input).first().focus()

@@ -1,13 +1,19 @@
 """The keys, on one page."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.table import Table
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Label, Static
+
+from holdfast.tui.hints import hints
+from holdfast.tui.screens.dialog import Dialog
+
+_WIDE = 118
+"""From so many columns on the page has two."""
 
 __all__ = ["KEYS", "HelpScreen"]
 
@@ -44,20 +50,44 @@ KEYS = (
 """Keys and what they do; without words it is a heading."""
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """Any of the closing keys closes it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter,ctrl+g,f1", "dismiss", "Close")]
+    GROWS = "#keys"
+    REST = 6
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape,q,enter,ctrl+g,f1", "dismiss", "Close"),
+        ("j", "scroll(1)", "Down"),
+        ("k", "scroll(-1)", "Up"),
+        ("space", "scroll(12)", "Page down"),
+    ]
 
     def compose(self) -> ComposeResult:
-        table = Table.grid(padding=(0, 3))
-        for key, what in KEYS:
-            table.add_row(f"[bold]{key}[/]" if what else f"[dim]{key}[/]", what)
-        with Vertical(classes="dialog"):
+        is_wide = self.app.size.width >= _WIDE
+        with Vertical(classes="dialog wide" if is_wide else "dialog"):
             yield Label("Keys", classes="dialog-title")
             with VerticalScroll(id="keys"):
-                yield Static(table)
-            yield Label("esc close", classes="dialog-hint")
+                yield Static(_beside(KEYS) if is_wide else _below(KEYS))
+            yield Label(hints(("↑↓", "scroll"), ("esc", "close")), classes="dialog-hint")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+
+
+def _below(keys: Sequence[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 3))
+    for key, what in keys:
+        table.add_row(f"[bold]{key}[/]" if what else f"[dim]{key}[/]", what)
+    return table
+
+
+def _beside(keys: Sequence[tuple[str, str]]) -> Table:
+    """In two columns, cut at a heading near the middle."""
+    headings = [place for place, (_, what) in enumerate(keys) if not what]
+    cut = min(headings, key=lambda place: abs(place - len(keys) / 2))
+    table = Table.grid(padding=(0, 4))
+    table.add_row(_below(keys[:cut]), _below(keys[cut:]))
+    return table

@@ -10,12 +10,14 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import ModalScreen
+from textual.content import Content
 from textual.widgets import Button, Input, Label, Static
 
 from holdfast.tui.differences import SPLIT_FROM, Differences
 from holdfast.tui.diffs import diff_of, parsed
+from holdfast.tui.hints import hints
 from holdfast.tui.look import DARK, Look
+from holdfast.tui.screens.dialog import Dialog
 
 __all__ = ["PermissionScreen", "shown_exactly"]
 
@@ -42,19 +44,21 @@ _WISHES = {
     "download": "download a file",
 }
 _ANSWERS = (
-    ("allow", "a  Once"),
-    ("allow_session", "s  This session"),
-    ("allow_always", "w  Always"),
-    ("deny", "d  No"),
+    ("allow", "a", "Once"),
+    ("allow_session", "s", "This session"),
+    ("allow_always", "w", "Always"),
+    ("deny", "d", "No"),
 )
 
 
-class PermissionScreen(ModalScreen[dict[str, Any] | None]):
+class PermissionScreen(Dialog[dict[str, Any] | None]):
     """Answers the body of the grant; None if somebody else was quicker.
 
     `deaf` seconds after it opened keys are not answers yet: who was writing did not mean them.
     """
 
+    GROWS = "#what"
+    REST = 12
     BINDINGS: ClassVar[list[BindingType]] = [
         ("a", "answer('allow')", "Once"),
         ("s", "answer('allow_session')", "This session"),
@@ -70,8 +74,12 @@ class PermissionScreen(ModalScreen[dict[str, Any] | None]):
         ("pageup,b", "scroll(-12)", "Page up"),
     ]
 
-    def __init__(self, request: Mapping[str, Any], look: Look = DARK, *, more: int = 0, deaf: float = 0.0) -> None:
+    def __init__(
+        self, request: Mapping[str, Any], look: Look = DARK, *, more: int = 0, deaf: float = 0.0, session: str = ""
+    ) -> None:
+        """`session` is the title of the one that asks, if another is shown."""
         super().__init__()
+        self._session = session
         self._request = dict(request)
         self._look = look
         self._more = more
@@ -84,17 +92,21 @@ class PermissionScreen(ModalScreen[dict[str, Any] | None]):
         with Vertical(classes="dialog warning"):
             wants = _WISHES.get(str(request.get("action")), str(request.get("action", "act")))
             more = f"   (and {self._more} more)" if self._more else ""
-            yield Label(f"{request.get('tool_name', 'A tool')} wants to {wants}{more}", classes="dialog-title")
+            title = f"{request.get('tool_name', 'A tool')} wants to {wants}{more}"
+            yield Label(title, classes="dialog-title", markup=False)
             with VerticalScroll(id="what"):
                 yield Static(self._what(), id="what-text")
             for line in self._notes():
                 yield Label(line, classes="dialog-note", markup=False)
             with Horizontal(id="answers"):
-                for action, label in _ANSWERS:
+                for action, key, word in _ANSWERS:
                     if action != "allow_always" or self._rules:
+                        label = Content.assemble((key, "bold $accent"), f"  {word}")
                         yield Button(label, name=action, compact=True)
             yield Input(placeholder="Why not? The model reads this and goes on.", compact=True)
-            yield Label("r no, with a reason · t diff · f whole screen · esc no", classes="dialog-hint")
+            turn = (("t", "one column or two"),) if self._is_change else ()
+            keys = hints(("r", "no, with a reason"), *turn, ("f", "whole screen"), ("esc", "no"))
+            yield Label(keys, classes="dialog-hint")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -107,12 +119,18 @@ class PermissionScreen(ModalScreen[dict[str, Any] | None]):
     def _notes(self) -> list[str]:
         request = self._request
         why = str(request.get("why") or "")
-        notes = [why] if why else []
+        notes = [f"It works in “{self._session}”, which you do not look at now."] if self._session else []
+        notes += [why] if why else []
         if request.get("path") and (request.get("params") or {}).get("command"):
-            notes.append(f"in {request['path']}")
+            notes.append(f"In {request['path']}")
         if self._rules:
-            notes.append(f"always saves: {', '.join(self._rules)}")
+            notes.append(f"Always saves: {', '.join(self._rules)}")
         return notes
+
+    @property
+    def _is_change(self) -> bool:
+        params = self._request.get("params")
+        return isinstance(params, dict) and any(isinstance(params.get(name), str) for name in ("new_content", "diff"))
 
     def _what(self) -> RenderableType:
         params = self._request.get("params") or {}
@@ -120,7 +138,7 @@ class PermissionScreen(ModalScreen[dict[str, Any] | None]):
             return shown_exactly(str(self._request.get("description", "")))
         if isinstance(params.get("command"), str):
             return Text("$ ", style="bold") + shown_exactly(params["command"])
-        if isinstance(params.get("new_content"), str) or isinstance(params.get("diff"), str):
+        if self._is_change:
             return self._change(params)
         lines = [f"{name}: {value}" for name, value in params.items() if value not in ("", None, 0, False)]
         return shown_exactly("\n".join(lines) or str(self._request.get("description", "")))

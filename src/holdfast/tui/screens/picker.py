@@ -4,25 +4,38 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-__all__ = ["Choice", "Picked", "Picker", "matching"]
+from holdfast.tui.hints import hints
+from holdfast.tui.screens.dialog import Dialog
+
+__all__ = ["Choice", "Picked", "Picker", "fitted", "matching"]
+
+_WIDEST = 110
+_AROUND = 10
+"""What stands beside a line: the frame, the mark, a scroll bar."""
+_LEAST = 24
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One line: what it is called, what is known about it, and the value it stands for."""
+    """One line: what it is called, what is known about it, and the value it stands for.
+
+    Lines of one `group` stand below its name. One that `is_rare` is shown when somebody types what it has in it.
+    """
 
     value: str
     title: str
     detail: str = ""
     mark: str = ""
+    group: str = ""
+    is_rare: bool = False
 
 
 class Picked(msgspec.Struct, frozen=True):
@@ -35,29 +48,40 @@ class Picked(msgspec.Struct, frozen=True):
 def matching(choices: Sequence[Choice], words: str) -> list[Choice]:
     """Those that contain every word, the best first: a title that begins with it, then one that has it."""
     wanted = words.lower().split()
-    found = [choice for choice in choices if all(word in f"{choice.title} {choice.detail}".lower() for word in wanted)]
     if not wanted:
-        return found
+        return [choice for choice in choices if not choice.is_rare]
+    found = [choice for choice in choices if all(word in _words(choice) for word in wanted)]
     first = wanted[0]
     return sorted(
         found, key=lambda choice: (not choice.title.lower().startswith(first), first not in choice.title.lower())
     )
 
 
-class Picker(ModalScreen[Picked | None]):
+def _words(choice: Choice) -> str:
+    return f"{choice.title} {choice.detail} {choice.group}".lower()
+
+
+def fitted(text: str, wide: int) -> str:
+    """As wide as that in any case: filled up, or cut."""
+    return set_cell_size(text, wide) if cell_len(text) <= wide else f"{set_cell_size(text, wide - 1)}…"
+
+
+class Picker(Dialog[Picked | None]):
     """Answers what was chosen, or None. `keys` are others than enter that choose, `start` is marked at first."""
 
+    GROWS = "OptionList"
+    REST = 8
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Close"),
-        Binding("pagedown", "page(8)", show=False, priority=True),
-        Binding("pageup", "page(-8)", show=False, priority=True),
+        Binding("pagedown", "page(1)", show=False, priority=True),
+        Binding("pageup", "page(-1)", show=False, priority=True),
     ]
 
     def __init__(
         self,
         title: str,
         choices: Sequence[Choice],
-        hint: str = "",
+        hint: Sequence[tuple[str, str]] = (("enter", "choose"), ("esc", "close")),
         *,
         keys: Sequence[str] = (),
         start: str = "",
@@ -66,18 +90,18 @@ class Picker(ModalScreen[Picked | None]):
         super().__init__()
         self._title = title
         self._choices = choices
-        self._hint = hint or "enter choose · esc close"
+        self._hint = hint
         self._keys = keys
         self._start = start
         self._empty = empty
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Label(self._title, classes="dialog-title")
+            yield Label(self._title, classes="dialog-title", markup=False)
             yield Input(placeholder="Type to narrow it down", compact=True)
-            yield OptionList()
-            yield Label(self._empty, id="nothing")
-            yield Label(self._hint, classes="dialog-hint")
+            yield OptionList(compact=True)
+            yield Label(self._empty, id="nothing", markup=False)
+            yield Label(hints(*self._hint), classes="dialog-hint")
 
     def on_mount(self) -> None:
         self._fill("")
@@ -91,15 +115,28 @@ class Picker(ModalScreen[Picked | None]):
         options = self.query_one(OptionList)
         options.clear_options()
         shown = matching(self._choices, words)
+        wide = self._title_width(shown)
+        group = ""
         for choice in shown:
-            line = Text.assemble((f"{choice.mark or ' '} ", "bold"), choice.title, ("  ", ""), (choice.detail, "dim"))
-            line.no_wrap, line.overflow = True, "ellipsis"
+            if choice.group != group and not words:
+                options.add_option(Option(Text(f"  {choice.group}", style="bold"), disabled=True))
+            group = choice.group
+            title = fitted(choice.title, wide) if choice.detail else choice.title
+            line = Text.assemble((f"{choice.mark or ' '} ", "bold"), title, ("  ", ""), (choice.detail, "dim"))
             options.add_option(Option(line, id=choice.value))
         self.query_one("#nothing").display = not shown
         options.display = bool(shown)
         if shown:
             values = [choice.value for choice in shown]
-            options.highlighted = values.index(self._start) if self._start in values and not words else 0
+            first = self._start if self._start in values and not words else values[0]
+            options.highlighted = options.get_option_index(first)
+
+    def _title_width(self, shown: Sequence[Choice]) -> int:
+        """Details stand in a column of their own; titles are cut only where both do not fit."""
+        room = min(self.app.size.width * 94 // 100, _WIDEST) - _AROUND
+        details = max((cell_len(choice.detail) for choice in shown), default=0)
+        widest = max((cell_len(choice.title) for choice in shown), default=0)
+        return min(widest, max(_LEAST, room * 3 // 5, room - details))
 
     def on_key(self, event: events.Key) -> None:
         options = self.query_one(OptionList)
@@ -113,8 +150,8 @@ class Picker(ModalScreen[Picked | None]):
 
     def action_page(self, by: int) -> None:
         options = self.query_one(OptionList)
-        if options.option_count:
-            options.highlighted = max(0, min((options.highlighted or 0) + by, options.option_count - 1))
+        # Its public actions have no types.
+        options._move_page(1 if by > 0 else -1)
 
     @on(Input.Submitted)
     def _chosen_by_enter(self) -> None:

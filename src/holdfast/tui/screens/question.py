@@ -8,10 +8,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input, Label, RadioButton, RadioSet, Static
 
 from holdfast.domain.asks import Question, QuestionAnswer, QuestionRequest
+from holdfast.tui.hints import hints
+from holdfast.tui.screens.dialog import Dialog
 
 __all__ = ["QuestionScreen"]
 
@@ -88,9 +89,10 @@ def _line(label: str, description: str) -> Content:
     return Content(f"{label}: {description}" if description else label)
 
 
-class QuestionScreen(ModalScreen[dict[str, Any] | None]):
+class QuestionScreen(Dialog[dict[str, Any] | None]):
     """Answers the body of the reply, with `cancelled` if they were turned down; None if somebody else answered."""
 
+    GROWS = "#questions"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "turn_down", "Do not answer"),
         Binding("ctrl+enter,ctrl+s", "send", "Send", priority=True),
@@ -109,8 +111,9 @@ class QuestionScreen(ModalScreen[dict[str, Any] | None]):
                     yield _Answer(question, number)
             sure = " ".join(word for word in (self._request.confirm_title, self._request.confirm_description) if word)
             yield Label(sure, classes="dialog-note", markup=False)
-            yield Button("Send", variant="primary", compact=True)
-            yield Label("tab next · space choose · ctrl+s send · esc do not answer", classes="dialog-hint")
+            yield Button("Send", compact=True)
+            keys = hints(("tab", "next"), ("space", "choose"), ("ctrl+s", "send"), ("esc", "do not answer"))
+            yield Label(keys, classes="dialog-hint")
 
     def on_mount(self) -> None:
         self.query(f"RadioSet, {_Check.__name__}, Input").first().focus()

@@ -5,16 +5,17 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
+from holdfast.tui.hints import hints
+from holdfast.tui.screens.dialog import Dialog
 from holdfast.tui.screens.permission import shown_exactly
 
 __all__ = ["ReadingScreen"]
 
 
-class ReadingScreen(ModalScreen[None]):
-    """Shows the end of the text first."""
+class ReadingScreen(Dialog[None]):
+    """Of a log the end is shown first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("j,down", "scroll(1)", "Down"),
@@ -24,8 +25,9 @@ class ReadingScreen(ModalScreen[None]):
         ("escape,q,enter", "dismiss", "Close"),
     ]
 
-    def __init__(self, title: str, text: str) -> None:
+    def __init__(self, title: str, text: str, *, is_log: bool = True) -> None:
         super().__init__()
+        self._is_log = is_log
         self._title = title
         self._text = text
 
@@ -34,12 +36,13 @@ class ReadingScreen(ModalScreen[None]):
             yield Label(self._title, classes="dialog-title", markup=False)
             with VerticalScroll(id="difference"):
                 yield Static(shown_exactly(self._text.expandtabs(4)))
-            yield Label("↑↓ scroll · esc close", classes="dialog-hint")
+            yield Label(hints(("↑↓", "scroll"), ("esc", "close")), classes="dialog-hint")
 
     def on_mount(self) -> None:
         scroll = self.query_one(VerticalScroll)
         scroll.focus()
-        scroll.scroll_end(animate=False)
+        if self._is_log:
+            scroll.scroll_end(animate=False)
 
     def action_scroll(self, by: int) -> None:
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)

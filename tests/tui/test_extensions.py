@@ -1,0 +1,105 @@
+"""What people brought along: how it stands is seen, why it fails is said, prompts of servers are commands."""
+
+from extensions.mcp.servers import EVERYTHING, TIME, needs_node
+from holdfast.domain.events import Change, LspEvent, McpEvent
+from holdfast.domain.languages import NEVER, LspInfo, LspNotice, LspState
+from holdfast.domain.mcp import McpInfo, McpNotice, McpState
+from holdfast.protocol.brought import SkillInfo
+from holdfast.tui.extensions import lsp_choice, mcp_choice, skill_choices
+from holdfast.tui.screens.form import Form
+from holdfast.tui.screens.picker import Picker
+from holdfast.tui.screens.reading import ReadingScreen
+from holdfast.tui.servers import Servers, Tally
+from server.helpers import EchoModel
+from tui.looking import Screen, looking, standing
+
+
+async def bring(screen: Screen, **servers: object) -> None:
+    for name, server in servers.items():
+        await screen.app.link.client.config_set(screen.app.link.workspace, f"mcp.{name}", server)
+
+
+async def test_servers_are_counted_listed_and_explained() -> None:
+    async with standing() as (_, server), looking(server, size=(120, 40)) as screen:
+        await bring(screen, time=TIME, broken={"command": "/no/such/program"})
+        await screen.until(lambda: "mcp 1/2" in screen.line("top-right"), "one works, one does not")
+        await screen.write("/extensions")
+        await screen.opens(Picker)
+        seen = screen.picture()
+        assert "MCP servers" in seen
+        assert "● time" in seen
+        assert "connected · 2 tools" in seen
+        assert "error · /no/such/program could not be started" in seen
+        assert "● holdfast-config" in seen
+        await screen.pilot.press(*"broken", "enter")
+        await screen.opens(ReadingScreen)
+        assert "/no/such/program could not be started" in screen.picture()
+        await screen.pilot.press("escape")
+        await screen.opens(Picker)
+        await screen.pilot.press(*"time", "ctrl+r")
+        await screen.said("time starts again")
+        await screen.opens(Picker)
+        await screen.pilot.press("escape")
+        await screen.closes()
+        await screen.until(lambda: "mcp 1/2" in screen.line("top-right"), "it is back")
+
+
+@needs_node
+async def test_prompts_of_servers_are_commands_with_a_form() -> None:
+    async with standing(EchoModel()) as (_, server), looking(server) as screen:
+        await bring(screen, all=EVERYTHING)
+        await screen.until(lambda: any(info.prompt_count for info in screen.app.link.servers.mcps.values()), "prompts")
+        await screen.pilot.press(*"/all:arg")
+        await screen.until(lambda: screen.editor.completes, "the command is offered")
+        await screen.pilot.press("enter")
+        await screen.opens(Form)
+        await screen.pilot.press("enter", "enter")
+        await screen.until(lambda: "city is needed." in screen.picture(), "what is needed is said")
+        await screen.pilot.press(*"New York", "enter")
+        await screen.pilot.press(*"NY", "enter")
+        await screen.closes()
+        await screen.shows("echo: What's weather in New York, NY?")
+
+
+def told(name: str, state: McpState, error: str = "") -> McpEvent:
+    return McpEvent(Change("updated", McpNotice("state_changed", name, state, error, 3)))
+
+
+def test_events_say_how_servers_stand() -> None:
+    servers = Servers()
+    assert list(servers.tallies()) == []
+    assert servers.take(told("a", "connected"))
+    assert servers.take(told("b", "needs auth"))
+    assert servers.take(told("c", "disabled"))
+    assert servers.take(told("d", "starting"))
+    assert not servers.take("anything else")
+    assert list(servers.tallies()) == [Tally("mcp", 1, 1, 3)]
+    servers.take(told("b", "connected"))
+    servers.take(LspEvent(Change("updated", LspNotice("state_changed", "ty", LspState.ERROR, "It died."))))
+    servers.take(LspEvent(Change("updated", LspNotice("state_changed", "ruff", LspState.UNSTARTED))))
+    assert list(servers.tallies()) == [Tally("mcp", 2, 0, 3), Tally("lsp", 0, 1, 1)]
+
+
+def test_a_reason_stands_beside_what_does_not_work() -> None:
+    broken = mcp_choice(McpInfo("docs", "needs auth", NEVER, "Log in:\nholdfast mcp login docs"))
+    assert (broken.mark, broken.detail) == ("!", "needs login · Log in: holdfast mcp login docs")
+    ready = lsp_choice(LspInfo("ty", LspState.READY, NEVER, diagnostic_count=2))
+    assert (ready.mark, ready.detail) == ("●", "ready · 2 found")
+    known = SkillInfo("i", "changelog", "Write an entry.", "", "project", user_invocable=True)
+    bad = {"name": "", "path": "/p/SKILL.md", "state": 1, "error": "no name"}
+    assert [(item.title, item.mark) for item in skill_choices([known], [bad])] == [
+        ("changelog", "●"),
+        ("/p/SKILL.md", "✗"),
+    ]
+
+
+async def test_nothing_is_said_of_servers_that_work_where_there_is_little_room() -> None:
+    async with standing() as (_, server), looking(server, size=(80, 24)) as screen:
+
+        def is_shown(state: McpState) -> bool:
+            screen.app.link.servers.take(told("time", state))
+            screen.app.note_change()
+            return "mcp" in screen.line("top-right")
+
+        await screen.until(lambda: is_shown("error"), "trouble is told")
+        await screen.until(lambda: not is_shown("connected"), "what works is not")

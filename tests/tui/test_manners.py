@@ -1,0 +1,163 @@
+"""What a terminal is told and what it tells: no text steers it, keys of every age count, colours come from themes."""
+
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+from textual import events
+from textual._xterm_parser import XTermParser
+from textual.containers import VerticalScroll
+from textual.theme import BUILTIN_THEMES, Theme
+
+from holdfast.domain.messages import Reasoning, ReasoningPart, Text, TextPart, ToolCall, ToolCallPart
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.tui.blocks import Card
+from holdfast.tui.cards import body_of
+from holdfast.tui.harmless import without_codes
+from holdfast.tui.hints import hints
+from holdfast.tui.keyboard import NEWLINES, QUEUES, learn_keys
+from holdfast.tui.look import DARK, LIGHT, look_of
+from holdfast.tui.models import lack_of, model_choices
+from holdfast.tui.paint import paint
+from holdfast.tui.screens.permission import PermissionScreen
+from holdfast.tui.screens.picker import Choice, fitted, matching
+from holdfast.tui.status import written
+from holdfast.tui.themes import THEMES, first_theme
+from tui.looking import drawn, looking, standing
+from tui.painted import CALL, DONE, message
+
+EVIL = "a\x1b]0;title\x07b\x9b31mc\u202ed\x08"
+
+
+async def test_no_text_of_others_steers_the_terminal() -> None:
+    command = Call("bash", json.dumps({"command": r"printf 'x\033]0;title\007y \033[31mred'"}))
+    model = ScriptedModel([Step((command,)), Step((Say(f"{EVIL} `{EVIL}`"),))])
+    async with standing(model) as (_, server), looking(server, yolo=True) as screen:
+        await screen.write(f"go {EVIL}")
+        await screen.until(lambda: not screen.app.link.runs() and "◇" in screen.conversation(), "the end")
+        screen.app.notify(EVIL, markup=False)
+        await screen.said("title")
+        steering = {letter for segment in drawn(screen) for letter in segment.text if not letter.isprintable()}
+        assert steering <= {"\n"}
+        assert "│ xy red" in screen.conversation()
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("\x1b[1;31mred\x1b[0m plain", "red plain"),
+        ("\x1b]52;c;AAAA\x1b\\after", "after"),
+        ("10 %\r50 %\r100 %", "100 %"),
+        ("done\r", "done"),
+        ("\x1b(Bq\x1b", "q"),
+    ],
+)
+def test_output_is_shown_as_one_would_have_read_it(line: str, read: str) -> None:
+    assert without_codes(line) == read
+    assert body_of(Card("bash", "{}", "done", f"{line}\n\nlast")) == [("plain", read), ("plain", ""), ("plain", "last")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "sent"),
+    [
+        (QUEUES, "\x1b\r"),
+        (QUEUES, "\x1b[27;3;13~"),
+        (QUEUES, "\x1b[13;3u"),
+        (NEWLINES, "\x1b[27;2;13~"),
+        (NEWLINES, "\x1b[13;2u"),
+        (NEWLINES, "\n"),
+        (("enter",), "\r"),
+    ],
+)
+def test_keys_of_every_age_count(keys: tuple[str, ...], sent: str) -> None:
+    learn_keys()
+    parser = XTermParser()
+    heard = [item.key for item in (*parser.feed(sent), *parser.feed("")) if isinstance(item, events.Key)]
+    assert len(heard) == 1
+    assert heard[0] in keys
+
+
+@pytest.mark.parametrize("theme", [*THEMES, *BUILTIN_THEMES.values()], ids=lambda theme: theme.name)
+def test_every_theme_gives_the_conversation_its_colours(theme: Theme) -> None:
+    look = look_of(theme.to_color_system().generate(), is_dark=theme.dark)
+    assert look.code_theme == (DARK if theme.dark else LIGHT).code_theme
+    change = json.dumps({"old_content": "a\n", "new_content": "b\n"})
+    assert Console(width=60).render_lines(paint(Card("edit", "{}", "done", "", change), look))
+
+
+def test_a_light_terminal_gets_a_light_theme() -> None:
+    assert first_theme({}) == first_theme({"COLORFGBG": "15;0"}) == first_theme({"COLORFGBG": "x"}) == "harbour"
+    assert first_theme({"COLORFGBG": "0;15"}) == first_theme({"COLORFGBG": "0;default;7"}) == "paper"
+
+
+def test_themes_differ() -> None:
+    looks = {look_of(theme.to_color_system().generate(), is_dark=theme.dark).accent for theme in THEMES}
+    assert len(looks) == len(THEMES)
+
+
+PROVIDERS: list[dict[str, Any]] = [
+    {
+        "id": "far",
+        "name": "Far",
+        "api_key": "$FAR_KEY",
+        "lack": "Far needs a key: set FAR_KEY.",
+        "models": [{"id": "big"}],
+    },
+    {
+        "id": "near",
+        "name": "Near",
+        "models": [{"id": "small", "context_window": 128_000, "cost_per_1m_in": 0.25, "cost_per_1m_out": 2}],
+    },
+]
+
+
+def test_models_that_can_be_used_come_first_and_others_are_found_by_typing() -> None:
+    choices = model_choices(PROVIDERS, "near/small")
+    assert matching(choices, "") == [
+        Choice("near/small", "small", "128k tokens · $0.25 in, $2 out", "●", "Near"),
+        Choice("far/", "Far", "needs a key: set FAR_KEY.", group="Not set up yet"),
+    ]
+    assert [choice.value for choice in matching(choices, "big")] == ["far/big"]
+    assert lack_of(PROVIDERS, "far") == "Far needs a key: set FAR_KEY."
+    assert lack_of(PROVIDERS, "near") == lack_of(PROVIDERS, "nobody") == ""
+
+
+def test_lines_of_a_list_are_as_wide_as_the_column() -> None:
+    assert fitted("ab", 4) == "ab  "
+    assert fitted("abcdef", 4) == "abc…"
+    assert fitted("日本語", 4) == "日 …"
+
+
+def test_hints_name_keys_and_what_they_do() -> None:
+    line = hints(("enter", "send"), ("", "by the way"))
+    assert line.plain == "enter send · by the way"
+    assert [line.plain[span.start : span.end].strip() for span in line.spans if span.style == "bold"] == ["enter"]
+
+
+def test_an_answer_under_way_is_counted_roughly() -> None:
+    parts = (
+        ReasoningPart(Reasoning("h" * 40, "", 1)),
+        TextPart(Text("w" * 400)),
+        ToolCallPart(ToolCall(CALL, "ls", "x" * 40)),
+    )
+    assert written(message("assistant", *parts)) == 120
+    assert written(message("assistant", *parts, DONE)) == written(message("user", *parts)) == written(None) == 0
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_dialog_is_as_high_as_what_is_in_it(size: tuple[int, int]) -> None:
+    """However long the change: below the answers there is nothing, and the answers are in sight."""
+    text = "".join(f"line {number}\n" for number in range(200))
+    call = Call("write", json.dumps({"file_path": "long.txt", "content": text}))
+    model = ScriptedModel([Step((call,)), Step((Say("done"),))])
+    async with standing(model) as (_, server), looking(server, size=size) as screen:
+        await screen.write("write it")
+        await screen.opens(PermissionScreen)
+        dialog = screen.app.screen.query_one(".dialog")
+        assert sum(child.outer_size.height + child.styles.margin.height for child in dialog.displayed_children) <= (
+            dialog.size.height
+        )
+        assert dialog.displayed_children[-1].region.bottom == dialog.region.bottom - 1
+        assert screen.app.screen.query_one(VerticalScroll).size.height > size[1] // 3
+        assert "a  Once" in screen.picture()
