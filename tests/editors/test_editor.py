@@ -6,19 +6,23 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from acp import RequestError, image_block, resource_block, resource_link_block, text_block
 from acp.helpers import embedded_text_resource
-from acp.schema import ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities
+from acp.schema import ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities, McpServerStdio
 
 from cli.house import House
 from editors.desk import PATIENCE, Desk, desk, server_client
 from holdfast.client.client import Client
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.events import HelloEvent, McpEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import BinaryPart, text_of
+from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
 from server.helpers import end_of
@@ -26,6 +30,16 @@ from server.helpers import end_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WRITE = 'tool=write {"file_path": "note.txt", "content": "one\\ntwo\\n"}'
+NONSENSE = (
+    b"nonsense {",
+    b"[]",
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"jsonrpc":"2.0","id":{},"result":1}',
+    b'{"jsonrpc":"2.0","id":9,"error":1}',
+    b'{"jsonrpc":"2.0","method":5}',
+    b'{"jsonrpc":"2.0","method":"session/cancel"}',
+)
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()
 
 
@@ -81,7 +95,8 @@ async def test_everything_on_stdout_is_the_protocol(alone: House) -> None:
     bad = {"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": {"sessionId": "x", "prompt": []}}
     odd = {"jsonrpc": "2.0", "id": 4, "method": "no/such", "params": {}}
     relative = {"jsonrpc": "2.0", "id": 5, "method": "session/new", "params": {"cwd": "w", "mcpServers": []}}
-    lines = b"\n".join([b"nonsense {", b"[]", *(json.dumps(item).encode() for item in (ask, new, bad, odd, relative))])
+    sense = (json.dumps(item).encode() for item in (ask, new, bad, odd, relative))
+    lines = b"\n".join([NONSENSE[0], next(sense), *NONSENSE, *sense])
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(lines + b"\n")
@@ -243,7 +258,12 @@ async def test_the_server_may_be_killed(alone: House) -> None:
         assert "was stopped" in await prompt
         await editor.say(session, "words=2 again")
         assert editor.text(session).endswith("word1 word2")
-        assert alone.server_process() != process
+        again = alone.server_process()
+        assert again is not None
+        assert again != process
+        os.kill(again, 9)
+        await editor.say(session, "words=3 at once")
+        assert editor.text(session).endswith("word1 word2 word3")
 
 
 async def test_two_modes(home: House, editor: Desk) -> None:
@@ -328,6 +348,34 @@ def _answered(editor: Desk, session: str) -> str:
     (call,) = editor.calls(session).values()
     assert call["status"] == "completed"
     return str(call["content"])
+
+
+async def test_servers_of_tools_that_an_editor_brings_along(home: House) -> None:
+    """They are there for its prompts, and go when it does; nothing of them is kept."""
+    program = str(Path(sys.executable).parent / "mcp-server-time")
+    clock = McpServerStdio(name="my clock!", command=program, args=["--local-timezone", "UTC"], env=[])
+    async with server_client(home) as (client, workspace):
+        async with desk(home) as editor:
+            session = (await editor.agent.new_session(cwd=editor.cwd, mcp_servers=[clock])).session_id
+            await _stands(client, workspace, {"my_clock": "connected"})
+            editor.choose = lambda _: "allow"
+            await editor.say(session, 'tool=mcp_my_clock_get_current_time {"timezone": "UTC"}')
+            (call,) = editor.calls(session).values()
+            assert call["status"] == "completed", call
+            assert "UTC" in str(call["content"])
+            async with Client(home.where.address) as stranger:
+                with pytest.raises(ServerProblem, match="no open stream"):
+                    await stranger.mcp_lend(workspace, {"x": McpSettings(command="true")})
+        await _stands(client, workspace, {})
+
+
+async def _stands(client: Client, workspace: WorkspaceId, wanted: dict[str, str]) -> None:
+    async with asyncio.timeout(PATIENCE), client.events(workspace, since=0) as events:
+        async for item in events:
+            if isinstance(item.event, HelloEvent | McpEvent):
+                states = await client.mcp_states(workspace)
+                if {name: info.state for name, info in states.items()} == wanted:
+                    return
 
 
 def _command(*more: str) -> list[str]:

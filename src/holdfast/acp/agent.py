@@ -6,14 +6,16 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
-from acp import PROTOCOL_VERSION, RequestError, schema
+from acp import Agent, RequestError, schema
+from acp.agent.router import build_agent_router
+from acp.connection import Connection
 
-from holdfast import __version__
 from holdfast.acp.commands import BUILT_IN, Commands
-from holdfast.acp.editor import Editor
-from holdfast.acp.intake import command_in, taken_in
+from holdfast.acp.editor import Editor, Pipes
+from holdfast.acp.greeting import greeting, has_forms
+from holdfast.acp.intake import command_in, servers_in, taken_in
 from holdfast.acp.line import Line
 from holdfast.acp.shapes import Json
 from holdfast.client.errors import ServerProblem
@@ -52,7 +54,8 @@ def _spoken(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         except BadRequest as error:
             raise RequestError(-32602, str(error)) from None
         except ServerProblem as error:
-            raise RequestError(-32602 if error.status in (400, 404, 409, 413) else _INTERNAL, str(error)) from None
+            code = -32602 if error.status in (400, 404, 409, 413) else _INTERNAL
+            raise RequestError(code, error.message or str(error)) from None
         except HoldfastError as error:
             raise RequestError(_INTERNAL, str(error)) from None
         except ConnectionError:
@@ -76,9 +79,22 @@ class HoldfastAgent:
         self._sessions: dict[str, Line] = {}
         self._prompts: dict[str, dict[RunId, bool]] = {}
         """Of each session the runs that are waited for, and whether somebody wants them to stop."""
-        self._has_forms = False
+        self.has_forms = False
+        """Whether the editor can show a form."""
 
-    async def close(self) -> None:
+    async def converse(self, pipes: Pipes) -> None:
+        """Until the editor leaves."""
+        router = build_agent_router(cast(Agent, self), use_unstable_protocol=True)
+        connection = Connection(router, pipes, listening=False)
+        self._editor.start(connection.send_request, connection.send_notification)
+        try:
+            await connection.main_loop()
+        finally:
+            await self._close()
+            await self._editor.close()
+            await connection.close()
+
+    async def _close(self) -> None:
         for opening in self._lines.values():
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 await opening.result().close()
@@ -89,24 +105,9 @@ class HoldfastAgent:
     async def initialize(
         self, protocol_version: int, client_capabilities: schema.ClientCapabilities | None = None, **_: object
     ) -> schema.InitializeResponse:
-        elicitation = client_capabilities.elicitation if client_capabilities is not None else None
-        self._has_forms = elicitation is not None and elicitation.form is not None
-        capabilities = schema.AgentCapabilities(
-            load_session=True,
-            prompt_capabilities=schema.PromptCapabilities(image=True, audio=False, embedded_context=True),
-            mcp_capabilities=schema.McpCapabilities(http=False, sse=False),
-            session_capabilities=schema.SessionCapabilities(
-                list=schema.SessionListCapabilities(),
-                resume=schema.SessionResumeCapabilities(),
-                close=schema.SessionCloseCapabilities(),
-            ),
-        )
-        return schema.InitializeResponse(
-            protocol_version=min(protocol_version, PROTOCOL_VERSION),
-            agent_capabilities=capabilities,
-            agent_info=schema.Implementation(name="holdfast", title="Holdfast", version=__version__),
-            auth_methods=[],
-        )
+        if client_capabilities is not None:
+            self.has_forms = has_forms(client_capabilities.model_dump(by_alias=True, exclude_none=True))
+        return schema.InitializeResponse.model_validate(greeting(protocol_version))
 
     @_spoken
     async def authenticate(self, method_id: str, **_: object) -> schema.AuthenticateResponse | None:
@@ -119,12 +120,12 @@ class HoldfastAgent:
         self, cwd: str, mcp_servers: list[Any] | None = None, **_: object
     ) -> schema.NewSessionResponse:
         line = await self._line(cwd)
+        await self._lend(line, mcp_servers)
         made = await line.client.create_session(line.workspace)
         await line.attach(made.id, tells=False)
         self._sessions[made.id] = line
         for update in await self._opening(line):
             self._editor.tell_after_answer(made.id, update)
-        _note_servers(mcp_servers)
         return schema.NewSessionResponse(session_id=made.id, modes=_mode_state(line, made.id))
 
     @_spoken
@@ -132,7 +133,7 @@ class HoldfastAgent:
         self, cwd: str, session_id: str, mcp_servers: list[Any] | None = None, **_: object
     ) -> schema.LoadSessionResponse:
         line = await self._taken_up(cwd, session_id, tells=True)
-        _note_servers(mcp_servers)
+        await self._lend(line, mcp_servers)
         return schema.LoadSessionResponse(modes=_mode_state(line, session_id))
 
     @_spoken
@@ -140,8 +141,11 @@ class HoldfastAgent:
         self, session_id: str, cwd: str, mcp_servers: list[Any] | None = None, **_: object
     ) -> schema.ResumeSessionResponse:
         line = await self._taken_up(cwd, session_id, tells=False)
-        _note_servers(mcp_servers)
+        await self._lend(line, mcp_servers)
         return schema.ResumeSessionResponse(modes=_mode_state(line, session_id))
+
+    async def _lend(self, line: Line, servers: list[Any] | None) -> None:
+        await line.lend(servers_in(server.model_dump(by_alias=True, exclude_none=True) for server in servers or ()))
 
     async def _taken_up(self, cwd: str, session_id: str, *, tells: bool) -> Line:
         line = await self._line(cwd)
@@ -226,7 +230,7 @@ class HoldfastAgent:
                 interactive=True,
                 yolo=line.modes.get(session) == "yolo",
             )
-            await line.client.send_prompt(line.workspace, message)
+            await line.send(message)
             if self._prompts[session_id][run]:
                 await line.client.cancel_run(line.workspace, run)
             end = await ended
@@ -258,7 +262,7 @@ class HoldfastAgent:
     # Lines
 
     async def _line(self, cwd: str) -> Line:
-        if not os.path.isabs(cwd):
+        if not os.path.isabs(cwd) or "\0" in cwd:
             raise BadRequest("cwd must be an absolute path.")
         directory = await asyncio.to_thread(os.path.realpath, cwd)
         opening = self._lines.get(directory)
@@ -270,7 +274,7 @@ class HoldfastAgent:
     async def _opened(self, directory: str) -> Line:
         environment = tuple(f"{name}={value}" for name, value in os.environ.items())
         line = Line(self._where, directory, environment, self._editor)
-        line.asking.has_forms = self._has_forms
+        line.asking.has_forms = self.has_forms
         try:
             await line.open()
         except BaseException:
@@ -310,11 +314,6 @@ async def _stop_reason(line: Line, end: RunComplete) -> schema.StopReason:
 def _mode_state(line: Line, session_id: str) -> schema.SessionModeState:
     current = line.modes.get(SessionId(session_id), "ask")
     return schema.SessionModeState(current_mode_id=current, available_modes=list(_MODES))
-
-
-def _note_servers(servers: list[Any] | None) -> None:
-    if servers:
-        _log.warning("the editor's own MCP servers are not used: set them up with holdfast mcp add")
 
 
 def _time(moment: int) -> str:

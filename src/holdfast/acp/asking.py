@@ -16,6 +16,12 @@ from holdfast.acp.narrator import Narrator
 from holdfast.acp.shapes import Json
 from holdfast.client.client import Client
 from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionAnswer, QuestionRequest
+from holdfast.domain.events import (
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
+)
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.tasks import TaskOwner
 
@@ -62,6 +68,20 @@ class Asking:
         self._tasks.cancel_all()
         await self._tasks.drain()
 
+    def take(self, event: object) -> None:
+        """What is not about an ask is passed over."""
+        match event:
+            case PermissionRequestEvent(payload=ask):
+                self.permission(ask.payload)
+            case PermissionNotificationEvent(payload=notice):
+                self._answered(notice.payload)
+            case QuestionRequestEvent(payload=batch):
+                self.question(batch.payload)
+            case QuestionNotificationEvent(payload=closed):
+                self._closed(closed.payload.batch_id)
+            case _:
+                pass
+
     # Permissions
 
     def permission(self, ask: PermissionRequest) -> None:
@@ -76,24 +96,24 @@ class Asking:
         self._asks[ask.id] = ask
         self._start(ask.id, self._permit(ask, narrator))
 
-    def answered(self, notice: PermissionNotification) -> None:
+    def _answered(self, notice: PermissionNotification) -> None:
         """The first notice of an ask only says that it is open."""
         if not (notice.granted or notice.denied or notice.withdrawn):
             return
         narrator = self._ground.narrator(notice.session_id)
         if narrator is not None and notice.granted:
             self._ground.tell(narrator.session, narrator.waiting(notice.tool_call_id, is_open=False))
-        self.closed(notice.id)
+        self._closed(notice.id)
 
     def relax(self, session: SessionId) -> None:
         """Nobody is to be asked any more about what the editor has sent: also not what is open."""
         for ask in tuple(self._asks.values()):
             narrator = self._ground.narrator(ask.session_id)
             if narrator is not None and narrator.session == session and ask.run_id in narrator.own:
-                self.closed(ask.id)
+                self._closed(ask.id)
                 self._start(ask.id, self._grant(ask, "allow"))
 
-    def closed(self, name: str) -> None:
+    def _closed(self, name: str) -> None:
         self._asks.pop(name, None)
         task = self._open.pop(name, None)
         if task is not None:

@@ -6,8 +6,8 @@ What is told goes out in the order in which it was told, and what piles up while
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,8 @@ __all__ = ["Editor", "Pipes"]
 _JOINED = frozenset({"agent_message_chunk", "agent_thought_chunk"})
 _log = logging.getLogger("holdfast.acp")
 
+Sending: TypeAlias = Callable[[str, Json], Awaitable[Any]]
+
 
 class Pipes:
     """Carries messages. A line that is not JSON is passed over; the end of the input is the end."""
@@ -27,6 +29,7 @@ class Pipes:
         self._reader = reader
         self._writer = writer
         self._encoder = msgspec.json.Encoder()
+        self._again: list[dict[str, Any]] = []
         self.on_sent: Callable[[Json], None] = lambda _: None
         """Told of every message that has left."""
 
@@ -35,8 +38,12 @@ class Pipes:
         await self._writer.drain()
         self.on_sent(message)
 
+    def put_back(self, message: dict[str, Any]) -> None:
+        """The next one to be received is this one, again."""
+        self._again.append(message)
+
     async def receive(self) -> dict[str, Any] | None:
-        while True:
+        while not self._again:
             try:
                 line = await self._reader.readuntil(b"\n")
             except asyncio.IncompleteReadError as end:
@@ -46,22 +53,33 @@ class Pipes:
                 return None
             if not line:
                 return None
-            try:
-                return msgspec.json.decode(line, type=dict[str, Any])
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                if line.strip():
-                    _log.warning("a line was not a message of the protocol, and was passed over")
+            if (message := _message_in(line)) is not None:
+                return message
+            if line.strip():
+                _log.warning("a line was not a message of the protocol, and was passed over")
+        return self._again.pop()
 
     async def close(self) -> None:
         self._writer.close()
 
 
+def _message_in(line: bytes) -> dict[str, Any] | None:
+    """None for what nobody could answer, or take for an answer."""
+    try:
+        message = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    is_named = isinstance(message.get("method", ""), str)
+    is_numbered = isinstance(message.get("id"), int | str | None)
+    return message if is_named and is_numbered and isinstance(message.get("error"), dict | None) else None
+
+
 class Editor:
-    """Tells, and asks. `call` and `notify` are the connection's own; each raises when the editor has gone."""
+    """Tells, and asks, once it was started."""
 
     def __init__(self, pipes: Pipes) -> None:
-        self.call: Callable[[str, Json], Any]
-        self.notify: Callable[[str, Json], Any]
+        self._call: Sending
+        self._notify: Sending
         self._waiting: deque[tuple[str, Json] | asyncio.Future[None]] = deque()
         self._news = asyncio.Event()
         self._tasks = TaskOwner()
@@ -69,7 +87,9 @@ class Editor:
         self._after: dict[str, list[Json]] = {}
         pipes.on_sent = self._sent
 
-    def start(self) -> None:
+    def start(self, call: Sending, notify: Sending) -> None:
+        """Both are the connection's own; each raises when the editor has gone."""
+        self._call, self._notify = call, notify
         self._tasks.start(self._write(), name="editor")
 
     async def close(self) -> None:
@@ -95,7 +115,7 @@ class Editor:
         """Ask the editor's user. `name` is what a question is withdrawn by; whoever cancels this withdraws it."""
         await self.flushed()
         try:
-            answer: Json = await self.call(method, {**params, "_meta": {"holdfast/ask": name}})
+            answer: Json = await self._call(method, {**params, "_meta": {"holdfast/ask": name}})
         except asyncio.CancelledError:
             if (number := self._asked.get(name)) is not None:
                 self._tasks.start(self._withdraw(number), name="withdraw")
@@ -106,7 +126,7 @@ class Editor:
 
     async def _withdraw(self, number: int | str) -> None:
         try:
-            await self.notify("$/cancel_request", {"requestId": number})
+            await self._notify("$/cancel_request", {"requestId": number})
         except ConnectionError:
             return
 
@@ -132,7 +152,7 @@ class Editor:
                     continue
                 session, update = self._joined(*item)
                 try:
-                    await self.notify("session/update", {"sessionId": session, "update": update})
+                    await self._notify("session/update", {"sessionId": session, "update": update})
                 except (ConnectionError, RuntimeError):
                     return
 

@@ -2,6 +2,7 @@
 
 import binascii
 import posixpath
+import re
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,9 +10,11 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.runs import Attachment
+from holdfast.domain.settings import McpSettings
 
-__all__ = ["command_in", "taken_in"]
+__all__ = ["command_in", "servers_in", "taken_in"]
 
+_LONGEST_NAME = 40
 _ENDINGS = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
 
 
@@ -100,3 +103,27 @@ def command_in(text: str) -> tuple[str, str]:
         if name and name.replace("-", "").replace("_", "").replace(":", "").isalnum()
         else ("", text)
     )
+
+
+def servers_in(given: Iterable[Mapping[str, Any]]) -> dict[str, McpSettings]:
+    """The MCP servers that an editor brings along, each by a name that the names of tools can hold."""
+    return {_fitting(str(server["name"])): _server(server) for server in given}
+
+
+def _server(server: Mapping[str, Any]) -> McpSettings:
+    match server.get("type"):
+        case "http" | "sse" as kind:
+            return McpSettings(type=kind, url=str(server["url"]), headers=_pairs(server.get("headers")))
+        case None:
+            arguments = tuple(map(str, server.get("args") or ()))
+            return McpSettings(command=str(server["command"]), args=arguments, env=_pairs(server.get("env")))
+        case _:
+            raise BadRequest("An MCP server is a command, or of the type http or sse.")
+
+
+def _pairs(items: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
+    return {str(item["name"]): str(item["value"]) for item in items or ()}
+
+
+def _fitting(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:_LONGEST_NAME] or "editor"

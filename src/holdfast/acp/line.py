@@ -2,31 +2,29 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from holdfast.acp.asking import Asking
 from holdfast.acp.commands import Commands
 from holdfast.acp.editor import Editor
-from holdfast.acp.narrator import Narrator
+from holdfast.acp.narrator import Narrator, note
 from holdfast.acp.shapes import Json
 from holdfast.client.attached import Attached
 from holdfast.client.client import Client
-from holdfast.client.errors import ClientError
+from holdfast.client.errors import ClientError, ConnectionLost, ServerProblem, Unreachable
 from holdfast.client.items import Item
 from holdfast.client.locate import Where
 from holdfast.domain.asks import PermissionRequest, QuestionRequest
 from holdfast.domain.events import (
+    AgentEvent,
+    Change,
     ConfigChangedEvent,
     GapEvent,
     MessageDeltaEvent,
     MessageEvent,
     MessagePartEvent,
-    PermissionNotificationEvent,
-    PermissionRequestEvent,
-    QuestionNotificationEvent,
-    QuestionRequestEvent,
     RunComplete,
     RunCompleteEvent,
     SessionEvent,
@@ -36,7 +34,8 @@ from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId, is_he
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.protocol.bodies import SnapshotBody
+from holdfast.domain.settings import McpSettings
+from holdfast.protocol.bodies import AgentMessage, SnapshotBody
 from holdfast.tasks import TaskOwner
 
 __all__ = ["Line"]
@@ -49,6 +48,9 @@ class Line:
 
     def __init__(self, where: Where, directory: str, environment: Sequence[str], editor: Editor) -> None:
         self._attached = Attached(where, directory, environment)
+        self._is_here = bool(where.address.path) and where.again is None
+        self._lent: dict[str, McpSettings] = {}
+        """The MCP servers that the editor has brought along, for any of its sessions."""
         self._editor = editor
         self._tasks = TaskOwner()
         self._narrators: dict[SessionId, Narrator] = {}
@@ -87,6 +89,22 @@ class Line:
         self._tasks.cancel_all()
         await self._tasks.drain()
         await self._attached.leave()
+
+    async def lend(self, servers: Mapping[str, McpSettings]) -> None:
+        """These too from now on. What runs on the editor's machine is of no use to a server elsewhere."""
+        if servers and not self._is_here:
+            _log.warning("the editor's MCP servers are not used: the work is elsewhere. Use holdfast mcp add there")
+            return
+        self._lent |= servers
+        await self._lend_again()
+
+    async def _lend_again(self) -> None:
+        """The server may be another one by now. It costs nothing where it is not; no prompt fails for it."""
+        if self._lent:
+            try:
+                await self.client.mcp_lend(self.workspace, self._lent)
+            except ServerProblem as error:
+                _log.warning("the editor's MCP servers are not there: %s", error)
 
     # Sessions
 
@@ -154,6 +172,18 @@ class Line:
             narrator.own.add(run)
         return end
 
+    async def send(self, message: AgentMessage) -> None:
+        """A server that has gone is started again. Sent twice, a prompt with its run id is the same one."""
+        try:
+            await self._send(message)
+        except (Unreachable, ConnectionLost):
+            await self._attached.enter()
+            await self._send(message)
+
+    async def _send(self, message: AgentMessage) -> None:
+        await self._lend_again()
+        await self.client.send_prompt(self.workspace, message)
+
     def forget(self, run: RunId) -> None:
         self._ends.pop(run, None)
 
@@ -190,21 +220,16 @@ class Line:
                     self.tell(change.payload.id, narrator.session_now(change.payload, self._window))
             case RunCompleteEvent(payload=complete):
                 self._end(complete.payload)
-            case PermissionRequestEvent(payload=ask):
-                self.asking.permission(ask.payload)
-            case PermissionNotificationEvent(payload=notice):
-                self.asking.answered(notice.payload)
-            case QuestionRequestEvent(payload=batch):
-                self.asking.question(batch.payload)
-            case QuestionNotificationEvent(payload=closed):
-                self.asking.closed(closed.payload.batch_id)
+            case AgentEvent(payload=Change(payload=notice)) if notice.type in ("retrying", "fallback"):
+                if notice.session_id in self._narrators:
+                    self.tell(notice.session_id, [note(notice.error)])
             case ConfigChangedEvent():
                 await self._read_window()
                 update = await Commands(self, SessionId("")).available()
                 for session in self._narrators:
                     self.tell(session, [update])
-            case _:
-                pass
+            case event:
+                self.asking.take(event)
 
     def _take_message(self, message: Message, number: int) -> None:
         narrator = self._narrators.get(message.session_id)

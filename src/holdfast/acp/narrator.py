@@ -30,9 +30,9 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.sessions import Session, Todo
 
-__all__ = ["Narrator"]
+__all__ = ["Narrator", "note"]
 
-_AGAIN = "\n\n*The provider failed and is asked again.*\n\n"
+_AGAIN = "The provider failed and is asked again."
 _MOST_OUTPUT = 4_000
 _MOST_STEPS = 12
 
@@ -221,7 +221,7 @@ class Narrator:
 
     def _grown(self, said: _Said, place: tuple[int, str], offset: int, text: str) -> list[Json]:
         fresh, is_again = said.texts.setdefault(place, _Told()).fresh(offset, text)
-        notice = [_chunk("agent_thought_chunk", _AGAIN)] if is_again else []
+        notice = [note(_AGAIN)] if is_again else []
         return [*notice, _chunk(place[1], fresh)] if fresh else notice
 
     def _is_shown(self, message: Message, *, is_replay: bool) -> bool:
@@ -301,6 +301,11 @@ def _text_of(part: Part) -> str:
 
 def _chunk(kind: str, text: str) -> Json:
     return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+
+
+def note(text: str) -> Json:
+    """What somebody should know, beside the answer."""
+    return _chunk("agent_thought_chunk", f"\n\n*{text}*\n\n")
 
 
 def _progress(call: str, **more: object) -> Json:

@@ -4,30 +4,39 @@ import asyncio
 import logging
 import os
 import sys
-from typing import cast
+from importlib import import_module
 
-from acp import Agent
-from acp.agent.router import build_agent_router
-from acp.connection import Connection
-
-from holdfast.acp.agent import HoldfastAgent
 from holdfast.acp.editor import Editor, Pipes
+from holdfast.acp.greeting import greeting, has_forms, is_greeting
 from holdfast.client.locate import Where
 from holdfast.domain.errors import BadRequest
+from holdfast.tasks import TaskOwner
 
 __all__ = ["speak"]
 
 _LONGEST = 64 * 1024 * 1024
 """Of one message: a prompt may hold pictures."""
+_AGENT = "holdfast.acp.agent"
 
 
 class _NoPipes(Exception):
     """There is nobody at the other end who could answer."""
 
 
+class _Plain(logging.Formatter):
+    """What others sent that made no sense is a line; what went wrong here is told whole."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if not record.name.startswith("holdfast"):
+            record.exc_info = record.exc_text = None
+        return super().format(record)
+
+
 def speak(where: Where) -> None:
     """Until the editor leaves."""
-    logging.basicConfig(stream=sys.stderr, format="holdfast acp: %(message)s", level=logging.WARNING)
+    complaints = logging.StreamHandler(sys.stderr)
+    complaints.setFormatter(_Plain("holdfast acp: %(message)s"))
+    logging.basicConfig(handlers=[complaints], level=logging.WARNING)
     # Whatever else is printed in this process must not get between two messages.
     out = os.dup(1)
     os.dup2(2, 1)
@@ -38,6 +47,17 @@ def speak(where: Where) -> None:
 
 
 async def _speak(where: Where, out: int) -> None:
+    pipes = await _pipes(out)
+    tasks = TaskOwner()
+    loading = tasks.start(asyncio.to_thread(import_module, _AGENT), name="load the protocol")
+    forms = await _greeted(pipes)
+    editor = Editor(pipes)
+    agent = (await loading).HoldfastAgent(where, editor)
+    agent.has_forms = forms
+    await agent.converse(pipes)
+
+
+async def _pipes(out: int) -> Pipes:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_LONGEST)
     try:
@@ -46,15 +66,17 @@ async def _speak(where: Where, out: int) -> None:
     except ValueError:
         # Files cannot be waited for.
         raise _NoPipes from None
-    pipes = Pipes(reader, asyncio.StreamWriter(transport, protocol, None, loop))
-    editor = Editor(pipes)
-    agent = HoldfastAgent(where, editor)
-    connection = Connection(build_agent_router(cast(Agent, agent), use_unstable_protocol=True), pipes, listening=False)
-    editor.call, editor.notify = connection.send_request, connection.send_notification
-    editor.start()
-    try:
-        await connection.main_loop()
-    finally:
-        await agent.close()
-        await editor.close()
-        await connection.close()
+    return Pipes(reader, asyncio.StreamWriter(transport, protocol, None, loop))
+
+
+async def _greeted(pipes: Pipes) -> bool:
+    """Answer the first words, if that is what they are. Whether the editor can show forms."""
+    first = await pipes.receive()
+    if first is None:
+        return False
+    if not is_greeting(first):
+        pipes.put_back(first)
+        return False
+    params = first["params"]
+    await pipes.send({"jsonrpc": "2.0", "id": first["id"], "result": greeting(params["protocolVersion"])})
+    return has_forms(params.get("clientCapabilities") or {})

@@ -60,7 +60,9 @@ class Extensions:
             extension.refresh()
 
     def tools(self) -> Sequence[Tool]:
-        return tuple(tool for extension in self._all for tool in extension.tools())
+        unwanted = self.ground.configuration.settings.options.disabled_tools
+        brought = (tool for extension in self._all for tool in extension.tools())
+        return tuple(tool for tool in brought if tool.spec.name not in unwanted)
 
     def notes(self) -> tuple[str, ...]:
         """What they want models to know before a conversation."""
@@ -68,7 +70,9 @@ class Extensions:
 
     async def look(self) -> None:
         """What lies on the disk now: before each run, and not longer than a disk should take."""
-        await asyncio.gather(self.skills.fresh(), self.agents.fresh())
+        # One after the other: looks at the disk in several threads at once wait for each other more than for the disk.
+        await self.skills.fresh()
+        await self.agents.fresh()
 
     async def brief(self, prompt: str) -> Brief | None:
         """What a prompt stands for, if it is a command or names agents. Raises `HoldfastError`."""

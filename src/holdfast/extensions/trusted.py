@@ -51,18 +51,16 @@ def digest_with(project: str, files: Sequence[BroughtFile]) -> str:
 
 
 def give_trust(configuration: Configuration, files: Sequence[BroughtFile], *, at: float) -> None:
-    """To the project's settings as they were read last, and to these files."""
+    """To the project's settings as they were read last, though there may be none, and to these files."""
     project = configuration.reading().project
-    if project.files:
-        configuration.trust.trust(project.anchor, project.digest, at=at)
+    configuration.trust.trust(project.anchor, project.digest, at=at)
     if files:
         configuration.trust.trust_files({file.path: file.digest for file in files}, at=at)
 
 
 def take_trust_back(configuration: Configuration, files: Sequence[BroughtFile]) -> bool:
     """Whether there was any."""
-    anchor = configuration.reading().project.anchor or configuration.places.directory
-    was_trusted = configuration.trust.revoke(anchor)
+    was_trusted = configuration.trust.revoke(configuration.reading().project.anchor)
     return configuration.trust.revoke_files(file.path for file in files) or was_trusted
 
 

@@ -1,7 +1,11 @@
-"""The last look at the disk, and the next: taken in a thread, shared by all who ask, waited for only so long."""
+"""The last look at the disk, and the next: shared by all who ask, waited for only so long.
+
+A look is taken in a thread, unless the one before took next to no time: to wake a thread takes longer than that.
+"""
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -14,6 +18,7 @@ T = TypeVar("T")
 
 _PATIENCE = 1.0
 _MOST = 4
+_NO_TIME = 0.001
 _log = logging.getLogger("holdfast.server")
 
 
@@ -26,6 +31,7 @@ class Watch(Generic[T]):
         self._tasks = TaskOwner()
         self._latest: asyncio.Task[None] | None = None
         self._begun = self._applied = 0
+        self._took = _PATIENCE
         self.current = nothing
         """As of the last look."""
 
@@ -39,7 +45,11 @@ class Watch(Generic[T]):
 
     async def fresh(self, patience: float = _PATIENCE) -> T:
         """What is there now; what was there before, if the disk is too slow to say."""
-        await asyncio.wait((self._start(),), timeout=patience)
+        if self._took < _NO_TIME:
+            self._begun += 1
+            self._take(self._begun, self._timed())
+        else:
+            await asyncio.wait((self._start(),), timeout=patience)
         return self.current
 
     def _start(self) -> asyncio.Task[None]:
@@ -51,12 +61,21 @@ class Watch(Generic[T]):
     async def _see(self) -> None:
         self._begun += 1
         number = self._begun
+        self._take(number, await asyncio.to_thread(self._timed))
+
+    def _timed(self) -> T | None:
+        """What is there; None if the look failed."""
+        began = time.perf_counter()
         try:
-            found = await asyncio.to_thread(self._look)
+            return self._look()
         except Exception:
             _log.exception("a look at extensions failed")
-            return
-        if number > self._applied:
+            return None
+        finally:
+            self._took = time.perf_counter() - began
+
+    def _take(self, number: int, found: T | None) -> None:
+        if found is not None and number > self._applied:
             self._applied = number
             if found != self.current:
                 self.current = found

@@ -54,6 +54,20 @@ def test_arguments_find_their_places_once(body: str, arguments: str, means: str)
     assert expanded(body, arguments) == means
 
 
+def test_a_model_is_told_to_run_what_is_meant_to_be_run() -> None:
+    """The lines stay where they are, with their arguments; what only looks like one, or was typed, is none."""
+    told = expanded("Changes in $1: !`git diff $1`", "src")
+    assert told.startswith("Changes in src: !`git diff src`\n\n(Where !`…` stands above")
+    for body, arguments in (
+        ("Use `x`!", ""),
+        ("$ARGUMENTS", "!`rm -rf .`"),
+        ("```\n!```", ""),
+        ("!``", ""),
+        ("wow!", ""),
+    ):
+        assert "bash" not in expanded(body, arguments)
+
+
 def test_named_arguments_may_come_apart_from_the_text() -> None:
     assert expanded("Fix $TICKET on $BRANCH", "", {"TICKET": "7", "BRANCH": "x y"}) == "Fix 7 on x y"
 

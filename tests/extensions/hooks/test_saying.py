@@ -68,6 +68,9 @@ def test_exit_codes(code: int, means: Said) -> None:
 def test_before_a_prompt_plain_text_is_for_the_model(event: HookEvent) -> None:
     assert understood(event, 0, "the build is red\n", "") == Said(context="the build is red")
     assert understood("PostToolUse", 0, "formatted\n", "") == Said()
+    broken = '{"decision": "deny"} and more'
+    assert understood("PreToolUse", 0, broken, "") == Said(trouble="printed JSON that cannot be read.")
+    assert understood(event, 0, broken, "") == Said(context=broken)
 
 
 @given(st.text(max_size=80), st.integers(0, 255))

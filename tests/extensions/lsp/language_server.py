@@ -6,13 +6,15 @@
 (answers no question), `crash` (ends at the next file), `flood` (says far too much first), `garbage` (says what is no
 message), `old` (tells of versions that are gone), `busy` (says that it works, and no more). `FOLDER/start` is read
 once: `hang`, `crash`, `pull`, `late-pull` (asks to be asked), `folders`, `utf-8`, `child` (starts a process that
-outlives it). All that it hears is written to `FOLDER/heard`, a line of JSON each.
+outlives it), `stays` (says that it shuts down, and does not). All that it hears is written to `FOLDER/heard`, a line
+of JSON each.
 
 A line with `BAD` in it is an error, one with `ODD` a warning.
 """
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,9 +82,11 @@ class Server:
     def run(self) -> None:
         while (message := hear()) is not None:
             if message.get("method") == "exit":
-                return
+                break
             if "method" in message:
                 self.take(message)
+        while "stays" in START:
+            signal.pause()
 
     def take(self, message: dict[str, Any]) -> None:
         method, params = message["method"], message.get("params") or {}

@@ -133,7 +133,8 @@ async def test_what_a_project_names_waits_for_trust() -> None:
         assert "ours" not in await speak.infos()
 
 
-async def test_one_that_runs_code_of_the_project_waits_for_trust_or_for_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["trust", "name"])
+async def test_one_that_runs_code_of_the_project_waits_for_trust_or_for_its_name(way: str, tmp_path: Path) -> None:
     program = tmp_path / "rust-analyzer"
     program.write_text(f"#!/bin/sh\nexec {sys.executable} {SERVER} {tmp_path}\n")
     program.chmod(0o755)
@@ -148,7 +149,12 @@ async def test_one_that_runs_code_of_the_project_waits_for_trust_or_for_its_name
         (finding,) = (await speak.one.client.doctor(speak.one.workspace, "language servers")).findings
         assert (finding.severity, finding.what_to_do) == ("note", info.error)
         assert not (tmp_path / "heard").exists()
-        await speak.one.client.config_set(speak.one.workspace, "lsp.rust-analyzer", {"timeout": 20}, scope=1)
+        if way == "trust":
+            # There are no settings that could be trusted: the project itself is.
+            digest = (await speak.one.client.get_trust(speak.one.workspace)).digest
+            await speak.one.client.set_trust(speak.one.workspace, trusted=True, digest=digest)
+        else:
+            await speak.one.client.config_set(speak.one.workspace, "lsp.rust-analyzer", {"timeout": 20}, scope=1)
         assert "BAD is here" in await speak.says(("lsp_diagnostics", {"file_path": "a.rs"}), session)
 
 
@@ -187,18 +193,18 @@ async def test_values_that_cannot_be_expanded_are_named_and_what_is_said_can_be_
         assert "<- textDocument/publishDiagnostics " in written
 
 
-@pytest.mark.parametrize("way", ["leave", "stop"])
+@pytest.mark.parametrize("way", ["leave", "stop", "stays"])
 async def test_a_workspace_leaves_no_language_server_behind(way: str) -> None:
-    """R4: neither the server, nor what it has started in a session of its own."""
+    """R4: neither the server, nor what it has started in a session of its own; not even one that only says it goes."""
     token = new_token()
     async with tongues(token) as speak:
-        speak.start("child")
+        speak.start("child", way)
         (speak.project / "a.zz").write_text("x\n")
         session = await speak.one.session()
         await speak.says(view("a.zz"), session)
         await speak.comes_to(LspState.READY)
         assert len(survivors(token)) == 2
-        if way == "leave":
+        if way != "stop":
             await speak.one.client.leave_workspace(speak.one.workspace)
             await until(lambda: not survivors(token))
             with pytest.raises(ServerProblem):

@@ -41,6 +41,7 @@ async def test_python_with_basedpyright_and_ruff() -> None:
         session = await speak.one.session()
         assert await speak.infos() == {}, "nothing runs before it is needed"
         await speak.says(view("main.py"), session)
+        await speak.comes_to(LspState.READY, "basedpyright")
         bad = await speak.says(edit("main.py", "area(2)", 'area("😀"), area(oops'), session)
         assert bad.splitlines()[1] == "<file_diagnostics>"
         assert count(bad, "[basedpyright") >= 1
@@ -116,6 +117,7 @@ async def test_nothing_of_a_project_runs_that_nobody_trusts() -> None:
         (speak.project / "a.py").write_text("import vendored\n\nx: str = vendored.answer\n")
         session = await speak.one.session()
         await speak.says(view("a.py"), session)
+        await speak.comes_to(LspState.READY, "basedpyright")
         said = await speak.says(edit("a.py", "x: str", "y: str"), session)
         assert '"int" is not assignable to "str"' in said
         assert "could not be resolved" not in said
@@ -133,6 +135,7 @@ async def test_typescript() -> None:
         (root / "main.ts").write_text('import { double } from "./lib";\n\nconsole.log("😀", double(2));\n')
         session = await speak.one.session()
         await speak.says(view("main.ts"), session)
+        await speak.comes_to(LspState.READY, "typescript")
         bad = await speak.says(edit("main.ts", "double(2)", 'double("2")'), session)
         assert "error main.ts:3:25 Argument of type 'string'" in bad
         assert "[typescript 2345]" in bad

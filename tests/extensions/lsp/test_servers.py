@@ -171,6 +171,18 @@ async def test_the_routes() -> None:
         await client.start_lsps(workspace, str(outside))
 
 
+@pytest.mark.parametrize("start", ["pull", "late-pull"])
+async def test_a_file_that_a_client_opens_is_looked_at(start: str) -> None:
+    """Also by servers that say nothing unless they are asked: their counts are there before anything is changed."""
+    async with tongues() as speak:
+        speak.start(start)
+        (speak.project / "a.zz").write_text("BAD\n")
+        await speak.one.client.start_lsps(speak.one.workspace, "a.zz")
+        async with asyncio.timeout(30):
+            while (await speak.infos())["ours"].diagnostic_count != 1:
+                pass
+
+
 @pytest.fixture
 def stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that went does not come back by itself."""
@@ -227,6 +239,17 @@ async def test_one_that_cannot_start_says_why() -> None:
         assert finding.severity == "warning"
         assert "lsp.ours" in finding.what
         assert finding.file.endswith("config.json")
+
+
+async def test_one_that_could_not_be_started_is_found_before_a_file_calls_for_it() -> None:
+    async with tongues() as speak:
+        client, workspace = speak.one.client, speak.one.workspace
+        await client.config_set(workspace, "lsp.missing", {"command": "no-such-program", "filetypes": ["yy"]}, scope=1)
+        await client.config_set(workspace, "lsp.off", {"command": "neither-this", "disabled": True}, scope=1)
+        (finding,) = (await client.doctor(workspace, "language servers")).findings
+        assert finding.what.startswith("lsp.missing could not be started: no-such-program is not installed")
+        assert (finding.severity, finding.line > 0) == ("warning", True)
+        assert (await speak.infos())["missing"].state == LspState.UNSTARTED
 
 
 @pytest.mark.parametrize("manners", ["hang", "silent", "busy", "deaf"])

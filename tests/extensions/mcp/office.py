@@ -131,6 +131,11 @@ def _tools() -> MCPServer[Any]:
         """Greet somebody."""
         return f"Hello, {name}."
 
+    @tools.tool()
+    def recite() -> str:
+        """Say more than anybody wants to hear."""
+        return "a" * (17 << 20)
+
     return tools
 
 
@@ -141,9 +146,10 @@ class _Quiet(uvicorn.Server):
 
 
 @asynccontextmanager
-async def office() -> AsyncIterator[Office]:
+async def office(*, streams: bool = True) -> AsyncIterator[Office]:
+    """`streams`: answers come as events; else each is a body of its own."""
     made = Office()
-    inner = _tools().streamable_http_app()
+    inner = _tools().streamable_http_app(json_response=not streams)
     routes = [
         Route("/.well-known/oauth-protected-resource/mcp", made.resource),
         Route("/.well-known/oauth-authorization-server", made.metadata),

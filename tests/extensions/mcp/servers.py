@@ -22,10 +22,12 @@ __all__ = [
     "GIT",
     "TIME",
     "add",
+    "answered",
     "everything",
     "filesystem",
     "living",
     "results",
+    "rogue",
     "stands",
     "state",
     "wrapped",
@@ -38,6 +40,11 @@ _PATIENT = {"timeout": 60}
 """Machines that test are busy."""
 GIT: dict[str, Any] = {"command": str(_BIN / "mcp-server-git"), **_PATIENT}
 TIME: dict[str, Any] = {"command": str(_BIN / "mcp-server-time"), "args": ["--local-timezone", "UTC"], **_PATIENT}
+
+
+def rogue(folder: Path, *how: str) -> dict[str, Any]:
+    """Our own, with its manners."""
+    return {"command": sys.executable, "args": [str(Path(__file__).parent / "rogue.py"), str(folder), *how], **_PATIENT}
 
 
 def everything(*arguments: str) -> list[str]:
@@ -77,11 +84,21 @@ async def state(one: Hands, name: str) -> McpInfo:
 
 async def stands(one: Hands, name: str, *wanted: str, but: Callable[[McpInfo], bool] = lambda _: True) -> McpInfo:
     """Until it stands so."""
-    async with asyncio.timeout(40), one.client.events(one.workspace, since=0) as events:
+    async with asyncio.timeout(100), one.client.events(one.workspace, since=0) as events:
         await read_until(events, lambda item: isinstance(item.event, HelloEvent))
         while (info := await state(one, name)).state not in wanted or not but(info):
-            await read_until(events, lambda item: isinstance(item.event, McpEvent))
+            async for item in events:
+                if isinstance(item.event, McpEvent):
+                    break
     return info
+
+
+async def answered(one: Hands, call: tuple[str, object]) -> ToolResult:
+    """Until it is no error: a server that comes back on a busy machine may miss a time limit first."""
+    async with asyncio.timeout(100):
+        while (result := (await one.do(call))[0]).is_error:
+            pass
+    return result
 
 
 def own(server: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -95,6 +95,6 @@ async def test_one_logs_in_with_a_browser() -> None:
             assert "You are logged in" in await browse(line)
             rest = (await process.communicate())[1].decode()
         assert process.returncode == 0
-        assert "office: connected, 1 tools." in rest
+        assert "office: connected, 2 tools." in rest
         assert next(iter(there.access)) in (stage.settings.parent / "credentials.toml").read_text()
         assert "mcp:http://" in await stage.say("login", "--list")

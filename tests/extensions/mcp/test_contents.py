@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extensions.mcp.anything import anything, unhurried
 from holdfast.domain.mcp import McpContents
 from holdfast.extensions.mcp.contents import (
     MOST_MEDIA,
@@ -118,18 +119,10 @@ def test_a_prompt_is_one_text() -> None:
     )
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
-    lambda inside: (
-        st.lists(inside, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(["type", "text", "data", "uri", "resource", "mimeType", "blob", "x"]), inside, max_size=5
-        )
-    ),
-    max_leaves=20,
-)
+_json = anything("type", "text", "data", "uri", "resource", "mimeType", "blob", "x")
 
 
+@unhurried
 @given(
     st.dictionaries(st.sampled_from(["content", "structuredContent", "isError", "contents", "messages"]), _json),
     st.booleans(),

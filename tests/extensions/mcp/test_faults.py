@@ -12,6 +12,7 @@ from extensions.mcp.servers import (
     EVERYTHING,
     TIME,
     add,
+    answered,
     dead,
     filesystem,
     gone,
@@ -64,8 +65,7 @@ async def test_a_server_that_stalls_is_given_up_and_replaced(tmp_path: Path, mon
         assert stalled.is_error
         assert "said nothing for 2 s" in stalled.content
         await gone(pid)
-        (echoed,) = await one.do(ECHO)
-        assert echoed.content == "Echo: hi"
+        assert (await answered(one, ECHO)).content == "Echo: hi"
 
 
 async def test_an_idle_server_is_tried_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extensions.mcp.servers import add, everything, needs_node, results, stands
+from extensions.mcp.office import office
+from extensions.mcp.servers import add, answered, everything, needs_node, results, stands
 from walks.hands import hands
 
 pytestmark = needs_node
@@ -33,7 +34,7 @@ async def listening(kind: str, port: int) -> AsyncIterator[asyncio.subprocess.Pr
     )
     try:
         assert process.stderr is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             while b"port" not in await process.stderr.readline():
                 pass
         yield process
@@ -92,5 +93,27 @@ async def test_a_stalled_server_behind_an_address_is_an_error(monkeypatch: pytes
         assert "said nothing for 2 s" in stalled.content
         await stands(one, "all", "error", "starting")
         process.send_signal(signal.SIGCONT)
-        (echoed,) = await one.do(ECHO)
-        assert echoed.content == "Echo: hi"
+        assert (await answered(one, ECHO)).content == "Echo: hi"
+
+
+async def test_a_server_that_dies_behind_an_address_is_missed_at_once() -> None:
+    """Nobody has to call one of its tools to find out: the stream on which it speaks has ended."""
+    port = free_port()
+    async with hands() as one:
+        async with listening("http", port):
+            await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30})
+        gone = await stands(one, "all", "error")
+        assert gone.error
+        async with listening("http", port):
+            await stands(one, "all", "connected")
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_an_answer_that_is_too_large_is_an_error_and_the_next_is_none(streams: bool) -> None:
+    async with office(streams=streams) as there, hands() as one:
+        there.access.add("k")
+        await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
+        (large,) = await one.do(("mcp_office_recite", {}))
+        assert large.is_error
+        assert "16777216" in large.content or "more than 16 MiB" in large.content
+        assert (await answered(one, ("mcp_office_greet", {"name": "Ada"}))).content == "Hello, Ada."

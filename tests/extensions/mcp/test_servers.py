@@ -157,6 +157,9 @@ async def test_settings_start_change_and_stop_servers(tmp_path: Path) -> None:
         assert living(tmp_path) != first
         await one.client.mcp_restart(one.workspace, "time")
         await stands(one, "time", "connected")
+        await one.client.config_set(one.workspace, "options.disabled_tools", ["mcp_time_convert_time"], scope=1)
+        (unwanted,) = await one.do(("mcp_time_convert_time", {}))
+        assert "There is no tool called" in unwanted.content
         await one.client.config_set(one.workspace, "mcp.time.disabled", True, scope=1)
         await stands(one, "time", "disabled")
         (gone,) = await one.do(("mcp_time_convert_time", {}))

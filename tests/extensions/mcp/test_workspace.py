@@ -7,6 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
+import msgspec
+
 from extensions.mcp.office import office
 from extensions.mcp.servers import (
     EVERYTHING,
@@ -22,7 +24,9 @@ from extensions.mcp.servers import (
     wrapped,
 )
 from holdfast.domain.mcp import McpInfo
+from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
+from holdfast.testing.gates import start
 from holdfast.testing.model_server import Asked
 from holdfast.testing.wires.script import Ask, Reply, Say
 from server.helpers import end_of, place, read_until
@@ -61,6 +65,26 @@ async def test_a_tool_of_a_server_asks_like_any_other() -> None:
         assert (ask.action, ask.params) == ("read", resource)
         await one.client.cancel_run(one.workspace, run.run_id)
         assert (await one.end(run)).cancelled
+
+
+async def test_hooks_have_a_say_in_a_tool_of_a_server() -> None:
+    """What one changed is what is shown, asked about and sent; what one refuses is not sent."""
+    elsewhere = json.dumps({"updated_input": {"timezone": "Asia/Tokyo"}})
+    changes = {"matcher": "^mcp_time_get", "command": f"cat >/dev/null; echo '{elsewhere}'"}
+    refuses = {"matcher": "^mcp_time_convert", "command": "cat >/dev/null; echo not that >&2; exit 2"}
+    async with hands(yolo=False) as one:
+        await one.client.config_set(one.workspace, "hooks.PreToolUse", [changes, refuses], scope=1)
+        await add(one, time=TIME)
+        session = await one.session()
+        run = await one.ask(session, NOW, ("mcp_time_convert_time", {}))
+        (ask,) = await one.permissions()
+        assert ask.params == {"timezone": "Asia/Tokyo"}
+        assert await one.grant(ask)
+        await one.end(run)
+        now, refused = sorted(await one.results(session), key=lambda result: result.tool_call_id)
+        assert json.loads(now.content)["timezone"] == "Asia/Tokyo"
+        assert refused.is_error
+        assert "not that" in refused.content
 
 
 async def test_what_servers_want_models_to_know_is_told() -> None:
@@ -116,7 +140,7 @@ async def test_what_a_server_offers_is_known_before_it_has_started(tmp_path: Pat
             (result,) = await again.results(session)
             assert not result.is_error
             gate.unlink()
-            await again.client.config_set(again.workspace, "mcp.time.timeout", 5, scope=1)
+            await again.client.config_set(again.workspace, "mcp.time.timeout", 59, scope=1)
             assert (await state(again, "time")).tool_count == 0
             gate.touch()
             (where.data / "workspaces" / again.workspace / "mcp.json").write_text("{ broken")
@@ -146,9 +170,51 @@ async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -
     assert out.decode().strip().splitlines()[-1] == "[]"
 
 
+async def test_who_asks_what_is_wrong_waits_for_those_that_start(tmp_path: Path) -> None:
+    """A server that nobody has tried yet is not one that works."""
+    slow = f"while [ ! -e {tmp_path}/ready ]; do sleep 0.05; done; exit 3"
+    async with hands() as one:
+        await one.client.config_set(one.workspace, "mcp.slow", wrapped(slow, TIME), scope=1)
+        report = start(one.client.doctor(one.workspace, "mcp servers"))
+        await stands(one, "slow", "starting")
+        (tmp_path / "ready").touch()
+        (finding,) = (await report).findings
+        assert finding.severity == "error"
+        assert finding.what == "mcp.slow is not connected. It ended with exit code 3."
+
+
+async def test_what_a_client_lends_is_there_as_long_as_it_is(tmp_path: Path) -> None:
+    """What the settings name stands above it; nothing in it is expanded, and nothing of it is written down."""
+    async with hands() as one:
+        mcp = one.server.hub.desk(one.workspace).outfit.extensions.mcp
+        lent = msgspec.convert({**own(TIME, tmp_path), "env": {"A": "$B"}}, McpSettings)
+        mcp.lend("editor", {"time": lent, "clock": lent})
+        await stands(one, "time", "connected")
+        await stands(one, "clock", "connected")
+        before = living(tmp_path)
+        assert len(before) == 2
+        assert not (await one.do(NOW))[0].is_error
+        mcp.lend("editor", {"time": lent, "clock": lent})
+        mcp.lend("another", {"clock": msgspec.structs.replace(lent, command="no-such-program")})
+        assert (await state(one, "clock")).state == "connected"
+        assert living(tmp_path) == before
+        await one.client.config_set(one.workspace, "mcp.time", {"command": "true", "disabled": True}, scope=1)
+        assert (await state(one, "time")).state == "disabled"
+        mcp.lend("another", {})
+        mcp.lend("editor", {})
+        assert set(await one.client.mcp_states(one.workspace)) == {"time"}
+        await dead(tmp_path)
+
+
 async def settled(stage: Stage) -> dict[str, McpInfo]:
-    listed = json.loads(await stage.say("mcp", "list", "--json"))
-    return {item["name"]: McpInfo(item["name"], item["state"], "", item.get("error", "")) for item in listed}
+    """As the command tells it, when none of them is starting any more."""
+    async with asyncio.timeout(100):
+        while True:
+            listed = json.loads(await stage.say("mcp", "list", "--json", "--no-wait"))
+            if all(item["state"] != "starting" for item in listed):
+                return {
+                    item["name"]: McpInfo(item["name"], item["state"], "", item.get("error", "")) for item in listed
+                }
 
 
 async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ class FoundAgents(msgspec.Struct, frozen=True):
 
     usable: tuple[AgentFile, ...] = ()
     problems: tuple[Problem, ...] = ()
+    hidden: tuple[AgentFile, ...] = ()
+    """Below another of the same name."""
 
 
 class _NamedTools:
@@ -94,4 +96,5 @@ class Agents(Looking[FoundAgents]):
 def _found(agents: Sequence[AgentFile]) -> FoundAgents:
     usable = {agent.name: agent for agent in agents if not agent.error}
     problems = tuple(problem for agent in agents for problem in agent.problems)
-    return FoundAgents(tuple(usable[name] for name in sorted(usable)), problems)
+    hidden = tuple(agent for agent in agents if not agent.error and usable[agent.name] is not agent)
+    return FoundAgents(tuple(usable[name] for name in sorted(usable)), problems, hidden)

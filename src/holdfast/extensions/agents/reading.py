@@ -32,6 +32,8 @@ class AgentFile(msgspec.Struct, frozen=True):
     model: str = ""
     digest: str = ""
     needs: tuple[tuple[str, int], ...] = ()
+    model_line: int = 0
+    tools_line: int = 0
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -60,6 +62,8 @@ def read_agent(file: MarkdownFile) -> AgentFile:
         model,
         file_digest(file.data),
         tuple((key, document.lines.get(key, 1)) for key in keys),
+        document.lines.get("model", 0),
+        document.lines.get("tools", 0),
     )
 
 

@@ -37,6 +37,8 @@ class FoundCommands(msgspec.Struct, frozen=True):
 
     usable: tuple[Command, ...] = ()
     problems: tuple[Problem, ...] = ()
+    hidden: tuple[Command, ...] = ()
+    """Below another of the same name."""
 
 
 class Commands(Looking[FoundCommands]):
@@ -101,7 +103,9 @@ class Commands(Looking[FoundCommands]):
 
 def _found(commands: Sequence[Command]) -> FoundCommands:
     usable = {command.name: command for command in commands if not command.error}
-    return FoundCommands(tuple(usable.values()), tuple(problem for item in commands for problem in item.problems))
+    hidden = tuple(command for command in commands if not command.error and usable[command.name] is not command)
+    problems = tuple(problem for item in commands for problem in item.problems)
+    return FoundCommands(tuple(usable.values()), problems, hidden)
 
 
 def _named(name: str, commands: Sequence[Command]) -> Command | None:

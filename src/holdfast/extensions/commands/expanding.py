@@ -3,6 +3,8 @@
 `$ARGUMENTS` stands for all that was typed after the name, `$1` to `$9` for single words, quoted ones together, and
 names in capitals for what was given as `NAME=value`, or, in a command that has nothing but names, for the words in
 their order. A name for which nothing was given stays as it is: it may be a variable of a shell.
+
+What Claude Code would run itself, a model is told to run: so it is shown, judged, and ends with its run, like all else.
 """
 
 import re
@@ -16,6 +18,11 @@ __all__ = ["expanded", "invocation", "mentions", "split_words"]
 _INVOCATION = re.compile(rf"/({COMMAND_NAME})(?:\s+(.*))?\s*\Z", re.S)
 _PLACE = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
 _NUMBERED = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
+_LINES = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
+_RUN_THEM = (
+    "(Where !`…` stands above, the output of that command is meant. Run those commands first, with the bash tool,"
+    " each as it stands there.)"
+)
 _MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)")
 
 
@@ -53,7 +60,7 @@ def expanded(body: str, arguments: str, given: Mapping[str, str] | None = None) 
     text = _PLACE.sub(value, body)
     if arguments and not _NUMBERED.search(body) and not names:
         text += f"\n\n{arguments}"
-    return text
+    return f"{text}\n\n{_RUN_THEM}" if _LINES.search(body) else text
 
 
 def mentions(prompt: str, agents: Sequence[str]) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ class Command(msgspec.Struct, frozen=True):
     digest: str = ""
     needs: tuple[tuple[str, int], ...] = ()
     """The keys that count only after trust, with their lines."""
+    model_line: int = 0
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -65,6 +66,7 @@ def read_command(file: MarkdownFile) -> Command:
         allow,
         file_digest(file.data),
         tuple((key, document.lines.get(key, 1)) for key in keys) if is_project else (),
+        document.lines.get("model", 0),
         problems,
     )
 

@@ -5,7 +5,7 @@ Those of a project's settings, ours or Claude Code's, are run only when the file
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["ClaudeFile", "Hooks", "load_claude"]
 
 _MOST_SESSIONS = 4_096
-_MOST_WAITING = 64
+_MOST_WAITING = 1_024
+_MOST_AT_ONCE = 16
 _LAST_WORDS = 1.0
 _LONGEST_RESULT = 262_144
 _log = logging.getLogger("holdfast.server")
@@ -70,6 +71,7 @@ class Hooks:
         self._known: dict[str, ClaudeFile | None] = {}
         self._sessions: OrderedDict[SessionId, None] = OrderedDict()
         self._tasks = TaskOwner()
+        self._ends: deque[RunComplete] = deque()
         self._asking: Asker | None = None
 
     # As an extension
@@ -152,10 +154,16 @@ class Hooks:
         """Looked for afterwards, in its own time: everybody else hears of the end first."""
         if is_helper_session(end.session_id):
             return
-        if len(self._tasks) >= _MOST_WAITING:
-            _log.warning("hooks for the end of run %s are not run: %d are still at work", end.run_id, _MOST_WAITING)
+        if len(self._ends) >= _MOST_WAITING:
+            _log.warning("hooks for the end of run %s are not run: %d wait already", end.run_id, _MOST_WAITING)
             return
-        self._tasks.start(self._after_run(end), name=f"hooks for the end of {end.run_id}")
+        self._ends.append(end)
+        if len(self._tasks) < _MOST_AT_ONCE:
+            self._tasks.start(self._after_runs(), name="hooks for ends")
+
+    async def _after_runs(self) -> None:
+        while self._ends:
+            await self._after_run(self._ends.popleft())
 
     async def _after_run(self, end: RunComplete) -> None:
         try:

@@ -59,9 +59,11 @@ def understood(event: HookEvent, code: int, stdout: str, stderr: str) -> Said:
         tree = json.loads(text)
     except (ValueError, RecursionError):
         tree = None
-    if not isinstance(tree, dict):
-        return Said(context=_cut(text)) if event in _ADD_TEXT else Said()
-    return _from_tree(tree)
+    if isinstance(tree, dict):
+        return _from_tree(tree)
+    if event in _ADD_TEXT:
+        return Said(context=_cut(text))
+    return Said(trouble="printed JSON that cannot be read." if text.startswith("{") else "")
 
 
 def _from_tree(tree: Mapping[str, Any]) -> Said:

@@ -77,8 +77,7 @@ class LanguageServers:
             from holdfast.extensions.lsp.tools import tools_of  # noqa: PLC0415 - only who needs them
 
             self._tools = tools_of(self.fleet)
-        unwanted = self._ground.configuration.settings.options.disabled_tools
-        return tuple(tool for tool in self._tools if tool.spec.name not in unwanted)
+        return self._tools
 
     def notes(self) -> tuple[str, ...]:
         """What a model is told about them before a conversation."""

@@ -16,7 +16,7 @@ from holdfast.extensions.lsp.matching import Match, matches_for, prepared, surve
 from holdfast.extensions.lsp.plans import Plan, Ready, Site, Unready
 from holdfast.extensions.lsp.positions import Text
 from holdfast.extensions.lsp.server import LanguageServer, Shop
-from holdfast.extensions.lsp.settling import AT_A_GLANCE, Times
+from holdfast.extensions.lsp.settling import AT_A_GLANCE, AT_LEISURE, Times
 from holdfast.extensions.lsp.shapes import path_of
 from holdfast.extensions.lsp.waiting import Wait
 from holdfast.extensions.lsp.watching import Look, changes, looked
@@ -44,6 +44,7 @@ class Fleet:
         self._traces: dict[str, Trace] = {}
         self._seen: Look | None = None
         self._tasks = TaskOwner()
+        self._looks = TaskOwner()
         self._site = Site(self.root, is_trusted=False, environment={})
         self._plans: tuple[Plan, ...] = ()
         self._is_closed = False
@@ -146,6 +147,11 @@ class Fleet:
         answered = await asyncio.gather(*(Wait(server, path, text, begun, times).over() for server in servers))
         return dict(zip(servers, answered, strict=True))
 
+    async def look_at(self, path: str) -> None:
+        """Start the servers of a file, and have them say what is wrong with it: in the background."""
+        if await self.servers_for(path):
+            self._looks.start(self.ask_about(path, AT_LEISURE), name="look at a file")
+
     async def catch_up(self) -> None:
         """Tell of what has changed on the disk since the last look."""
         talks = [server.talk for server in self._servers.values() if server.talk is not None]
@@ -202,6 +208,16 @@ class Fleet:
     async def _prepare(self, plan: Plan, root: str) -> Ready | Unready:
         return await asyncio.to_thread(prepared, plan, root, self._site, self._ground.configuration)
 
+    async def faults(self) -> dict[str, str]:
+        """Why those that the settings name could not be started, if a file called for them now."""
+        found: dict[str, str] = {}
+        for name, server in self._servers.items():
+            if server.plan.is_named and not server.standing.is_there and not server.plan.is_disabled:
+                ready = await self._prepare(server.plan, server.root)
+                if isinstance(ready, Unready):
+                    found[name] = ready.why
+        return found
+
     async def _spawn(self, ready: Ready, root: str) -> GuardedChild:
         return await self._ground.spawn(ready.argv, root, ready.environment, has_input=True)
 
@@ -243,6 +259,8 @@ class Fleet:
 
     async def close(self) -> None:
         self._is_closed = True
+        self._looks.cancel_all()
+        await self._looks.drain()
         await asyncio.gather(*(server.close() for server in self._servers.values()))
         await self._tasks.drain()
         for trace in self._traces.values():

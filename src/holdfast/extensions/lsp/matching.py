@@ -99,6 +99,6 @@ def prepared(plan: Plan, root: str, site: Site, configuration: Configuration) ->
 
 def _not_trusted(plan: Plan) -> str:
     return (
-        "It would run code of this project, so it waits. To let it do so everywhere: holdfast config set"
-        f" lsp.{plan.name}.disabled false. To let it do so here: trust the project's own settings, with holdfast trust."
+        "It would run code of this project, so it waits. To let it do so here: holdfast trust. To let it do so"
+        f" everywhere: holdfast config set lsp.{plan.name}.disabled false."
     )

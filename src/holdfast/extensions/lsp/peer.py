@@ -24,6 +24,9 @@ _CHUNK = 1 << 16
 _MOST_WAITING = 32 << 20
 _LAST_WORDS = 2_000
 _FOR_LAST_WORDS = 0.2
+_BURST = 500
+_BREATH = 0.05
+"""After so many messages, or much that it has printed, there is a pause: whoever floods is read slowly."""
 _UNKNOWN_METHOD = -32601
 _TELLING = re.compile(r"(?i)\b(cannot|could not|no such|not found|failed|error)\b.{6}")
 """What tells more than the end of a stack of calls."""
@@ -126,12 +129,15 @@ class Peer:
 
     async def _read(self) -> None:
         frames = wire.Frames()
+        count = 0
         try:
             while data := await self._child.stdout.read(_CHUNK):
                 for heard in frames.feed(data):
                     self._take(heard)
+                    count += 1
                 # Others have their turn, however fast it talks.
-                await asyncio.sleep(0)
+                await asyncio.sleep(_BREATH if count > _BURST else 0)
+                count = 0 if count > _BURST else count
         except wire.Garbage as error:
             self._end(str(error))
 
@@ -164,6 +170,8 @@ class Peer:
                 self._trace("<- stderr", data.decode("utf-8", "replace"))
             self._printed(data.decode("utf-8", "replace"))
             self._said = (self._said + data)[-_LAST_WORDS:]
+            if len(data) == _CHUNK:
+                await asyncio.sleep(_BREATH)
 
     # The end
 
@@ -193,15 +201,22 @@ class Peer:
 
     async def close(self, polite: float = 0.0) -> None:
         """Leave nothing of it behind. With `polite` seconds it is asked to shut down first."""
-        if polite and not self.is_over:
-            with contextlib.suppress(ToolError):
-                await self.ask("shutdown", None, polite)
-                self.tell("exit", None)
-                async with asyncio.timeout(polite):
-                    await self._child.wait()
-        self._cut()
-        self._child.kill()
-        with contextlib.suppress(CannotStart):
-            await self._child.wait()
-        self._tasks.cancel_all()
-        await self._tasks.drain()
+        try:
+            if polite and not self.is_over:
+                await self._part(polite)
+        finally:
+            self._cut()
+            self._child.kill()
+            with contextlib.suppress(CannotStart):
+                await self._child.wait()
+            self._tasks.cancel_all()
+            self._child.close()
+            await self._tasks.drain()
+
+    async def _part(self, seconds: float) -> None:
+        """Whether it goes by itself, or only says so, does not matter."""
+        with contextlib.suppress(ToolError, TimeoutError):
+            await self.ask("shutdown", None, seconds)
+            self.tell("exit", None)
+            async with asyncio.timeout(seconds):
+                await self._child.wait()

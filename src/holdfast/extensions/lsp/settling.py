@@ -6,7 +6,7 @@ has answered a direct question, or when the time is up: nobody waits longer than
 
 import msgspec
 
-__all__ = ["AFTER_A_CHANGE", "AT_A_GLANCE", "WHEN_ASKED", "Progress", "Times", "deadline"]
+__all__ = ["AFTER_A_CHANGE", "AT_A_GLANCE", "AT_LEISURE", "WHEN_ASKED", "Progress", "Times", "deadline"]
 
 MOST_SILENT = 2
 """Who was silent so many times in a row is not waited for, until it says something."""
@@ -26,6 +26,8 @@ class Times(msgspec.Struct, frozen=True):
 AFTER_A_CHANGE = Times(5.0, 5.0, 1.0)
 AT_A_GLANCE = Times(0.3, 0.0, 0.3)
 """When a file is only looked at."""
+AT_LEISURE = Times(30.0, 30.0, 5.0)
+"""When nobody waits for it."""
 WHEN_ASKED = Times(5.0, 5.0, 5.0)
 """When somebody asks what is wrong."""
 

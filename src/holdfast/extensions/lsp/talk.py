@@ -25,6 +25,7 @@ _DIAGNOSTIC = "textDocument/diagnostic"
 _MOST_OTHERS = 8
 _MOST_TOKENS = 64
 _MOST_ANSWERS = 256
+_MOST_REGISTERED = 512
 
 
 class _Published(msgspec.Struct, frozen=True):
@@ -236,7 +237,7 @@ class Talk:
         self._news("")
 
     def _register(self, said: _Registrations) -> None:
-        for item in said.registrations:
+        for item in said.registrations[: _MOST_REGISTERED - len(self._registered)]:
             self._registered[item.id] = item
             if item.method == "workspace/didChangeWatchedFiles" and isinstance(item.register_options, dict):
                 self._patterns[item.id] = list(_patterns(item.register_options.get("watchers"), self.roots[0]))

@@ -10,7 +10,7 @@ import msgspec
 
 __all__ = ["LONGEST", "Fault", "Frames", "Garbage", "Heard", "answer", "notice", "question", "refusal"]
 
-LONGEST = 64 << 20
+LONGEST = 32 << 20
 _LONGEST_HEAD = 4_096
 _END = b"\r\n\r\n"
 

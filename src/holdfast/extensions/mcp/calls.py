@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from holdfast.extensions.mcp.patience import Patience
+from holdfast.extensions.mcp.patience import Patience, seen
 from holdfast.extensions.mcp.server import McpServer
-from holdfast.extensions.mcp.shapes import Progress
+from holdfast.extensions.mcp.shapes import Ask, Progress
 from holdfast.extensions.mcp.troubles import CallFailed, Expired, Gone, sentence
+from holdfast.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from holdfast.extensions.mcp.wire import Connection
 
 __all__ = ["Calls"]
 
@@ -21,54 +26,81 @@ class Calls:
         self._patience = patience
         self._look_after = look_after
 
-    async def call(self, server: McpServer, tool: str, arguments: Mapping[str, Any], tell: Progress) -> dict[str, Any]:
+    async def call(
+        self, server: McpServer, tool: str, arguments: Mapping[str, Any], tell: Progress, ask: Ask
+    ) -> dict[str, Any]:
         """Raises `CallFailed`."""
         try:
-            try:
-                return await self._once(server, tool, arguments, tell)
-            except Expired:
-                # It has forgotten us, and has not begun: this is no second time.
-                return await self._once(server, tool, arguments, tell)
-        except Gone:
-            raise CallFailed(await _why_gone(server, tool)) from None
+            return await self._once(server, tool, arguments, tell, ask)
+        except Expired:
+            # It has forgotten us, and has not begun: this is no second time.
+            return await self._once(server, tool, arguments, tell, ask)
 
-    async def _once(self, server: McpServer, tool: str, arguments: Mapping[str, Any], tell: Progress) -> dict[str, Any]:
+    async def _once(
+        self, server: McpServer, tool: str, arguments: Mapping[str, Any], tell: Progress, ask: Ask
+    ) -> dict[str, Any]:
         connection = await server.connection()
-        loop = asyncio.get_running_loop()
-        heard_at = loop.time()
-        seconds = float(server.settings.call_timeout)
-
-        async def heard(progress: float, total: float | None, message: str | None) -> None:
-            nonlocal heard_at
-            heard_at = loop.time()
-            await tell(progress, total, message)
-
-        def left() -> float | None:
-            return heard_at + seconds - loop.time() if seconds else None
-
+        life = _Life(float(server.settings.call_timeout), tell, ask)
         try:
-            work = connection.call(tool, arguments, heard)
-            return await self._patience.wait(work, left, name=f"{server.name}: {tool}")
+            work = connection.call(tool, arguments, life.heard, life.asked)
+            return await self._patience.wait(work, life.left, name=f"{server.name}: {tool}")
         except Expired:
             connection.end("It does not know this connection any more.")
             raise
+        except Gone as error:
+            raise CallFailed(await _why_gone(server, connection, tool, error)) from None
         except TimeoutError:
             self._look_after(server)
             raise CallFailed(
-                f"{tool} of the MCP server {server.name} said nothing for {seconds:g} s and was cancelled. "
+                f"{tool} of the MCP server {server.name} said nothing for {life.seconds:g} s and was cancelled. "
                 "Whether it did anything is not known."
             ) from None
+        finally:
+            await life.end()
 
 
-async def _why_gone(server: McpServer, tool: str) -> str:
+class _Life:
+    """Whether a call still lives: what it tells is a sign of it, and nobody counts while a person thinks."""
+
+    def __init__(self, seconds: float, tell: Progress, ask: Ask) -> None:
+        self.seconds = seconds
+        self._tell = tell
+        self._ask = ask
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self._questions = TaskOwner()
+
+    async def heard(self, progress: float, total: float | None, message: str | None) -> None:
+        self._heard_at = self._loop.time()
+        await self._tell(progress, total, message)
+
+    async def asked(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """What a server asks ends with the call, whoever waits for the answer."""
+        question = self._questions.start(self._ask(wanted), name="a question of a server of tools", done=seen)
+        await asyncio.wait({question})
+        self._heard_at = self._loop.time()
+        return {"action": "cancel"} if question.cancelled() else question.result()
+
+    def left(self) -> float | None:
+        if not self.seconds:
+            return None
+        return self.seconds if len(self._questions) else self._heard_at + self.seconds - self._loop.time()
+
+    async def end(self) -> None:
+        self._questions.cancel_all()
+        await self._questions.drain()
+
+
+async def _why_gone(server: McpServer, connection: "Connection", tool: str, error: Gone) -> str:
     """The owner needs a moment to find out."""
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(_AFTER):
             await server.parted()
-    except TimeoutError:
-        pass
-    why = server.standing.reason or sentence(Gone())
+    unknown = "Whether the tool did anything is not known."
+    if not connection.ended.is_set() and server.standing.state == "connected":
+        return f"The MCP server {server.name} broke off its answer to {tool}. {sentence(error)} {unknown}"
+    why = server.standing.reason or connection.why or sentence(error)
     return (
         f"The MCP server {server.name} went away while {tool} was at work. {why} "
-        "It is started again when it is needed. Whether the tool did anything is not known."
+        f"It is started again when it is needed. {unknown}"
     )

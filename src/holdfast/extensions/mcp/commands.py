@@ -24,7 +24,7 @@ class McpCommands:
         if not colon or server not in self._mcp.states():
             return None
         servers = await self._mcp.servers()
-        await servers.tried(server)
+        await servers.known(server)
         known = next((known for known in servers.prompts() if known.id == name), None)
         if known is None:
             return None

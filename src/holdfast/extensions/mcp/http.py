@@ -4,7 +4,7 @@ This module imports `mcp`, which takes long: it is imported in a thread, when a 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -14,14 +14,13 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast import __version__
+from holdfast.extensions.mcp.shapes import LARGEST
 from holdfast.extensions.mcp.tokens import Tokens
-from holdfast.extensions.mcp.troubles import LoginNeeded
+from holdfast.extensions.mcp.troubles import Gone, LoginNeeded
 from holdfast.providers.transport import certificates
 
 __all__ = ["Seen", "make_client", "reaching"]
 
-LARGEST = 32 * 1024 * 1024
-"""Bytes of one answer, or of one event of a stream."""
 _CONNECT = 30.0
 _PARTING = 0.5
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -30,10 +29,13 @@ _FORGOTTEN = (400, 404)
 
 
 class Seen:
-    """What the server answered last, as a status."""
+    """What the server answered last, as a status. `faltered` is called when it lets go of the stream on which it speaks
+    unasked: it may have gone, and nobody would notice before the next call.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, faltered: Callable[[], None] = lambda: None) -> None:
         self.status = 0
+        self._faltered = faltered
 
     def has_forgotten(self, message: str) -> bool:
         """Whether it refused because it does not know our session: one that was started again knows none."""
@@ -43,9 +45,11 @@ class Seen:
     async def look(self, response: httpx2.Response) -> None:
         """At every answer, before anybody reads it."""
         self.status = response.status_code
-        kind = response.headers.get("content-type", "")
-        if not kind.startswith("text/event-stream") and isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Bounded(response.stream)
+        if isinstance(stream := response.stream, httpx2.AsyncByteStream):
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                response.stream = _Bounded(stream)
+            elif response.request.method == "GET":
+                response.stream = _Lasting(stream, self._faltered)
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -59,8 +63,28 @@ class _Bounded(httpx2.AsyncByteStream):
         async for piece in self._stream:
             size += len(piece)
             if size > LARGEST:
-                raise httpx2.ReadError(f"an answer of more than {LARGEST:,} bytes")
+                raise Gone(f"It sent a message of more than {LARGEST >> 20} MiB.")
             yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Lasting(httpx2.AsyncByteStream):
+    """A body that has no end, unless something has happened."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._stream:
+                yield piece
+        except httpx2.TransportError:
+            self._ended()
+            raise
+        self._ended()
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -7,6 +7,7 @@ from holdfast.config.refresh import Refresher
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.base import Ground
+from holdfast.extensions.mcp.patience import seen
 from holdfast.extensions.mcp.server import McpServer, way_of
 from holdfast.extensions.mcp.tokens import Tokens
 from holdfast.providers.client import in_thread, post_form
@@ -62,7 +63,9 @@ class Logins:
 
     async def _work(self, server: McpServer, login: _Login) -> None:
         way = await in_thread(_LOGIN)
-        settings = await asyncio.to_thread(_expanded, self._ground.configuration, server.name)
+        settings = server.settings
+        if not server.is_lent:
+            settings = await asyncio.to_thread(_expanded, self._ground.configuration, server.name)
 
         def show(address: str) -> None:
             login.address = address
@@ -80,9 +83,7 @@ class Logins:
 
     def _over(self, name: str, task: "asyncio.Task[None]") -> None:
         self._under_way.pop(name, None)
-        if not task.cancelled():
-            # Those who wait for it have it.
-            task.exception()
+        seen(task)
 
 
 def _expanded(configuration: Configuration, name: str) -> McpSettings:

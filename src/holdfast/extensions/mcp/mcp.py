@@ -7,12 +7,13 @@ what is there.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.mcp import NEVER, McpInfo, McpLogin, McpPrompt
+from holdfast.domain.settings import McpSettings
 from holdfast.domain.tools import Tool
 from holdfast.extensions.base import Ground
 from holdfast.providers.client import in_thread
@@ -38,6 +39,7 @@ class Mcp:
         self._loading: asyncio.Task[None] | None = None
         self._servers: Servers | None = None
         self._hurry: asyncio.Event | None = None
+        self._lent: dict[str, dict[str, McpSettings]] = {}
         self._is_closed = False
 
     # As an extension
@@ -47,9 +49,9 @@ class Mcp:
         self.refresh()
 
     def refresh(self) -> None:
-        wanted = self._ground.configuration.settings.mcp
+        wanted = self._wanted()
         if self._servers is not None:
-            self._servers.follow(wanted)
+            self._servers.follow(wanted, self._ground.configuration.settings.mcp)
         elif wanted and self._hurry is not None and self._loading is None and not self._is_closed:
             self._loading = self._tasks.start(self._load(self._hurry), name="load what deals with MCP servers")
 
@@ -72,7 +74,22 @@ class Mcp:
         module = await in_thread(_SERVERS)
         memory = await asyncio.to_thread(module.Memory, self._ground.data_dir)
         self._servers = module.Servers(self._ground, memory, self._pause)
-        self._servers.follow(self._ground.configuration.settings.mcp)
+        self._servers.follow(self._wanted(), self._ground.configuration.settings.mcp)
+
+    def lend(self, lender: str, servers: Mapping[str, McpSettings]) -> None:
+        """What a client brings along, for as long as it is there; nothing takes it back. It is kept nowhere."""
+        if servers != self._lent.get(lender, {}):
+            self._lent.pop(lender, None)
+            if servers:
+                self._lent[lender] = dict(servers)
+            self.refresh()
+
+    def _wanted(self) -> dict[str, McpSettings]:
+        """What the settings name stands above what is lent, and what was lent first above the rest."""
+        wanted = dict(self._ground.configuration.settings.mcp)
+        for servers in self._lent.values():
+            wanted = {**servers, **wanted}
+        return wanted
 
     # What others ask
 
@@ -91,6 +108,11 @@ class Mcp:
         if self._loading is not None:
             await (await self.servers()).settled()
 
+    async def tried(self, seconds: float) -> None:
+        """Until none of them is starting, for so many seconds at most."""
+        if self._loading is not None:
+            await (await self.servers()).tried(seconds)
+
     def notes(self) -> tuple[str, ...]:
         """What connected servers want models to know."""
         return self._servers.notes() if self._servers is not None else ()
@@ -98,7 +120,7 @@ class Mcp:
     def states(self) -> dict[str, McpInfo]:
         if self._servers is not None:
             return self._servers.states()
-        named = sorted(self._ground.configuration.settings.mcp.items())
+        named = sorted(self._wanted().items())
         return {
             name: McpInfo(name, "disabled" if settings.disabled else "starting", NEVER, type=settings.type)
             for name, settings in named

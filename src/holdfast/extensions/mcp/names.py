@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["is_wanted", "prompt_command", "tool_name", "tool_names"]
+__all__ = ["is_wanted", "marked", "prompt_command", "tool_name", "tool_names"]
 
 _LONGEST = 64
 _MARK = 6
@@ -18,7 +18,7 @@ def tool_name(server: str, tool: str) -> str:
     """`mcp_<server>_<tool>`; what had to be changed or cut is told apart by a few digits."""
     plain = f"mcp_{server}_{tool}"
     name = _OTHER.sub("_", plain)
-    return name if len(name) <= _LONGEST else _marked(name, plain)
+    return name if len(name) <= _LONGEST else marked(name, plain)
 
 
 def tool_names(server: str, tools: Iterable[str]) -> dict[str, str]:
@@ -28,14 +28,15 @@ def tool_names(server: str, tools: Iterable[str]) -> dict[str, str]:
     for tool in tools:
         name = tool_name(server, tool)
         if name in taken:
-            name = _marked(name, f"mcp_{server}_{tool}")
+            name = marked(name, f"mcp_{server}_{tool}")
         if tool not in names and name not in taken:
             names[tool] = name
             taken.add(name)
     return names
 
 
-def _marked(name: str, plain: str) -> str:
+def marked(name: str, plain: str) -> str:
+    """Another name, for one that is taken; `plain` is what it is a name for."""
     mark = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK]
     return f"{name[: _LONGEST - _MARK - 1]}_{mark}"
 

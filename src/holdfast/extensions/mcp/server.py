@@ -7,8 +7,9 @@ learn of its end, they tell with `connection.end()`.
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -21,11 +22,12 @@ from holdfast.extensions.base import Ground
 from holdfast.extensions.mcp import states
 from holdfast.extensions.mcp.memory import Remembered
 from holdfast.extensions.mcp.names import is_wanted, tool_names
-from holdfast.extensions.mcp.patience import Patience
+from holdfast.extensions.mcp.patience import Doors, Patience
 from holdfast.extensions.mcp.shapes import LISTS, ListName, Plan, Way
 from holdfast.extensions.mcp.tokens import Tokens
 from holdfast.extensions.mcp.troubles import CallFailed, CannotBegin, Gone, LoginNeeded, innermost, sentence
 from holdfast.providers.client import in_thread
+from holdfast.tasks import TaskOwner
 from holdfast.workspace.environment import command_environment
 from holdfast.workspace.output import Output
 from holdfast.workspace.secrets import redacted
@@ -59,20 +61,27 @@ def way_of(settings: McpSettings) -> Way:
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """What the servers of a workspace have in common. `doors` lets in a few at a time, `tell` hears of changes."""
+    """What the servers of a workspace have in common. `doors` lets in a few at a time, `tell` hears of changes,
+    `look_after` is given one that may have stalled or gone.
+    """
 
     tokens_for: Callable[[str], Tokens]
-    doors: asyncio.Semaphore
+    doors: Doors
     patience: Patience
     tell: Callable[["McpServer", McpChange], None]
+    look_after: Callable[["McpServer"], None]
 
 
 class McpServer:
     """`settings` are as they were written; they are expanded before every try."""
 
-    def __init__(self, name: str, settings: McpSettings, ground: Ground, shared: Shared) -> None:
+    def __init__(
+        self, name: str, settings: McpSettings, ground: Ground, shared: Shared, *, is_lent: bool = False
+    ) -> None:
         self.name = name
         self.settings = settings
+        self.is_lent = is_lent
+        """A client brought it along: what it says is meant as it stands there."""
         self.url = settings.url
         """Expanded, once it was tried."""
         self.standing = states.DISABLED if settings.disabled else states.WAITING
@@ -84,10 +93,7 @@ class McpServer:
         """Whether it is known what it offers, though it may not be connected."""
         self.tries = 0
         self._ground = ground
-        self._tokens_for = shared.tokens_for
-        self._doors = shared.doors
-        self._patience = shared.patience
-        self._teller = shared.tell
+        self._shared = shared
         self._log = Output(_LOG)
         self._last = b""
         self._connection: Connection | None = None
@@ -128,7 +134,7 @@ class McpServer:
         return McpNotice(change, self.name, info.state, info.error, *counts)
 
     def _tell(self, change: McpChange) -> None:
-        self._teller(self, change)
+        self._shared.tell(self, change)
 
     def log(self) -> str:
         """What it has printed for people, its middle left out if there is too much."""
@@ -165,24 +171,20 @@ class McpServer:
 
     async def _live(self, joined_at: list[float]) -> None:
         """One connection, from its beginning to its end, which is an error."""
-        is_waiting = True
         self._last = b""
-        await self._doors.acquire()
         try:
             wire = await in_thread(WIRE)
             plan = await self._plan()
-            async with wire.opened(plan, self.seconds) as connection:
-                await self._look(connection)
-                self._doors.release()
-                is_waiting = False
+            async with AsyncExitStack() as stack:
+                async with self._shared.doors.entered():
+                    connection = await stack.enter_async_context(wire.opened(plan, self.seconds))
+                    await self._look(connection)
                 joined_at.append(asyncio.get_running_loop().time())
                 self._joined(connection)
                 await self._host(connection)
             raise Gone(self._why(connection.why))
         finally:
             self._connection = None
-            if is_waiting:
-                self._doors.release()
 
     def _joined(self, connection: "Connection") -> None:
         self._connection = connection
@@ -191,19 +193,34 @@ class McpServer:
         self._stand(states.joined(self.standing))
 
     async def _host(self, connection: "Connection") -> None:
-        """Until it ends. Lists that have changed are read again."""
-        while not connection.ended.is_set():
+        """Until it ends. What it is asked meanwhile may hang with it: that is waited for elsewhere."""
+        tasks = TaskOwner()
+        tasks.start(self._keep_lists(connection), name=f"lists of {self.name}")
+        try:
+            await connection.ended.wait()
+        finally:
+            self._connection = None
+            tasks.cancel_all()
+            await tasks.drain()
+
+    async def _keep_lists(self, connection: "Connection") -> None:
+        """Those that have changed are read again: at once, then less and less often if it goes on like that."""
+        pause = states.FIRST_PAUSE
+        while True:
+            is_quiet = not self._stale
             await self._bell.wait()
             self._bell.clear()
-            while self._stale and not connection.ended.is_set():
-                await self._renew(connection, self._stale.pop())
-        self._connection = None
+            stale, self._stale = self._stale, set()
+            for what in stale:
+                await self._renew(connection, what)
+            pause = states.pause_between(pause, is_quiet=is_quiet)
+            await asyncio.sleep(pause)
 
     async def _renew(self, connection: "Connection", what: ListName) -> None:
         before = self.lists[what]
         try:
-            async with asyncio.timeout(self.seconds):
-                self._take(what, await connection.listed(what))
+            listing = connection.listed(what)
+            items = await self._shared.patience.wait(listing, self.seconds, name=f"{what} of {self.name}")
         except TimeoutError:
             connection.end(f"It did not answer within {self.seconds:g} seconds.")
         except CallFailed as error:
@@ -211,6 +228,7 @@ class McpServer:
         except Gone:
             connection.end()
         else:
+            self._take(what, items)
             # Stock clients answer this by asking for the list to be read again: it is said once.
             if self.lists[what] != before:
                 self._tell(_CHANGES[what])
@@ -231,8 +249,7 @@ class McpServer:
             self._take(what, items)
 
     def _take(self, what: ListName, items: list[dict[str, Any]]) -> None:
-        key = "uri" if what == "resources" else "name"
-        known = tuple(item for item in items if isinstance(item.get(key), str))[:_MOST]
+        known = tuple(items[:_MOST])
         if what == "tools":
             settings = self.settings
             known = tuple(
@@ -274,11 +291,14 @@ class McpServer:
 
     async def _plan(self) -> Plan:
         """Raises `CannotBegin`."""
-        settings, problems = await asyncio.to_thread(self._ground.configuration.mcp, self.name)
-        if problems:
-            raise CannotBegin(str(problems[0]))
+        settings = self.settings
+        if not self.is_lent:
+            settings, problems = await asyncio.to_thread(self._ground.configuration.mcp, self.name)
+            if problems:
+                raise CannotBegin(str(problems[0]))
         way = way_of(settings)
-        plan = Plan(way, self._ground.path, self._ground.spawn, self.said, self.refresh, self._bell.set)
+        faltered = partial(self._shared.look_after, self)
+        plan = Plan(way, self._ground.path, self._ground.spawn, self.said, self.refresh, faltered)
         if way == "stdio":
             if not settings.command:
                 raise CannotBegin(f"It has no command: set mcp.{self.name}.command, or a url.")
@@ -288,7 +308,7 @@ class McpServer:
         if urlsplit(settings.url).scheme not in ("http", "https") or not urlsplit(settings.url).hostname:
             raise CannotBegin(f"Its address is not one: mcp.{self.name}.url begins with http:// or https://.")
         has_own = any(name.lower() == "authorization" for name in settings.headers)
-        tokens = None if settings.oauth is False or has_own else self._tokens_for(settings.url)
+        tokens = None if settings.oauth is False or has_own else self._shared.tokens_for(settings.url)
         return msgspec.structs.replace(plan, url=settings.url, headers=settings.headers, tokens=tokens)
 
     def _environment(self) -> dict[str, str]:
@@ -316,6 +336,11 @@ class McpServer:
 
     async def settled(self) -> None:
         while not self.is_settled:
+            await asyncio.shield(self._news)
+
+    async def tried(self) -> None:
+        """Until a try is over, if one is under way."""
+        while self.standing.state == "starting":
             await asyncio.shield(self._news)
 
     async def connection(self) -> "Connection":
@@ -352,7 +377,7 @@ class McpServer:
     async def _is_alive(self, connection: "Connection") -> bool:
         """Any answer is a sign of life."""
         try:
-            await self._patience.wait(connection.ping(), min(self.seconds, PING), name=f"ping {self.name}")
+            await self._shared.patience.wait(connection.ping(), min(self.seconds, PING), name=f"ping {self.name}")
         except (TimeoutError, Gone):
             return False
         return True

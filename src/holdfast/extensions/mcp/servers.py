@@ -5,7 +5,7 @@ Loaded when there is one.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from holdfast.extensions.mcp.contents import contents_of, prompt_text
 from holdfast.extensions.mcp.logins import Logins
 from holdfast.extensions.mcp.memory import Memory
 from holdfast.extensions.mcp.names import prompt_command
-from holdfast.extensions.mcp.patience import Patience
+from holdfast.extensions.mcp.patience import Doors, Patience
 from holdfast.extensions.mcp.server import McpServer, Shared
 from holdfast.extensions.mcp.shapes import ListName
 from holdfast.extensions.mcp.tools import ListResources, McpTool, ReadResource, specs_of
@@ -35,8 +35,6 @@ __all__ = ["Memory", "Servers"]
 
 SETTLING = 30.0
 """Seconds that a run which nobody attends waits at most for servers that nobody knows yet."""
-AT_ONCE = 3
-"""How many of them start at the same time."""
 _CLOSING = 2.0
 
 _log = logging.getLogger("holdfast.server")
@@ -57,7 +55,7 @@ class Servers:
         self._patience = Patience()
         self._calls = Calls(self._patience, self._look_after)
         self._logins = Logins(ground, self._chores)
-        self._shared = Shared(self._logins.tokens_for, asyncio.Semaphore(AT_ONCE), self._patience, self._tell)
+        self._shared = Shared(self._logins.tokens_for, Doors(), self._patience, self._tell, self._look_after)
         self._is_closed = False
         self._tools: dict[str, tuple[object, tuple[McpTool, ...]]] = {}
         self._own: tuple[Tool, ...] = ()
@@ -66,8 +64,13 @@ class Servers:
         servers = [server for server in self._servers.values() if not server.settings.disabled]
         if not servers:
             return ()
-        found: list[Tool] = [tool for server in servers for tool in self._tools_of(server)]
-        return (*sorted(found, key=lambda tool: tool.spec.name), *self._resource_tools())
+        found: dict[str, Tool] = {}
+        for server in servers:
+            for tool in self._tools_of(server):
+                # Two servers may come to the same name: `a` with `b_c`, and `a_b` with `c`.
+                own = tool.under_another_name() if tool.spec.name in found else tool
+                found.setdefault(own.spec.name, own)
+        return (*(found[name] for name in sorted(found)), *self._resource_tools())
 
     async def close(self) -> None:
         """Whatever a server does meanwhile: nothing of it is left."""
@@ -83,22 +86,25 @@ class Servers:
 
     # The servers
 
-    def follow(self, wanted: Mapping[str, McpSettings]) -> None:
-        """Servers whose settings are as they were are left alone."""
+    def follow(self, wanted: Mapping[str, McpSettings], own: Collection[str]) -> None:
+        """Servers whose settings are as they were are left alone. `own` are in the settings; others are lent."""
         if self._is_closed:
             return
-        for name in tuple(self._servers):
-            if self._servers[name].settings != wanted.get(name):
-                del self._servers[name]
-                self._tools.pop(name, None)
-                if (owner := self._owners.get(name)) is not None:
-                    self._chores.start(_end(owner), name=f"close {name}")
+        for name, server in tuple(self._servers.items()):
+            if server.settings != wanted.get(name) or server.is_lent != (name not in own):
+                self._drop(name)
         for name, settings in wanted.items():
             if name not in self._servers:
-                self._add(name, settings)
+                self._add(name, settings, is_lent=name not in own)
 
-    def _add(self, name: str, settings: McpSettings) -> None:
-        server = McpServer(name, settings, self._ground, self._shared)
+    def _drop(self, name: str) -> None:
+        del self._servers[name]
+        self._tools.pop(name, None)
+        if (owner := self._owners.get(name)) is not None:
+            self._chores.start(_end(owner), name=f"close {name}")
+
+    def _add(self, name: str, settings: McpSettings, *, is_lent: bool) -> None:
+        server = McpServer(name, settings, self._ground, self._shared, is_lent=is_lent)
         self._servers[name] = server
         if (known := self._memory.of(name, settings)) is not None:
             server.remember(known)
@@ -172,14 +178,19 @@ class Servers:
 
     async def settled(self) -> None:
         """Until every server is known, or has been tried once; and not too long."""
-        new = [server for server in self._servers.values() if not server.is_settled]
-        if new:
-            self._hurry.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SETTLING):
-                    await asyncio.gather(*(server.settled() for server in new))
+        await self._all(McpServer.settled, SETTLING)
 
-    async def tried(self, name: str) -> None:
+    async def tried(self, seconds: float) -> None:
+        """Until none of them is starting, for so many seconds at most."""
+        await self._all(McpServer.tried, seconds)
+
+    async def _all(self, wait: Callable[[McpServer], Coroutine[Any, Any, None]], seconds: float) -> None:
+        self._hurry.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(wait(server) for server in self._servers.values()))
+
+    async def known(self, name: str) -> None:
         """Until it is known what this one offers. Raises `BadRequest`."""
         server = self._known(name)
         self._hurry.set()
@@ -222,9 +233,9 @@ class Servers:
 
     def restart(self, name: str) -> None:
         """As if its settings had changed."""
-        settings = self._known(name).settings
-        self.follow({key: server.settings for key, server in self._servers.items() if key != name})
-        self._add(name, settings)
+        server = self._known(name)
+        self._drop(name)
+        self._add(name, server.settings, is_lent=server.is_lent)
 
     async def _asked(
         self, server: McpServer, ask: Callable[["Connection"], Coroutine[Any, Any, dict[str, Any]]]

@@ -9,7 +9,18 @@ import msgspec
 
 from holdfast.domain.mcp import McpState
 
-__all__ = ["DISABLED", "WAITING", "Standing", "barred", "begun", "failed", "joined", "lost", "pause_after"]
+__all__ = [
+    "DISABLED",
+    "WAITING",
+    "Standing",
+    "barred",
+    "begun",
+    "failed",
+    "joined",
+    "lost",
+    "pause_after",
+    "pause_between",
+]
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
@@ -38,6 +49,11 @@ def pause_after(failures: int) -> float | None:
     if failures >= TRIES:
         return None
     return min(FIRST_PAUSE * 2.0 ** max(0, failures - 1), LONGEST_PAUSE)
+
+
+def pause_between(last: float, *, is_quiet: bool) -> float:
+    """How long to wait before lists are read again. Doubles for a server that says at once that they have changed."""
+    return FIRST_PAUSE if is_quiet else min(last * 2.0, LONGEST_PAUSE)
 
 
 def begun(standing: Standing) -> Standing:

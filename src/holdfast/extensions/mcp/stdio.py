@@ -14,8 +14,9 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from holdfast.domain.errors import HoldfastError, ToolError
-from holdfast.extensions.mcp.shapes import Plan
-from holdfast.extensions.mcp.troubles import CannotBegin
+from holdfast.extensions.mcp.patience import Pace, seen
+from holdfast.extensions.mcp.shapes import LARGEST, Plan
+from holdfast.extensions.mcp.troubles import CannotBegin, Gone
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.process_child import GuardedChild
 
@@ -25,7 +26,6 @@ How: TypeAlias = Callable[[], "asyncio.Future[str]"]
 """How a program ended, when it has."""
 
 _CHUNK = 65_536
-LONGEST_LINE = 32 * 1024 * 1024
 MOST_UNREAD = 32 * 1024 * 1024
 """Bytes that may wait for a program which does not read them."""
 LEAVING = 0.5
@@ -56,6 +56,7 @@ class Lines(_Stream):
         self._said = plan.said
         self._unread = bytearray()
         self._seen = 0
+        self._pace = Pace()
 
     def __aiter__(self) -> "Lines":
         return self
@@ -67,6 +68,7 @@ class Lines(_Stream):
                 raise StopAsyncIteration
             if (message := self._message(line)) is not None:
                 return message
+            await self._pace.step()
 
     async def receive(self) -> SessionMessage | Exception:
         try:
@@ -75,11 +77,11 @@ class Lines(_Stream):
             raise anyio.EndOfStream from None
 
     async def _line(self) -> bytes | None:
+        """Raises `Gone` if it has no end."""
         while (end := self._unread.find(b"\n", self._seen)) < 0:
             self._seen = len(self._unread)
-            if self._seen > LONGEST_LINE:
-                self._said(b"[a line that has no end: no more is read]\n")
-                return None
+            if self._seen > LARGEST:
+                raise Gone(f"It sent a message of more than {LARGEST >> 20} MiB.")
             piece = await self._child.stdout.read(_CHUNK)
             if not piece:
                 return None
@@ -124,7 +126,7 @@ async def running(plan: Plan) -> AsyncIterator[tuple[Lines, Mail, How]]:
     listening = tasks.start(_listen(child, plan.said), name="what a server of tools prints")
 
     def ended() -> "asyncio.Future[str]":
-        return tasks.start(_how(child), name="how a server of tools ended", done=_seen)
+        return tasks.start(_how(child), name="how a server of tools ended", done=seen)
 
     try:
         yield Lines(child, plan), Mail(child), ended
@@ -138,12 +140,8 @@ async def running(plan: Plan) -> AsyncIterator[tuple[Lines, Mail, How]]:
                 await asyncio.wait({listening}, timeout=LEAVING)
             finally:
                 tasks.cancel_all()
+                child.close()
             await tasks.drain()
-
-
-def _seen(task: "asyncio.Task[str]") -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 async def _how(child: GuardedChild) -> str:

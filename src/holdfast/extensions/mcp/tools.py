@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -10,15 +11,17 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.models import ToolSpec
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
+from holdfast.extensions.mcp.asking import ask_for
 from holdfast.extensions.mcp.calls import Calls
 from holdfast.extensions.mcp.contents import contents_of, outcome_of, resource_text
+from holdfast.extensions.mcp.names import marked
+from holdfast.extensions.mcp.schemas import shaped
 from holdfast.extensions.mcp.server import McpServer
 from holdfast.tools.base import BaseTool
 
 __all__ = ["ListResources", "McpTool", "ReadResource", "specs_of"]
 
 _LONGEST_ABOUT = 4_096
-_LARGEST_SCHEMA = 64 * 1024
 _MOST_SAID = 16 * 1024
 _MOST_LISTED = 200
 
@@ -29,22 +32,10 @@ def specs_of(server: McpServer) -> dict[str, ToolSpec]:
     for item in server.lists["tools"]:
         if (name := server.names.get(item["name"])) is not None:
             about = str(item.get("description") or item.get("title") or f"{item['name']} of {server.name}")
-            found[item["name"]] = ToolSpec(name, about[:_LONGEST_ABOUT], _schema(item.get("inputSchema")))
+            found[item["name"]] = ToolSpec(
+                name, about[:_LONGEST_ABOUT], json.dumps(shaped(item.get("inputSchema")), ensure_ascii=False)
+            )
     return found
-
-
-def _schema(given: object) -> str:
-    """What every provider takes: an object with properties, and no choice of several. One that is too large to be sent
-    is left out.
-    """
-    schema: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
-    for unwelcome in ("$schema", "$id", "anyOf", "oneOf", "allOf"):
-        schema.pop(unwelcome, None)
-    schema["type"] = "object"
-    if not isinstance(schema.get("properties"), dict):
-        schema["properties"] = {}
-    text = json.dumps(schema, ensure_ascii=False)
-    return text if len(text) <= _LARGEST_SCHEMA else '{"type": "object", "properties": {}}'
 
 
 class McpTool:
@@ -52,6 +43,7 @@ class McpTool:
 
     def __init__(self, server: McpServer, item: Mapping[str, Any], spec: ToolSpec, calls: Calls) -> None:
         self._server = server
+        self._item = item
         self._name: str = item["name"]
         self._spec = spec
         self._calls = calls
@@ -61,6 +53,11 @@ class McpTool:
     @property
     def spec(self) -> ToolSpec:
         return self._spec
+
+    def under_another_name(self) -> "McpTool":
+        """For models; the server knows it by its own."""
+        name = marked(self._spec.name, f"{self._server.name}:{self._name}")
+        return McpTool(self._server, self._item, msgspec.structs.replace(self._spec, name=name), self._calls)
 
     @property
     def is_parallel(self) -> bool:
@@ -79,7 +76,8 @@ class McpTool:
                 said += len(line)
                 context.say(line)
 
-        result = await self._calls.call(self._server, self._name, arguments, tell)
+        ask = partial(ask_for, context, self._server.name)
+        result = await self._calls.call(self._server, self._name, arguments, tell, ask)
         return outcome_of(result, takes_media=context.takes_images)
 
 

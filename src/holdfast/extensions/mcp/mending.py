@@ -1,0 +1,73 @@
+"""Lists as servers give them, reduced to what is used of them and is what the protocol says. Pure.
+
+The library refuses a whole list for one entry that is wrong. Here such an entry is left out, or the part of it that is
+wrong, and the rest can be used.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast.extensions.mcp.shapes import LISTS, ListName
+
+__all__ = ["mended"]
+
+_Entry = dict[str, Any]
+
+
+def mended(result: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever a server answers
+    """Changes the list in an answer, if there is one. What had to be left out, each as a sentence."""
+    complaints: list[str] = []
+    for what in LISTS:
+        if isinstance(result, dict) and isinstance(entries := result.get(what), list):
+            result[what] = list(_sound(what, entries, complaints.append))
+    return tuple(complaints)
+
+
+def _sound(what: ListName, entries: list[Any], complain: Callable[[str], None]) -> Iterator[_Entry]:
+    for number, entry in enumerate(entries, 1):
+        name = entry.get("uri" if what == "resources" else "name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not name:
+            complain(f"number {number} of its {what} has no name, and is left out")
+        elif what == "tools":
+            yield _tool(entry, complain)
+        elif what == "prompts":
+            yield {**_texts(entry, "name", "title", "description"), "arguments": list(_arguments(entry))}
+        else:
+            # The protocol wants a name beside the address; not all servers know.
+            yield {"name": name, **_texts(entry, "uri", "name", "title", "description", "mimeType")}
+
+
+def _tool(entry: _Entry, complain: Callable[[str], None]) -> _Entry:
+    tool: _Entry = _texts(entry, "name", "title", "description")
+    schema = entry.get("inputSchema")
+    if not _is_of_an_object(schema):
+        complain(f"it does not say what {entry['name']} takes")
+        schema = {"type": "object"}
+    hints = entry.get("annotations")
+    only_reads = isinstance(hints, dict) and hints.get("readOnlyHint") is True
+    return {**tool, "inputSchema": schema} | ({"annotations": {"readOnlyHint": True}} if only_reads else {})
+
+
+def _is_of_an_object(schema: Any) -> bool:  # noqa: ANN401 - whatever a server answers
+    if not isinstance(schema, dict):
+        return False
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    return (
+        schema.get("type") == "object"
+        and isinstance(schema.get("$schema", ""), str)
+        and isinstance(properties, dict)
+        and all(isinstance(inside, dict | bool) for inside in properties.values())
+        and isinstance(required, list)
+        and all(isinstance(name, str) for name in required)
+    )
+
+
+def _arguments(entry: _Entry) -> Iterator[_Entry]:
+    given = entry.get("arguments")
+    for item in given if isinstance(given, list) else ():
+        if isinstance(item, dict) and isinstance(item.get("name"), str):
+            yield {**_texts(item, "name", "title", "description"), "required": item.get("required") is True}
+
+
+def _texts(entry: _Entry, *names: str) -> _Entry:
+    return {name: entry[name] for name in names if isinstance(entry.get(name), str)}
