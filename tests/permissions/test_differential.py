@@ -6,12 +6,17 @@ import hashlib
 import os
 import random
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from string import ascii_letters
 
 import pytest
 
 from holdfast.domain.settings import PermissionSettings
+from holdfast.permissions import gitlooks
 from holdfast.permissions.commands import Command, parse
+from holdfast.permissions.options import ANY, Options
+from holdfast.permissions.programs import PROGRAMS
 from holdfast.permissions.rules import Rules
 from holdfast.permissions.wrappers import read_line
 from permissions.corpus import LINES
@@ -140,13 +145,12 @@ def test_what_is_automatic_runs_what_was_judged_and_writes_nothing(stage: Stage)
     before = stage.files()
     calls = stage.run(AUTOMATIC)
     assert len(calls) == len(AUTOMATIC)
-    surprises = [
+    assert [
         (line, call)
         for line, made in zip(AUTOMATIC, calls, strict=True)
         for call in made
         if not is_foreseen(call, line)
-    ]
-    assert surprises == []
+    ] == []
     assert sum(bool(made) for made in calls) > len(AUTOMATIC) / 2, "most of them run a program"
     after = stage.files()
     assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()
@@ -156,6 +160,55 @@ PIECES = (
     "ls|echo|touch x|rm a.txt|-l|a.txt| | |;|&|&&|\n|'|\"|\\|$(|`|)|(|#|{|}|<|>|2>|/dev/null|*|~|=|$|$X|X=1 |!|[ |"
     "LC_ALL=C |[[ |a,b|..|env |sh -c |-c|xargs |-exec |{} |\\;|é|\t|if |then |fi|<<<|<<E|$?|$'|eval |f()|%|-n|?|true"
 )
+
+
+ACTING = ("--output=made", "-omade a.txt")
+WORDS = ("made", "a.txt made", "-- list", "1 made")
+SCRIPTS = {"sed": "p", "awk": "{print}", "mawk": "{print}", "gawk": "{print}", "grep": "foo", "rg": "foo", "jq": "."}
+NOT_TRIED = {"date", "free", "hostname", "seq", "sleep", "tail"}
+"""They would act on the machine, or not end."""
+
+
+def spelt(options: Options) -> list[str]:
+    """Every option a table knows, alone and with something joined to it; any letter where it knows none."""
+    letters = options.flags + options.valued + options.joined if options is not ANY else ascii_letters
+    pairs = [a + b for a in options.flags[:4] for b in options.valued]
+    short = [f"-{text}" for letter in letters for text in (letter, f"{letter}o")] + [f"-{text}" for text in pairs]
+    return [*short, *(f"--{name}" for name in sorted(options.long | options.long_valued)), ""]
+
+
+def tries() -> Iterator[list[str]]:
+    """For each program lines in which an option stands before, or behind, words that some program would write to."""
+    tables = {name: looks.options for name, looks in PROGRAMS.items() if name not in NOT_TRIED}
+    tables |= {f"git {name} {looks.verb}": looks.options for name, looks in gitlooks._SUBCOMMANDS.items()}
+    dice = random.Random(20261116)
+    for name, options in tables.items():
+        start = f"{name} '{SCRIPTS[name]}'" if name in SCRIPTS else name
+        known = spelt(options)
+        acting = [f"{start} {option} {words}" for option in known for words in ACTING]
+        plain = [f"{start} {option} {words}" for option in known for words in WORDS]
+        plain += [f"{start} a.txt {option}" for option in known]
+        for some, most in ((acting, 4 if options is ANY else 20), (plain, 6)):
+            yield dice.sample(some, min(most, len(some)))
+
+
+def test_an_option_whose_value_is_left_out_does_not_hide_what_follows(stage: Stage) -> None:
+    rules = Rules(PermissionSettings(), str(stage.project))
+    (stage.project / "list").write_text("foo\n")
+    lines = [
+        line for some in tries() for line in some if rules.judge(bash(line, str(stage.project))).decision == "allow"
+    ]
+    assert len(lines) > 200
+    before = stage.files()
+    assert surprises(lines, stage) == []
+    after = stage.files()
+    assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()
+
+
+def surprises(lines: list[str], stage: Stage) -> list[tuple[str, list[str]]]:
+    """The programs that were run and not foreseen."""
+    made = zip(lines, stage.run(lines), strict=True)
+    return [(line, call) for line, calls in made for call in calls if not is_foreseen(call, line)]
 
 
 def test_lines_that_were_tampered_with_are_no_surprise_either(stage: Stage) -> None:
@@ -174,10 +227,6 @@ def test_lines_that_were_tampered_with_are_no_surprise_either(stage: Stage) -> N
     lines = list(found)
     assert len(lines) > 100
     before = stage.files()
-    calls = stage.run(lines)
-    surprises = [
-        (line, call) for line, made in zip(lines, calls, strict=True) for call in made if not is_foreseen(call, line)
-    ]
-    assert surprises == []
+    assert surprises(lines, stage) == []
     after = stage.files()
     assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()

@@ -61,6 +61,18 @@ def test_a_pattern_may_stand_for_a_link_that_leads_out(root: Path, line: str) ->
     assert judge(root, "cat src/*.py") == "allow"
 
 
+def test_links_that_are_not_named_but_followed(root: Path) -> None:
+    """A comparison of directories reads what is in them; a number is the name of some file."""
+    (root / "docs").mkdir()
+    assert judge(root, "diff src docs") == judge(root, "false; cat $?") == "allow"
+    (root / "docs" / "a.py").symlink_to(root.parent / "away" / "key")
+    assert judge(root, "diff src docs") == "ask"
+    assert judge(root, "diff -r --no-dereference docs/b src") == "allow"
+    (root / "1").symlink_to(root.parent / "away" / "key")
+    assert judge(root, "false; cat $?") == "ask"
+    assert judge(root, "false; echo $?") == "allow"
+
+
 def test_too_many_files_for_a_pattern(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judge(root, "cat src/*") == "allow"
     monkeypatch.setattr("holdfast.workspace.expansion._MOST_SEEN", 0)
@@ -94,6 +106,9 @@ def test_too_many_links_and_too_many_patterns(root: Path) -> None:
         '[merge "x"]\n\tdriver = ./evil',
         '[remote "origin"]\n\tpromisor = true',
         "[core]\n\tworktree = /",
+        "[format]\n\tpretty = %h %G?",
+        "[pretty]\n\tmine = %h %G?",
+        "[diff]\n\tsubmodule = diff",
     ],
 )
 def test_a_repository_whose_settings_name_programs(root: Path, settings: str) -> None:

@@ -152,11 +152,32 @@ async def test_a_redirect_to_a_private_place_is_asked_about(desk: Desk, web: Web
 
 async def test_a_text_that_was_saved_has_a_history_and_can_be_taken_back(desk: Desk, web: WebServer) -> None:
     await desk.does("download", url=f"{web.url}/data.json", file_path="d.json")
-    await desk.does("download", url=f"{web.url}/file.bin", file_path="f.bin")
     assert await desk.versions() == [("d.json", 0, None), ("d.json", 1, '{"a": [1]}')]
     assert "not read" in await desk.fails("edit", file_path="d.json", old_string="1", new_string="2")
     await take_back(desk, "d.json")
-    assert desk.names() == ["a.txt", "f.bin"]
+    assert desk.names() == ["a.txt"]
+
+
+@pytest.mark.parametrize("most", [1_000, 20 * 1024 * 1024])
+async def test_what_is_no_text_or_too_long_is_known_by_its_digest(
+    desk: Desk, web: WebServer, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """It can be taken back too, but not what somebody has made of it since: no history could give that back."""
+    monkeypatch.setattr("holdfast.tools.download.MOST_BYTES", most)
+    monkeypatch.setattr("holdfast.workspace.undo._LARGEST", most)
+    await desk.does("download", url=f"{web.url}/file.bin", file_path="f.bin")
+    before, after = await desk.versions()
+    assert before == ("f.bin", 0, None)
+    assert str(after[2]).startswith("(256,000 bytes that are not kept, blake2b ")
+    (desk.root / "f.bin").write_bytes(b"\0other")
+    for force in (False, True):
+        report = await take_back(desk, "f.bin", force=force)
+        assert report.files[0].reason == "it has changed since and is no text: move it away first"
+        assert desk.read("f.bin") == b"\0other"
+    (desk.root / "f.bin").write_bytes(bytes(range(256)) * 1_000)
+    assert (await take_back(desk)).files[0].outcome == "removed"
+    assert desk.names() == ["a.txt"]
+    assert (await take_back(desk, "f.bin")).files[0].outcome == "unchanged"
 
 
 @pytest.mark.parametrize("tool", ["fetch", "download"])

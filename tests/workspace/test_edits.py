@@ -36,6 +36,13 @@ def test_indentation_is_adapted() -> None:
     assert edited("  a  =  1\n", "a = 1", "a = 2") == "  a = 2\n"
 
 
+def test_indentation_that_was_lost_is_not_guessed() -> None:
+    """All lines would stand at one depth: in some languages that is another program."""
+    why = refused("\tif x:\n\t\ty()\n", "if x:\ny()", "if x:\nz()")
+    assert "different depths" in why
+    assert why.endswith("\n\tif x:\n\t\ty()")
+
+
 def test_white_space_is_forgiven_for_whole_lines_only() -> None:
     assert "not in the file" in refused("x = foo( a )\n", "foo(a)")
     assert "times" in refused(" a\n  a\n", "a\t")

@@ -1,8 +1,10 @@
 """The sandbox, with real commands in real directories: by every mechanism this machine has."""
 
+import contextlib
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,7 +14,7 @@ import pytest
 
 from holdfast.testing.hostile import start_shape
 from holdfast.workspace.guard import Containment, Guard
-from holdfast.workspace.process import Launch, Processes
+from holdfast.workspace.process import Processes
 from holdfast.workspace.sandbox import (
     Sandbox,
     SandboxImpossible,
@@ -24,7 +26,7 @@ from holdfast.workspace.sandbox_landlock import landlock_version
 from holdfast.workspace.ward import protected_in
 from workspace.commands import guarded, run_line
 
-MECHANISMS = ["bubblewrap"] * (find_bubblewrap() is not None) + ["landlock"] * (landlock_version() >= 4)
+MECHANISMS = ["bubblewrap"] * (find_bubblewrap() is not None) + ["landlock"] * (landlock_version() >= 3)
 
 
 @pytest.fixture
@@ -101,6 +103,9 @@ def traces() -> list[str]:
         "mv .claude c && mkdir .claude && echo x > .claude/settings.json",
         "mount -o remount,rw / && echo x > /var/tmp/holdfast-was-here",
         "umount .git/hooks && echo x > .git/hooks/pre-commit",
+        "now=$(cat /proc/sys/kernel/core_pattern) && echo $now > /proc/sys/kernel/core_pattern",
+        "unshare -m true && echo x > .git/hooks/pre-commit",
+        "nsenter -t 1 -m true && echo x > .git/hooks/pre-commit",
     ],
 )
 async def test_what_is_outside_or_protected_cannot_be_changed(shut_in: Shut, place: Path, line: str) -> None:
@@ -185,39 +190,35 @@ async def test_it_says_what_is_in_force(shut_in: Shut, place: Path) -> None:
     assert SandboxState().mode == "off"
 
 
-# Without bubblewrap and namespaces
+async def test_servers_that_start_programs_for_whoever_asks_cannot_be_reached(
+    shut_in: Shut, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own among them, wherever it listens: it could be asked to switch the sandbox off."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as short, contextlib.ExitStack() as stack:
+        runtime = Path(short, "runtime")
+        (runtime / "bus").mkdir(parents=True)
+        (place.parent / "server/run").mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        paths = [runtime / "bus/socket", Path(short, "door"), Path(short, "open")]
+        monkeypatch.setattr("holdfast.workspace.sandbox._DOORS", (str(paths[1]), "/nothing/there"))
+        for path in paths:
+            server = stack.enter_context(socket.socket(socket.AF_UNIX))
+            server.bind(str(path))
+            server.listen()
+        code = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+        async with shut_in() as processes:
+            for path in paths:
+                line = f"{sys.executable} -c '{code}' {path} && echo in"
+                stdout, stderr, end = await run_line(processes, line, place)
+                assert (stdout, end.code) == (("in\n", 0) if path.name == "open" else ("", 1)), (path, stderr)
 
 
-def test_what_cannot_be_kept_is_refused(place: Path) -> None:
+@pytest.mark.parametrize(("version", "why"), [(0, "no Landlock"), (2, "too old a Landlock"), (3, "Landlock alone")])
+def test_what_cannot_be_kept_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, version: int, why: str) -> None:
+    monkeypatch.setattr("holdfast.workspace.sandbox.landlock_version", lambda: version)
     policy = SandboxPolicy(str(place), str(place.parent / "scratch"))
-    with pytest.raises(SandboxImpossible, match=r"\.git/hooks.*Install bubblewrap"):
+    with pytest.raises(SandboxImpossible, match=rf"{why}.*Install it"):
         Sandbox(policy, has_namespaces=False)
-
-
-async def test_landlock_alone_does_for_a_plain_directory(tmp_path: Path) -> None:
-    root = tmp_path / "plain"
-    root.mkdir()
-    sandbox = Sandbox(SandboxPolicy(str(root), str(tmp_path / "scratch"), network=False), has_namespaces=False)
-    guard = Guard("tree")
-    try:
-        processes = Processes(guard, tmp_path / "spills", sandbox=sandbox)
-        stdout, stderr, _ = await run_line(processes, "echo in > a && cat a; echo out > ../b", root)
-    finally:
-        await guard.close()
-    assert stdout == "in\n"
-    assert "Permission denied" in stderr
-    assert not (tmp_path / "b").exists()
-    assert any("TCP" in note for note in sandbox.describe().notes)
-
-
-async def test_a_repository_made_meanwhile_is_refused_too(tmp_path: Path) -> None:
-    root = tmp_path / "plain"
-    root.mkdir()
-    sandbox = Sandbox(SandboxPolicy(str(root), str(tmp_path / "scratch")), has_namespaces=False)
-    (root / ".git").mkdir()
-    (root / ".git/config").write_text("")
-    with pytest.raises(SandboxImpossible):
-        sandbox.confine(Launch(("true",), str(root), {}))
 
 
 # Repositories

@@ -12,7 +12,6 @@ from holdfast.workspace.guard import Guard
 from holdfast.workspace.process import Processes
 from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 from holdfast.workspace.shell_call import Shell
-from workspace.commands import guarded, run_line
 from workspace.test_sandbox import MECHANISMS, git
 
 
@@ -68,10 +67,18 @@ def test_all_that_is_obeyed_is_on_the_list() -> None:
         ("echo x > t; mv t .mcp.json", ".mcp.json"),
         ("mkdir -p .claude && echo x > .claude/settings.json", ".claude"),
         ("mkdir e && ln -s e .agents", ".agents"),
-        ("mkdir -p .git/hooks && echo x > .git/hooks/pre-commit", ".git"),
-        ("git init -q . && git config core.fsmonitor ./evil", ".git"),
-        ("git init -q . && git config alias.st '!./evil'", ".git"),
-        ("git init -q . && echo ../e > .git/commondir", ".git"),
+        ("mkdir -p .git/hooks && echo x > .git/hooks/pre-commit", ".git/hooks/pre-commit"),
+        ("mkdir .git && mkdir e && ln -s ../e .git/hooks", ".git/hooks"),
+        ("mkdir .git && echo x > .git/hooks", ".git/hooks"),
+        ("git init -q . && git config core.fsmonitor ./evil", ".git/config"),
+        ("git init -q . && git config alias.st '!./evil'", ".git/config"),
+        ("git init -q . && git config core.worktree /", ".git/config"),
+        ("git init -q . && mv .git/config c && ln -s ../c .git/config", ".git/config"),
+        ("git init -q . && echo ../e > .git/commondir", ".git/commondir"),
+        (
+            "git init -q . && mkdir -p .git/modules/m && touch .git/modules/m/{HEAD,commondir}",
+            ".git/modules/m/commondir",
+        ),
         ("git init -q e && echo 'gitdir: e/.git' > .git", ".git"),
         ("git init -q --bare . && git config core.fsmonitor ./evil", "HEAD"),
     ],
@@ -79,9 +86,9 @@ def test_all_that_is_obeyed_is_on_the_list() -> None:
 async def test_what_is_made_is_taken_away_and_said(place: Path, mechanism: str, line: str, name: str) -> None:
     said, remark = await done(line, place, mechanism)
     assert said == ""
-    assert name not in os.listdir(place)
-    assert kept(place) == [f"1-{name}"]
-    assert f"{name} (now {place.parent}/server/scratch-kept/1-{name})" in remark
+    assert Path(name).name not in os.listdir((place / name).parent)
+    assert kept(place) == [f"1-{Path(name).name}"]
+    assert f"{name} (now {place.parent}/server/scratch-kept/1-{Path(name).name})" in remark
 
 
 async def test_a_file_does_not_become_the_head_of_a_repository(place: Path, mechanism: str) -> None:
@@ -175,8 +182,92 @@ async def test_what_a_job_makes_is_taken_away_when_the_next_command_ends(place: 
         await guard.close()
 
 
-async def test_landlock_alone_does_it_too(tmp_path: Path, place: Path) -> None:
-    sandbox = Sandbox(SandboxPolicy(str(place), str(tmp_path / "server/scratch")), has_namespaces=False)
-    async with guarded(tmp_path / "spills", sandbox=sandbox) as processes:
-        await run_line(processes, "echo x > holdfast.toml", place)
-    assert kept(place) == ["1-holdfast.toml"]
+# Submodules
+
+
+COMMIT = "git -c user.name=T -c user.email=t@example.com commit -q --allow-empty -m x"
+
+
+@pytest.fixture
+def repository(place: Path) -> Path:
+    git("init", cwd=place)
+    git("commit", "--allow-empty", "-m", "first", cwd=place)
+    return place
+
+
+async def test_a_repository_that_git_goes_into_by_itself_names_no_program(repository: Path, mechanism: str) -> None:
+    """Whoever asks git how things are, at the top, has it ask in every submodule, by the settings that are there."""
+    make = f"git init -q sub && (cd sub && {COMMIT} && git config core.fsmonitor ./evil) && git add sub 2>/dev/null"
+    said, remark = await done(make, repository, mechanism)
+    assert (said, kept(repository)) == ("", ["1-config"])
+    assert "sub/.git/config (now" in remark
+    git("status", cwd=repository)
+    # One that is known is mounted; a directory that takes its place is not.
+    again = "mv sub old && cp -r old sub && git -C sub config core.fsmonitor ./evil; echo x > old/.git/hooks/pre-commit"
+    said, remark = await done(again, repository, mechanism)
+    assert "sub/.git/config (now" in remark
+    assert not (repository / "old/.git/hooks/pre-commit").exists()
+
+
+async def test_a_submodule_can_be_added_and_used(repository: Path, mechanism: str) -> None:
+    other = repository / "other"
+    other.mkdir()
+    git("init", cwd=other)
+    git("commit", "--allow-empty", "-m", "first", cwd=other)
+    add = "git -c protocol.file.allow=always submodule --quiet add ./other mod"
+    said, remark = await done(f"git config --file .git/config x.y z 2>/dev/null; {add}", repository, mechanism)
+    assert remark == ""
+    assert (repository / ".git/modules/mod/config").exists(), said
+    _, remark = await done("git -C mod config core.fsmonitor ./evil; git -C mod status -s", repository, mechanism)
+    assert (remark, kept(repository)) == ("", [])
+    assert "evil" not in (repository / ".git/modules/mod/config").read_text()
+
+
+async def test_an_index_that_cannot_be_read_any_more_is_taken_away(repository: Path, mechanism: str) -> None:
+    make = f"git init -q sub && (cd sub && {COMMIT}) && git add sub 2>/dev/null"
+    assert (await done(make, repository, mechanism))[1] == ""
+    _, remark = await done("git update-index --index-version 4", repository, mechanism)
+    assert ".git/index (now" in remark
+
+
+async def test_what_lies_elsewhere_is_left_alone(repository: Path, mechanism: str) -> None:
+    """A repository of the user's that a submodule only names cannot have been changed by the command."""
+    other = repository.parent / "other"
+    other.mkdir()
+    git("init", cwd=other)
+    git("config", "alias.x", "!y", cwd=other)
+    git("commit", "--allow-empty", "-m", "first", cwd=other)
+    make = f"mkdir sub && echo 'gitdir: {other}/.git' > sub/.git && git add sub 2>/dev/null"
+    assert await done(make, repository, mechanism) == ("", "")
+    _, remark = await done(f"ln -s {other} .git/modules; mkdir l; ln -s {other}/.git l/.git", repository, mechanism)
+    assert (remark, kept(repository)) == ("", [])
+    assert "alias" in (other / ".git/config").read_text()
+
+
+async def test_what_is_older_than_the_sandbox_was_not_made_in_it(repository: Path, mechanism: str) -> None:
+    """A repository of the user's own, below, that becomes a submodule by accident."""
+    for name in ("own", "later"):
+        (repository / name).mkdir()
+        git("init", cwd=repository / name)
+        git("commit", "--allow-empty", "-m", "first", cwd=repository / name)
+    git("config", "alias.x", "!y", cwd=repository / "own")
+    assert await done("true", repository, mechanism) == ("", "")
+    said, remark = await done("git -C later config alias.x '!y'", repository, mechanism)
+    assert (said, remark) == ("", "")
+    said, remark = await done("git add own later 2>/dev/null", repository, mechanism)
+    assert (said, kept(repository)) == ("", ["1-config"])
+    assert "later/.git/config (now" in remark
+
+
+async def test_what_others_change_in_a_repository_meanwhile_stays(repository: Path, mechanism: str) -> None:
+    """Its hooks and settings are mounted read-only for commands: it was not one of them."""
+    guard = Guard()
+    await guard.ready()
+    try:
+        over = sandbox_of(repository, mechanism, guard).watch()
+        git("config", "alias.x", "!y", cwd=repository)
+        (repository / ".git/hooks/pre-commit").write_text("x")
+        assert over() == ""
+    finally:
+        await guard.close()
+    assert (repository / ".git/hooks/pre-commit").exists()

@@ -2,7 +2,8 @@
 
 Git takes abbreviations of long options, so only whole names stand here. Aliases cannot hide a subcommand that git
 knows itself. Not here: what asks another machine (`fetch`, `ls-remote`, `remote show`), what runs filters or tools
-that a setting names (`--ext-diff`, `--textconv`, `grep -O`), what writes (`--output`, `branch -D`, `config a b`).
+that a setting names (`--ext-diff`, `--textconv`, `grep -O`, `--submodule=diff`), what writes (`--output`, `branch -D`,
+`config a b`). An option whose value may be left out never takes the next word: what stands there acts.
 """
 
 import re
@@ -21,39 +22,44 @@ def _set(names: str) -> frozenset[str]:
 
 
 class _Looks(msgspec.Struct, frozen=True):
+    """`verb`: what must follow at once; without it, or with an option before it, git does something else."""
+
     options: Options
     accepts: Callable[[Taken], bool] = lambda _: True
+    verb: str = ""
 
 
-_DIFF_FLAGS = "pusRabwzMCD"
+_DIFF_FLAGS = "pusRabwzD"
+_DIFF_JOINED = "UXMC"
 _DIFF_LONG = (
     "stat numstat shortstat dirstat summary name-only name-status patch no-patch raw minimal patience histogram color "
     "no-color word-diff color-words ignore-all-space ignore-space-change ignore-space-at-eol ignore-blank-lines "
     "ignore-cr-at-eol find-renames find-copies no-renames check full-index binary function-context exit-code quiet "
-    "no-ext-diff no-textconv no-prefix text reverse relative ignore-submodules submodule cached staged merge-base "
-    "compact-summary patch-with-stat pickaxe-all pickaxe-regex cc combined-all-paths"
+    "no-ext-diff no-textconv no-prefix text reverse relative ignore-submodules cached staged merge-base "
+    "compact-summary patch-with-stat pickaxe-all pickaxe-regex cc combined-all-paths unified abbrev"
 )
-_DIFF_VALUED = "unified inter-hunk-context diff-filter diff-algorithm stat-width stat-count abbrev word-diff-regex"
+_DIFF_VALUED = "inter-hunk-context diff-filter diff-algorithm stat-width stat-count word-diff-regex"
 _LOG_LONG = (
     "oneline graph all branches tags remotes decorate no-decorate merges no-merges first-parent reverse follow "
     "abbrev-commit no-abbrev-commit date-order topo-order author-date-order left-right cherry-pick cherry-mark cherry "
     "boundary source full-history simplify-merges ancestry-path no-walk no-show-signature left-only "
     "right-only walk-reflogs regexp-ignore-case invert-grep all-match extended-regexp fixed-strings perl-regexp notes "
     "no-notes parents children use-mailmap no-mailmap relative-date count no-min-parents no-max-parents "
-    "simplify-by-decoration dense sparse"
+    "simplify-by-decoration dense sparse pretty format min-parents max-parents"
 )
 _LOG_VALUED = (
-    "max-count skip since until after before author committer grep pretty format date decorate-refs "
-    "decorate-refs-exclude min-parents max-parents glob exclude encoding"
+    "max-count skip since until after before author committer grep date decorate-refs decorate-refs-exclude glob "
+    "exclude encoding"
 )
 _LOG = Options(
     _DIFF_FLAGS + "igEFPtcm",
-    "nLSUlXG",
+    "nLSlG",
     _set(f"{_DIFF_LONG} {_LOG_LONG}"),
     _set(f"{_DIFF_VALUED} {_LOG_VALUED}"),
+    _DIFF_JOINED,
     has_numbers=True,
 )
-_DIFF = Options(_DIFF_FLAGS, "USlX", _set(_DIFF_LONG), _set(_DIFF_VALUED))
+_DIFF = Options(_DIFF_FLAGS, "Sl", _set(_DIFF_LONG), _set(_DIFF_VALUED), _DIFF_JOINED)
 _REFS = Options(
     "", "", _set("omit-empty ignore-case"), _set("format sort count points-at contains no-contains merged no-merged")
 )
@@ -75,13 +81,6 @@ def _no_plain(taken: Taken) -> bool:
 def _remotes(taken: Taken) -> bool:
     words = [word.text for word in taken.plain]
     return not words or (words[0] == "get-url" and len(words) == 2)
-
-
-def _only(*first: str) -> Callable[[Taken], bool]:
-    def accepts(taken: Taken) -> bool:
-        return bool(taken.plain) and taken.plain[0].text in first
-
-    return accepts
 
 
 _SECRET = re.compile(r"extraheader|credential|token|secret|password|^url\.", re.I)
@@ -106,11 +105,12 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
     "status": _Looks(
         Options(
             "sbvz",
-            "u",
+            "",
             _set(
                 "short branch show-stash porcelain long verbose untracked-files ignored ignore-submodules column "
                 "no-column ahead-behind no-ahead-behind renames no-renames find-renames"
             ),
+            joined="u",
         )
     ),
     "log": _Looks(_LOG),
@@ -118,23 +118,33 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
     "shortlog": _Looks(Options("nsec", "", _set(f"numbered summary email {_LOG_LONG}"), _set(f"group {_LOG_VALUED}"))),
     "diff": _Looks(_DIFF),
     "diff-tree": _Looks(
-        Options(_DIFF_FLAGS + "rtvmc", "U", _set(_DIFF_LONG + " root no-commit-id pretty always"), _set(_DIFF_VALUED))
+        Options(
+            _DIFF_FLAGS + "rtvmc",
+            "",
+            _set(f"{_DIFF_LONG} root no-commit-id pretty always"),
+            _set(_DIFF_VALUED),
+            _DIFF_JOINED,
+        )
     ),
     "rev-list": _Looks(Options("", "n", _set(_LOG_LONG + " objects"), _set(_LOG_VALUED), has_numbers=True)),
     "blame": _Looks(
         Options(
             "lsewftbcp",
-            "LMC",
-            _set("show-email show-name show-number porcelain line-porcelain root incremental color-lines color-by-age"),
-            _set("date since abbrev"),
+            "L",
+            _set(
+                "show-email show-name show-number porcelain line-porcelain root incremental color-lines color-by-age "
+                "abbrev"
+            ),
+            _set("date since"),
+            "MC",
         )
     ),
     "describe": _Looks(
         Options(
             "",
             "",
-            _set("all tags contains always long dirty broken first-parent exact-match"),
-            _set("abbrev match candidates"),
+            _set("all tags contains always long dirty broken first-parent exact-match abbrev"),
+            _set("match candidates"),
         )
     ),
     "rev-parse": _Looks(
@@ -153,13 +163,13 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
             "x",
             _set(
                 "cached deleted modified others stage unmerged killed exclude-standard directory no-empty-directory "
-                "full-name error-unmatch deduplicate eol"
+                "full-name error-unmatch deduplicate eol abbrev"
             ),
-            _set("exclude abbrev"),
+            _set("exclude"),
         )
     ),
     "ls-tree": _Looks(
-        Options("drtlz", "", _set("long name-only name-status full-name full-tree"), _set("abbrev format"))
+        Options("drtlz", "", _set("long name-only name-status full-name full-tree abbrev"), _set("format"))
     ),
     "cat-file": _Looks(Options("ptse"), accepts=_names_one_object),
     "merge-base": _Looks(Options("a", "", _set("all octopus independent is-ancestor fork-point"))),
@@ -185,8 +195,8 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
         Options(
             "avrl",
             "",
-            _set("all remotes list verbose show-current color no-color column no-column no-abbrev ignore-case"),
-            _set("sort format abbrev contains no-contains merged no-merged points-at"),
+            _set("all remotes list verbose show-current color no-color column no-column abbrev no-abbrev ignore-case"),
+            _set("sort format contains no-contains merged no-merged points-at"),
         ),
         accepts=_lists_branches,
     ),
@@ -201,8 +211,8 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
         ),
         accepts=_gets_settings,
     ),
-    "stash": _Looks(_LOG, accepts=_only("list")),
-    "worktree": _Looks(Options("v", "", _set("porcelain")), accepts=_only("list")),
+    "stash": _Looks(_LOG, verb="list"),
+    "worktree": _Looks(Options("v", "", _set("porcelain")), verb="list"),
     "reflog": _Looks(_LOG, accepts=_shows_reflog),
     "version": _Looks(Options("", "", _set("build-options")), accepts=_no_plain),
 }
@@ -219,5 +229,10 @@ def git_looks(words: tuple[Word, ...]) -> bool:
     if any("%G" in word.text or "signature" in word.text for word in rest[1:]):
         # To show whether a signature holds, git runs the program that checks it.
         return False
-    taken = take(rest[1:], looks.options)
+    rest = rest[1:]
+    if looks.verb:
+        if not rest or rest[0].text != looks.verb:
+            return False
+        rest = rest[1:]
+    taken = take(rest, looks.options)
     return taken is not None and looks.accepts(taken)

@@ -13,14 +13,23 @@ __all__ = ["ANY", "Options", "Taken", "take"]
 
 
 class Options(msgspec.Struct, frozen=True):
-    """`flags` are letters that stand alone, `valued` letters with a value, the same for the long names."""
+    """`flags` are letters that stand alone, `valued` letters that must have a value, `joined` those that may have one,
+    in the same word; `long` are names that stand alone or have a value behind `=`, `long_valued` must have one.
+    """
 
     flags: str = ""
     valued: str = ""
     long: frozenset[str] = frozenset()
     long_valued: frozenset[str] = frozenset()
+    joined: str = ""
     has_numbers: bool = False
     """`-5` is an option too."""
+    is_apart: bool = False
+    """A letter with a value stands alone in its word: the program reads on behind it."""
+    is_first: bool = False
+    """Options stand before everything else; behind it they are plain words."""
+    dashed: frozenset[str] = frozenset()
+    """Those whose value may look like an option. Of others nobody knows what the program takes it for."""
 
 
 ANY = Options()
@@ -55,13 +64,17 @@ def take(words: tuple[Word, ...], options: Options) -> Taken | None:
             return None
         if not word.text.startswith("-") or word.text == "-":
             plain.append(word)
+            if options.is_first:
+                plain += rest
+                break
             continue
         found = _long(word.text, options) if word.text.startswith("--") else _short(word.text, options)
         if found is None:
             return None
         names, value, wants_value = found
         if wants_value and rest:
-            if rest[0].may_be_option:
+            is_dash = len(rest[0].text) > 1 and rest[0].text.startswith("-")
+            if rest[0].may_be_option or (is_dash and names[-1] not in options.dashed):
                 return None
             value = rest.pop(0).text
         values += [*((name, "") for name in names[:-1]), (names[-1], value)]
@@ -87,7 +100,11 @@ def _short(text: str, options: Options) -> tuple[Sequence[str], str, bool] | Non
     if options.has_numbers and text[1:].isdecimal():
         return (text[1:],), "", False
     for at, letter in enumerate(text[1:], start=1):
+        if letter in options.joined:
+            return text[1 : at + 1], text[at + 1 :], False
         if letter in options.valued:
+            if options.is_apart and len(text) > len("-x"):
+                return None
             return text[1 : at + 1], text[at + 1 :], at + 1 == len(text)
         if letter not in options.flags:
             return None

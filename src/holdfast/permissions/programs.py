@@ -20,7 +20,8 @@ def _set(names: str) -> frozenset[str]:
 
 class Looks(msgspec.Struct, frozen=True):
     """How a program is used that only looks. `first_is_text`: the first plain word is no path but a pattern or a
-    program, unless one of `text_options` has given it. The values of `path_options` are paths.
+    program, unless one of `text_options` has given it. The values of `path_options` are paths. `looks_below`: of a
+    directory it reads what is in it. `takes_anything`: no word makes it do more than print.
     """
 
     options: Options = ANY
@@ -29,6 +30,8 @@ class Looks(msgspec.Struct, frozen=True):
     text_options: frozenset[str] = frozenset()
     path_options: frozenset[str] = frozenset()
     most_plain: int | None = None
+    looks_below: bool = False
+    takes_anything: bool = False
     accepts: Callable[[Taken], bool] = lambda _: True
 
 
@@ -42,9 +45,10 @@ _WORDS_ONLY = (
     ": arch basename cal dirname echo expr factor false free groups id logname nproc pwd seq sleep tr true tty type"
 )
 _READERS = (
-    "b2sum cat cksum cmp comm df dir du expand fold head hexdump ls md5sum nl numfmt od paste readlink realpath rev "
-    "sha1sum sha224sum sha256sum sha384sum sha512sum stat sum tail unexpand vdir wc"
+    "cat cmp comm df dir du expand fold head hexdump ls nl numfmt od paste readlink realpath rev stat sum tail "
+    "unexpand vdir wc"
 )
+_SUMS = "b2sum cksum md5sum sha1sum sha224sum sha256sum sha384sum sha512sum"
 _GREP = Looks(
     Options(
         "ivwxclLqsnHhoraIzUFEGPTZbuy",
@@ -60,6 +64,7 @@ _GREP = Looks(
             "binary-files devices directories label"
         ),
         has_numbers=True,
+        dashed=_set("e regexp"),
     ),
     first_is_text=True,
     text_options=frozenset({"e", "f", "regexp", "file"}),
@@ -80,6 +85,7 @@ _RG = Looks(
             "regexp glob iglob type type-not max-count max-depth context after-context before-context color colors "
             "max-columns max-filesize sort sortr replace encoding threads file ignore-file engine"
         ),
+        dashed=_set("e regexp"),
     ),
     first_is_text=True,
     text_options=frozenset({"e", "f", "regexp", "file", "files", "type-list"}),
@@ -167,6 +173,12 @@ def _names_its_files(taken: Taken) -> bool:
     return not any(word.text.startswith("--f") and "files0".startswith(word.text[2:8]) for word in taken.plain)
 
 
+def _sums_its_files(taken: Taken) -> bool:
+    """What is checked against a list are files that the list names."""
+    words = [word.text for word in taken.plain if word.text.startswith("-")]
+    return not any(word.startswith("--c") if word.startswith("--") else "c" in word for word in words)
+
+
 def _walks_here(taken: Taken) -> bool:
     """Following links and going down at once leads anywhere."""
     long = [word.text for word in taken.plain if word.text.startswith("--")]
@@ -206,21 +218,22 @@ def _finds_only(taken: Taken) -> bool:
 
 
 _TABLE: Mapping[str, Looks] = {
-    **dict.fromkeys(_WORDS_ONLY.split(), Looks(takes_paths=False)),
+    **dict.fromkeys(_WORDS_ONLY.split(), Looks(takes_paths=False, takes_anything=True)),
     **dict.fromkeys(_READERS.split(), Looks(accepts=_names_its_files)),
+    **dict.fromkeys(_SUMS.split(), Looks(accepts=_sums_its_files)),
     **dict.fromkeys(("ls", "dir", "vdir", "du"), Looks(accepts=_walks_here)),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _GREP),
     "rg": _RG,
     "uname": Looks(takes_paths=False, most_plain=6),
     "uptime": Looks(Options("ps", "", _set("pretty since version")), takes_paths=False, most_plain=0),
     "whoami": Looks(Options(), takes_paths=False, most_plain=0),
-    "which": Looks(takes_paths=False),
+    "which": Looks(takes_paths=False, takes_anything=True),
     "whereis": Looks(Options("bms"), takes_paths=False),
     "command": Looks(takes_paths=False, accepts=_looks_up_names),
-    "printf": Looks(takes_paths=False, accepts=_prints_plainly),
+    "printf": Looks(takes_paths=False, takes_anything=True, accepts=_prints_plainly),
     "hostname": Looks(Options("fisIdA"), takes_paths=False, most_plain=0),
     "date": Looks(
-        Options("uR", "dIr", _set("utc universal iso-8601 rfc-email"), _set("date rfc-3339 reference")),
+        Options("uR", "dr", _set("utc universal iso-8601 rfc-email"), _set("date rfc-3339 reference"), "I"),
         takes_paths=False,
         accepts=_sets_no_date,
     ),
@@ -252,6 +265,7 @@ _TABLE: Mapping[str, Looks] = {
             "LPI",
             _set("noreport dirsfirst gitignore prune du inodes si charset matchdirs ignore-case"),
             _set("filelimit sort"),
+            is_apart=True,
         )
     ),
     "diff": Looks(
@@ -264,16 +278,19 @@ _TABLE: Mapping[str, Looks] = {
             ),
             _set("exclude width label"),
         ),
+        looks_below=True,
         accepts=_compares_here,
     ),
-    "xxd": Looks(Options("beipuE", "cglso"), most_plain=1),
+    "xxd": Looks(Options("beipuE", "cglso", is_apart=True, is_first=True), most_plain=1),
     "sed": Looks(
         Options("nErsuz", "e", _set("quiet silent regexp-extended"), _set("expression")),
         first_is_text=True,
         text_options=_set("e expression"),
         accepts=_edits_nothing,
     ),
-    **dict.fromkeys(("awk", "gawk", "mawk"), Looks(Options("", "Fv"), first_is_text=True, accepts=_counts_only)),
+    **dict.fromkeys(
+        ("awk", "gawk", "mawk"), Looks(Options("", "Fv", is_first=True), first_is_text=True, accepts=_counts_only)
+    ),
     "jq": Looks(
         Options(
             "rcSnesjaCM", "", _set("raw-output compact-output sort-keys null-input slurp exit-status join-output tab")

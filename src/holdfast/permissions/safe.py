@@ -12,13 +12,16 @@ import msgspec
 
 from holdfast.permissions.commands import Command, Redirection
 from holdfast.permissions.gitlooks import git_looks
-from holdfast.permissions.options import ANY, Taken, take
+from holdfast.permissions.options import Taken, take
 from holdfast.permissions.programs import PROGRAMS, VERSIONED, Looks
 from holdfast.permissions.words import Word
 
 __all__ = ["Place", "only_looks", "outside", "redirection_looks", "sets_harmlessly"]
 
-_HARMLESS_VARIABLES = re.compile(r"LC_[A-Z]+|LANG|LANGUAGE|TZ|NO_COLOR|CLICOLOR|FORCE_COLOR|COLUMNS|LINES")
+_HARMLESS = re.compile(
+    r"(LC_[A-Z]+|LANG)=(C|POSIX|\w+\.(UTF|utf)-?8)?|(LANGUAGE|TZ|NO_COLOR|CLICOLOR|FORCE_COLOR|COLUMNS|LINES)=.*", re.S
+)
+"""In some other encodings a quote or a backslash is the second half of a character: a shell reads another line."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -77,7 +80,7 @@ def only_looks(command: Command, place: Place) -> bool:
     if program.text == "git":
         return not command.is_open and _git(words, place)
     looks = PROGRAMS.get(program.text)
-    if looks is None or (command.is_open and (looks.options is not ANY or looks.takes_paths)):
+    if looks is None or (command.is_open and not looks.takes_anything):
         return False
     taken = take(words, looks.options)
     if taken is None or not looks.accepts(taken):
@@ -89,7 +92,7 @@ def only_looks(command: Command, place: Place) -> bool:
 
 def sets_harmlessly(command: Command) -> bool:
     """Only variables of language, time and colour: none that makes a program find or run another."""
-    return all(_HARMLESS_VARIABLES.fullmatch(name) for name, _ in command.assignments)
+    return all(_HARMLESS.fullmatch(f"{name}={value.text}") for name, value in command.assignments)
 
 
 def redirection_looks(redirection: Redirection, place: Place) -> bool:
@@ -124,6 +127,8 @@ def _stays_inside(taken: Taken, looks: Looks, place: Place) -> bool:
     if looks.first_is_text and not taken.names & looks.text_options:
         plain = plain[1:]
     if any(outside(place, word.text, is_home=word.is_home) for word in plain):
+        return False
+    if looks.looks_below and any(outside(place, f"{word.text}/*") for word in plain):
         return False
     is_path = looks.path_options
     return not any(outside(place, value) for name, value in taken.values if value and (not name or name in is_path))

@@ -133,11 +133,12 @@ class _Piece:
         self._bare: list[str] = []
         """The word with every quoted character blanked: what the shell may still expand."""
         self._is_dynamic = False
+        self._is_number = False
         self._is_quoted = False
 
     def word(self, start: int, end: int) -> Word:
         bare = "".join(self._bare)
-        is_glob = any(char in bare for char in "*?[")
+        is_glob = self._is_number or any(char in bare for char in "*?[")
         return Word(
             "".join(self._text),
             start,
@@ -218,8 +219,10 @@ class _Piece:
     def _dollar(self, *, in_quotes: bool) -> None:
         following = self._line[self.at + 1 : self.at + 2]
         if following and following in _COUNTED:
-            # Always a number: how the last command ended, how many arguments there are, which process this is.
-            self._put("0", quoted=True)
+            # Always a number: how the last command ended, how many arguments there are, which process this is. As the
+            # name of a file it is any.
+            self._put("*", quoted=True)
+            self._is_number = True
             self.at += 2
             return
         if following and (_DYNAMIC.match(following) or (not in_quotes and following in "'\"")):

@@ -4,6 +4,7 @@ A cancel before the new content is in place leaves the file as it was; after tha
 """
 
 import asyncio
+import contextlib
 import functools
 import os
 from collections.abc import Awaitable, Callable
@@ -17,8 +18,8 @@ from holdfast.domain.ledger import AddFile, MarkRead
 from holdfast.domain.tools import Permit, ToolContext
 from holdfast.workspace import diffs
 from holdfast.workspace.drafts import Draft
-from holdfast.workspace.files import Place, digest_of, locate, look, read
-from holdfast.workspace.text import Form, decoded
+from holdfast.workspace.files import Digest, Place, digest_of, locate, look, read
+from holdfast.workspace.text import Form, decoded, stand_in
 
 __all__ = [
     "MOST_BYTES",
@@ -135,12 +136,14 @@ async def put(context: ToolContext, plan: Planned, *, part: int = 0, is_known: b
     await context.record(AddFile(version(plan.text, "tool")), *([mark] if is_known else []))
 
 
-async def record_new(context: ToolContext, place: Place, data: bytes) -> None:
-    """A file was made that the model has not seen. Only texts have a history."""
-    try:
-        text, _ = decoded(data, place.name)
-    except ToolError:
-        return
+async def record_new(context: ToolContext, place: Place, digest: Digest, data: bytes) -> None:
+    """A file was made that the model has not seen. `data` is what it begins with; what is no text, or too long, is kept
+    by its digest only: enough to take it away again.
+    """
+    text = stand_in(digest.size, digest.text)
+    if len(data) == digest.size:
+        with contextlib.suppress(ToolError):
+            text, _ = decoded(data, place.name)
     before = _version(context, place, 0, "", "outside", is_missing=True)
     await context.record(AddFile(before), AddFile(_version(context, place, 0, text, "tool")))
 

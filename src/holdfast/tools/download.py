@@ -14,7 +14,7 @@ from holdfast.tools.base import BaseTool
 from holdfast.tools.changing import MOST_BYTES, place_of, record_new
 from holdfast.tools.fetch import permit_web, whole_seconds, without_clock
 from holdfast.workspace.drafts import Draft
-from holdfast.workspace.files import Place, look
+from holdfast.workspace.files import Digest, Place, look
 from holdfast.workspace.web import Answer, Web, checked
 
 __all__ = ["Download", "DownloadArguments"]
@@ -50,45 +50,45 @@ class Download(BaseTool[DownloadArguments]):
         params: dict[str, object] = {"url": target.url, "file_path": place.path, "timeout": seconds}
         ask = permit_web(context, self.name, "download", place.path, params)
         await ask(target)
-        draft = Draft(place, None)
+        draft, digest = Draft(place, None), Digest()
         deadline = asyncio.timeout(seconds)
         try:
             consent = without_clock(deadline, ask)
             async with deadline, self._web.get(target, consent, context.environment) as answer:
                 if answer.status != 200:
                     raise ToolError(f"{target.host} answered with status {answer.status}; nothing was saved.")
-                begin = await self._save(context, place, draft, answer)
+                begin = await self._save(context, place, draft, answer, digest)
             # Nothing waits between the last piece and this: a cancel has come before, or it comes too late.
             draft.put()
         except TimeoutError:
             raise ToolError(f"The download took longer than {seconds} s and was given up.") from None
         finally:
             draft.give_up()
-        if draft.size == len(begin):
-            await record_new(context, place, begin)
+        await record_new(context, place, digest, begin)
         kind = answer.content_type or "an unknown type"
         return ToolOutcome(f"Saved {draft.size:,} bytes ({kind}) from {answer.url} as {place.name}.")
 
-    async def _save(self, context: ToolContext, place: Place, draft: Draft, answer: Answer) -> bytes:
+    async def _save(self, context: ToolContext, place: Place, draft: Draft, answer: Answer, digest: Digest) -> bytes:
         """Answers what the file begins with: all of it, if it is not too large for the history."""
         most = self._most()
         if answer.length is not None and answer.length > most:
             raise ToolError(f"The file has {answer.length:,} bytes; at most {most:,} are saved.")
         await asyncio.to_thread(draft.open)
         buffer, begin = bytearray(), bytearray()
-        told, size = time.monotonic(), 0
+        told = time.monotonic()
         async for piece in answer.pieces():
             buffer += piece
             begin += piece[: MOST_BYTES - len(begin)]
-            size += len(piece)
-            if size > most:
+            digest.add(piece)
+            if digest.size > most:
                 raise ToolError(f"The file is larger than {most:,} bytes and was not saved as {place.name}.")
             if len(buffer) >= _BUFFER:
                 await asyncio.to_thread(draft.add, bytes(buffer))
                 buffer.clear()
             if time.monotonic() - told > _PAUSE:
                 told = time.monotonic()
-                context.say(f"{size:,} of {answer.length:,} bytes\n" if answer.length else f"{size:,} bytes\n")
+                whole = f" of {answer.length:,}" if answer.length else ""
+                context.say(f"{digest.size:,}{whole} bytes\n")
         await asyncio.to_thread(draft.add, bytes(buffer))
         await asyncio.to_thread(draft.finish)
         return bytes(begin)

@@ -120,9 +120,17 @@ def _indent(line: str) -> str:
 
 
 def _adapted(new: Sequence[str], wanted: Sequence[str], found: Sequence[str]) -> list[str]:
-    """The new lines with the indentation that the file has where the model thought of another."""
-    pairs = {_indent(ours): _indent(theirs) for ours, theirs in zip(wanted, found, strict=True) if ours.strip()}
+    """The new lines with the indentation that the file has where the model thought of another. Raises `ToolError` if
+    nobody can tell from the old lines how deep a new one stands.
+    """
+    same = {(_indent(ours), _indent(theirs)) for ours, theirs in zip(wanted, found, strict=True) if ours.strip()}
+    pairs = dict(same)
     end = "\r" if all(line.endswith("\r") for line in found) else ""
+    if len(pairs) < len(same):
+        raise ToolError(
+            "old_string fits only if white space is left out, and lines that it indents alike stand at different"
+            f" depths in the file. Send it as the file has it:\n{_shown(found)}"
+        )
     out = []
     for line in new:
         mine = _indent(line)
@@ -136,6 +144,11 @@ def _adapted(new: Sequence[str], wanted: Sequence[str], found: Sequence[str]) ->
             extra = _in_kind(mine[len(known) :], pairs)
             out.append(pairs[known] + extra + line[len(mine) :] + end)
     return out
+
+
+def _shown(lines: Sequence[str]) -> str:
+    more = [f"… and {len(lines) - _MOST_SHOWN} more lines"] if len(lines) > _MOST_SHOWN else []
+    return "\n".join([*(line.rstrip("\r")[:_WIDEST] for line in lines[:_MOST_SHOWN]), *more])
 
 
 def _less(mine: str, pairs: dict[str, str]) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.paths import is_within, joined, shown, similar
 
-__all__ = ["Place", "Seen", "descend", "digest_of", "locate", "look", "opened", "read", "too_large"]
+__all__ = ["Digest", "Place", "Seen", "descend", "digest_of", "locate", "look", "opened", "read", "too_large", "weigh"]
 
 _STRANGE = ("/proc", "/sys", "/dev")
 _FINE = ("/dev/shm",)
@@ -49,8 +49,26 @@ class Seen(msgspec.Struct, frozen=True):
     status: os.stat_result
 
 
+class Digest:
+    """What bytes are known by, taken piece by piece."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=32)
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        self._hash.update(data)
+        self.size += len(data)
+
+    @property
+    def text(self) -> str:
+        return self._hash.hexdigest()
+
+
 def digest_of(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=32).hexdigest()
+    digest = Digest()
+    digest.add(data)
+    return digest.text
 
 
 def too_large(name: str, size: int, most: int) -> ToolError:
@@ -113,6 +131,15 @@ def read(place: Place, most: int) -> Seen:
                 raise too_large(place.name, size, most)
         data = b"".join(pieces)
         return Seen(data, digest_of(data), status)
+
+
+def weigh(place: Place) -> tuple[Digest, os.stat_result]:
+    """What a file of any size is known by."""
+    with opened(place) as (file, status):
+        digest = Digest()
+        while piece := os.read(file, _CHUNK):
+            digest.add(piece)
+        return digest, status
 
 
 @contextlib.contextmanager

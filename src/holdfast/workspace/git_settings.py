@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterator
 
-__all__ = ["git_is_quiet", "is_bare", "is_plain_repository"]
+__all__ = ["git_is_quiet", "is_bare", "is_plain", "offences", "submodules"]
 
 _LARGEST = 1 << 20
 _LARGEST_INDEX = 64 << 20
@@ -22,11 +22,12 @@ _NAME = 38
 _SECTION = re.compile(r"\[\s*([\w.-]+)(?:\s+\"(?:[^\"\\]|\\.)*\")?\s*\]")
 _FILTERS = frozenset(("git-lfs clean -- %f", "git-lfs smudge -- %f", "git-lfs filter-process"))
 _SWITCH = frozenset(("true", "false", "yes", "no", "on", "off", "0", "1"))
-_SECTIONS = frozenset(("include", "includeif", "gpg", "protocol"))
+_SECTIONS = frozenset(("include", "includeif", "gpg", "pretty", "protocol"))
 _RUNS = {
     "core": frozenset(("sshcommand", "gitproxy", "alternaterefscommand")),
-    "diff": frozenset(("external", "command", "textconv")),
+    "diff": frozenset(("external", "command", "textconv", "submodule")),
     "extensions": frozenset(("objectformat", "partialclone")),
+    "format": frozenset(("pretty",)),
     "log": frozenset(("showsignature",)),
     "merge": frozenset(("driver",)),
     "remote": frozenset(("promisor", "uploadpack", "vcs")),
@@ -66,29 +67,64 @@ def git_is_quiet(folder: str) -> bool:
         return False
 
 
-def is_plain_repository(place: str) -> bool:
-    """Whether a `.git` is as git makes it: no hook in it, and only settings that make nothing run, now or later."""
+def offences(place: str, root: str) -> list[str]:
+    """What in a repository that was just made below `root` is not as git makes it, and may make something run, now or
+    later: hooks, settings, ways to other settings.
+    """
+    if os.path.islink(place) or not os.path.isdir(place):
+        return [place]
+    found = [path for name in ("commondir", "config.worktree") if os.path.lexists(path := os.path.join(place, name))]
+    found += _hooks_in(os.path.join(place, "hooks"))
+    config = os.path.join(place, "config")
+    return found if is_plain(config, root) else [*found, config]
+
+
+def _hooks_in(folder: str) -> list[str]:
+    """The hooks themselves, or the whole if it cannot be told which there are."""
     try:
-        if os.path.islink(place) or not os.path.isdir(place):
-            return False
-        hooks = os.path.join(place, "hooks")
-        if os.path.islink(hooks) or any(not name.endswith(".sample") for name in _names(hooks)):
-            return False
-        if any(os.path.lexists(os.path.join(place, name)) for name in ("commondir", "config.worktree", "modules")):
-            return False
-        settings = list(_settings(os.path.join(place, "config")))
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        names = []
+    except OSError:
+        return [folder]
+    if os.path.islink(folder):
+        return [folder]
+    return [os.path.join(folder, name) for name in names if not name.endswith(".sample")]
+
+
+def is_plain(config: str, root: str) -> bool:
+    """Whether settings of a repository are only such as git writes into a new one, or are not there."""
+    if os.path.islink(config):
+        return False
+    try:
+        return all(_is_fresh(config, root, *setting) for setting in _settings(config))
     except (OSError, ValueError):
         return False
-    return all(name in _FRESH.get(section, ()) and "::" not in value for section, name, value in settings)
+
+
+def _is_fresh(config: str, root: str, section: str, name: str, value: str) -> bool:
+    if (section, name) == ("core", "worktree"):
+        # A submodule says where its files are.
+        place = os.path.realpath(os.path.join(os.path.dirname(config), value))
+        return place.startswith(os.path.realpath(root) + os.sep)
+    return name in _FRESH.get(section, ()) and "::" not in value
+
+
+def submodules(repository: str, worktree: str, depth: int = 0) -> Iterator[str]:
+    """The repositories of the submodules that are there, as far as the index knows them: git goes into them by itself.
+    Raises `ValueError` if that cannot be told.
+    """
+    for place in _modules(repository, worktree):
+        if depth > _DEEPEST:
+            raise ValueError(place)
+        found = os.path.realpath(_followed(place))
+        yield found
+        yield from submodules(found, os.path.dirname(place), depth + 1)
 
 
 def is_bare(folder: str) -> bool:
     """Whether git takes the directory itself for a repository."""
     return all(os.path.lexists(os.path.join(folder, name)) for name in ("HEAD", "objects", "refs"))
-
-
-def _names(folder: str) -> list[str]:
-    return os.listdir(folder) if os.path.lexists(folder) else []
 
 
 def _is_quiet(folder: str) -> bool:

@@ -5,9 +5,11 @@ gone when its keeper says so, or when keeper and guard have been replaced and wh
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import struct
 import subprocess
@@ -35,6 +37,7 @@ _SOURCES = str(Path(__file__).resolve().parents[2])
 _START = "import sys; sys.path.append(sys.argv[1]); from holdfast.workspace.guard_main import main; main(sys.argv[2:])"
 _MARK = "HOLDFAST_RUN"
 _PATIENCE = 5.0
+_NUDGE = 0.05
 
 
 class CannotStart(ToolError):
@@ -42,15 +45,15 @@ class CannotStart(ToolError):
 
 
 class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a sandbox asks of the guard for one command: paths to protect, directories to hide and what to keep of
-    them, whether there is a network, directories to pin where they are. `landlock`: see `sandbox_landlock.restrict`.
+    """What a sandbox asks of the guard for one command: paths to protect, paths to hide and what to keep of them,
+    whether there is a network, directories to pin where they are. `landlock` is all that can be changed, if anything.
     """
 
     protect: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     network: bool = True
-    landlock: dict[str, Any] = {}
+    landlock: tuple[str, ...] = ()
     pin: tuple[str, ...] = ()
 
 
@@ -86,11 +89,15 @@ class Tree:
         self._unread = b""
         self._end = TreeEnd()
         self._is_over = False
+        self._is_nudged = False
         loop.add_reader(line, self._hear)
 
     def stop(self, grace: float) -> None:
         """Ask it to end; after `grace` seconds it is killed. Asking again can only make it sooner."""
         self._order(stop=grace)
+        if not self._is_nudged:
+            self._is_nudged = True
+            self._nudge()
 
     def keep(self, linger: float | None) -> None:
         """Change how long what the command leaves behind may go on."""
@@ -106,6 +113,12 @@ class Tree:
             self.exited.set_result(end.code)
         if not self.gone.done():
             self.gone.set_result(end)
+
+    def _nudge(self) -> None:
+        """A command can tell its keeper to pause, more than once: until it is over it is told to go on."""
+        if not self._is_over:
+            self._guard.wake()
+            asyncio.get_running_loop().call_later(_NUDGE, self._nudge)
 
     def _order(self, **what: float | None) -> None:
         if not self._is_over:
@@ -213,11 +226,18 @@ class Guard:
         for tree in tuple(self._trees):
             tree.cut()
         process = self._process
+        self.wake()
         self._hang_up()
         if process is not None:
             await asyncio.to_thread(_wait_or_kill, process)
 
     # For trees
+
+    def wake(self) -> None:
+        """Guard and keepers go on, if they were told to pause."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGCONT)
 
     def forget(self, tree: Tree) -> None:
         self._trees.discard(tree)
@@ -250,6 +270,7 @@ class Guard:
         loop.add_reader(ours, self._hear)
 
     def _send(self, request: object, descriptors: tuple[int, ...]) -> None:
+        self.wake()
         body = json.dumps(request).encode()
         self._outgoing.append((_SIZE.pack(len(body)) + body, descriptors))
         self._flush()

@@ -115,7 +115,7 @@ class Keeper:
                 os.dup2(descriptor, wanted)
             os.chdir(request["cwd"])
             if request.get("landlock"):
-                restrict(**request["landlock"])
+                restrict(request["landlock"])
             os.execvpe(request["argv"][0], request["argv"], request["env"])
         except OSError as error:
             os.write(trouble, f"{request['argv'][0]} could not be started: {error.strerror or error}.".encode())

@@ -41,6 +41,7 @@ class _Guard:
     def run(self, containment: str, mark: str) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         system.adopt_orphans()
+        system.go_on_without_parent()
         self._child_ended = ready_for_children()
         if mark:
             _kill_marked(mark.encode())
@@ -119,6 +120,7 @@ class _Guard:
             os.close(self._births_end)
             if not is_init:
                 system.adopt_orphans()
+                system.go_on_without_parent()
             Keeper(request, descriptors, self._leash, is_init=is_init).run()
             code = 0
         except OSError as error:
@@ -219,6 +221,8 @@ class _Guard:
     def _end(self) -> None:
         """The server is gone: cut the leash, and wait until nothing is left."""
         os.close(self._leash_end)
+        # A command may have told its keeper to pause.
+        os.killpg(0, signal.SIGCONT)
         until = time.monotonic() + _ENDING
         waiting = select.poll()
         waiting.register(self._child_ended, select.POLLIN)

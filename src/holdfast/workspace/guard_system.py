@@ -15,6 +15,7 @@ __all__ = [
     "adopt_orphans",
     "descendants",
     "enter_namespaces",
+    "go_on_without_parent",
     "hide",
     "marked",
     "mount_proc",
@@ -26,7 +27,7 @@ __all__ = [
     "send",
 ]
 
-_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 1, 4, 36
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 CLONE_NEWNET = 0x40000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = (
@@ -47,6 +48,12 @@ def _check(result: int, what: str) -> None:
 def adopt_orphans() -> bool:
     """Become the parent of every descendant whose own parent dies. False where the system does not know that."""
     return sys.platform == "linux" and int(_libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+
+
+def go_on_without_parent() -> None:
+    """Who was told to pause goes on when its parent dies: there is something left to do."""
+    if sys.platform == "linux":
+        _check(_libc.prctl(_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0), "go on")
 
 
 def seal() -> None:
@@ -98,7 +105,12 @@ def protect(path: str) -> None:
 
 
 def hide(path: str, keep: Iterable[str] = ()) -> None:
-    """Put an empty directory in front of a directory, in this mount namespace; what is kept in it stays there."""
+    """Put nothing in front of a file, or an empty directory in front of a directory, in this mount namespace; what is
+    kept in it stays there.
+    """
+    if not os.path.isdir(path):
+        _mount(os.devnull, path, "", _MS_BIND)
+        return
     kept = {place: os.open(place, os.O_PATH) for place in keep if place.startswith(f"{path}/")}
     _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=64k,mode=755")
     for place, descriptor in kept.items():

@@ -12,7 +12,7 @@ from holdfast.domain.errors import NotFound
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import RunId
 
-__all__ = ["Return", "last_run", "plan"]
+__all__ = ["Return", "last_change", "last_run", "plan"]
 
 _NO_RUN = RunId("")
 
@@ -29,14 +29,20 @@ class Return(msgspec.Struct, frozen=True):
     is_done: bool = False
 
 
-def last_run(versions: Sequence[FileVersion]) -> RunId:
-    """The run that changed something last, what was taken back not counted."""
+def last_change(versions: Sequence[FileVersion], path: str = "") -> FileVersion | None:
+    """The last change of a file, or of any, what was taken back not counted."""
     best: FileVersion | None = None
-    for path in _paths(versions):
-        history = _of(versions, path)
+    for item in [path] if path else _paths(versions):
+        history = _of(versions, item)
         changed = [version for version in history[: _position(history) + 1] if version.origin == "tool"]
         if changed and (best is None or changed[-1].updated_at >= best.updated_at):
             best = changed[-1]
+    return best
+
+
+def last_run(versions: Sequence[FileVersion]) -> RunId:
+    """The run that changed something last."""
+    best = last_change(versions)
     if best is None:
         raise NotFound("There is nothing to take back: this session has changed no file, or all was taken back.")
     return best.run_id

@@ -46,6 +46,12 @@ class GuardedChild:
     def kill(self) -> None:
         self._tree.stop(0)
 
+    def close(self) -> None:
+        """Nothing that it may still say is of interest: its pipes are closed at once, and it is killed."""
+        self.kill()
+        for transport in self._transports:
+            transport.close()
+
     async def stop(self, grace: float) -> TreeEnd:
         """Ask it to end, kill it after the grace, return when nothing of it is left."""
         self._tree.stop(grace)

@@ -1,8 +1,8 @@
 """The sandbox of a workspace, if one is asked for: its files can be written, everything else only read.
 
-bubblewrap does it where it is installed. Without it, Landlock keeps commands from writing elsewhere; it cannot
-make exceptions inside of a directory, so that what is protected in the workspace is mounted read-only besides,
-which takes the guard's namespaces. What cannot be kept is refused, never left out in silence.
+bubblewrap does it where it is installed. Without it, Landlock keeps commands from writing elsewhere; it can neither
+make exceptions inside of a directory nor hide a socket, so that the guard's namespaces do that, and without those it
+is refused. What cannot be kept is never left out in silence.
 """
 
 import os
@@ -26,12 +26,32 @@ __all__ = [
     "SandboxPolicy",
     "SandboxState",
     "find_bubblewrap",
+    "why_not",
 ]
 
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts")
 _CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETUID", "CAP_SETGID")
-_HELP = "Install bubblewrap, or set sandbox to an empty text to work without one."
+_KERNEL = ("/proc/acpi", "/proc/driver", "/proc/fs", "/proc/mtrr", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger")
+"""A fresh /proc can be written where root may."""
+_LEAST_LANDLOCK = 3
+"""Before that, files elsewhere can be cut short."""
+_DOORS = (
+    "/run/containerd",
+    "/run/crio",
+    "/run/dbus",
+    "/run/docker.sock",
+    "/run/incus",
+    "/run/libvirt",
+    "/run/lxd.socket",
+    "/run/podman",
+    "/run/snapd.socket",
+    "/run/systemd/private",
+    "/var/lib/incus/unix.socket",
+    "/var/lib/lxd/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket",
+)
+"""Behind them are servers that start programs outside of the sandbox for whoever asks."""
 
 
 class SandboxImpossible(ToolError):
@@ -42,7 +62,8 @@ class SandboxPolicy(msgspec.Struct, frozen=True):
     """What a workspace's commands may do.
 
     `scratch` takes the place of /tmp. `protected` are paths that stay read-only inside of what is writable, `hidden`
-    directories that are not to be seen at all: the server's own. Paths are absolute, or relative to the workspace.
+    is not to be reached at all: the server's own directory, its socket, its keys. Paths are absolute, or relative to
+    the workspace.
     """
 
     workspace: str
@@ -64,10 +85,9 @@ class Sandbox:
         self._policy = policy
         self.network = policy.network
         self._bubblewrap = bubblewrap
-        self._has_namespaces = has_namespaces
         self.mechanism: Mechanism = "bubblewrap" if bubblewrap is not None else "landlock"
-        if self.mechanism == "landlock":
-            self._check_landlock()
+        if why := why_not(has_namespaces=has_namespaces, bubblewrap=bubblewrap):
+            raise SandboxImpossible(f"{why} Install it, or set sandbox to an empty text to work without one.")
         try:
             Path(policy.scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -79,13 +99,8 @@ class Sandbox:
         return self._ward.begin()
 
     def describe(self) -> SandboxState:
-        notes: list[str] = []
-        if self.mechanism == "landlock":
-            if not self._has_namespaces:
-                notes.append("Files of the server itself can be read.")
-            if not self._policy.network and not self._has_namespaces:
-                notes.append("Only TCP is kept from the network.")
-        notes.append("Settings, hooks and servers that a command makes anew are taken away when it is over.")
+        notes = ["Settings, hooks and servers that a command makes anew are taken away when it is over."]
+        notes.append("Containers, the desktop and agents for keys cannot be reached.")
         if self._has_own_tmp:
             notes.append("/tmp is private to the workspace.")
         else:
@@ -105,15 +120,10 @@ class Sandbox:
             argv = (*self._bubblewrap_options(launch.cwd), "--", *launch.argv)
             env = {**launch.env, "TMPDIR": "/tmp" if self._has_own_tmp else self._policy.scratch}
             return msgspec.structs.replace(launch, argv=argv, env=env), Bounds()
-        self._check_landlock()
-        policy = self._policy
-        network = policy.network or self._has_namespaces
-        writable = (*self._used(), *_DEVICES)
-        landlock = {"writable": list(writable), "network": network}
+        policy, used = self._policy, self._used()
         env = {**launch.env, "TMPDIR": policy.scratch}
-        bounds = Bounds(landlock=landlock)
-        if self._has_namespaces:
-            bounds = Bounds(self._protected(), self._hidden(), self._used(), policy.network, landlock, self._pinned())
+        landlock = (*used, *_DEVICES)
+        bounds = Bounds(self._protected(), self._hidden(), used, policy.network, landlock, self._pinned())
         return msgspec.structs.replace(launch, env=env), bounds
 
     @property
@@ -126,32 +136,22 @@ class Sandbox:
         options = [self._bubblewrap, "--ro-bind", "/", "/", "--dev", "/dev", "--unshare-pid", "--proc", "/proc"]
         if self._has_own_tmp:
             options += ["--bind", self._policy.scratch, "/tmp"]
-        for path in self._hidden():
-            options += ["--tmpfs", path]
+        hidden = {path: os.path.isdir(path) for path in self._hidden()}
+        for path, is_directory in hidden.items():
+            options += ["--tmpfs", path] if is_directory else ["--ro-bind", os.devnull, path]
         for path in (*self._used(), *self._pinned()):
             options += ["--bind", path, path]
-        for path in self._hidden():
-            options += ["--remount-ro", path]
+        for path, is_directory in hidden.items():
+            options += ["--remount-ro", path] * is_directory
         for path in self._protected():
             options += ["--ro-bind", path, path]
         if not self._policy.network:
             options.append("--unshare-net")
         if os.geteuid() == 0:
-            # Root could mount everything anew; what is left lets it work with files of any owner.
+            # Root could mount everything anew, and tune the kernel; what is left lets it work with files of any owner.
             options += ["--cap-drop", "ALL", *(word for name in _CAPABILITIES for word in ("--cap-add", name))]
+            options += [word for path in _KERNEL if os.path.exists(path) for word in ("--ro-bind", path, path)]
         return [*options, "--chdir", cwd]
-
-    def _check_landlock(self) -> None:
-        version = landlock_version()
-        if version < 1:
-            raise SandboxImpossible(f"There is neither bubblewrap nor Landlock on this machine. {_HELP}")
-        if self._has_namespaces:
-            return
-        if not self._policy.network and version < 4:
-            raise SandboxImpossible(f"The Landlock of this kernel cannot keep commands from the network. {_HELP}")
-        if protected := self._protected():
-            names = ", ".join(protected)
-            raise SandboxImpossible(f"Landlock alone cannot protect {names} in a directory that is writable. {_HELP}")
 
     def _writable(self) -> tuple[str, ...]:
         extra = (str(Path(self._policy.workspace, path)) for path in self._policy.writable)
@@ -170,5 +170,25 @@ class Sandbox:
         return (own,) if os.path.isdir(own) and not os.path.islink(own) else ()
 
     def _hidden(self) -> tuple[str, ...]:
-        places = (os.path.realpath(path) for path in self._policy.hidden)
-        return tuple(place for place in places if os.path.isdir(place) and place not in self._used())
+        """What is there of it; what lies in another is hidden with that."""
+        named = (*self._policy.hidden, *_runtime_directories(), *_DOORS)
+        places = sorted({os.path.realpath(path) for path in named if os.path.exists(path)} - set(self._used()))
+        return tuple(place for place in places if not any(place.startswith(f"{other}/") for other in places))
+
+
+def _runtime_directories() -> tuple[str, ...]:
+    """Where the servers of a user listen: ours, the desktop's, those that keep keys."""
+    known = (os.environ.get("XDG_RUNTIME_DIR", ""), "/run/user", f"/tmp/holdfast-{os.getuid()}")
+    return tuple(path for path in known if path.startswith("/"))
+
+
+def why_not(*, has_namespaces: bool, bubblewrap: str | None) -> str:
+    """Why there can be no sandbox here; nothing if there can."""
+    if bubblewrap is not None:
+        return ""
+    version = landlock_version()
+    if version < _LEAST_LANDLOCK:
+        return f"bubblewrap is not installed, and this kernel has {'too old a' if version else 'no'} Landlock."
+    if not has_namespaces:
+        return "bubblewrap is not installed, and Landlock alone protects neither a repository nor the server."
+    return ""

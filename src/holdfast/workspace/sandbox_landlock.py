@@ -17,7 +17,6 @@ _WRITE_FILE, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 1, 1 << 13, 1 << 14, 1 << 15
 _CHANGES = 0b1_1111_1111_0000 | _WRITE_FILE
 """Writing, and making and removing of every kind; reading and executing stay free."""
 _FOR_FILES = _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
-_TCP = 0b11
 _SCOPES = 0b11
 """Abstract sockets and signals reach only what is in the same sandbox."""
 
@@ -25,6 +24,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Ruleset(ctypes.Structure):
+    """Nothing is said of the network: that is for a namespace of its own."""
+
     _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
 
 
@@ -54,14 +55,14 @@ def _check(result: int, what: str) -> int:
     return result
 
 
-def restrict(writable: Sequence[str], *, network: bool = True) -> None:
-    """Nothing can be changed any more but beneath `writable`; without `network` no TCP either."""
+def restrict(writable: Sequence[str]) -> None:
+    """Nothing can be changed any more but beneath `writable`."""
     version = landlock_version()
-    if version < 1 or (not network and version < 4):
-        raise OSError(0, "this kernel has no Landlock, or one that knows no network")
+    if version < 1:
+        raise OSError(0, "this kernel has no Landlock")
     changes = _handled(version)
-    rules = _Ruleset(changes, 0 if network else _TCP, _SCOPES if version >= 6 else 0)
-    size = 8 if version < 4 else 16 if version < 6 else 24
+    rules = _Ruleset(changes, 0, _SCOPES if version >= 6 else 0)
+    size = 8 if version < 6 else 24
     ruleset = _check(_libc.syscall(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0)), "landlock")
     for path in writable:
         _allow(ruleset, path, changes)

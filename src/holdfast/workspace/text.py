@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 
-__all__ = ["Form", "decoded", "line_end", "with_line_end"]
+__all__ = ["Form", "decoded", "line_end", "stand_in", "with_line_end"]
 
 LineEnd = Literal["\n", "\r\n"]
 
@@ -43,6 +43,11 @@ def decoded(data: bytes, name: str) -> tuple[str, Form]:
         kind = "looks binary" if b"\0" in data[:8192] else "has another encoding, such as Latin-1"
         raise ToolError(f"{name} is not a UTF-8 text file: it {kind}. Use bash (file, iconv, xxd) to look at it.")
     return text, form
+
+
+def stand_in(size: int, digest: str) -> str:
+    """What a history says in place of a content that is no text, or too much of it."""
+    return f"({size:,} bytes that are not kept, blake2b {digest})\n"
 
 
 def line_end(text: str) -> LineEnd:

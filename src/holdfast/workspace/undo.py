@@ -1,6 +1,7 @@
 """Take back what a session changed: all the files that are meant, or none of them."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -11,10 +12,10 @@ from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import AddFile, Operation
 from holdfast.workspace.diffs import diff
 from holdfast.workspace.drafts import Draft
-from holdfast.workspace.files import Place, Seen, locate, look, read
+from holdfast.workspace.files import Place, locate, look, read, weigh
 from holdfast.workspace.history import Return, last_run, plan
 from holdfast.workspace.paths import joined
-from holdfast.workspace.text import Form, decoded
+from holdfast.workspace.text import Form, decoded, stand_in
 
 __all__ = ["path_in", "undo"]
 
@@ -22,10 +23,13 @@ _LARGEST = 64 * 1024 * 1024
 
 
 class _Now(msgspec.Struct, frozen=True):
+    """A file as it is; without a status there is none."""
+
     place: Place
-    seen: Seen | None
-    text: str
-    form: Form
+    status: os.stat_result | None = None
+    text: str = ""
+    form: Form = Form()
+    is_text: bool = True
 
 
 async def undo(
@@ -77,16 +81,21 @@ def _look(root: str, path: str) -> _Now:
         if place.path != path:
             raise ToolError(f"{path} is a link now, or below one: take the link away first.")
         if look(place) is None:
-            return _Now(place, None, "", Form())
-        seen = read(place, _LARGEST)
-        return _Now(place, seen, *decoded(seen.data, place.name))
+            return _Now(place)
+        try:
+            seen = read(place, _LARGEST)
+            text, form = decoded(seen.data, place.name)
+            return _Now(place, seen.status, text, form)
+        except ToolError:
+            digest, status = weigh(place)
+            return _Now(place, status, stand_in(digest.size, digest.text), is_text=False)
     except ToolError as error:
         raise BadRequest(str(error)) from None
 
 
 def _judged(item: Return, now: _Now, *, force: bool) -> UndoneFile:
     target, expected = item.target, item.expected
-    is_missing = now.seen is None
+    is_missing = now.status is None
     if item.is_done or (now.text == target.content and is_missing == target.is_missing):
         return UndoneFile(item.path, "unchanged", target.version)
     difference = diff(now.text, target.content, item.path).text
@@ -94,6 +103,10 @@ def _judged(item: Return, now: _Now, *, force: bool) -> UndoneFile:
     if now.text != expected.content or is_missing != expected.is_missing:
         reason = "it was removed since" if is_missing else "it has changed since"
         difference = diff(expected.content, now.text, item.path).text
+        if not now.is_text:
+            # No history could give it back.
+            reason += " and is no text: move it away first"
+            return UndoneFile(item.path, "refused", target.version, difference, reason)
     if reason and not force:
         return UndoneFile(item.path, "refused", target.version, difference, reason)
     return UndoneFile(item.path, "removed" if target.is_missing else "restored", target.version, difference)
@@ -104,7 +117,7 @@ def _versions(item: Return, now: _Now, seconds: int, new_id: Callable[[], str]) 
     target = item.target
     common = {"created_at": seconds, "updated_at": seconds, "run_id": RunId(""), "restores": -1}
     before = msgspec.structs.replace(
-        target, id=new_id(), content=now.text, is_missing=now.seen is None, origin="outside", **common
+        target, id=new_id(), content=now.text, is_missing=now.status is None, origin="outside", **common
     )
     common["restores"] = target.version
     return before, msgspec.structs.replace(target, id=new_id(), origin="undo", **common)
@@ -116,7 +129,7 @@ def _put_back(item: Return, now: _Now) -> None:
         if item.target.is_missing:
             _remove(now)
             return
-        draft = Draft(now.place, None if now.seen is None else now.seen.status)
+        draft = Draft(now.place, now.status)
         try:
             draft.open()
             draft.add(now.form.encoded(item.target.content))
@@ -129,5 +142,5 @@ def _put_back(item: Return, now: _Now) -> None:
 
 
 def _remove(now: _Now) -> None:
-    if now.seen is not None:
-        Draft(now.place, now.seen.status).remove()
+    if now.status is not None:
+        Draft(now.place, now.status).remove()
