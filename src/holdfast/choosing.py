@@ -177,14 +177,21 @@ class ChosenModels:
         values = {made.plan.access.api_key for made in self._made.values()}
         return tuple(self._key_variables), tuple(filter(None, values))
 
-    async def check(self, selection: Selection) -> None:
-        """Raises `ProviderError` if this could not be used, now or after a server has been started."""
+    async def check(self, selection: Selection) -> Selection:
+        """The same with a provider. Raises `ProviderError` if it could not be used, now or after a server has been
+        started.
+        """
         market = await self._market(self._means.settings(), self._means.stamp())
         try:
-            await market.pick(selection)
+            pick = await market.pick(selection)
         except ProviderError as error:
             if error.trouble != "connection":
                 raise
+            return selection
+        if selection.provider or not selection.model:
+            return selection
+        info = self._tour.info if pick is None else pick.model.info
+        return msgspec.structs.replace(selection, provider=info.provider, model=info.model)
 
     async def can_answer(self, providers: Collection[str]) -> bool:
         """Whether conversations with these providers can go on though no client is there, whose keys they may have been

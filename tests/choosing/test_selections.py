@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from choosing.home import DEEPSEEK, GROQ, GROQ_LARGE, GROQ_SMALL, Home, local, refusal
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.settings import Selection
 from holdfast.providers.compatible import CompatibleModel
 from providers.json_server import JsonServer, silent_port
 
@@ -34,6 +36,25 @@ async def test_a_bare_name_finds_the_provider_that_can_be_used(place: Home) -> N
     place.environment["CEREBRAS_API_KEY"] = "k"
     place.set(models={"large": {"model": "gpt-oss-120b"}})
     assert await place.large() == "cerebras/gpt-oss-120b"
+
+
+async def test_a_choice_is_completed_before_it_is_kept(place: Home) -> None:
+    place.environment["CEREBRAS_API_KEY"] = "k"
+    chosen = await place.models.check(Selection("gpt-oss-120b", temperature=0.5))
+    assert (chosen.provider, chosen.model, chosen.temperature) == ("cerebras", "gpt-oss-120b", 0.5)
+    assert await place.models.check(Selection("tour")) == Selection("tour", "demo")
+    asked = Selection("gpt-oss-120b", "Cerebras")
+    assert await place.models.check(asked) == asked, "what was said is kept as it was said"
+    with pytest.raises(ProviderError, match="cerebras/gpt-oss-120b"):
+        await place.models.check(Selection("gpt-oss-12b"))
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "a\u202eb"])
+async def test_names_that_cannot_be_shown_are_not_repeated(place: Home, name: str) -> None:
+    """A project may choose a model before anybody trusts it; its words do not move a cursor."""
+    for selected in ({"model": name}, {"model": "m", "provider": name}):
+        place.set(models={"large": selected})
+        assert name not in str(await refusal(place))
 
 
 async def test_the_tour_can_be_selected(place: Home) -> None:

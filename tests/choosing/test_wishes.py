@@ -103,6 +103,16 @@ async def test_options_add_up(place: Home, server: JsonServer) -> None:
 # What others see
 
 
+async def test_patience_may_be_set(place: Home, server: JsonServer) -> None:
+    waits = []
+    for timeout in (0, 900):
+        place.set(providers=local(server, models=[{"id": "m"}], timeout=timeout))
+        model = await place.models.large()
+        assert isinstance(model, CompatibleModel)
+        waits.append((model._access.first_byte, model._access.between))
+    assert waits == [(300, 120), (900, 900)]
+
+
 async def test_the_view_tells_facts_and_no_secrets(place: Home, server: JsonServer) -> None:
     server.answers["/v1/models"] = {"data": [{"id": "m", "context_length": 5}]}
     place.environment["GROQ_API_KEY"] = "canary-1"

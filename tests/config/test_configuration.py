@@ -64,7 +64,8 @@ def test_crush_files_are_read_with_the_same_keys(place: Place) -> None:
     ("text", "line", "key", "expected"),
     [
         ("[options]\n\nmax_steps = 'x'\n", 3, "options.max_steps", "expected a whole number of at least 0, found text"),
-        ("[options]\nmax_steps = -1\n", 2, "options.max_steps", "of at least 0"),
+        ("[options]\nmax_steps = -1\n", 2, "options.max_steps", "of at least 0, found a smaller one"),
+        ("[options]\nmax_steps = 1.5\n", 2, "options.max_steps", "of at least 0, found one with a point"),
         ("[options]\nmax_steps = true\n", 2, "options.max_steps", "expected a whole number"),
         ("[options]\nmax_steps = 99999999999999999999\n", 2, "options.max_steps", "expected a whole number"),
         ("[options]\nmax_cost = inf\n", 2, "options.max_cost", "expected a number"),
@@ -145,6 +146,23 @@ def test_a_file_broken_from_the_start_gives_what_fits(place: Place) -> None:
     place.user("[options]\nmax_steps = 'x'\nmax_cost = 3\n")
     settings = place.open().current()
     assert (settings.options.max_steps, settings.options.max_cost) == (500, 3.0)
+
+
+def test_what_a_file_was_to_say_is_in_doubt_until_something_good_is_known(place: Place) -> None:
+    """Not for a file that was good once, nor for a project's."""
+    place.user("[models.large\n")
+    place.shared("[models.large\n")
+    configuration = place.open()
+    assert [(problem.file, problem.line) for problem in configuration.doubts()] == [(str(place.user_file), 1)]
+    place.user("[models.large]\nmodel = 'a'\nprovider = 5\nmodl = 'b'\n")
+    configuration.current()
+    assert [problem.key for problem in configuration.doubts()] == ["models.large.provider"]
+    place.user("")
+    configuration.current()
+    assert configuration.doubts() == ()
+    place.user("[models.large\n")
+    configuration.current()
+    assert configuration.doubts() == ()
 
 
 def test_a_file_that_goes_takes_its_settings_along(place: Place) -> None:

@@ -123,7 +123,7 @@ def _has_ended(process: int) -> bool:
 def _cut_off(command: str, note: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """The process a command left a note of, before its limit. A busy machine gets a longer one."""
     for limit in (0.3, 1.0, 4.0, 16.0):
-        monkeypatch.setattr(module, "_LIMIT", limit)
+        monkeypatch.setattr(module, "LIMIT", limit)
         with pytest.raises(ExpansionFailed, match="did not end"):
             run_command(command.format(note=note), ENVIRONMENT)
         if note.exists() and (text := note.read_text().strip()):

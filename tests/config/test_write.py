@@ -112,6 +112,13 @@ def test_other_mistakes_in_the_file_do_not_matter(file: Path) -> None:
     assert change(file, "options.max_steps", 4)["options"] == {"debug": 3, "max_steps": 4}
 
 
+def test_what_was_wrong_is_not_replaced_by_something_wrong(file: Path) -> None:
+    file.write_text("[options]\nmax_steps = 'x'\n")
+    with pytest.raises(CannotWrite, match="expected a whole number"):
+        change(file, "options.max_steps", "y")
+    assert change(file, "options.max_steps", 3) == {"options": {"max_steps": 3}}
+
+
 @pytest.mark.parametrize("text", ["[options", "\x00", "a = 1\na = 2\n"])
 def test_a_broken_file_is_left_alone(file: Path, text: str) -> None:
     file.write_text(text)

@@ -1,7 +1,7 @@
 """What the tests of the adapters stand on: each adapter with each wire it speaks, against a server of ours."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
 import msgspec
@@ -34,11 +34,13 @@ __all__ = [
     "KEY",
     "LEAN",
     "LIBRARIES",
+    "OTHERS",
     "Adapter",
     "Subject",
     "collect",
     "message",
     "prompt",
+    "read_on",
     "serving",
     "shape",
 ]
@@ -66,13 +68,15 @@ class Subject(msgspec.Struct, frozen=True):
     wire: Wire
     model: str
     make: Callable[[ModelInfo, Access, Selection], Adapter]
+    path: str = "/v1"
 
     def __str__(self) -> str:
         return self.name
 
     def on(self, url: str, *, selection: Selection | None = None, access: Access | None = None) -> Adapter:
         info = ModelInfo("acme", self.model, can_reason=True, reasoning_levels=("low", "high"), supports_images=True)
-        reach = msgspec.structs.replace(access or Access(), base_url=url, api_key=KEY)
+        place = url.removesuffix("/v1") + self.path if url.endswith("/v1") else url
+        reach = msgspec.structs.replace(access or Access(), base_url=place, api_key=KEY)
         return self.make(info, reach, selection or Selection())
 
 
@@ -88,6 +92,12 @@ ALL = (
     Subject("anthropic", "anthropic", "claude-opus-x", _sdk("anthropic")),
     Subject("gemini", "gemini", "gemini-2.5-pro", _sdk("gemini")),
 )
+
+OTHERS = (
+    Subject("azure", "chat", "m", _sdk("azure"), "/openai/v1"),
+    Subject("mistral", "chat", "m", _sdk("mistral")),
+)
+"""Their wires differ where answers are concerned; how they are refused and left is the same."""
 
 
 def message(role: Role, *parts: Part, id: str = "m1", model: str = "", provider: str = "") -> Message:
@@ -107,6 +117,13 @@ async def serving(*replies: Reply, script: Callable[[Asked], Reply] | None = Non
             yield server
         finally:
             await close_connections()
+
+
+async def read_on(stream: AsyncGenerator[StreamPart, None]) -> None:
+    """To the end, or until somebody cancels it."""
+    async with aclosing(stream):
+        async for _ in stream:
+            pass
 
 
 async def collect(model: Adapter, request: ModelRequest | None = None) -> list[StreamPart]:

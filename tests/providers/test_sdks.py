@@ -6,8 +6,6 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -25,15 +23,16 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StreamPart, TextDelta, UsagePart
+from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, TextDelta, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.access import Access
 from holdfast.providers.pydantic import PydanticModel
 from holdfast.providers.sdk.cache_marks import marked
 from holdfast.testing.gates import Gate, settle_down, start
+from holdfast.testing.model_server import Asked, ModelServer
 from holdfast.testing.wires.script import Reply, Say
-from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prompt, serving
+from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prompt, read_on, serving
 
 pytestmark = LIBRARIES
 
@@ -160,6 +159,23 @@ def test_no_library_is_loaded_before_it_is_needed() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_what_was_loaded_is_never_searched_for_garbage() -> None:
+    """A look through a library's objects would stop every stream of the server for a quarter of a second."""
+    script = (
+        "import asyncio, gc\n"
+        "from holdfast.providers.client import in_thread\n"
+        "searched = []\n"
+        "async def load():\n"
+        "    gc.callbacks.append(lambda *_: searched.append(1))\n"
+        "    await in_thread('httpx2')\n"
+        "    gc.callbacks.clear()\n"
+        "asyncio.run(load())\n"
+        "print(len(searched) < 8, gc.isenabled(), gc.get_freeze_count() > 10_000)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True True True"
+
+
 # Bedrock, whose library blocks in threads
 
 
@@ -187,10 +203,38 @@ ENDING = (
 )
 
 
+KEYS = {"region": "us-east-1", "access_key_id": "AKIDEXAMPLE", "secret_access_key": KEY}
+
+
 def bedrock(url: str) -> PydanticModel:
-    extras = {"region": "us-east-1", "access_key_id": "AKIDEXAMPLE", "secret_access_key": KEY}
-    access = Access(url, extras=extras, first_byte=30)
+    access = Access(url, extras=KEYS, first_byte=30)
     return PydanticModel(ModelInfo("acme", "amazon.nova-x"), access, Selection(), kind="bedrock")
+
+
+def every_kind(server: ModelServer) -> dict[str, str]:
+    """Where each kind finds what it expects."""
+    known = {subject.name: server.base_url(subject.wire) for subject in SDKS}
+    return known | {"azure": f"{server.root}/openai/v1", "mistral": server.base_url(), "bedrock": server.root}
+
+
+def in_its_own_way(asked: Asked) -> Reply:
+    return Reply(raw=(*BEGINNING, *ENDING)) if asked.path.endswith("/converse-stream") else DONE
+
+
+async def test_headers_and_options_reach_every_kind() -> None:
+    """Those of the provider, of the model, and of the one who chose it."""
+    sent_there = Access(api_key=KEY, headers={"X-Team": "blue"}, body={"extra": 1}, options={"option": 2})
+    chosen = Selection(provider_options={"chosen": 3})
+    async with serving(script=in_its_own_way) as server:
+        for kind, url in every_kind(server).items():
+            keys = {"api_key": "", "extras": KEYS} if kind == "bedrock" else {}
+            access = msgspec.structs.replace(sent_there, base_url=url, **keys)
+            info = ModelInfo("acme", "gpt-4.1" if "openai" in kind else "m")
+            await collect(PydanticModel(info, access, chosen, kind=kind))
+            asked = server.asked[-1]
+            assert asked.headers["x-team"] == "blue", kind
+            for piece in (b'"extra":1', b'"option":2', b'"chosen":3'):
+                assert piece in asked.body.replace(b" ", b""), (kind, piece)
 
 
 async def test_bedrock_answers() -> None:
@@ -215,15 +259,9 @@ async def test_whoever_leaves_bedrock_closes_the_connection(phase: str) -> None:
         stream = bedrock(server.root).stream(prompt())
         if not is_early:
             assert await anext(stream) == TextDelta("one")
-        reading = start(_rest(stream))
+        reading = start(read_on(stream))
         await gate.reached.wait()
         await settle_down()
         reading.cancel()
         await asyncio.wait({reading})
         await (await server.request()).hung_up.wait()
-
-
-async def _rest(stream: AsyncGenerator[StreamPart, None]) -> None:
-    async with aclosing(stream):
-        async for _ in stream:
-            pass

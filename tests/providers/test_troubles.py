@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from holdfast.domain.errors import Trouble
-from holdfast.providers.sse import Events
 from holdfast.providers.troubles import (
     Place,
     connection_error,
@@ -107,8 +106,23 @@ def test_errors_say_what_to_do() -> None:
     assert cut_error(PLACE).trouble == "cut"
 
 
-def test_errors_are_short_and_on_one_line() -> None:
-    error = str(refusal(PLACE, 400, {}, b"x\n\x00y" * 10_000, now=NOW))
+def test_a_wait_is_told_that_nobody_waits_for() -> None:
+    assert "minutes" not in str(refusal(PLACE, 429, {"retry-after": "60"}, b"", now=NOW))
+    assert "for 90 minutes" in str(refusal(PLACE, 429, {"retry-after": "5400"}, b"", now=NOW))
+    assert "for 24 hours" in str(refusal(PLACE, 429, {"retry-after": "inf"}, b"", now=NOW))
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'""'])
+def test_a_body_that_says_nothing_is_not_repeated(body: bytes) -> None:
+    assert str(refusal(PLACE, 500, {}, body, now=NOW)) == "acme: it answered with HTTP 500."
+
+
+@pytest.mark.parametrize(
+    "body", [b"x\n\x00y" * 10_000, b'{"error":{"message":"' + b"too much of this " * 500_000 + b'"}}']
+)
+def test_errors_are_short_and_on_one_line(body: bytes) -> None:
+    """Also those that repeat all they were sent: only their beginning is looked at."""
+    error = str(refusal(PLACE, 400, {}, body, now=NOW))
     assert len(error) < 500
     assert error.isprintable()
 
@@ -147,19 +161,3 @@ def test_errors_within_an_answer(error: object, trouble: Trouble) -> None:
 
 def test_a_wait_that_stands_in_the_words() -> None:
     assert error_in_stream(PLACE, {"message": "rate limit, try again in 250ms", "code": 429}).retry_after == 0.25
-
-
-STREAM = b'\xef\xbb\xbf: hi\r\ndata: {"a":1}\r\n\r\nevent: x\ndata:two\ndata: lines\n\nerror: {"m":1}\n\ndata: last'
-EVENTS = [b'{"a":1}', b"two\nlines", b'{"error": {"m":1}}', b"last"]
-
-
-@pytest.mark.parametrize("place", range(len(STREAM) + 1))
-def test_events_cut_at_every_byte(place: int) -> None:
-    events = Events()
-    assert events.feed(STREAM[:place]) + events.feed(STREAM[place:]) + events.end() == EVENTS
-
-
-def test_events_byte_by_byte() -> None:
-    events = Events()
-    seen = [event for byte in STREAM for event in events.feed(bytes([byte]))]
-    assert seen + events.end() == EVENTS

@@ -38,7 +38,7 @@ class Project(msgspec.Struct, frozen=True):
 
     files: tuple[str, ...] = ()
     anchor: str = ""
-    """The directory of the deepest file: trust is kept under its name."""
+    """The directory of the deepest file, or the top of the project: trust is kept under its name."""
     digest: str = ""
     is_trusted: bool = False
 
@@ -115,6 +115,15 @@ class Configuration:
     @property
     def withheld(self) -> tuple[Withheld, ...]:
         return self._reading.withheld
+
+    def doubts(self) -> tuple[Problem, ...]:
+        """Errors in the user's own files of which nothing better is known: what they were to say, nobody can tell."""
+        found: list[Problem] = []
+        for source in self.places.sources:
+            loaded, good = self._loaded[source.path], self._good.get(source.path)
+            if source.kind != "project" and not loaded.is_good and (good is None or not good.is_good):
+                found += [problem for problem in loaded.problems if problem.severity == "error"]
+        return tuple(found)
 
     def project_layers(self) -> tuple[tuple[Layer, tuple[Withheld, ...]], ...]:
         """What the project's files say, and what of it needs trust: from the very bytes that trust is given to."""
@@ -237,8 +246,7 @@ class Configuration:
             for source in self.places.sources
             if source.kind == "project" and (good := self._good.get(source.path)) is not None and good.data is not None
         ]
-        if not files:
-            return Project()
-        digest, anchor = digest_of(files), posixpath.dirname(files[-1][0])
+        # A project without settings can be trusted too: then its programs may be used. The first file takes that back.
+        digest, anchor = digest_of(files), posixpath.dirname(files[-1][0]) if files else self.places.root
         is_trusted = self.trust.is_trusted(anchor, digest)
         return Project(tuple(path for path, _ in files), anchor, digest, is_trusted)

@@ -20,15 +20,19 @@ from holdfast.config.lines import DEEPEST
 from holdfast.domain.errors import BadRequest
 
 __all__ = [
+    "LIMIT",
+    "MOST_OUTPUT",
     "Command",
     "CommandRunner",
     "Expander",
     "ExpansionFailed",
     "Piece",
     "Variable",
+    "cannot_start",
     "is_template",
     "read_template",
     "run_command",
+    "said_by",
 ]
 
 CommandRunner: TypeAlias = Callable[[str, Mapping[str, str]], str]
@@ -36,8 +40,9 @@ CommandRunner: TypeAlias = Callable[[str, Mapping[str, str]], str]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SPECIAL = re.compile(r"\$|\\\$")
-_LIMIT = 10.0
-_MOST_OUTPUT = 64 * 1024
+LIMIT = 10.0
+"""Seconds that a command may take."""
+MOST_OUTPUT = 64 * 1024
 
 
 class ExpansionFailed(BadRequest):
@@ -185,42 +190,53 @@ def run_command(command: str, environment: Mapping[str, str]) -> str:
             env=dict(environment),
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:
-        raise ExpansionFailed("The command in $(…) cannot be started.") from error
+    except (OSError, ValueError):
+        raise cannot_start() from None
     try:
-        output = _output(process)
+        return said_by(*_output(process))
     finally:
         _end(process)
+
+
+def cannot_start() -> ExpansionFailed:
+    return ExpansionFailed("The command in $(…) cannot be started.")
+
+
+def said_by(output: bytes, status: int | None) -> str:
+    """What the output of a command that ended so means; None is for one that did not end. Raises `ExpansionFailed`."""
+    if status is None:
+        raise ExpansionFailed(f"The command in $(…) did not end within {LIMIT:.0f} seconds.")
+    if len(output) > MOST_OUTPUT:
+        raise ExpansionFailed(f"The command in $(…) said more than {MOST_OUTPUT // 1024} KiB.")
+    if status != 0:
+        raise ExpansionFailed(f"The command in $(…) failed with status {status}: run it in a terminal to see why.")
     try:
         return output.decode().strip()
     except UnicodeDecodeError:
         raise ExpansionFailed("The command in $(…) said something that is not UTF-8.") from None
 
 
-def _output(process: subprocess.Popen[bytes]) -> bytes:
+def _output(process: subprocess.Popen[bytes]) -> tuple[bytes, int | None]:
     """A process that left the command's group may hold the pipe for ever: the limit is on the clock, not on the end."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
-    deadline = time.monotonic() + _LIMIT
+    deadline = time.monotonic() + LIMIT
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
     output = bytearray()
-    while True:
+    while len(output) <= MOST_OUTPUT:
         if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise ExpansionFailed(f"The command in $(…) did not end within {_LIMIT:.0f} seconds.")
-        piece = os.read(descriptor, _MOST_OUTPUT)
+            return bytes(output), None
+        piece = os.read(descriptor, MOST_OUTPUT)
         if not piece:
             break
         output += piece
-        if len(output) > _MOST_OUTPUT:
-            raise ExpansionFailed(f"The command in $(…) said more than {_MOST_OUTPUT // 1024} KiB.")
+    else:
+        return bytes(output), 0
     try:
-        status = process.wait(max(0.0, deadline - time.monotonic()))
+        return bytes(output), process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise ExpansionFailed(f"The command in $(…) did not end within {_LIMIT:.0f} seconds.") from None
-    if status != 0:
-        raise ExpansionFailed(f"The command in $(…) failed with status {status}: run it in a terminal to see why.")
-    return bytes(output)
+        return bytes(output), None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -114,7 +114,7 @@ class _Fitter:
         return 0
 
     def _wrong(self, kind: inspect.Type, value: object, path: KeyPath) -> Any:  # noqa: ANN401 - stands for any value
-        self._say("error", path, f"expected {_expected(kind)}, found {_found(value)}.")
+        self._say("error", path, f"expected {_expected(kind)}, found {_found(value, kind)}.")
         return _UNFIT
 
     def struct(self, kind: inspect.StructType, tree: dict[str, Any], path: KeyPath) -> dict[str, Any]:
@@ -237,10 +237,12 @@ def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
     return "" if kind.ge is None else f" of at least {kind.ge}"
 
 
-def _found(value: object) -> str:
+def _found(value: object, kind: inspect.Type) -> str:
     match value:
         case bool():
             return "true or false"
+        case int() | float() if isinstance(kind, inspect.IntType | inspect.FloatType):
+            return _other_number(value, kind)
         case str():
             return "text" if value else "empty text"
         case int() | float():
@@ -251,6 +253,14 @@ def _found(value: object) -> str:
             return "a table"
         case _:
             return "a date or time"
+
+
+def _other_number(value: float, kind: inspect.IntType | inspect.FloatType) -> str:
+    if kind.ge is not None and value < kind.ge:
+        return "a smaller one"
+    if isinstance(kind, inspect.IntType) and isinstance(value, float):
+        return "one with a point"
+    return "a larger one"
 
 
 def _guess(name: str, known: Sequence[str]) -> str:

@@ -55,6 +55,7 @@ TEXTS: dict[str, str] = {
     "ProviderSettings.aws_auth_refresh": "A command that renews the credentials for Bedrock.",
     "ProviderSettings.flat_rate": "Whether requests cost nothing extra.",
     "ProviderSettings.discover_models": "Whether the server is asked which models it has.",
+    "ProviderSettings.timeout": "Seconds of silence that end a request; 0: 300 before an answer, 120 within one.",
     "ProviderSettings.models": "Models, by id; what is said here stands above the catalogue.",
     "McpSettings.type": "How it is reached.",
     "McpSettings.command": "The program of a stdio server. Expanded.",

@@ -58,7 +58,8 @@ def _change(file: str, path: KeyPath, value: object, *, mode: int | None, remove
         if problem is not None:
             raise CannotWrite(f"{problem} Mend it first: nothing was changed.")
         wanted = _wanted(before, path, value, file, removes=removes)
-        old = {problem.key for problem in fit(before, file, lines).problems}
+        # What was wrong elsewhere may stay as it is; what is written now has to fit.
+        old = {problem.key for problem in fit(before, file, lines).problems if not _is_within(problem.key, path)}
         new = [found for found in fit(wanted, file, {}).problems if found.severity == "error" and found.key not in old]
         if new:
             raise CannotWrite(f"{new[0].key}: {new[0].text} Nothing was changed.")
@@ -69,6 +70,10 @@ def _change(file: str, path: KeyPath, value: object, *, mode: int | None, remove
         if problem is not None or not is_same or len(whole) > LARGEST:
             raise CannotWrite(f"{dotted(path)} cannot be changed in {file} as it is written: edit the file by hand.")
         replace(file, whole, mode=_mode(file, seen, mode))
+
+
+def _is_within(key: str, path: KeyPath) -> bool:
+    return f"{key}.".startswith((f"{dotted(path)}.", f"{dotted(path)}["))
 
 
 def _filled(tree: Any) -> Any:  # noqa: ANN401 - any TOML

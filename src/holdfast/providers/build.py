@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
-from holdfast.providers.access import Access
+from holdfast.providers.access import BETWEEN, FIRST_BYTE, Access
 from holdfast.providers.client import in_thread
 from holdfast.providers.dialects import reasoning_body
 from holdfast.providers.offers import Described, Offer, fitting
@@ -62,6 +62,8 @@ def blueprint(offer: Offer, reach: Reach, model: Described, selection: Selection
         body=reach.body,
         options=dialect | named | options,
         system_prefix=offer.settings.system_prompt_prefix,
+        first_byte=float(offer.settings.timeout or FIRST_BYTE),
+        between=float(offer.settings.timeout or BETWEEN),
         extras=reach.extras,
     )
     selection = msgspec.structs.replace(selection, provider=info.provider, model=info.model, **sampling)

@@ -4,6 +4,7 @@ Models are made anew as often as their settings are read; connections outlive th
 """
 
 import asyncio
+import gc
 import importlib
 import os
 import sys
@@ -33,7 +34,21 @@ async def in_thread(module: str) -> ModuleType:
     """Import a module that takes long, while everything else goes on. Raises `ImportError`."""
     if (loaded := sys.modules.get(module)) is not None and not _is_loading(loaded):
         return loaded
-    return await asyncio.to_thread(importlib.import_module, module)
+    return await asyncio.to_thread(_load, module)
+
+
+def _load(module: str) -> ModuleType:
+    """Its hundred thousand objects stay for ever. Looking through them for garbage, now or in the middle of some
+    answer, would stop the whole server for as long as a person notices.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 async def http_client(url: str) -> "httpx2.AsyncClient":

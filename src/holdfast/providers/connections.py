@@ -287,6 +287,9 @@ class Connections:
         """A new one. Raises `NotReached`, or `TimeoutError`."""
         loop = asyncio.get_running_loop()
         connection = Connection(origin, self)
+        if not 0 < origin.port < 65_536:
+            # The system would take the rest of it, and lead elsewhere.
+            raise NotReached(f"there is no port {origin.port}")
         try:
             async with asyncio.timeout(seconds):
                 await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=tls)
@@ -294,7 +297,7 @@ class Connections:
             connection.hang_up()
             raise
         except OSError as error:
-            raise NotReached(str(error)) from error
+            raise NotReached(_why(error)) from error
         except BaseException:
             connection.hang_up()
             raise
@@ -317,3 +320,13 @@ class Connections:
         """Close all, those in use too."""
         for connection in tuple(self._open):
             connection.hang_up()
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE may name who vouches for it"
+    if isinstance(error, ssl.SSLError):
+        return f"it does not speak TLS as it should ({(error.reason or 'no reason').replace('_', ' ').lower()})"
+    if isinstance(error, ConnectionRefusedError):
+        return "the connection was refused"
+    return (error.strerror or str(error)).lower()

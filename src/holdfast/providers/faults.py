@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.domain.errors import ProviderError
+from holdfast.providers.connections import ConnectionBroken, NotReached
 from holdfast.providers.troubles import (
     Place,
     connection_error,
@@ -25,6 +26,7 @@ _BROKEN = {
     "ConnectionBroken", "NotReached", "ClosedResourceError", "BrokenResourceError", "ModelTimeoutError",
 }  # fmt: skip
 _GARBLED = {"UnexpectedModelBehavior", "JSONDecodeError", "UnknownApiResponseError", "ValidationError"}
+_STUMBLED = {"TypeError", "AttributeError", "LookupError", "UnicodeError"}
 _OWN_FAULT = {"BotoCoreError", "UserError", "NotImplementedError", "TypeError", "ValueError"}
 _SIGNED_OUT = {"DefaultCredentialsError", "RefreshError", "NoCredentialsError", "PartialCredentialsError"}
 
@@ -35,9 +37,8 @@ def fault_of(place: Place, watch: Watch, error: BaseException | None, *, now: fl
         return error
     if watch.has_stalled:
         return stall_error(place, watch.patience, has_begun=watch.has_begun)
-    if watch.page is not None:
-        status, body = watch.page
-        return refusal(place, status, {"content-type": "text/html"}, body, now=now)
+    if watch.page is not None and watch.page[1]:
+        return _instead(place, *watch.page, now=now)
     if error is None:
         return cut_error(place)
     chain = list(_chain(error))
@@ -47,15 +48,25 @@ def fault_of(place: Place, watch: Watch, error: BaseException | None, *, now: fl
     return _by_name(place, chain, has_begun=watch.has_begun)
 
 
+def _instead(place: Place, status: int, body: bytes, *, now: float) -> ProviderError:
+    """Something else came than the stream that was asked for: a failure in words, or a web page."""
+    if body.lstrip().startswith((b"{", b"[")):
+        return error_in_stream(place, body.decode("utf-8", "replace"), now=now)
+    return refusal(place, status, {"content-type": "text/html"}, body, now=now)
+
+
 def _by_name(place: Place, chain: Sequence[BaseException], *, has_begun: bool) -> ProviderError:
     names = {kind.__name__ for item in chain for kind in type(item).__mro__}
-    reason = next((text for item in reversed(chain) if (text := str(item))), type(chain[0]).__name__)
+    ours = [item for item in chain if isinstance(item, NotReached | ConnectionBroken)]
+    reason = next((text for item in (*ours, *reversed(chain)) if (text := str(item))), type(chain[0]).__name__)
     if names & _SIGNED_OUT:
         return credentials_error(place, reason)
     if names & _BROKEN:
         return cut_error(place, reason) if has_begun else connection_error(place, reason)
     if names & _GARBLED:
         return cut_error(place, reason)
+    if names & _STUMBLED and has_begun:
+        return refused_error(place, f"its answer was not understood ({type(chain[0]).__name__})", "Check base_url.")
     if names & _OWN_FAULT:
         return refused_error(place, reason)
     return error_in_stream(place, {"message": reason})
@@ -63,11 +74,11 @@ def _by_name(place: Place, chain: Sequence[BaseException], *, has_begun: bool) -
 
 def _told(place: Place, error: BaseException, *, now: float) -> ProviderError | None:
     """A status and a body, wherever the library has put them."""
-    status = getattr(error, "status_code", None)
+    status = getattr(error, "status_code", getattr(error, "code", None))
     if not isinstance(status, int):
         return None
     body = getattr(error, "body", None)
-    if status < 400:
+    if status < 300:
         return error_in_stream(place, body or str(error))
     headers = getattr(error, "headers", None)
     if headers is None and (response := getattr(error, "response", None)) is not None:

@@ -63,6 +63,13 @@ class Market:
 
     async def pick(self, selection: Selection) -> Pick | None:
         """What a selection means; without a provider and a model, the best there is. Raises `ProviderError`."""
+        if not f"{selection.provider}{selection.model}".isprintable():
+            # A project names models too, and errors are printed on terminals.
+            raise ProviderError(
+                "A name of a model or provider has characters that cannot be shown: look at models in your settings.",
+                title="Unknown Model",
+                trouble="refused",
+            )
         provider, model = self._split(selection)
         if provider == self._tour.provider:
             if model in ("", self._tour.model):

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
@@ -47,6 +49,7 @@ _DEFAULT_URLS = {
     "google": "https://generativelanguage.googleapis.com",
     "mistral": "https://api.mistral.ai",
 }
+_SDK = "holdfast.providers.sdk"
 _MODULES = ("history", "parts", "settings")
 _GOODBYE_SECONDS = 2.0
 _tasks = TaskOwner()
@@ -95,16 +98,19 @@ class PydanticModel:
             return
         module, function, extra = self._recipe()
         try:
-            self._sdk = await in_thread(f"holdfast.providers.sdk.{module}")
+            self._sdk = await in_thread(f"{_SDK}.{module}")
             for name in _MODULES:
-                await in_thread(f"holdfast.providers.sdk.{name}")
+                await in_thread(f"{_SDK}.{name}")
             direct = await in_thread("pydantic_ai.direct")
         except ImportError as error:
             raise self._missing(extra, error) from None
         client = await http_client(self._access.base_url or _DEFAULT_URLS.get(module, "https:"))
         try:
             build = getattr(self._sdk, function)
-            self._model = await asyncio.to_thread(build, self._info, self._access, client)
+            # Some libraries take a body only once, for all their requests.
+            body = (await in_thread(f"{_SDK}.settings")).body_for(self._access, self._selection)
+            access = msgspec.structs.replace(self._access, body=body)
+            self._model = await asyncio.to_thread(build, self._info, access, client)
         except ProviderError:
             raise
         except Exception as error:
@@ -138,10 +144,10 @@ class PydanticModel:
 
     async def _pump(self, request: ModelRequest, watch: Watch, queue: asyncio.Queue[StreamPart | None]) -> None:
         CURRENT.set(watch)
-        history, parts, settings = [await in_thread(f"holdfast.providers.sdk.{name}") for name in _MODULES]
+        history, parts, settings = [await in_thread(f"{_SDK}.{name}") for name in _MODULES]
         assert self._sdk is not None
         marks = session_headers(request.session_id)
-        headers = {"User-Agent": USER_AGENT, **marks}
+        headers = {"User-Agent": USER_AGENT, **marks, **self._access.headers}
         asked = settings.settings_for(request, self._info, self._access, self._selection, headers)
         answer = parts.Answer()
         async with self._direct.model_request_stream(

@@ -17,7 +17,12 @@ class Events:
         self._is_first = True
 
     def feed(self, data: bytes) -> list[bytes]:
-        if b"\n" not in data:
+        end = data.find(b"\n")
+        is_one = end == len(data) - 2 and data.startswith(b"data: ") and data.endswith(b"\n")
+        if is_one and not self._tail and not self._data:
+            # Just one event, as nearly every piece is.
+            return [data[6:end]]
+        if end < 0:
             if data:
                 self._tail.append(data)
             return []

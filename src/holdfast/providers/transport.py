@@ -85,7 +85,7 @@ class Transport(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectTimeout("no connection was made in time") from error
         except ConnectionBroken as error:
             raise httpx2.RemoteProtocolError(str(error)) from error
-        is_page = any(name.lower() == b"content-type" and b"text/html" in value for name, value in reply.headers)
+        is_page = _is_page(reply)
         if is_page:
             watch.page = reply.status, b""
         stream = _Body(connection, watch if is_page else None)
@@ -111,6 +111,12 @@ class Transport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         self.connections.close()
+
+
+def _is_page(reply: Reply) -> bool:
+    """Whether this can be no stream of a model: a web page, or a failure in words that says all is well."""
+    kind = next((value for name, value in reply.headers if name.lower() == b"content-type"), b"")
+    return b"text/html" in kind or (reply.status == 200 and b"application/json" in kind)
 
 
 async def _ask(connection: Connection, message: tuple[bytes, bytes], watch: Watch) -> Reply:

@@ -23,6 +23,8 @@ __all__ = [
 ]
 
 _MOST_SAID = 300
+_MOST_READ = 20_000
+"""So much of a provider's words is looked at. Some send everything they were sent back."""
 _MOST_WAIT = 86_400.0
 
 # Compiled when something has failed, not when a server starts.
@@ -135,7 +137,7 @@ def cut_error(place: Place, reason: str = "") -> ProviderError:
 
 
 def stall_error(place: Place, seconds: float, *, has_begun: bool) -> ProviderError:
-    said = f"nothing {'more ' if has_begun else ''}came for {seconds:g} seconds"
+    said = f"nothing {'more ' if has_begun else ''}came for {seconds:g} second{'' if seconds == 1 else 's'}"
     return _error(place, "stalled", said, "")
 
 
@@ -160,7 +162,7 @@ def _error(
 ) -> ProviderError:
     text = _short(redacted(said, place.secrets))
     what = f"{place.provider}: {text}" + (f" ({note})" if note and note not in text else "")
-    message = f"{what.rstrip('.')}. {_advice(place, trouble, status, said)}".strip()
+    message = f"{what.rstrip('.')}. {_advice(place, trouble, status, said)}{_when(retry_after)}".strip()
     title = "Rate limited" if status == 429 and trouble == "busy" else _TITLES[trouble]
     return ProviderError(message, title=title, trouble=trouble, retry_after=retry_after)
 
@@ -178,7 +180,7 @@ def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
             # Whoever asked knows whether a summary helps, and says so.
             return ""
         case "stalled":
-            return "Try again; if the server is slow by nature, give it more time."
+            return f"If the server is slow by nature, set providers.{place.provider}.timeout higher."
         case "refused" if status == 404 and not _find(_MODEL, said):
             return f"Check base_url{f' ({where})' if where else ''}: it mostly ends in /v1."
         case "refused" if status == 404:
@@ -187,6 +189,14 @@ def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
             return f"Check base_url{f' ({where})' if where else ''}."
         case _:
             return ""
+
+
+def _when(seconds: float | None) -> str:
+    """Only what is too long to be waited for by itself is worth saying."""
+    if seconds is None or seconds <= 60:
+        return ""
+    hours, minutes = seconds / 3600, seconds / 60
+    return f"It asks to be left alone for {f'{minutes:.0f} minutes' if hours < 2 else f'{hours:.0f} hours'}."
 
 
 def _trouble(status: int, headers: Mapping[str, str], said: str, codes: set[str]) -> Trouble:
@@ -228,13 +238,13 @@ def _page(place: Place, status: int, body: bytes) -> ProviderError:
 
 
 def _page_title(body: bytes) -> str:
-    found = _find(_TITLE, body[:20_000].decode("utf-8", "replace"))
+    found = _find(_TITLE, body[:_MOST_READ].decode("utf-8", "replace"))
     return _short(found[1]) if found else ""
 
 
 def _said(body: bytes) -> tuple[str, set[str]]:
     """The provider's own words, and the codes it gives. Everybody nests them differently."""
-    text = body[:100_000].decode("utf-8", "replace")
+    text = body[:_MOST_READ].decode("utf-8", "replace")
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -242,7 +252,7 @@ def _said(body: bytes) -> tuple[str, set[str]]:
     words: list[str] = []
     codes: set[str] = set()
     _collect(value, words, codes, 0)
-    return (max(words, key=len) if words else text), codes
+    return (max(words, key=len)[:_MOST_READ] if words else text if value else ""), codes
 
 
 def _collect(value: Any, words: list[str], codes: set[str], depth: int) -> None:  # noqa: ANN401
@@ -257,7 +267,8 @@ def _collect(value: Any, words: list[str], codes: set[str], depth: int) -> None:
         for item in value[:5]:
             _collect(item, words, codes, depth + 1)
     elif isinstance(value, dict):
-        for name, item in value.items():
+        for key, item in value.items():
+            name = str(key).lower()
             if name in ("code", "type", "status") and isinstance(item, str | int):
                 codes.add(str(item))
             elif name in ("error", "message", "detail", "details", "msg", "error_message", "raw", "metadata", "errors"):

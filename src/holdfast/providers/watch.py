@@ -39,7 +39,7 @@ class Watch:
         self.is_over = False
         self.has_stalled = False
         self.page: tuple[int, bytes] | None = None
-        """Status and beginning of a web page that came where an answer was expected."""
+        """Status and beginning of what came where a stream was expected: a web page, or a failure in words."""
 
     @property
     def patience(self) -> float:

@@ -42,7 +42,6 @@ def _options(access: Access, client: httpx2.AsyncClient) -> HttpOptions:
     return HttpOptions(
         base_url=base or None,
         api_version=access.extras.get("api_version"),
-        headers=access.headers or None,
         extra_body=access.body or None,
         httpx_async_client=client,
         retry_options=HttpRetryOptions(attempts=1),

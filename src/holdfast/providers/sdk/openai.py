@@ -50,7 +50,6 @@ def _provider(access: Access, client: httpx2.AsyncClient) -> OpenAIProvider:
     sdk = AsyncOpenAI(
         api_key=access.api_key or "none",
         base_url=access.base_url or "https://api.openai.com/v1",
-        default_headers=access.headers,
         http_client=client,
         max_retries=0,
     )

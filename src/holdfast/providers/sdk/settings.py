@@ -9,7 +9,7 @@ from holdfast.domain.settings import Selection
 from holdfast.providers.access import Access
 from holdfast.providers.chat_wire import effort_of, output_tokens_of
 
-__all__ = ["settings_for"]
+__all__ = ["body_for", "settings_for"]
 
 _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
 
@@ -17,7 +17,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_pen
 def settings_for(
     request: ModelRequest, info: ModelInfo, access: Access, selection: Selection, headers: dict[str, str]
 ) -> dict[str, Any]:
-    """What all kinds understand. Options that are no setting of pydantic-ai's go into the body as they are."""
+    """What all kinds understand, and the options that pydantic-ai knows. The others go into the body as they are."""
     settings: dict[str, Any] = {"extra_headers": headers}
     if most := output_tokens_of(request, selection):
         settings["max_tokens"] = most
@@ -31,12 +31,21 @@ def settings_for(
         settings["thinking"] = False
     elif info.can_reason and (effort or selection.think):
         settings["thinking"] = True
-    body: dict[str, Any] = {}
-    known = {*ModelSettings.__annotations__}
-    for name, value in (access.options | selection.provider_options).items():
-        is_setting = name in known or name.startswith(("openai_", "anthropic_", "google_", "bedrock_", "mistral_"))
-        (settings if is_setting else body)[name] = value
-    body |= access.body
-    if body:
+    settings |= {name: value for name, value in _options(access, selection).items() if _is_setting(name)}
+    if body := body_for(access, selection):
         settings["extra_body"] = body
     return settings
+
+
+def body_for(access: Access, selection: Selection) -> dict[str, Any]:
+    """What is added to the body of each request."""
+    return {name: value for name, value in _options(access, selection).items() if not _is_setting(name)} | access.body
+
+
+def _options(access: Access, selection: Selection) -> dict[str, Any]:
+    return access.options | selection.provider_options
+
+
+def _is_setting(name: str) -> bool:
+    own = ("openai_", "anthropic_", "google_", "bedrock_", "mistral_")
+    return name in ModelSettings.__annotations__ or name.startswith(own)
