@@ -3,14 +3,14 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from holdfast.bus.bus import Bus
-from holdfast.domain.errors import BadRequest
+from holdfast.domain.errors import BadRequest, HoldfastError
 from holdfast.domain.events import MessagePart
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.engine.asks import Asks, Judge
@@ -20,14 +20,19 @@ from holdfast.engine.helpers import Helpers
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.kit import Allows, Farewell, Kit, NoHooks
 from holdfast.engine.ports import Clock, Hooks, Ledger, Lookout, Model, Models, NewId, Outlet, Tools
-from holdfast.engine.recovery import Plan, recover
+from holdfast.engine.recovery import Plan, plan, recover
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.settings import EngineSettings
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
 from holdfast.tools.registry import BuiltinTools
 
-__all__ = ["App", "Bare", "Furnisher", "Furniture", "Parts", "SystemClock", "Workspace", "new_id", "open_workspace"]
+# fmt: off
+__all__ = [
+    "App", "Bare", "Furnisher", "Furniture", "NobodyAnswers", "Parts", "SystemClock", "Workspace", "new_id",
+    "open_workspace",
+]
+# fmt: on
 
 
 class SystemClock:
@@ -60,9 +65,11 @@ class Workspace:
     async def close(self) -> None:
         """End what is active, write everything down, end the streams, note that all is well."""
         is_clean = await self.engine.close()
-        if self.furniture is not None:
-            await self.furniture.close()
-        self.bus.close()
+        try:
+            if self.furniture is not None:
+                await self.furniture.close()
+        finally:
+            self.bus.close()
         if is_clean:
             await self.engine.kit.ledger.close_workspace(self.record.id, self.record.epoch)
 
@@ -87,7 +94,7 @@ class Parts(msgspec.Struct, frozen=True):
     """The rules for the tools of a directory. Without any, everything is allowed."""
     hooks: Hooks = NoHooks()
     allows: Allows = lambda rules, permit: False
-    named_model: Callable[[str], Awaitable[Model | None]] | None = None
+    named_model: Callable[[str], Awaitable[Model]] | None = None
     find_crew: Callable[[str], Crew | None] = lambda _: None
 
 
@@ -96,7 +103,14 @@ class Furniture(Protocol):
 
     def parts(self) -> Parts: ...
 
+    async def can_answer(self, providers: Collection[str]) -> bool:
+        """Whether prompts can go on that wait in conversations with these providers, though no client is there."""
+
     async def close(self) -> None: ...
+
+
+class NobodyAnswers(HoldfastError):
+    """No model can be used here until a client brings its keys: then the prompts that wait go on."""
 
 
 class Furnisher(Protocol):
@@ -120,6 +134,9 @@ class Bare:
     def parts(self) -> Parts:
         return self._parts
 
+    async def can_answer(self, _: Collection[str]) -> bool:
+        return True
+
     async def close(self) -> None:
         return
 
@@ -129,7 +146,7 @@ async def open_workspace(path: str, parts: Parts) -> Workspace:
     return await _assembled(await parts.ledger.open_workspace(path), parts)
 
 
-async def _assembled(record: WorkspaceRecord, parts: Parts) -> Workspace:
+async def _assembled(record: WorkspaceRecord, parts: Parts, *, goes_on: bool = True) -> Workspace:
     path = record.path
     engines: list[Engine] = []
 
@@ -162,7 +179,7 @@ async def _assembled(record: WorkspaceRecord, parts: Parts) -> Workspace:
     engine = Engine(record, kit, Outside(parts.tap(bus), parts.clock, parts.new_id))
     engines.append(engine)
     asks.bind(engine.recorder)
-    return Workspace(engine, bus, await recover(engine), asks)
+    return Workspace(engine, bus, await recover(engine, goes_on=goes_on), asks)
 
 
 class App:
@@ -174,21 +191,37 @@ class App:
         self._tasks = TaskOwner()
         self._open: dict[str, asyncio.Task[Workspace]] = {}
 
-    async def workspace(self, directory: Path, environment: Mapping[str, str] | None = None) -> Workspace:
-        """The workspace of a directory, keyed by its real path. Who asks while it is being opened gets the same."""
+    async def workspace(
+        self, directory: Path, environment: Mapping[str, str] | None = None, *, unattended: bool = False
+    ) -> Workspace:
+        """The workspace of a directory, keyed by its real path. Who asks while it is being opened gets the same.
+
+        `unattended`: no client is there. Raises `NobodyAnswers` if that keeps prompts waiting.
+        """
         path = _real_directory(directory)
         opening = self._open.get(path)
         if opening is None or (opening.done() and opening.exception() is not None):
-            work = self._opened(path, environment or {})
+            work = self._opened(path, environment or {}, unattended=unattended)
             opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=asyncio.Task.exception)
         return await asyncio.shield(opening)
 
-    async def _opened(self, path: str, environment: Mapping[str, str]) -> Workspace:
+    async def _opened(self, path: str, environment: Mapping[str, str], *, unattended: bool) -> Workspace:
         record = await self.ledger.open_workspace(path)
         furniture = self._furnisher.furnish(record, environment)
-        workspace = await _assembled(record, furniture.parts())
+        goes_on = not unattended or await self._can_go_on(record, furniture)
+        workspace = await _assembled(record, furniture.parts(), goes_on=goes_on)
         workspace.furniture = furniture
+        if not goes_on:
+            await workspace.close()
+            raise NobodyAnswers
         return workspace
+
+    async def _can_go_on(self, record: WorkspaceRecord, furniture: Furniture) -> bool:
+        """Whether nothing waits, or there is a model for it."""
+        sessions = {run.session_id for run in plan(await self.ledger.open_runs(record.id), {}).again}
+        conversations = [await self.ledger.messages(record.id, session) for session in sessions]
+        used = {message.provider for messages in conversations for message in messages if message.provider}
+        return not sessions or await furniture.can_answer(used)
 
     async def close_workspace(self, workspace: Workspace) -> None:
         """Close one; the directory can be opened again afterwards."""

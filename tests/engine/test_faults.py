@@ -1,17 +1,22 @@
 """Faults of our own: a bug in one place does not keep others from their answers, nor a run from its end."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from engine.held import busy_world
 from holdfast.domain.errors import BadRequest
-from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import Answer
+from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.domain.ledger import Answer, EndRun, Refusal, Write
 from holdfast.domain.models import ModelRequest
 from holdfast.engine import ending
-from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
+from holdfast.engine.ending import INTERRUPTED
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.testing.gates import GatedTool
 from holdfast.testing.harness import World
 from holdfast.testing.loop import SeededLoop, in_virtual_time
+from holdfast.testing.memory import MemoryLedger
 
 
 def echo(_: ModelRequest) -> Step:
@@ -31,9 +36,64 @@ def test_a_run_ends_even_if_it_cannot_be_settled(monkeypatch: pytest.MonkeyPatch
         await world.prompt("two", "r2")
         await world.quiet()
         assert [(end.run_id, end.outcome) for end in world.ends()] == [("r1", "failed"), ("r2", "completed")]
+        assert world.end_of("r1").error == Fail().message, "it says why"
 
     with pytest.raises(AssertionError, match="could not be settled"):
         in_virtual_time(main)
+
+
+class Grudging(MemoryLedger):
+    """Refuses every end that comes with something else."""
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        kinds = {type(operation) for write in writes for operation in write.operations}
+        if EndRun in kinds and kinds != {EndRun}:
+            return [Refusal("unknown_session") for _ in writes]
+        return await super().commit(workspace, epoch, ticket, writes)
+
+
+def test_an_end_that_is_refused_is_still_an_end() -> None:
+    """R2: nothing but the end is stored then, and it is reported."""
+
+    async def main() -> None:
+        world = await World.open(ScriptedModel(echo), ledger=Grudging())
+        await world.prompt("one", "r1")
+        await world.quiet()
+        assert world.end_of("r1").outcome == "completed"
+
+    with pytest.raises(AssertionError, match="could not be settled"):
+        in_virtual_time(main)
+
+
+async def test_what_a_crash_left_ends_also_if_settling_it_is_refused() -> None:
+    ledger = Grudging()
+    await busy_world(ledger)
+    again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    assert (again.end_of("r1").outcome, again.end_of("r1").error) == ("interrupted", INTERRUPTED)
+
+
+async def test_a_fold_that_breaks_ends_its_host_and_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of our own there must not stop what carries out everything else of the session."""
+    tool = GatedTool("wait")
+    world = await World.open(ScriptedModel([Step((Call("wait"),)), Step((Say("fine"),))]), tools=[tool])
+    await world.prompt("one", "r1")
+    await tool.gate.reached.wait()
+    steering = await world.prompt("and this")
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("holdfast.engine.engine.prompt_message", broken)
+    tool.gate.open()
+    async with asyncio.timeout(20):
+        await world.quiet()
+    monkeypatch.undo()
+    assert {world.end_of(run).outcome for run in ("r1", steering.run_id)} == {"failed"}
+    await world.prompt("two", "r2")
+    await world.quiet()
+    assert world.end_of("r2").outcome == "completed"
 
 
 async def test_a_listener_that_breaks_keeps_nobody_from_an_answer() -> None:

@@ -1,19 +1,24 @@
 """Helpers: runs that a tool sends out, and that end with the run that sent them."""
 
+import asyncio
+
 import msgspec
 import pytest
 
 from engine.helpers import PATIENT, results_of, texts_of
-from holdfast.domain.errors import HelpersSession
+from holdfast.domain.errors import HelpersSession, StorageUnavailable
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, helper_session, is_helper_session
+from holdfast.domain.ledger import Admit
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.crews import Crew
+from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate, GatedTool, SimpleTool
+from holdfast.testing.gates import Gate, GatedLedger, GatedTool, SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.loop import in_virtual_time
 
 ERRAND = Errand("look for it", "A helper's session")
 
@@ -126,6 +131,34 @@ async def test_a_helper_is_cancelled_with_the_run_that_sent_it() -> None:
     assert tool.running == 0
     await world.assert_valid()
     await world.close()
+
+
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_a_helper_on_its_way_when_its_sender_is_given_up_does_nothing(is_parallel: bool) -> None:
+    """The disk takes longer to store the helper than the run that sends it may take to stop."""
+
+    async def main() -> None:
+        ledger, tool, agent = GatedLedger(), GatedTool("look"), SimpleTool("agent", send, is_parallel=is_parallel)
+        model = scripted(Step((Call("look"),)))
+        world = await World.open(FixedModels(model), tools=[agent], ledger=ledger)
+        world.workspace.engine.kit.crews.add("task", Crew(FixedTools([tool])))
+        await world.prompt("find it", "r1")
+        await until(lambda: model.requests)
+        ledger.hold(Admit)
+        await ledger.gate.reached.wait()
+        with pytest.raises(StorageUnavailable):
+            await world.cancel()
+        await asyncio.sleep(2 * EngineSettings().grace)
+        assert world.workspace.engine.lane(world.session).head is None, "it was given up"
+        ledger.gate.open()
+        await world.quiet()
+        (child,) = await children(world)
+        await world.workspace.engine.until_quiet(child)
+        assert {end.outcome for end in world.ends()} == {"cancelled"}
+        assert (len(model.requests), tool.started) == (1, 0)
+        await world.close()
+
+    in_virtual_time(main)
 
 
 async def test_a_helper_that_fails_is_a_result() -> None:

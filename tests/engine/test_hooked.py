@@ -8,6 +8,7 @@ import pytest
 
 from engine.helpers import PATIENT, results_of, until
 from holdfast.domain.asks import Verdict
+from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import RunId
@@ -299,11 +300,10 @@ async def test_a_brief_chooses_the_model_and_allows_tools_for_its_run_only() -> 
     seen: list[dict[str, object]] = []
     script = [Step((Call("tool", "{}"),)), DONE]
     usual, other = ScriptedModel(script), ScriptedModel(script)
-    asked: list[str] = []
 
-    async def named(name: str) -> ScriptedModel | None:
-        asked.append(name)
-        return other if name == "other" else None
+    async def named(name: str) -> ScriptedModel:
+        assert name == "other"
+        return other
 
     world = await World.open(
         usual,
@@ -321,3 +321,17 @@ async def test_a_brief_chooses_the_model_and_allows_tools_for_its_run_only() -> 
     assert len(usual.requests) == 1, "the next run asks the usual model, and asks somebody"
     await world.cancel()
     await world.quiet()
+    assert not [notice for notice in world.notices() if notice.type == "fallback"]
+
+
+async def test_a_model_that_cannot_be_had_gives_way_and_that_is_told() -> None:
+    async def named(name: str) -> ScriptedModel:
+        raise ProviderError(f"There is no model {name}.")
+
+    world = await World.open(ScriptedModel([DONE]), named_model=named)
+    await world.workspace.inputs.submit(Prompt(world.session, "/x", run_id=RunId("r1"), brief=Brief("x", model="gone")))
+    await world.quiet()
+    assert world.end_of("r1").text == "done"
+    (notice,) = [notice for notice in world.notices() if notice.type == "fallback"]
+    assert (notice.run_id, notice.session_id) == ("r1", world.session)
+    assert notice.error == "There is no model gone. demo/scripted is asked instead."

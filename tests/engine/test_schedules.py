@@ -33,6 +33,7 @@ def test_the_schedules_meet_what_they_are_meant_to_meet() -> None:
         met["refused"] += life.witness.refused
         met["cancelled"] += len(life.witness.cancelled)
         met["tools"] += life.witness.tools
+        met["refused by a hook"] += len(life.hooks.refused)
         met["requests"] += len(life.model.requests)
         met["asked again"] += len(life.model.requests) - len({id(request) for request in life.model.requests})
         for run in life.runs:
@@ -51,6 +52,7 @@ def test_the_schedules_meet_what_they_are_meant_to_meet() -> None:
         "interrupted",
         "folded",
         "asked again",
+        "refused by a hook",
     ):
         assert met[kind] >= 8, f"{kind}: {met[kind]}"
 

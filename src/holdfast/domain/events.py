@@ -146,10 +146,11 @@ class QuestionNotificationEvent(msgspec.Struct, frozen=True, tag="question_batch
 class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
     """`agent_finished`: a turn is over, look again. `error`: a run failed, or the storage does.
     `re_authenticate`: a provider refuses the key; `error` says which and what to do. `retrying`: a provider
-    failed and is asked again; `error` says why and when. Stock clients do not get these two.
+    failed and is asked again; `error` says why and when. `fallback`: the model that was named cannot be had, and
+    another one is asked; `error` says why, and which. Stock clients do not get these three.
     """
 
-    type: Literal["agent_finished", "error", "re_authenticate", "retrying"]
+    type: Literal["agent_finished", "error", "re_authenticate", "retrying", "fallback"]
     error: str = ""
     run_id: RunId = RunId("")
     session_id: SessionId = SessionId("")

@@ -7,7 +7,7 @@ import msgspec
 __all__ = ["PROTECTED", "Mechanism", "SandboxState"]
 
 Mechanism = Literal["bubblewrap", "landlock"]
-"""Who enforces it: a program that is installed beside, or the kernel by itself."""
+"""Who enforces it: a program that is installed beside, or the kernel, with the guard's help."""
 
 
 PROTECTED = (

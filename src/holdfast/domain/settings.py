@@ -139,6 +139,7 @@ class ProviderSettings(_Guarded, frozen=True, omit_defaults=True):
     aws_auth_refresh: str = ""
     flat_rate: bool = False
     discover_models: bool = True
+    timeout: Count = 0
     models: tuple[ModelSettings, ...] = ()
 
 

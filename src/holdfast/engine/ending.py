@@ -28,7 +28,7 @@ from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome
 from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.lifecycle import Effect, End
-from holdfast.engine.ports import Outlet
+from holdfast.engine.ports import Hooks, Outlet
 from holdfast.engine.settle import Ending, Settled, settle
 from holdfast.engine.turn import Turn
 
@@ -41,6 +41,7 @@ __all__ = [
     "end_of_waiting",
     "last_answer",
     "leading_ends",
+    "tell_hooks",
     "updated",
 ]
 
@@ -93,13 +94,14 @@ def leading_ends(outbox: deque[Effect]) -> Iterator[End]:
         yield end
 
 
-def bare_end(end: End, at: int) -> EndRun:
-    """Nothing but the end: of a turn that could not be settled."""
-    return EndRun(end.run, end.outcome, at, folded_into=end.host or RunId(""))
+def bare_end(end: End, error: BaseException | None, at: int) -> EndRun:
+    """Nothing but the end, and why: of a turn that could not be settled."""
+    why = describe(end.outcome, error).details
+    return EndRun(end.run, end.outcome, at, error=why, folded_into=end.host or RunId(""))
 
 
-def announce_ends(receipt: Receipt, outlet: Outlet, session: SessionId) -> None:
-    """Tell an end: the last message, the session, the error, `run_complete`, and that the turn is over."""
+def announce_ends(session: SessionId, outlet: Outlet, hooks: Hooks, receipt: Receipt) -> None:
+    """Tell an end: the last message, the session, the error, `run_complete`, and that the turn is over. Then hooks."""
     last = [entry for entry in receipt.entries if isinstance(entry.event, RunCompleteEvent)]
     outlet.publish(entry for entry in receipt.entries if not isinstance(entry.event, RunCompleteEvent))
     for entry in last:
@@ -109,6 +111,14 @@ def announce_ends(receipt: Receipt, outlet: Outlet, session: SessionId) -> None:
     outlet.publish(last)
     finished = AgentNotice("agent_finished", session_id=session, session_title=_title(receipt))
     outlet.publish_live(AgentEvent(Change("created", finished)))
+    tell_hooks(receipt, hooks)
+
+
+def tell_hooks(receipt: Receipt, hooks: Hooks) -> None:
+    """Of the ends that everybody else has heard of."""
+    for entry in receipt.entries:
+        if isinstance(entry.event, RunCompleteEvent):
+            hooks.after_run(entry.event.payload.payload)
 
 
 def _error_notice(entry: Entry) -> AgentNotice | None:

@@ -12,10 +12,10 @@ from functools import partial
 
 import msgspec
 
-from holdfast.domain.errors import HoldfastError, OwnerChanged, StorageError, UnknownRun
-from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart, RunCompleteEvent
+from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, UnknownRun
+from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Receipt, RunRecord, WorkspaceRecord
+from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord, WorkspaceRecord
 from holdfast.domain.messages import Message
 from holdfast.engine.drafts import Author
 from holdfast.engine.ending import announce_ends, bare_end, describe, end_of_turn, end_of_waiting, leading_ends
@@ -288,7 +288,8 @@ class Engine:
                 operations += [FoldRun(run, fold.host, turn.now_ms()), PutMessage(prompt)]
             turn.add(prompts)
             await turn.record(*operations, sync=True)
-        except HoldfastError as error:
+        except Exception as error:
+            # Whatever it is, it is the end of the host, and never of the outbox.
             _answer(waiter, error)
         else:
             _answer(waiter, None)
@@ -296,12 +297,14 @@ class Engine:
 
     async def _end(self, session: SessionId, ends: list[End]) -> None:
         """Settle, store the end, tell it: again and again until it is stored, for an end is never lost."""
-        announce = partial(self._tell_ends, session)
+        announce = partial(announce_ends, session, self.outside.outlet, self.kit.hooks)
         wait = self.kit.settings.retry_first
         make = self._end_operations
         while True:
             try:
-                await self.recorder.put(*await make(ends), announce=announce)
+                answer = await self.recorder.put(*await make(ends), announce=announce)
+                if isinstance(answer, Refusal) and make == self._end_operations:
+                    raise Conflict(f"The store refused an end: {answer.reason}.")
             except OwnerChanged:
                 break
             except StorageError as error:
@@ -334,13 +337,9 @@ class Engine:
         return sorted(operations, key=lambda operation: isinstance(operation, EndRun))
 
     async def _bare_ends(self, ends: list[End]) -> list[Operation]:
-        return [bare_end(end, self.outside.clock.now_ms()) for end in ends]
-
-    def _tell_ends(self, session: SessionId, receipt: Receipt) -> None:
-        announce_ends(receipt, self.outside.outlet, session)
-        for entry in receipt.entries:
-            if isinstance(entry.event, RunCompleteEvent):
-                self.kit.hooks.after_run(entry.event.payload.payload)
+        lives = [self._lives.get(end.host or end.run) for end in ends]
+        errors = [None if life is None else life.error for life in lives]
+        return [bare_end(end, error, self.outside.clock.now_ms()) for end, error in zip(ends, errors, strict=True)]
 
     async def _settling(self, end: End) -> Turn:
         """The turn to be settled, complete: also of a run that was stopped before it had one."""
@@ -386,7 +385,7 @@ class Engine:
         return prompt_message(await self._load(run), author)
 
 
-def _answer(waiter: asyncio.Future[None], error: HoldfastError | None) -> None:
+def _answer(waiter: asyncio.Future[None], error: Exception | None) -> None:
     """A boundary whose run was cancelled meanwhile waits no more."""
     if waiter.done():
         return

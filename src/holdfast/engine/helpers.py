@@ -5,6 +5,7 @@ again after a crash. What it may use and how it is told to work depends on its c
 """
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 
 from holdfast.domain.errors import HoldfastError, ToolError
@@ -65,7 +66,9 @@ class Helpers:
         self._places.take(run, context.run_id, self._engine.kit.settings)
         self._engine.kit.crews.assign(run, crew)
         try:
-            return await self._send(context, errand, run)
+            words = await self._send(context, errand, run)
+            _, trouble = await self._engine.kit.model(crew.model)
+            return f"{words}\n\n({trouble})" if trouble else words
         finally:
             self._engine.kit.crews.dismiss(run)
             self._places.leave(run)
@@ -93,15 +96,20 @@ class Helpers:
             await asyncio.shield(submitted)
             await self._engine.until_quiet(prompt.session_id)
         except asyncio.CancelledError:
-            with suppress(HoldfastError):
-                await submitted
-                await self._inputs.cancel(prompt.session_id)
-                await self._engine.until_quiet(prompt.session_id)
+            # Not in the sender's task, which may be given up before the helper has ended.
+            work = self._withdrawn(submitted, prompt.session_id)
+            await asyncio.shield(self._tasks.start(work, name=f"withdraw {prompt.run_id}"))
             raise
         record = await self._engine.kit.ledger.run(self._engine.record.id, prompt.run_id)
         if record is None:
             raise ToolError("The helper was lost: its run is not stored.")
         return record.run
+
+    async def _withdrawn(self, submitted: Awaitable[Run], session: SessionId) -> None:
+        with suppress(HoldfastError):
+            await submitted
+            await self._inputs.cancel(session)
+            await self._engine.until_quiet(session)
 
     async def _charge(self, context: ToolContext, session: SessionId) -> None:
         """What a helper costs is part of what the session costs."""

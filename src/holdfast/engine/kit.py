@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.domain.asks import QuestionAnswer
-from holdfast.domain.errors import ToolError
+from holdfast.domain.errors import ProviderError, ToolError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
@@ -79,17 +79,21 @@ class Kit(msgspec.Struct, frozen=True):
     hooks: Hooks = NoHooks()
     allows: Allows = lambda rules, permit: False
     """Whether rules that hold for one run allow something."""
-    named_model: Callable[[str], Awaitable[Model | None]] | None = None
-    """A model by its name; None if it cannot be used."""
+    named_model: Callable[[str], Awaitable[Model]] | None = None
+    """A model by its name. Raises `ProviderError` if it cannot be used."""
 
-    async def model(self, name: str) -> Model:
-        """`large`, `small`, or the one of that name; where that cannot be used, the large one."""
+    async def model(self, name: str) -> tuple[Model, str]:
+        """`large`, `small`, or the one of that name; where that cannot be used, the large one, and why."""
         if name == "small":
-            return await self.models.small()
-        found = None
+            return await self.models.small(), ""
+        trouble = ""
         if name not in ("", "large") and self.named_model is not None:
-            found = await self.named_model(name)
-        return found or await self.models.large()
+            try:
+                return await self.named_model(name), ""
+            except ProviderError as error:
+                trouble = str(error)
+        model = await self.models.large()
+        return model, f"{trouble} {model.info.provider}/{model.info.model} is asked instead." if trouble else ""
 
     async def leave(self, run: RunId) -> None:
         """Whatever comes of it, the run ends."""

@@ -110,6 +110,9 @@ class Recorder:
         try:
             if item.then is not None:
                 item.then(answer)
+            # Whoever asked goes on after this call, and before the readers it wakes.
+            if not item.future.done():
+                item.future.set_result(answer)
             if isinstance(answer, Receipt):
                 (item.announce or self._publish)(answer)
         except Exception as error:

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from holdfast.domain.errors import Conflict
 from holdfast.domain.ids import MessageId, RunId
-from holdfast.domain.ledger import DeleteMessage, EndRun, Operation, PutMessage
+from holdfast.domain.ledger import DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome, Run
 from holdfast.engine.drafts import Author
-from holdfast.engine.ending import INTERRUPTED, last_answer, updated
+from holdfast.engine.ending import INTERRUPTED, last_answer, tell_hooks, updated
 from holdfast.engine.engine import Engine
 from holdfast.engine.lifecycle import Accept
 from holdfast.engine.settle import Ending, settle
@@ -57,8 +58,10 @@ def _outcome(run: Run, outcomes: Mapping[RunId, Outcome]) -> Outcome | None:
     return None
 
 
-async def recover(engine: Engine) -> Plan:
-    """Carry the plan out, in one transaction, before any run of the workspace starts."""
+async def recover(engine: Engine, *, goes_on: bool = True) -> Plan:
+    """Carry the plan out, in one transaction, before any run of the workspace starts. What waits goes on, or stays
+    where it is: stored.
+    """
     ledger, workspace = engine.kit.ledger, engine.record.id
     open_runs = await ledger.open_runs(workspace)
     known = {run.run_id for run in open_runs}
@@ -77,10 +80,21 @@ async def recover(engine: Engine) -> Plan:
         last = answers.get(run.folded_into or run.run_id)
         operations.append(_end(run, outcome, last, engine.outside.clock.now_ms()))
     if operations:
-        await engine.recorder.put(*operations)
-    for run in decided.again:
+        stored = await _stored(engine, operations)
+        tell_hooks(stored, engine.kit.hooks)
+    for run in decided.again if goes_on else ():
         engine.tell(run.session_id, Accept(run.run_id, "steer" if run.delivery == "steer" else "queue"))
     return decided
+
+
+async def _stored(engine: Engine, operations: list[Operation]) -> Receipt:
+    """If settling is refused, which nothing here should bring about, the runs end with nothing but their ends."""
+    answer = await engine.recorder.put(*operations)
+    if isinstance(answer, Refusal):
+        answer = await engine.recorder.put(*(item for item in operations if isinstance(item, EndRun)))
+    if isinstance(answer, Refusal):
+        raise Conflict(f"What an earlier server left could not be ended: {answer.reason}.")
+    return answer
 
 
 async def _settle(engine: Engine, run: Run, outcome: Outcome) -> tuple[list[Operation], Message | None]:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from holdfast.domain.errors import HoldfastError, ProviderError
+from holdfast.domain.events import AgentNotice
 from holdfast.domain.ledger import Briefing, PatchSession
 from holdfast.domain.messages import Finish, FinishReason, Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StepFinish
@@ -78,10 +79,14 @@ async def _loop_for(turn: Turn, kit: Kit, briefing: Briefing) -> "_Loop":
     place = await kit.surroundings(turn.run.session_id)
     crew = kit.crews.of(turn.run.run_id)
     if crew is None:
-        model = await kit.model(turn.brief.model if turn.brief is not None else "")
-        return _Loop(turn, kit, model, briefing, system_prompt(place), kit.tools)
+        model, trouble = await kit.model(turn.brief.model if turn.brief is not None else "")
+        loop = _Loop(turn, kit, model, briefing, system_prompt(place), kit.tools)
+        loop.trouble = trouble
+        return loop
     system = helper_instructions(place, crew.text, crew.prompt)
-    return _Loop(turn, kit, await kit.model(crew.model), briefing, system, crew.tools)
+    # What is wrong with its model is told by the call that sent it.
+    model, _ = await kit.model(crew.model)
+    return _Loop(turn, kit, model, briefing, system, crew.tools)
 
 
 class _Loop:
@@ -95,6 +100,8 @@ class _Loop:
         self._earlier = briefing.messages
         turn.follows(briefing.messages)
         self._note = ""
+        self.trouble = ""
+        """Why it is not the model that was wanted, until that was told."""
         self._system = system
         self._tools = tools
         self._signatures: list[bytes | None] = []
@@ -108,11 +115,19 @@ class _Loop:
     def _history(self) -> list[Message]:
         return [*self._earlier, *self._turn.messages]
 
+    def _tell_trouble(self) -> None:
+        """Beside an answer that is still empty: screens show it until there is something else to show."""
+        if self.trouble:
+            run = self._turn.run
+            self._turn.tell(AgentNotice("fallback", error=self.trouble, run_id=run.run_id, session_id=run.session_id))
+            self.trouble = ""
+
     async def step(self) -> bool:
         """One provider request and its tools. True if the model is to be asked again."""
         tools = await self._tools.current()
         request = self._request(tools)
         await self._turn.begin_step(self._info)
+        self._tell_trouble()
         try:
             assembly = await self._asking.answer(request)
         except ProviderError as error:

@@ -14,7 +14,7 @@ def prepare(data_dir: Path) -> None:
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageUnavailable(f"The data directory {data_dir} cannot be made: {error.strerror}.") from None
+        raise _unusable(data_dir, error) from None
 
 
 class DirectoryLock:
@@ -27,7 +27,7 @@ class DirectoryLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StorageUnavailable(f"The file {path} cannot be opened: {error.strerror}.") from None
+            raise _unusable(path, error) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -49,3 +49,10 @@ class DirectoryLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _unusable(path: Path, error: OSError) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"{path} cannot be used: {error.strerror}. Another data directory can be chosen with --data-dir or "
+        "HOLDFAST_DATA_DIR."
+    )

@@ -15,10 +15,11 @@ __all__ = ["counted"]
 
 
 class _Data(msgspec.Struct, frozen=True):
-    """Of a part: the name of a tool, or when a message ended."""
+    """Of a part: the name of a tool, or when a message ended and why."""
 
     name: str = ""
     time: int = 0
+    reason: str = ""
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -50,6 +51,8 @@ class _Event(msgspec.Struct, frozen=True):
     payload: _Told
 
 
+_CUT = ("canceled", "error")
+"""How long these took says nothing about answers: somebody may have gone to lunch."""
 _entries = msgspec.json.Decoder(_Entry)
 _sessions = msgspec.json.Decoder(Session)
 _runs = msgspec.json.Decoder(_Run)
@@ -85,7 +88,7 @@ class _Tally:
         for part in entry.parts:
             if part.type == "tool_call":
                 self.tools[part.data.name] += 1
-            elif part.type == "finish" and part.data.time >= entry.created_at:
+            elif part.type == "finish" and part.data.time >= entry.created_at and part.data.reason not in _CUT:
                 self.times[name].append(part.data.time - entry.created_at)
 
     def add_session(self, body: bytes) -> None:

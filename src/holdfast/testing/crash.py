@@ -11,6 +11,7 @@ to live with what is left runs in this process, to its graceful end, and then on
 """
 
 import multiprocessing
+import os
 import random
 import signal
 import tempfile
@@ -27,6 +28,9 @@ __all__ = ["Point", "Violation", "count_points", "evidence_of", "try_crash", "tr
 _PATIENCE_SECONDS = 40.0
 _MOST_POINTS = {"group": 300, "file": 900}
 """Where a random kill falls. A story that is over before it is not killed, which is a trial too."""
+
+_MEMORY = "/dev/shm"
+"""A kill loses nothing that was written, synced or not, so a disk would only take its time."""
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["holdfast.testing.crash_story"])
@@ -48,7 +52,7 @@ class Point(msgspec.Struct, frozen=True):
 
 def try_point(point: Point) -> int:
     """One trial. The number of kills; 0 if the story was over before the point. Raises `Violation`."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-crash-", ignore_cleanup_errors=True) as folder:
+    with _folder() as folder:
         try:
             evidence, kills = evidence_of(point, Path(folder))
             found = problems(evidence) + _changes_of_another_start(point, Path(folder), evidence)
@@ -75,7 +79,7 @@ def try_crash(seed: int) -> int:
 
 def count_points(story: str, level: Level = "group") -> int:
     """How many write points the story has when nobody is killed."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-crash-", ignore_cleanup_errors=True) as folder:
+    with _folder() as folder:
         is_killed = _is_killed(Life(folder, story=story, level=level))
         assert not is_killed, "something else killed it"
         return int((Path(folder) / "points").read_text())
@@ -107,6 +111,11 @@ def _changes_of_another_start(point: Point, folder: Path, evidence: Evidence) ->
     if look(folder / "data") == evidence.end and not read_diary(folder / f"diary-{number}").lines:
         return []
     return ["R9: another start changed what is stored"]
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    place = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    return tempfile.TemporaryDirectory(prefix="holdfast-crash-", dir=place, ignore_cleanup_errors=True)
 
 
 def _is_killed(life: Life) -> bool:

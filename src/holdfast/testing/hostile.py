@@ -69,6 +69,13 @@ SHAPES: dict[str, str] = {
         "export LOOP='[ $1 -eq 20 ] && echo ready; exec bash -c \"$LOOP\" {token} $(($1+1))'; "
         'exec bash -c "$LOOP" {token} 1'
     ),
+    "pauses its keeper": (
+        "trap 'kill -STOP $PPID' INT TERM; sleep {token} & kill -STOP $PPID; echo ready; "
+        "while :; do sleep {token} & wait; done"
+    ),
+    "pauses the guard": (
+        "sleep {token} & read -r _ _ _ guard _ </proc/$PPID/stat; echo ready; kill -STOP $PPID $guard; wait"
+    ),
     "no descriptors": "bash -c 'exec 0<&- 1>&- 2>&-; exec sleep {token}' & echo ready; wait",
 }
 """At least twelve, by name."""

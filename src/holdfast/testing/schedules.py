@@ -1,23 +1,25 @@
 """One random life of a workspace: several clients at once on a loop that chooses, a store that is slow and
-fails, models and tools that break. Everything follows from the seed, so a failure replays.
+fails, models and tools that break, hooks that interfere. Everything follows from the seed, so a failure replays.
 
 `try_schedule(seed)` raises if any promise is broken; `judgement.py` says what is looked at afterwards.
 """
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 from holdfast.domain.errors import HoldfastError, StorageError, StorageUnavailable, StorageUnknown, ToolError, Trouble
 from holdfast.domain.ids import RunId
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery, Prompt, Run
-from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import World
+from holdfast.testing.hooked import RandomHooks
 from holdfast.testing.judgement import Witness, judge
 from holdfast.testing.loop import run_seeded
 from holdfast.testing.memory import MemoryLedger
@@ -46,12 +48,13 @@ class Life:
         self._ledger = MemoryLedger(pace=self._pace, fail=self._fault, survives=self._flip)
         self._info = ModelInfo("demo", "scripted", context_window=dice.choice([0, 0, 400]))
         self.model = ScriptedModel(self._script, info=self._info, pause=self._pause)
+        self.hooks = RandomHooks(dice, says_something=dice.random() < 0.3)
         self.witness = Witness()
         self.runs: list[Run] = []
 
     async def live(self) -> None:
         tools = [SimpleTool("quick", self._tool), SimpleTool("beside", self._tool, is_parallel=True)]
-        world = await World.open(self.model, tools=tools, settings=_SETTINGS, ledger=self._ledger)
+        world = await self._opened(tools, "id")
         second = await world.workspace.sessions.create()
         self._sessions = [world.session, second.id]
         self._is_failing = self._dice.random() < 0.4
@@ -66,11 +69,24 @@ class Life:
                 await world.workspace.engine.until_quiet(session)
             await self._close(world)
         self._is_failing = False
-        again = await World.open(self.model, tools=tools, settings=_SETTINGS, ledger=self._ledger, ids="again")
+        again = await self._opened(tools, "again")
         for session in self._sessions:
             await again.workspace.engine.until_quiet(session)
         await again.close()
         self.runs = await judge(self.witness, (world, again), self._sessions, self.model.requests)
+        self._judge_hooks()
+
+    async def _opened(self, tools: Sequence[Tool], ids: str) -> World:
+        return await World.open(
+            self.model, tools=tools, settings=_SETTINGS, ledger=self._ledger, ids=ids, hooks=self.hooks
+        )
+
+    def _judge_hooks(self) -> None:
+        heard = {run.run_id: self.hooks.ended[run.run_id] for run in self.runs}
+        assert set(heard.values()) <= {1}, f"hooks heard of ends that often: {heard}"
+        for run in self.runs:
+            is_refused = run.run_id in self.hooks.refused and run.outcome == "completed"
+            assert not is_refused, f"{run.run_id} completed, although a hook had refused its prompt"
 
     async def _close(self, world: World) -> None:
         await world.close()
@@ -170,7 +186,8 @@ class Life:
     def _pause(self) -> float:
         return self._dice.choice((0.0, 0.0, 0.001, 0.05))
 
-    async def _tool(self, _: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+    async def _tool(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        self.hooks.judge_call(context, arguments)
         self.witness.tools += 1
         await asyncio.sleep(self._dice.choice((0.0, 0.01, 0.2)))
         fate = self._dice.random()
