@@ -57,7 +57,8 @@ async def serve(
             listener = bound.socket
         observatory = Observatory(own_options(options.data_dir))
         stack.callback(observatory.close)
-        app = open_app(options.data_dir, Given(options.settings, models, listen=observatory.listen))
+        given = Given(options.settings, models, listen=observatory.listen, socket=options.socket)
+        app = open_app(options.data_dir, given)
         hub = Hub(app, options.data_dir, graces=options.graces, leaves_when_idle=options.started_by_client)
         hub.metrics, hub.troubles = observatory.metrics, observatory.troubles
         sockets = [listener]

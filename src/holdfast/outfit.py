@@ -33,6 +33,7 @@ from holdfast.engine.ports import Ledger, Models, Outlet, Tools
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.extensions.base import Ground
 from holdfast.extensions.extensions import Extensions
+from holdfast.extensions.substitution import Substitution
 from holdfast.manners import lookout_for
 from holdfast.providers.client import close_connections, post_form
 from holdfast.providers.discovery import Discovery
@@ -165,9 +166,9 @@ class Outfit:
         self.data_dir = house.data_dir / "workspaces" / record.id
         # Whose files count as the user's own is the server's to know: what they hold may run commands.
         places = places_for(record.path, os.environ, data_dir=str(house.data_dir), workspace_id=record.id)
-        self.configuration = Configuration(places, environment or os.environ)
+        self.spawn = GuardedSpawn(house.guard)
+        self.configuration = Configuration(places, environment or os.environ, run=Substitution(self.spawn))
         self.store = ConfigStore(house.data_dir / "config.json", self.data_dir / "config.json")
-        self.keys_file = places.credentials_file
         self.credentials = Credentials(places.credentials_file, os.environ)
         self.refresher = Refresher(self.credentials)
         self.on_settings: Callable[[], None] = lambda: None
@@ -195,16 +196,8 @@ class Outfit:
         return self.configuration.current()
 
     def _ground(self) -> Ground:
-        return Ground(
-            self.record.path,
-            self.data_dir,
-            self.configuration,
-            self.credentials,
-            GuardedSpawn(self._house.guard),
-            self.environment,
-            self._say,
-            self._secrets,
-        )
+        known = self.record.path, self.data_dir, self.configuration, self.credentials
+        return Ground(*known, self.spawn, self.environment, self._say, self._secrets)
 
     def _say(self, event: LiveEvent) -> None:
         self.publish(event)
@@ -274,7 +267,11 @@ class Outfit:
             self._engine_settings(),
             tap=lambda outlet: outlet if house.listen is None else house.listen(self.record.path, outlet),
             lookout=lookout_for(
-                self.record.path, self.configuration.current, os.environ, self.extensions.notes, self.extensions.look
+                self.record.path,
+                lambda: self.configuration.settings,
+                os.environ,
+                self.extensions.notes,
+                self.extensions.look,
             ),
             crews=crews,
             judge=lambda _: judge,
@@ -314,9 +311,10 @@ class Outfit:
             QuestionTool(),
         )
         needs = ToolNeeds(
-            spawn=GuardedSpawn(self._house.guard),
+            spawn=self.spawn,
             settings=lambda: self.settings.tools,
-            disabled=lambda: self.settings.options.disabled_tools,
+            # Asked before each step, when the model was just looked up in the same settings.
+            disabled=lambda: self.configuration.settings.options.disabled_tools,
             readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable()),
             skill_at=self.extensions.skills.at,
             known_todos=self._todos,
@@ -364,7 +362,7 @@ class Outfit:
                 self.record.path,
                 str(self.data_dir / "scratch"),
                 options.sandbox_network,
-                hidden=tuple(map(str, filter(None, (self._house.data_dir, self._house.socket, self.keys_file)))),
+                hidden=tuple(map(str, filter(None, (self._house.data_dir, self._house.socket, self.credentials.path)))),
             )
             self._sandbox = Sandbox(
                 policy, has_namespaces=self._house.guard.has_namespaces, bubblewrap=find_bubblewrap()

@@ -78,17 +78,20 @@ class House:
         assert done.returncode == 0, done.stderr
         return done.stdout.rstrip("\n")
 
-    def serve(self) -> Process:
+    def serve(self, *options: str) -> Process:
         """A server in the foreground, ready when this returns."""
-        process = self.start("serve")
+        process = self.start("serve", *options)
         assert process.stderr is not None
         for line in process.stderr:
-            if b"listening" in line:
+            if b"listening" in line and b".sock" in line:
                 return process
         raise AssertionError("the server did not start")
 
-    def run_of(self, run_id: str) -> Run:
-        return msgspec.json.decode(self.say("runs", "show", "--json", run_id), type=Run)
+    def run_of(self, run_id: str, place: str | None = None) -> Run:
+        """By whoever stands in this directory: a workspace that nobody uses any more may be closed."""
+        return msgspec.json.decode(
+            self.say("runs", "show", "--json", run_id, "--cwd", place or str(self.work)), type=Run
+        )
 
     def server_process(self) -> int | None:
         try:

@@ -37,6 +37,7 @@ def test_a_key_from_a_pipe(place: Commands) -> None:
 def test_a_key_is_not_an_argument(place: Commands) -> None:
     done = place.call("login", "openai", CANARY)
     assert done.exit_code == 2
+    assert CANARY not in done.output + done.stderr
     assert stored(place, "openai") is None
 
 
@@ -47,8 +48,20 @@ def test_what_is_no_key_is_refused(place: Commands, key: str) -> None:
     assert "A key is one word" in done.stderr
 
 
+def test_a_provider_may_be_called_by_its_other_names(place: Commands) -> None:
+    for name, id in (("OpenAI", "openai"), ("google", "gemini")):
+        assert f"The key of {id} is stored" in place.call("login", name, stdin=CANARY).stderr
+        assert stored(place, id) == CANARY
+        place.say("logout", name)
+        assert stored(place, id) is None
+    place.user("[providers.OpenAI]\nbase_url = 'http://x'\n")
+    place.call("login", "OpenAI", stdin=CANARY)
+    assert stored(place, "OpenAI") == CANARY
+
+
 def test_a_provider_nobody_knows_gets_a_hint(place: Commands) -> None:
     assert "providers.mine" in place.call("login", "mine", stdin=CANARY).stderr
+    assert "Did you mean anthropic?" in place.call("login", "antropic", stdin=CANARY).stderr
     place.user("[providers.mine]\nbase_url = 'http://x'\n")
     assert "No provider" not in place.call("login", "mine", stdin=CANARY).stderr
 

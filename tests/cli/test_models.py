@@ -173,6 +173,14 @@ def test_a_choice_that_cannot_be_kept_is_explained(home: Home) -> None:
     assert "There is no provider" in home.told()["problem"]
 
 
+def test_a_file_that_cannot_be_read_is_named_and_nobody_takes_its_place(home: Home) -> None:
+    home.settings.write_text("[models.large\n")
+    result = home.call()
+    assert f"models.large: {home.settings}:1: expected TOML" in result.stderr
+    assert "the scripted tour answers" not in result.stderr
+    assert "large" not in home.told()
+
+
 def test_a_local_server_is_found(home: Home) -> None:
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from cli.house import PATIENCE, House
 from holdfast.cli.group import holdfast
+from holdfast.server.logfile import KEPT, LONGEST
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,8 @@ def place(home: House) -> str:
     return str(made)
 
 
-def _session(home: House, run_id: str) -> str:
-    return home.run_of(run_id).session_id
+def _session(home: House, run_id: str, place: str | None = None) -> str:
+    return home.run_of(run_id, place).session_id
 
 
 def test_runs_are_listed(home: House, place: str) -> None:
@@ -33,7 +34,7 @@ def test_runs_are_listed(home: House, place: str) -> None:
     assert max(map(len, lines)) <= 80
     runs = msgspec.json.decode(home.say("runs", "list", "--cwd", place, "--json", "--limit", "1"))
     assert [run["run_id"] for run in runs] == ["broke"]
-    one = home.say("runs", "list", "--cwd", place, "--session", _session(home, "told"), "--json")
+    one = home.say("runs", "list", "--cwd", place, "--session", _session(home, "told", place), "--json")
     assert [run["run_id"] for run in msgspec.json.decode(one)] == ["told"]
 
 
@@ -76,13 +77,13 @@ def test_a_run_that_is_not_there(home: House, verb: str, name: str) -> None:
 def test_sessions_are_listed(home: House, place: str) -> None:
     lines = home.say("sessions", "--cwd", place).splitlines()
     assert lines[0].split() == ["SESSION", "AGE", "MESSAGES", "TITLE"]
-    assert {line.split()[0] for line in lines[1:]} == {_session(home, "told"), _session(home, "broke")}
+    assert {line.split()[0] for line in lines[1:]} == {_session(home, "told", place), _session(home, "broke", place)}
     assert max(map(len, lines)) <= 80
     assert len(msgspec.json.decode(home.say("sessions", "list", "--json", "--cwd", place))) == 2
 
 
 def test_a_session_is_read(home: House, place: str) -> None:
-    said = home.say("sessions", "show", _session(home, "told"), "--cwd", place)
+    said = home.say("sessions", "show", _session(home, "told", place), "--cwd", place)
     assert said.endswith("\n\n> words=3 tool=ls\n\n[tool ls]\n\nword1 word2 word3")
     assert "please fail" in home.say("sessions", "last", "--cwd", place)
     messages = msgspec.json.decode(home.say("sessions", "last", "--json", "--cwd", place))
@@ -90,7 +91,7 @@ def test_a_session_is_read(home: House, place: str) -> None:
 
 
 def test_a_session_is_exported(home: House, place: str) -> None:
-    session = _session(home, "told")
+    session = _session(home, "told", place)
     assert "## You\n\nwords=3 tool=ls" in home.say("sessions", "export", session, "--cwd", place)
     file = home.home / "talk.json"
     home.say("sessions", "export", session, "--cwd", place, "--format", "json", "-o", str(file))
@@ -104,6 +105,7 @@ def test_a_session_is_renamed_and_deleted(home: House) -> None:
     home.say("runs", "wait", run_id)
     session = _session(home, run_id)
     home.say("sessions", "rename", session, "A", "better", "title")
+    assert home.call("sessions", "rename", session, " ").returncode == 2
     assert home.say("sessions", "show", session).startswith("A better title (")
     done = home.call("sessions", "delete", session)
     assert done.returncode == 2
@@ -183,6 +185,21 @@ def test_without_a_server(alone: House) -> None:
     assert not (alone.home / "d").exists()
 
 
+def test_a_long_log_is_turned_over(alone: House) -> None:
+    """R11: five files at most, and what the server says goes to the first."""
+    log = Path(alone.where.log)
+    log.parent.mkdir(parents=True)
+    names = [log, *(log.with_name(f"server.log.{number}") for number in range(1, KEPT))]
+    for age, name in enumerate(names):
+        name.write_text(f"{age}\n")
+    os.truncate(log, LONGEST)
+    alone.say("run", "words=1")
+    assert [name.read_bytes()[:2] for name in names[1:]] == [b"0\n", b"1\n", b"2\n", b"3\n"]
+    assert sorted(log.parent.iterdir()) == sorted(names)
+    assert "listening" in alone.say("logs")
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
 def test_logs_are_followed(alone: House) -> None:
     """Also when the file is turned over."""
     log = alone.home / "d" / "logs" / "server.log"
@@ -203,12 +220,23 @@ def test_logs_are_followed(alone: House) -> None:
 
 
 def test_a_reader_that_leaves_is_no_error(home: House, place: str) -> None:
-    process = home.start("sessions", "export", _session(home, "told"), "--cwd", place)
+    process = home.start("sessions", "export", _session(home, "told", place), "--cwd", place)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.wait(PATIENCE)
+
+
+def test_the_example_for_programs_does_what_it_says(home: House) -> None:
+    """Attach, prompt, stream, cancel, in some ten lines of Python."""
+    example = Path(__file__).parents[2] / "docs" / "examples" / "client.py"
+    process = home.start(code=example.read_text())
+    said, complaint = process.communicate(timeout=PATIENCE)
+    text, outcome = said.decode().splitlines()
+    assert (process.returncode, outcome, complaint) == (0, "cancelled", b"")
+    assert text.startswith("word1 word2 word3")
+    assert "word400" not in text
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

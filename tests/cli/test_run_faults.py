@@ -1,6 +1,7 @@
 """`holdfast run` when things break: the server dies, hangs, or the stream does (C-46)."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -101,7 +103,33 @@ def test_an_answer_that_cannot_be_written_is_no_success(alone: House) -> None:
             timeout=PATIENCE,
             check=False,
         )
-        assert (done.returncode, complaint in done.stderr.decode()) == (1, True)
+        said = done.stderr.decode()
+        assert (done.returncode, complaint in said) == (1, True)
+        kept = re.search("holdfast runs wait ([0-9a-f]+) prints it", said)
+        assert kept is not None
+        assert alone.say("runs", "wait", kept[1]) == "word1 word2 word3"
+
+
+@pytest.mark.parametrize("arguments", [("run", "x"), ("run", "--json", "x"), ("sessions",), ("runs",), ("attach",)])
+def test_a_directory_that_is_gone_is_said_in_a_sentence(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    command = f"rmdir {tmp_path} && exec {sys.executable} -P -m holdfast {' '.join(arguments)}"
+    done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"The current directory is gone" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_over_tcp_the_token_is_found_or_asked_for(alone: House) -> None:
+    """R12: it is in the data directory of the server, which a command has to be told where it is not its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        host = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    alone.serve("--host", host)
+    assert alone.say("run", "--host", host, "words=3") == "word1 word2 word3"
+    done = alone.call("run", "--host", host, "--data-dir", str(alone.home / "elsewhere"), "words=3")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "wants its token" in done.stderr
+    assert "--data-dir" in done.stderr
 
 
 def test_a_broken_stream_is_resumed_by_number(alone: House) -> None:
@@ -109,9 +137,9 @@ def test_a_broken_stream_is_resumed_by_number(alone: House) -> None:
     alone.serve()
     place = str(alone.home / "p.sock")
     with _breaking(place, alone.where.address.path) as breaks:
-        done = alone.call("run", "--host", f"unix://{place}", "--stream", "words=30 pause=4")
+        done = alone.call("run", "--host", f"unix://{place}", "--stream", "words=120 pause=10")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == " ".join(f"word{number}" for number in range(1, 31)) + "\n"
+    assert done.stdout == " ".join(f"word{number}" for number in range(1, 121)) + "\n"
     assert len(breaks) > 1
 
 

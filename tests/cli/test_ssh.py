@@ -87,8 +87,15 @@ def machine(here: House) -> Iterator[Machine]:
 
 
 def test_a_prompt_is_answered_over_there(here: House, machine: Machine) -> None:
-    """The server is started there, works in a directory there, and leaves nothing behind here."""
+    """The server is started there, works in a directory there, and leaves nothing behind here: nor does what a client
+    that was killed had left.
+    """
     host = machine.host(str(machine.there.work))
+    left = here.home / "r" / "holdfast" / "ssh-0.sock"
+    left.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(left))
+    os.utime(left, (0, 0))
     done = here.call("run", "--host", host, "words=3 tool=ls")
     assert (done.returncode, done.stdout, done.stderr) == (0, "word1 word2 word3\n", "")
     assert machine.there.server_process() is not None

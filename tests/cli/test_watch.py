@@ -35,6 +35,7 @@ class Heard:
     def __init__(self) -> None:
         self.said = ""
         self.did: list[str] = []
+        self.noted: list[str] = []
 
     def text(self, message: MessageId, piece: str) -> None:
         assert message == ANSWER
@@ -42,6 +43,9 @@ class Heard:
 
     def doing(self, what: str) -> None:
         self.did.append(what)
+
+    def note(self, text: str) -> None:
+        self.noted.append(text)
 
 
 def _watched(*events: Event) -> tuple[Watch, Heard]:
@@ -156,6 +160,13 @@ def test_a_run_that_is_taken_back_was_refused() -> None:
     run = Run(MINE, HERE, "waiting", "queue", 0)
     watch, _ = _watched(RunEvent(Change("deleted", run)))
     assert watch.is_refused
+
+
+def test_that_a_provider_is_asked_again_is_told_and_no_failure() -> None:
+    notices = [AgentNotice("retrying", f"again: {run}", run, HERE) for run in (OTHER, MINE)]
+    watch, heard = _watched(*(AgentEvent(Change("created", notice)) for notice in notices))
+    assert heard.noted == ["again: mine"]
+    assert not watch.error
 
 
 def test_a_gap_is_reason_to_ask() -> None:

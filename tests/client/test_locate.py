@@ -228,6 +228,23 @@ def test_a_start_that_dies_in_silence(stage: Stage) -> None:
         find_or_start(stage.where, command=[sys.executable, "-I", "-c", ""])
 
 
+def test_a_start_that_dies_in_silence_on_a_full_disk(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was no room for its last words."""
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((0,) * 11))
+    with pytest.raises(StartFailed, match=r"The disk of \S+/server.log is full: free some space"):
+        find_or_start(stage.where, command=[sys.executable, "-I", "-c", ""])
+
+
+def test_a_data_directory_that_cannot_be_used(stage: Stage) -> None:
+    """Its place is named, and what to do."""
+    stage.data.write_text("a file")
+    for place in (stage.data, stage.data / "below"):
+        with pytest.raises(StartFailed, match=r"(?s)directory.*HOLDFAST_DATA_DIR") as caught:
+            find_or_start(stage.where._replace(data_dir=str(place)), command=stage.command())
+        assert str(place) in str(caught.value)
+    assert stage.started() == []
+
+
 def test_a_program_that_is_not_there(stage: Stage) -> None:
     with pytest.raises(StartFailed, match="No such file"):
         find_or_start(stage.where, command=[str(stage.data / "nothing")])

@@ -73,11 +73,14 @@ async def test_r6_cut_at_every_event_boundary() -> None:
 
 
 async def test_r6_cut_at_every_byte() -> None:
-    expected = await whole()
-    raw = HELLO + b"".join(frame(body, number) for number, body in LOG)
-    for place in range(len(raw)):
-        items, _ = await follow(iter([place]))
-        assert items == expected, place
+    expected = (await whole())[2:4]
+    raw = HELLO + b"".join(frame(body, number) for number, body in LOG[2:4])
+    cuts = chain.from_iterable((place, None) for place in range(len(raw)))
+    async with Playing(StreamServer(LOG[:4], cuts)) as address, Client(address) as client:
+        for place in range(len(raw)):
+            async with client.events(W, since=NUMBERS[1], backoff=at_once()) as stream:
+                assert await numbered(stream, NUMBERS[3]) == expected, place
+    assert next(cuts, None) is None, "every one was made"
 
 
 @pytest.mark.parametrize("seed", range(15))

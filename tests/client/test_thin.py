@@ -241,6 +241,16 @@ async def test_a_wait_ends_with_its_deadline() -> None:
     assert await with_server(quiet, work) == []
 
 
+async def test_a_stream_without_a_sign_of_life_is_broken() -> None:
+    """A connection that nobody closed may be dead all the same: who follows it must not wait for ever."""
+
+    def work(thin: Thin) -> None:
+        with thin.stream("/v1/x", quiet=0.01) as stream, pytest.raises(ConnectionLost, match="quiet"):
+            list(stream)
+
+    await with_server(quiet, work)
+
+
 async def test_a_wait_ends_when_somebody_wakes_it() -> None:
     """As a signal does through its descriptor."""
 

@@ -8,6 +8,7 @@ import pytest
 from holdfast.client.errors import ServerProblem
 from holdfast.client.items import Item
 from holdfast.core import Workspace
+from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.events import AttachedEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.providers.scripted import Say, ScriptedModel, Step
@@ -169,6 +170,40 @@ async def test_work_that_comes_while_a_workspace_is_closed_opens_it_again(monkey
         gate.open()
         await until(lambda: workspace not in hub.presence.workspaces, most=_MOST)
         assert not hub.desks
+
+
+async def test_a_workspace_that_cannot_be_closed_in_good_order_can_be_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A disk may be full just then. Later prompts in that directory must not pay for it."""
+    async with place() as where, serving(where, graces=_SHORT) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+
+        async def refused(*_: object) -> None:
+            raise StorageUnavailable
+
+        monkeypatch.setattr(server.hub.app.ledger, "close_workspace", refused)
+        await client.leave_workspace(workspace)
+        await until(lambda: not server.hub.desks, most=_MOST)
+        monkeypatch.undo()
+        assert (await client.create_workspace(where.project())).id == workspace
+        await prompt(client, workspace, session, "go", "r1")
+        await collect(client, workspace, ["r1"])
+
+
+async def test_a_server_ends_its_workspaces_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes its whole time to end takes it once, also if that was in vain."""
+    closed: list[str] = []
+
+    async def refused(workspace: Workspace) -> None:
+        closed.append(workspace.record.id)
+        raise StorageUnavailable
+
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        monkeypatch.setattr(Workspace, "close", refused)
+    assert closed == [workspace]
 
 
 async def test_a_server_that_a_client_started_leaves_when_nobody_is_left() -> None:

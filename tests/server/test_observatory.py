@@ -17,6 +17,7 @@ from holdfast.domain.events import Change, RunComplete, RunCompleteEvent, RunEve
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.runs import Outcome, Run
 from holdfast.server.counters import Family, Metrics, render
+from holdfast.server.spans import Spans
 
 
 @pytest.fixture
@@ -105,12 +106,24 @@ def _end(outcome: Outcome) -> RunCompleteEvent:
 
 def test_how_long_runs_took_is_put_into_its_bucket() -> None:
     metrics = Metrics()
-    for event, now in ((_run(0), 0.0), (_run(1), 100.0), (_run(2), 103.0), (_end("completed"), 120.0)):
+    told = (_run(0), 0.0), (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
+    for event, now in told:
         metrics.hear("/", event, now)
     found = _read(render(metrics.families()))
     assert found['holdfast_run_seconds_bucket{le="15"}'] == 0
     assert found['holdfast_run_seconds_bucket{le="60"}'] == 1
     assert found["holdfast_run_seconds_sum"] == 20
+    assert found["holdfast_steps_total"] == 2, "a step is counted once, whatever else is told of its run"
+
+
+def test_a_step_is_one_span_whatever_else_is_told_of_its_run() -> None:
+    spans = Spans()
+    told = (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
+    ended = [span for event, now in told for span in spans.hear("/", event, now)]
+    assert [(span.kind, span.start, span.end) for span in ended if span.kind == "step"] == [
+        ("step", 100.0, 103.0),
+        ("step", 103.0, 120.0),
+    ]
 
 
 # OpenTelemetry

@@ -12,7 +12,8 @@ from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted import Call, ScriptedModel, Step
 from holdfast.testing.gates import start
-from holdfast.testing.wires.script import Reply, Say
+from holdfast.testing.model_server import Asked
+from holdfast.testing.wires.script import Ask, Reply, Say
 from server.helpers import prompt
 from walks.hands import Hands, bash, hands, script, until
 from walks.home import Home, trust, written
@@ -127,6 +128,42 @@ async def test_the_command_line_and_the_chosen_model() -> None:
         assert [item["name"] for item in json.loads(await stage.say("agents", "--json"))] == ["critic"]
 
 
+async def test_what_front_matter_names_in_vain_is_told() -> None:
+    """A model that cannot be had, a tool that does not exist: by doctor with file and line, and by the run itself."""
+    sent = Reply((Ask("c1", "agent", (json.dumps({"prompt": "look", "agent": "critic"}),)),))
+
+    def script(asked: Asked) -> Reply:
+        said = json.dumps(asked.json.get("messages"))
+        if "tools" in asked.json and "Be strict." not in said and "Looked." not in said:
+            return sent
+        return Reply((Say(("Looked." if "Be strict." in said else "All is well.",)),))
+
+    async with staged(script) as stage:
+        review = written(stage.settings.parent / "commands/review.md", "---", "model: local/gone", "---", "Review.")
+        front = ("---", "description: x", "tools: Read, Reed", "model: gone", "---")
+        critic = written(stage.settings.parent / "agents/critic.md", *front, "Be strict.")
+        done = await stage.call("run", "/review")
+        assert done.out.strip() == "All is well."
+        assert "local/big is asked instead." in done.err
+        messages = asks(stage.provider)[-1].json["messages"]
+        assert isinstance(messages, list)
+        result = text(messages[-1])
+        assert result.startswith("Looked.")
+        assert "There is no model gone." in result
+        assert result.endswith("local/big is asked instead.)")
+        below = written(stage.settings.parent / "agents/aside.md", "---", "name: critic", "description: y", "---", "z")
+        health = json.loads((await stage.call("doctor", "--json")).out)
+        found = [item for item in health["findings"] if item["area"] in ("commands", "agents")]
+        places = [(item["severity"], item["file"], item.get("line", 0), item["what"].split(":")[0]) for item in found]
+        assert places == [
+            ("warning", str(review), 2, "model"),
+            ("warning", str(critic), 4, "model"),
+            ("warning", str(critic), 3, "tools"),
+            ("note", str(below), 0, "critic stands below another of the same name."),
+        ]
+        assert "no Reed" in found[2]["what"]
+
+
 async def test_trust_on_the_command_line_shows_what_would_run() -> None:
     async with staged() as stage:
         command = {"type": "command", "command": "rm -rf /"}
@@ -156,7 +193,7 @@ def systems(one: Hands) -> list[ModelRequest]:
 
 
 async def test_an_agent_works_with_its_own_words_and_tools(home: Home) -> None:
-    front = ("---", "name: critic", "description: Finds faults.", "tools: Read, Write", "---")
+    front = ("---", "name: critic", "description: Finds faults.", "tools: Read, Write, AskUserQuestion", "---")
     written(home.path / ".claude/agents/critic.md", *front, "Be strict.")
     async with hands() as one:
         written(one.project / "AGENTS.md", "Speak softly.")

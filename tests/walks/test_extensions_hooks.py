@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.ids import SessionId
+from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import ToolCall, text_of
+from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.hostile import SHAPES, new_token, survivors
 from holdfast.testing.validity import problems_of_session
 from holdfast.testing.wires.script import Ask, Reply
@@ -83,6 +84,8 @@ async def test_what_hooks_are_told(home: Home, tmp_path: Path) -> None:
     out = tmp_path / "told"
     home.hooks("PreToolUse", f"cat > {out}; env > {out}.env", matcher="view")
     home.hooks("PostToolUse", f"cat > {out}.after", matcher="view")
+    theirs = {"matcher": "Read", "hooks": [{"type": "command", "command": f"cat > {out}.theirs"}]}
+    written(home.path / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": [theirs]}}))
     async with hands(env=("SOME_NAME=x",)) as one:
         (one.project / "a.txt").write_text("inside\n")
         session = await one.session()
@@ -99,6 +102,7 @@ async def test_what_hooks_are_told(home: Home, tmp_path: Path) -> None:
             "tool_use_id": call.id,
             "tool_input": {"file_path": "a.txt"},
         }
+        assert json.loads((tmp_path / "told.theirs").read_text()) == {**told, "tool_name": "Read"}
         variables = dict(line.partition("=")[::2] for line in (tmp_path / "told.env").read_text().splitlines())
         for prefix in ("HOLDFAST", "CRUSH"):
             assert variables[f"{prefix}_TOOL_INPUT_FILE_PATH"] == "a.txt"
@@ -179,6 +183,22 @@ async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
         await until(lambda: not survivors(token))
 
 
+async def test_hooks_hear_of_a_run_that_a_killed_server_left_behind() -> None:
+    """Its end is told by the next server, and to hooks as well; once."""
+    async with staged([Reply((Ask("c1", "bash", (json.dumps({"command": "touch up; sleep 1000"}),)),))]) as stage:
+        log = stage.root / "ends"
+        stage.write(f"[[hooks.RunEnd]]\ncommand = 'echo $HOLDFAST_RUN_ID $HOLDFAST_OUTCOME >> {log}'")
+        await stage.say("run", "--yolo", "--detach", "--run-id", "first", "go")
+        await until((stage.project / "up").exists)
+        await stage.stop(signal.SIGKILL)
+        assert not log.exists()
+        await stage.serve()
+        assert json.loads(await stage.say("runs", "list", "--json"))[0]["outcome"] == "interrupted"
+        await until(lambda: log.exists() and log.read_text())
+        await stage.stop()
+        assert log.read_text() == "first interrupted\n"
+
+
 async def test_the_end_of_a_run_waits_for_no_hook(home: Home, tmp_path: Path) -> None:
     """It is told while its hooks still run; a cancelled run and a failed one are told as what they are."""
     gate, log = tmp_path / "gate", tmp_path / "log"
@@ -204,6 +224,19 @@ async def test_the_end_of_a_run_waits_for_no_hook(home: Home, tmp_path: Path) ->
         end = await one.end(failed)
         assert (end.outcome, end.error) == ("failed", "not this")
         await until(lambda: log.read_text().split()[4:] == ["failed"])
+
+
+async def test_of_many_ends_at_once_none_is_forgotten(home: Home, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    home.hooks("RunEnd", f"echo $HOLDFAST_OUTCOME >> {log}")
+    async with hands() as one:
+        session = await one.session()
+        await one.ask(session, bash("touch up; sleep 1000"))
+        await until((one.project / "up").exists)
+        for number in range(80):
+            await one.client.send_prompt(one.workspace, AgentMessage(session, "later", RunId(f"r{number}")))
+        await one.client.cancel_session(one.workspace, session)
+        await until(lambda: log.exists() and log.read_text().split() == ["cancelled"] * 81)
 
 
 async def test_a_stop_of_the_server_is_an_end_that_hooks_hear_of(home: Home, tmp_path: Path) -> None:

@@ -103,6 +103,9 @@ async def test_4_a_run_may_name_its_models(stage: Stage) -> None:
     assert done.code == 4
     assert "There is no model bgi" in done.err
     assert "big" in done.err
+    done = await stage.call("run", "-m", "othr", "hi")
+    assert done.code == 4
+    assert "local/other" in done.err
     assert await stage.say("run", "hi") == "big: hi", "what cannot be used is not kept"
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import msgspec
 import pytest
 
 from holdfast.client.errors import ServerProblem
+from holdfast.domain.events import ToolOutputEvent
 from holdfast.protocol.routes import PREFIX, ROUTES
 from holdfast.testing.model_server import Asked
 from holdfast.testing.wires.script import Ask, Reply, Say
-from server.helpers import RawStream, exchange, inside
-from walks.stage import Stage, asks, staged, text
+from server.helpers import RawStream, end_of, exchange, inside, read_until
+from walks.stage import Stage, Watched, asks, staged, text
 
 CANARY = "canary-7f3a9c51d0"
 OK = Reply((Say(("All is well.",)),))
@@ -150,7 +152,7 @@ def leaky(asked: Asked) -> Reply:
         body = {"error": {"message": f"Your key {CANARY}-1 is not known", "headers": asked.headers}}
         return Reply(status=403, body=msgspec.json.encode(body))
     if prompt.endswith("env") and messages[-1]["role"] == "user" and "tools" in asked.json:
-        return Reply((Ask("c1", "bash", ('{"command":"env","description":"look"}',)),))
+        return Reply((Ask("c1", "bash", ('{"command":"env; cat gate","description":"look"}',)),))
     return OK
 
 
@@ -174,16 +176,15 @@ async def test_6_canary() -> None:
         whole = await place.whole_stream()
         key = {"scope": 0, "provider_id": "other", "kind": "string", "api_key": f"{CANARY}-9"}
         await place.client.config_provider_key(place.id, key)
-        for prompt in ("hello", "refuse", "print env"):
-            await place.client.set_skip(place.id, skip=True)
+        await place.client.set_skip(place.id, skip=True)
+        for prompt in ("hello", "refuse"):
             end, seen = await place.asked(prompt)
             assert CANARY not in repr(seen) + repr(end)
             assert not end.error or prompt == "refuse"
-        assert "PATH=" in repr(seen), "the command was run"
+        assert CANARY not in await while_a_command_runs(stage, place, server)
         said += [await stage.call(*command) for command in COMMANDS]
         said += [await stage.call("sessions", "show", place.session)]
         assert CANARY not in "".join(done.out + done.err for done in said)
-        assert CANARY not in process_lists(server)
         for path in every_path(place.id, place.session):
             answer = await exchange(place.client.address, inside(path))
             assert CANARY.encode() not in remove_env(answer.body), path
@@ -243,14 +244,28 @@ def whole_is_clean(stream: RawStream) -> bool:
     return CANARY.encode() not in stream.raw
 
 
-def process_lists(server: int) -> str:
-    """The command lines of all processes: what `ps` shows to everybody."""
-    found = []
+async def while_a_command_runs(stage: Stage, place: Watched, server: int) -> str:
+    """What the command of a model sees in its environment, is told about it, and what `ps` shows to everybody."""
+    gate = stage.project / "gate"
+    os.mkfifo(gate)
+    held = os.open(gate, os.O_RDWR)
+    async with place.watching() as events:
+        run = await place.send("print env")
+        seen = await read_until(events, lambda item: isinstance(item.event, ToolOutputEvent))
+        lists = process_lists()
+        os.close(held)
+        seen += await read_until(events, end_of(run))
+    assert "PATH=" in repr(seen)
+    assert "serve" in lists[server]
+    assert any("cat gate" in line for line in lists.values())
+    return repr(seen) + repr(lists)
+
+
+def process_lists() -> dict[int, str]:
+    """The command lines of all processes but this one."""
+    found: dict[int, str] = {}
     for place in Path("/proc").iterdir():
         if place.name.isdigit() and place.name != str(os.getpid()):
-            try:
-                found.append((place / "cmdline").read_bytes().decode(errors="replace"))
-            except OSError:
-                continue
-    assert any(str(server) for _ in found)
-    return "\n".join(found)
+            with suppress(OSError):
+                found[int(place.name)] = (place / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+    return found

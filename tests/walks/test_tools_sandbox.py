@@ -1,13 +1,16 @@
 """The sandbox through the real server: what bash cannot do in it; it can be seen, and is never left out."""
 
 import socket
+import sys
 
 import pytest
 
 from holdfast import outfit
 from holdfast.client.errors import ServerProblem
+from holdfast.client.locate import locate
 from holdfast.workspace.sandbox import Sandbox, SandboxImpossible
 from walks.hands import bash, hands
+from walks.stage import staged
 
 
 async def test_in_a_sandbox_only_the_workspace_can_be_written() -> None:
@@ -87,3 +90,23 @@ async def test_a_sandbox_that_is_asked_for_meanwhile_counts() -> None:
         assert await one.grant(ask)
         await one.end(run)
         assert not outside.exists()
+
+
+@pytest.mark.parametrize("place", ["runtime", "apart"])
+async def test_a_command_in_it_cannot_ask_the_server_nor_read_its_keys(place: str) -> None:
+    """Whoever can ask the server can switch the sandbox off: wherever it listens, it is out of reach."""
+    async with staged(serves=False) as stage:
+        stage.write('[options]\nsandbox = "workspace"')
+        keys = stage.settings.with_name("credentials.toml")
+        keys.write_text("")
+        if place == "apart":
+            (stage.root / "apart").mkdir(mode=0o700)
+            stage.environment["HOLDFAST_HOST"] = f"unix://{stage.root}/apart/s"
+        await stage.serve(*(("--host", stage.environment["HOLDFAST_HOST"]) if place == "apart" else ()))
+        keys.write_text('local = "secret"\n')
+        path = locate(environment=stage.environment).address.path
+        ask = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+        watched = await stage.opened()
+        for line in ("true", f"{sys.executable} -c '{ask}' {path}", f"grep secret {keys}"):
+            done = await watched.client.run_shell(watched.id, watched.session, line)
+            assert (done.exit_code == 0) is (line == "true"), done.output

@@ -1,6 +1,7 @@
 """`holdfast acp`: for editors."""
 
 import sys
+from importlib.util import find_spec
 
 import click
 
@@ -22,11 +23,8 @@ def command(*, data_dir: str | None, host: str | None) -> None:
     if sys.stdin.isatty():
         raise Failure("This is for editors, which talk to it through pipes. In a terminal, start holdfast.")
     with sentences():
-        try:
-            import acp
-        except ImportError:
-            raise Failure("This needs the package agent-client-protocol: pip install 'holdfast[acp]'.") from None
-        assert acp is not None
+        if find_spec("acp") is None:
+            raise Failure("This needs the package agent-client-protocol: pip install 'holdfast[acp]'.")
         from holdfast.acp.stdio import speak
 
         speak(locate(host, data_dir))

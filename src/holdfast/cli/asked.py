@@ -127,4 +127,8 @@ def _checked(asked: Asked) -> Asked | None:
     )
     if not is_good or not os.access(asked.cwd, os.R_OK):
         return None
-    return asked._replace(timeout=timeout, cwd=os.path.realpath(asked.cwd))
+    try:
+        return asked._replace(timeout=timeout, cwd=os.path.realpath(asked.cwd))
+    except FileNotFoundError:
+        # The current directory was removed.
+        return None

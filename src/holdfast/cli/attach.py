@@ -1,23 +1,47 @@
-"""`holdfast attach`: a session as plain text, from its beginning and on, until Ctrl-C."""
+"""`holdfast attach`: a session as plain text, from its beginning and on, until Ctrl-C.
+
+Lines come below each other and nothing is ever drawn over: for screen readers, and for pipes. Who sits at a terminal
+can write, too.
+"""
+
+from collections.abc import Iterator
 
 import click
 
+from holdfast.cli.ask import Asker, Terminal
 from holdfast.cli.common import Failure, sentences, where_options
 from holdfast.cli.conduct import session_of
-from holdfast.cli.link import Link
+from holdfast.cli.link import Link, new_id
 from holdfast.cli.setting import latest_session
-from holdfast.cli.speak import Speaker
+from holdfast.cli.speak import Speaker, complain
 from holdfast.cli.transcript import as_text, ending_of
 from holdfast.cli.watch import Pieces
-from holdfast.client.errors import ConnectionLost, TimedOut, Unreachable
+from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.items import Follower, Item, decode_item
 from holdfast.client.locate import locate
-from holdfast.domain.events import GapEvent, MessageDeltaEvent, MessageEvent, MessagePartEvent, SessionEvent
-from holdfast.domain.ids import MessageId, SessionId
-from holdfast.domain.messages import Message
-from holdfast.protocol.bodies import SnapshotBody
+from holdfast.client.thin import ThinStream
+from holdfast.domain.events import (
+    GapEvent,
+    MessageDeltaEvent,
+    MessageEvent,
+    MessagePartEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
+    RunEvent,
+    SessionEvent,
+)
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.messages import Message, text_of
+from holdfast.protocol.bodies import AgentMessage, SnapshotBody
+from holdfast.protocol.sse import SseEvent
 
 __all__ = ["command"]
+
+_QUIET = 60.0
+_STEERS = dict.fromkeys(number for number in (*range(0x20), *range(0x7F, 0xA0)) if chr(number) not in "\n\t")
+"""What would steer the terminal is no part of a text."""
 
 
 class _Screen(Speaker):
@@ -28,6 +52,11 @@ class _Screen(Speaker):
         self._pieces = Pieces(self)
         self._shown: set[MessageId] = set()
         self._ended: set[MessageId] = set()
+        self.typed: list[str] = []
+        """Prompts that stand there already, because somebody typed them."""
+
+    def write(self, text: str) -> None:
+        super().write(text.translate(_STEERS))
 
     def doing(self, what: str) -> None:
         if what.startswith("tool "):
@@ -37,7 +66,11 @@ class _Screen(Speaker):
     def message(self, message: Message) -> None:
         if message.role == "user" and message.id not in self._shown:
             self.end_line()
-            self.write(f"\n{as_text([message])}\n\n")
+            if (text := text_of(message)) in self.typed:
+                self.typed.remove(text)
+                self.write("\n")
+            else:
+                self.write(f"\n{as_text([message])}\n\n")
         self._shown.add(message.id)
         self._pieces.message(message)
         if message.finish is not None and message.id not in self._ended:
@@ -54,8 +87,68 @@ class _Screen(Speaker):
                 self._pieces.part(part)
             case MessageDeltaEvent(payload=delta):
                 self._pieces.delta(delta)
+            case QuestionRequestEvent(payload=asked):
+                self.line_of(" ".join(f"{item.question}" for item in asked.payload.questions), "The model asks")
+            case QuestionNotificationEvent():
+                self.line_of("The question is not open any more.")
             case _:
                 pass
+
+    def ask(self, item: Item) -> None:
+        """For those who cannot answer here."""
+        match item.event:
+            case PermissionRequestEvent(payload=ask):
+                self.line_of(ask.payload.description, f"{ask.payload.tool_name} asks for permission")
+            case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
+                self.line_of("Permission was given." if notice.payload.granted else "Permission was refused.")
+            case _:
+                pass
+
+    def line_of(self, text: str, title: str = "") -> None:
+        self.end_line()
+        self.write(f"[{title}: {text}]\n" if title else f"[{text}]\n")
+
+
+class _Hands(Asker):
+    """Somebody at the terminal: answers what the session's tools ask, and sends every other line as a prompt."""
+
+    def __init__(self, link: Link, screen: _Screen, session: SessionId) -> None:
+        super().__init__(link, screen, RunId(""))
+        self._screen = screen
+        self._session = session
+
+    def begin(self, runs: Iterator[RunId]) -> None:
+        self._runs.update(runs)
+        self.look()
+
+    def take(self, item: Item) -> None:
+        if isinstance(item.event, RunEvent) and item.event.payload.payload.session_id == self._session:
+            self._runs.add(item.event.payload.payload.run_id)
+        super().take(item)
+
+    def poll(self) -> None:
+        if self.is_asking:
+            super().poll()
+            return
+        line = self._terminal.line()
+        if line is None:
+            return
+        if not line:
+            raise SystemExit(0)
+        if text := line.strip():
+            self._send(text)
+
+    def _send(self, text: str) -> None:
+        try:
+            if text == "/cancel":
+                self._link.send("POST", self._link.path("agent", "sessions", self._session, "cancel"), can_repeat=True)
+                return
+            run = RunId(new_id())
+            message = AgentMessage(self._session, text, run, client_id=self._link.client_id, interactive=True)
+            self._screen.typed.append(text)
+            self._link.send("POST", self._link.path("agent"), body=message, can_repeat=True)
+        except (ServerProblem, ConnectionLost, TimedOut, Unreachable) as problem:
+            complain(f"holdfast: not sent: {problem}")
 
 
 @click.command("attach")
@@ -64,7 +157,8 @@ class _Screen(Speaker):
 def command(*, session: str | None, **where: str | None) -> None:
     """Follow a session as plain text, until Ctrl-C: what was said, then what is being said.
 
-    Without a session it is the one used last. A broken connection is taken up where it broke. Leaving changes
+    Without a session it is the one used last. At a terminal, every line you write is sent as a prompt, /cancel stops
+    what runs, and what tools ask is asked here. A broken connection is taken up where it broke. Leaving changes
     nothing.
 
     \b
@@ -86,28 +180,53 @@ def command(*, session: str | None, **where: str | None) -> None:
 
 def _follow(link: Link, session: SessionId) -> None:
     screen = _Screen()
-    follower = Follower(_catch_up(link, session, screen))
+    hands = _Hands(link, screen, session) if Terminal().is_there else None
+    follower = Follower(_catch_up(link, session, screen, hands))
+    if hands is not None:
+        complain("[A line and enter: send it. /cancel: stop what runs. Ctrl-C: leave.]")
     while True:
         try:
             with link.stream(follower.since) as stream:
-                for raw in stream:
+                for raw in _heard(stream, hands):
                     item = decode_item(raw)
                     if not follower.accept(item):
                         continue
                     if isinstance(item.event, GapEvent):
-                        _catch_up(link, session, screen)
-                    elif session_of(item) == session:
-                        screen.take(item)
-                        if isinstance(item.event, SessionEvent) and item.event.payload.type == "deleted":
-                            raise Failure("The session was deleted.")
+                        _catch_up(link, session, screen, hands)
+                    else:
+                        _show(item, session, screen, hands)
         except (ConnectionLost, TimedOut, Unreachable):
             pass
         link.enter()
 
 
-def _catch_up(link: Link, session: SessionId, screen: _Screen) -> int:
+def _heard(stream: ThinStream, hands: _Hands | None) -> Iterator[SseEvent]:
+    """What comes; between it, what was typed is taken."""
+    if hands is None:
+        yield from stream
+        return
+    while not stream.is_over:
+        yield from stream.take(_QUIET, wake=0)
+        hands.poll()
+
+
+def _show(item: Item, session: SessionId, screen: _Screen, hands: _Hands | None) -> None:
+    if hands is not None:
+        hands.take(item)
+    if session_of(item) != session:
+        return
+    if hands is None:
+        screen.ask(item)
+    screen.take(item)
+    if isinstance(item.event, SessionEvent) and item.event.payload.type == "deleted":
+        raise Failure("The session was deleted.")
+
+
+def _catch_up(link: Link, session: SessionId, screen: _Screen, hands: _Hands | None) -> int:
     """Show what is there and was not shown yet. The number up to which that is all."""
     snapshot = link.ask(SnapshotBody, "GET", link.path("snapshot"), query=(("session_id", session),))
     for message in snapshot.messages:
         screen.message(message)
+    if hands is not None:
+        hands.begin(run.run_id for run in snapshot.runs if run.session_id == session)
     return snapshot.cursor

@@ -15,6 +15,7 @@ __all__ = [
     "Failure",
     "age",
     "clipped",
+    "directory_option",
     "sentences",
     "server_options",
     "table",
@@ -57,16 +58,27 @@ def server_options(function: F) -> F:
     return data(host(function))
 
 
-def where_options(function: F) -> F:
-    """Which server and which directory are meant."""
-    cwd = click.option(
+def directory_option(function: F) -> F:
+    """Which directory is meant, as its real path."""
+    return click.option(
         "--cwd",
         metavar="DIR",
         type=click.Path(exists=True, file_okay=False),
-        callback=lambda _context, _parameter, value: os.path.realpath(value or os.getcwd()),
+        callback=_real_directory,
         help="The workspace's directory; the current one.",
-    )
-    return cwd(server_options(function))
+    )(function)
+
+
+def _real_directory(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
+    try:
+        return os.path.realpath(value or os.getcwd())
+    except FileNotFoundError:
+        raise click.UsageError("The current directory is gone: go to another, or name one with --cwd.") from None
+
+
+def where_options(function: F) -> F:
+    """Which server and which directory are meant."""
+    return directory_option(server_options(function))
 
 
 class DefaultGroup(click.Group):

@@ -159,7 +159,7 @@ def check(*, cwd: str, data_dir: str | None) -> None:
         if _print_problems(configuration.reading(), configuration):
             sys.exit(1)
         files = [source.path for source in configuration.places.sources if os.path.isfile(source.path)]
-        click.echo(f"{len(files)} files, nothing wrong.", err=True)
+        click.echo(f"{len(files)} {'file' if len(files) == 1 else 'files'}, nothing wrong.", err=True)
 
 
 @command.command()

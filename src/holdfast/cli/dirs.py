@@ -26,7 +26,7 @@ def command(*, as_json: bool, data_dir: str | None, host: str | None) -> None:
         "data": where.data_dir,
         "database": os.path.join(where.data_dir, "holdfast.db"),
         "config": os.path.join(where.data_dir, "config.json"),
-        "log": os.path.join(where.data_dir, "logs", "server.log"),
+        "log": where.log,
         "server": str(where.address),
     }
     if as_json:

@@ -31,6 +31,7 @@ T = TypeVar("T")
 FROM_NOW = 1 << 52
 """A number no log has given yet: the stream answers with a gap that tells where it stands, and goes on from there."""
 
+_NO_TOKEN = "The server wants its token: name its data directory, which has it, with --data-dir or HOLDFAST_DATA_DIR"
 _ANSWER = 30.0
 _PATIENCE = 5.0
 
@@ -144,6 +145,8 @@ class Link:
         if self.deadline is not None:
             seconds = max(0.001, min(seconds, self.deadline - time.monotonic()))
         status, answer = self._thin.request(method, path, query, raw, timeout=seconds, can_repeat=can_repeat)
+        if status == 401:
+            raise ServerProblem(status, _NO_TOKEN)
         if not 200 <= status < 300:
             raise ServerProblem(status, message_of(answer))
         return answer

@@ -27,10 +27,13 @@ class _Key(NamedTuple):
 
 @click.command("login")
 @click.argument("provider", required=False)
+@click.argument("key", nargs=-1, metavar="")
 @click.option("--list", "lists", is_flag=True, help="Which providers have keys, and where from. Never the keys.")
 @click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
 @directory_options
-def command(*, provider: str | None, lists: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
+def command(
+    *, provider: str | None, key: tuple[str, ...], lists: bool, as_json: bool, cwd: str, data_dir: str | None
+) -> None:
     """Store the key of a provider: in the system's keyring if there is one, else in a file only you can read.
 
     The key is asked for, and not shown while you type; or it is read from a pipe. It is never an argument, where
@@ -44,6 +47,12 @@ def command(*, provider: str | None, lists: bool, as_json: bool, cwd: str, data_
 
     HOLDFAST_KEYRING=0 leaves the keyring alone.
     """
+    if key:
+        # Without repeating it: a terminal may be watched.
+        raise click.UsageError(
+            "A key on a command line can be read by others, and stays in your shell's history: leave it out, it is "
+            "asked for. One that was shown is better replaced."
+        )
     with sentences():
         configuration = configuration_for(cwd, data_dir)
         credentials = _credentials(configuration)
@@ -66,7 +75,10 @@ def logout(*, provider: str, cwd: str, data_dir: str | None) -> None:
     """
     with sentences():
         configuration = configuration_for(cwd, data_dir)
-        if not _credentials(configuration).remove(provider):
+        credentials = _credentials(configuration)
+        if provider not in credentials.providers():
+            provider = _known(configuration, provider) or provider
+        if not credentials.remove(provider):
             raise Failure(f"No key of {printable(provider)} is stored: holdfast login --list names those that are.")
         click.echo(f"The key of {printable(provider)} is forgotten.", err=True)
         for key in _elsewhere(configuration):
@@ -78,7 +90,8 @@ def _credentials(configuration: Configuration) -> Credentials:
     return Credentials(configuration.places.credentials_file, os.environ)
 
 
-def _login(credentials: Credentials, configuration: Configuration, provider: str) -> None:
+def _login(credentials: Credentials, configuration: Configuration, name: str) -> None:
+    provider = _known(configuration, name) or name
     if sys.stdin.isatty():
         key = click.prompt(f"Key of {printable(provider)}", hide_input=True, err=True)
     else:
@@ -86,19 +99,31 @@ def _login(credentials: Credentials, configuration: Configuration, provider: str
     where = credentials.put(provider, str(key).strip())
     place = "the keyring" if where == "keyring" else printable(credentials.path)
     click.echo(f"The key of {printable(provider)} is stored in {place}.", err=True)
-    if not _is_known(configuration, provider):
-        click.echo(
-            f"No provider of that name is known yet: describe it under providers.{printable(provider)} "
-            "in your settings (holdfast config edit).",
-            err=True,
-        )
+    if _known(configuration, provider) is None:
+        click.echo(_hint(configuration, provider), err=True)
 
 
-def _is_known(configuration: Configuration, provider: str) -> bool:
+def _known(configuration: Configuration, name: str) -> str | None:
+    """The id under which the key of a provider is looked for. People write OpenAI, and google for gemini."""
     from holdfast.providers.catalog import load_catalog
 
+    if name in configuration.settings.providers:
+        return name
+    known = load_catalog(Path(configuration.places.data_dir)).provider(name)
+    return None if known is None else known.id
+
+
+def _hint(configuration: Configuration, provider: str) -> str:
+    """What to do about a key of somebody whom nobody knows."""
+    from holdfast.providers.catalog import close_matches, load_catalog
+
     catalog = load_catalog(Path(configuration.places.data_dir))
-    return provider in configuration.settings.providers or catalog.provider(provider) is not None
+    close = close_matches(provider, [*configuration.settings.providers, *(known.id for known in catalog.providers)])
+    meant = f" Did you mean {' or '.join(map(printable, close))}? Then holdfast logout {printable(provider)}."
+    return (
+        f"No provider of that name is known yet: describe it under providers.{printable(provider)} in your settings "
+        f"(holdfast config edit).{meant if close else ''}"
+    )
 
 
 def _list(configuration: Configuration, credentials: Credentials, *, as_json: bool) -> None:

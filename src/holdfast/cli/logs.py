@@ -25,7 +25,7 @@ def command(*, follow: bool, lines: int, data_dir: str | None) -> None:
       holdfast logs -n 20 --follow
     """
     with sentences():
-        path = os.path.join(locate(None, data_dir).data_dir, "logs", "server.log")
+        path = locate(None, data_dir).log
         try:
             _show(path, lines, follow=follow)
         except OSError as error:

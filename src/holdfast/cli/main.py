@@ -41,12 +41,16 @@ def main() -> None:
     """Run the command line; a user's mistake is a sentence, never a traceback."""
     if sys.platform == "win32":
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
-    code = None if "_HOLDFAST_COMPLETE" in os.environ else _quickly(sys.argv[1:])
-    if code is not None:
-        sys.exit(code)
-    from holdfast.cli.group import holdfast
+    try:
+        code = None if "_HOLDFAST_COMPLETE" in os.environ else _quickly(sys.argv[1:])
+        if code is not None:
+            sys.exit(code)
+        from holdfast.cli.group import holdfast
 
-    holdfast(prog_name="holdfast")
+        holdfast(prog_name="holdfast")
+    except KeyboardInterrupt:
+        # Also while something is still being loaded.
+        sys.exit(130)
 
 
 def _quickly(arguments: list[str]) -> int | None:

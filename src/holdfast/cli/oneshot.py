@@ -21,6 +21,8 @@ from holdfast.client.locate import locate
 from holdfast.domain.errors import HoldfastError
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from holdfast.client.thin import ThinStream
 
 __all__ = ["REFUSED", "Misuse", "execute", "run_quickly"]
@@ -30,6 +32,8 @@ REFUSED = 4
 
 _LOST = (ConnectionLost, TimedOut, Unreachable)
 _LONGEST_TITLE = 50
+_LARGEST = 24 << 20
+"""As base64, with all that goes along, it is what a server takes."""
 
 Message = dict[str, object]
 
@@ -84,8 +88,18 @@ def _prompt(asked: Asked) -> str:
     """Stdin, if it is a pipe or a file, then the arguments."""
     pieces = [" ".join(asked.prompt).encode("utf-8", "replace").decode()]
     if _is_fed():
-        pieces.insert(0, sys.stdin.buffer.read().decode("utf-8", "replace").strip("\r\n"))
+        pieces.insert(0, _read("What comes on stdin", sys.stdin.buffer).decode("utf-8", "replace").strip("\r\n"))
     return "\n\n".join(piece for piece in pieces if piece)
+
+
+def _read(what: str, file: "BinaryIO") -> bytes:
+    """All of it, if it has an end that the server would take: not everything has one."""
+    content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise Misuse(
+            f"{what} is larger than {_LARGEST >> 20} MiB: send less, or name a file by its path in the prompt."
+        )
+    return content
 
 
 def _is_fed() -> bool:
@@ -234,7 +248,7 @@ def _attachment(path: str) -> Message:
 
     try:
         with open(path, "rb") as file:
-            content = file.read()
+            content = _read(path, file)
     except OSError as error:
         raise Misuse(f"{path} cannot be read: {error.strerror}.") from None
     kind = guess_type(path)[0] or ("application/octet-stream" if b"\0" in content[:4096] else "text/plain")

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import click
 
+from holdfast.cli.common import directory_option
 from holdfast.client.places import data_directory
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import places_for
@@ -20,15 +21,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def directory_options(function: F) -> F:
-    cwd = click.option(
-        "--cwd",
-        metavar="DIR",
-        type=click.Path(exists=True, file_okay=False),
-        callback=lambda _context, _parameter, value: os.path.realpath(value or os.getcwd()),
-        help="The workspace's directory; the current one.",
-    )
     data = click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
-    return cwd(data(function))
+    return directory_option(data(function))
 
 
 def configuration_for(cwd: str, data_dir: str | None) -> Configuration:

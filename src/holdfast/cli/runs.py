@@ -93,6 +93,7 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
     signals = Signals()
     signals.install()
     speaker = Speaker("stream" if streams else "final", is_quiet=quiet)
+    speaker.remedy = "It is kept: the same command prints it again."
     with sentences():
         link = _link(where)
         run = _find(link, run_id)

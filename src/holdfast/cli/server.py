@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.common import DefaultGroup, Failure, sentences, server_options
 from holdfast.cli.link import Link, wait_quietly
+from holdfast.client.age import end_of
 from holdfast.client.errors import ConnectionLost, Unreachable
 from holdfast.client.locate import locate
 from holdfast.protocol.bodies import Control, VersionInfo, WorkspaceBody
@@ -84,19 +85,11 @@ def stop(*, force: bool, **where: str | None) -> None:
             click.echo("No server runs.")
             return
         process = link.ask(VersionInfo, "GET", "/v1/version").pid
-        ended = _watch(process) if link.where.address.path else None
+        ended = end_of(process) if link.where.address.path else None
         link.send("POST", "/v1/control", body=Control("stop", force), can_repeat=True)
         if not (_has_gone(link) and _has_ended(ended)):
             raise Failure("The server was asked to stop and is still there: look at holdfast logs.")
     click.echo("Stopped.")
-
-
-def _watch(process: int) -> int | None:
-    """A descriptor that becomes readable when the process ends, where there is such a thing."""
-    try:
-        return os.pidfd_open(process)
-    except (AttributeError, OSError):
-        return None
 
 
 def _has_gone(link: Link) -> bool:

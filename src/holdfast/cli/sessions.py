@@ -90,9 +90,12 @@ def _show(link: Link, session: str, *, as_json: bool) -> None:
 @where_options
 def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None:
     """Give a session another title."""
+    name = " ".join(title).strip()
+    if not name:
+        raise click.UsageError("The title is empty: give it some words.")
     with sentences():
         link = entered(where)
-        link.send("PUT", link.path("sessions", session), body=NewSession(" ".join(title)))
+        link.send("PUT", link.path("sessions", session), body=NewSession(name))
 
 
 @command.command()

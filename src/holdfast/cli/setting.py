@@ -2,23 +2,11 @@
 
 from typing import Literal
 
-import msgspec
-
 from holdfast.cli.link import Link
-from holdfast.domain.errors import BadRequest
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
 
 __all__ = ["choose_models", "latest_session"]
-
-
-class _Model(msgspec.Struct, frozen=True):
-    id: str
-
-
-class _Provider(msgspec.Struct, frozen=True):
-    id: str
-    models: tuple[_Model, ...] = ()
 
 
 def latest_session(link: Link) -> Session | None:
@@ -33,19 +21,13 @@ def choose_models(link: Link, large: str | None, small: str | None) -> None:
     kind: Literal["large", "small"]
     for kind, name in (("large", large), ("small", small)):
         if name:
-            choice = ConfigModel(kind, _choice(link, name), scope=1)
+            choice = ConfigModel(kind, _choice(name), scope=1)
             link.send("POST", link.path("config", "model"), body=choice, can_repeat=True)
     if large or small:
         link.send("POST", link.path("agent", "update"), can_repeat=True)
 
 
-def _choice(link: Link, name: str) -> ModelChoice:
+def _choice(name: str) -> ModelChoice:
+    """A name alone is for the server to find: it knows who has it, and who can be used."""
     provider, slash, model = name.partition("/")
-    if slash and provider and model:
-        return ModelChoice(model, provider)
-    providers = link.ask(tuple[_Provider, ...], "GET", link.path("providers"))
-    found = [item.id for item in providers if any(known.id == name for known in item.models)]
-    if len(found) != 1:
-        known = ", ".join(f"{item.id}/{model.id}" for item in providers for model in item.models)
-        raise BadRequest(f"Name the model as PROVIDER/MODEL. Known are: {known or 'none'}.")
-    return ModelChoice(name, found[0])
+    return ModelChoice(model, provider) if slash and provider and model else ModelChoice(name, "")

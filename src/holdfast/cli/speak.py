@@ -37,6 +37,9 @@ class Speaker:
 
     def __init__(self, mode: Mode, *, is_quiet: bool = False, is_verbose: bool = False) -> None:
         self.mode = mode
+        self.remedy = ""
+        """What to do if an answer cannot be written."""
+        self._is_quiet = is_quiet
         self._is_verbose = is_verbose
         self._draws = not is_quiet and not is_verbose and _is_terminal(2)
         self._shares_terminal = self._draws and _is_terminal(1)
@@ -65,6 +68,11 @@ class Speaker:
         self._what = what
         if self._is_verbose:
             complain(f"{time.monotonic() - self._began:7.1f} s  {what}")
+
+    def note(self, text: str) -> None:
+        if not self._is_quiet:
+            self.clear()
+            complain(f"holdfast: {text}")
 
     def finish(self, message: MessageId, text: str, said: int) -> None:
         """The final text, or what is missing of it (C-30)."""
@@ -98,7 +106,7 @@ class Speaker:
         except BrokenPipeError:
             raise SystemExit(BROKEN_PIPE) from None
         except OSError as error:
-            complain(f"holdfast: the answer could not be written: {error.strerror}.")
+            complain(f"holdfast: the answer could not be written: {error.strerror}. {self.remedy}")
             raise SystemExit(1) from None
 
     def draw(self) -> None:

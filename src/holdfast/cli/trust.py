@@ -19,6 +19,8 @@ from holdfast.extensions.trusted import BroughtFile, brought_files, give_trust, 
 __all__ = ["command"]
 
 _MOST_SHOWN = 200
+_NO_SETTINGS = """There are no settings in {}. If you trust it, language servers may run what lies in it: programs in
+.venv and node_modules, plugins, build scripts."""
 
 
 @click.command("trust")
@@ -30,8 +32,9 @@ _MOST_SHOWN = 200
 def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_dir: str | None) -> None:
     """Let what a project brings along take effect: its servers, hooks and addresses, what its commands and agents may.
 
-    Until then its files may only choose models, name context files and make permissions tighter. Trust is given
-    to what the files say now: when one of them changes, you are asked again.
+    Until then its files may only choose models, name context files and make permissions tighter, and language
+    servers run nothing that lies in it. Trust is given to what the files say now: when one of them changes, you are
+    asked again.
 
     \b
       holdfast trust              see what would take effect, and decide
@@ -49,7 +52,7 @@ def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_d
 
 
 def _revoke(configuration: Configuration) -> None:
-    anchor = configuration.reading().project.anchor or configuration.places.directory
+    anchor = configuration.reading().project.anchor
     if take_trust_back(configuration, _brought(configuration)):
         click.echo(f"{printable(anchor)} is no longer trusted.", err=True)
     else:
@@ -71,13 +74,12 @@ def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None
     ]
     for problem in broken:
         click.echo(f"holdfast: {printable(str(problem))}", err=True)
-    if not project.files and not brought:
-        click.echo(f"There are no settings in {printable(configuration.places.directory)}: nothing to trust.", err=True)
-        return
-    anchor = project.anchor or configuration.places.root
+    anchor = project.anchor
     _show(configuration)
     _show_brought(brought)
-    is_trusted = (project.is_trusted or not project.files) and not untrusted(brought, configuration.trust)
+    if not project.files and not brought:
+        click.echo(_NO_SETTINGS.format(printable(anchor)), err=True)
+    is_trusted = project.is_trusted and not untrusted(brought, configuration.trust)
     if is_trusted or only_shows:
         click.echo(f"{printable(anchor)} is {'' if is_trusted else 'not '}trusted.", err=True)
         return
@@ -86,9 +88,11 @@ def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("Say --yes to trust a project without being asked.")
-        click.confirm("Do you trust these files?", abort=True, err=True)
+        what = "these files" if project.files or brought else "it"
+        click.confirm(f"Do you trust {what}?", abort=True, err=True)
     give_trust(configuration, brought, at=time.time())
-    click.echo(f"{printable(anchor)} is trusted, until one of these files changes.", err=True)
+    until = "one of these files changes" if project.files or brought else "it brings settings along"
+    click.echo(f"{printable(anchor)} is trusted, until {until}.", err=True)
 
 
 def _is_project(configuration: Configuration, file: str) -> bool:

@@ -33,7 +33,7 @@ def command(
     """Take back the last change of FILE, or what a run changed, or the last run.
 
     Each call goes one change further back. What is taken back stays in the history. If one file has changed
-    since, nothing is touched, and you see what differs.
+    since, nothing is touched, and you see what differs. What commands did to files is not known and stays.
 
     \b
       holdfast undo                      the last run's changes
@@ -52,9 +52,8 @@ def command(
             click.echo(item.diff)
     refused = [item for item in report.files if item.outcome == "refused"]
     if refused:
-        complain(
-            f"Nothing was changed, because of {len(refused)} of {len(report.files)} files. Look, then say --force."
-        )
+        advice = "" if force else " Look, then say --force."
+        complain(f"Nothing was changed, because of {len(refused)} of {len(report.files)} files.{advice}")
         sys.exit(1)
 
 

@@ -24,6 +24,8 @@ from holdfast.domain.runs import Run
 
 __all__ = ["Ears", "Pieces", "Watch"]
 
+_NOTED = ("retrying", "fallback")
+
 
 class Ears(Protocol):
     def text(self, message: MessageId, piece: str) -> None:
@@ -31,6 +33,9 @@ class Ears(Protocol):
 
     def doing(self, what: str) -> None:
         """What the run is at now."""
+
+    def note(self, text: str) -> None:
+        """What somebody should know, and nobody has to act on."""
 
 
 class Pieces:
@@ -119,6 +124,8 @@ class Watch:
                 self.end = change.payload
             case RunEvent(payload=change) if change.payload.run_id == self.run:
                 self._run(change)
+            case AgentEvent(payload=Change(payload=notice)) if notice.type in _NOTED and notice.run_id == self.run:
+                self._ears.note(notice.error)
             case AgentEvent(payload=change) if self._concerns(change.payload):
                 self.error = change.payload.error or "The run failed."
                 self.is_doubtful = True

@@ -13,7 +13,7 @@ from holdfast.client.errors import ClientError, ConnectionLost
 from holdfast.client.thin import Thin
 from holdfast.protocol.number import PROTOCOL
 
-__all__ = ["WrongAge", "gives_way"]
+__all__ = ["WrongAge", "end_of", "gives_way"]
 
 _PATIENCE = 5.0
 _REPLACE = b'{"command":"replace"}'
@@ -57,7 +57,7 @@ def _parts(version: str) -> tuple[int, ...]:
 
 def _has_left(thin: Thin, process: int) -> bool:
     """Ask it to leave, and wait until it has."""
-    watch = _watch(process)
+    watch = end_of(process)
     try:
         status, _ = thin.request("POST", "/v1/control", body=_REPLACE)
         if not 200 <= status < 300:
@@ -71,7 +71,7 @@ def _has_left(thin: Thin, process: int) -> bool:
             os.close(watch)
 
 
-def _watch(process: int) -> int | None:
+def end_of(process: int) -> int | None:
     """A descriptor that becomes readable when the process ends, where there is such a thing."""
     try:
         return os.pidfd_open(process)

@@ -1,18 +1,6 @@
 """The client for programs that stay: async, typed, one method for each route.
 
-Attach, prompt, stream, cancel:
-
-    with find_or_start(locate()) as thin:
-        address = thin.address
-    async with Client(address) as client:
-        workspace = await client.create_workspace("/home/me/project")
-        session = await client.create_session(workspace.id, "An example")
-        snapshot = await client.snapshot(workspace.id)
-        run = await client.send_prompt(workspace.id, AgentMessage(session.id, "Count to 1000.", RunId("r1")))
-        async with client.events(workspace.id, since=snapshot.cursor) as events:
-            async for item in events:
-                print(item.event)
-                await client.cancel_run(workspace.id, run.run_id)
+`docs/examples/client.py` attaches, prompts, streams and cancels.
 """
 
 import asyncio

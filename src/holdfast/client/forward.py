@@ -6,11 +6,13 @@ socket of ours to it. It lives as long as this process: it reads our end of a pi
 
 import atexit
 import contextlib
+import glob
 import json
 import os
 import select
 import shlex
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -82,6 +84,7 @@ class Forward:
         """Raises `NoForward`, which says what is wrong and what to do. Opens it anew if it is broken."""
         self._end()
         secure_directory(os.path.dirname(self.path))
+        _sweep(os.path.dirname(self.path))
         options = ["-T", "-M", "-S", self._control, "-o", "ServerAliveInterval=15", "-o", "ControlPersist=no"]
         command = [*self._ssh, *options, *self._where(), "--", self._target.name, _THERE]
         try:
@@ -157,6 +160,18 @@ class Forward:
         for file in (self.path, self._control):
             with contextlib.suppress(OSError):
                 os.unlink(file)
+
+
+def _sweep(directory: str) -> None:
+    """Remove what clients that were killed have left: sockets at which nobody listens. New ones may not listen yet."""
+    for path in glob.glob(os.path.join(glob.escape(directory), "ssh-*.sock")):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            if time.time() - os.lstat(path).st_mtime < _PATIENCE:
+                continue
+            try:
+                line.connect(path)
+            except ConnectionRefusedError:
+                os.unlink(path)
 
 
 def _last_line(said: bytes) -> str:

@@ -108,7 +108,9 @@ def find_or_start(
     if thin is not None and not (where.can_be_started and gives_way(thin, patience)):
         return thin
     if not where.can_be_started:
-        raise Unreachable(f"No Holdfast server answers at {where.address}.")
+        raise Unreachable(
+            f"No Holdfast server answers at {where.address}: look at the address, or start it there: holdfast serve."
+        )
     deadline = time.monotonic() + patience
     with _starter(where.address, deadline) as thin:
         if thin is not None:

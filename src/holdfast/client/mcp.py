@@ -3,7 +3,17 @@
 from holdfast.client.calls import Calls
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.mcp import McpContents, McpInfo, McpLogin, McpPrompt
-from holdfast.protocol.mcp import McpAskPrompt, McpAskResource, McpAuthUrl, McpDone, McpLog, McpName, McpText
+from holdfast.domain.settings import McpSettings
+from holdfast.protocol.mcp import (
+    McpAskPrompt,
+    McpAskResource,
+    McpAuthUrl,
+    McpDone,
+    McpLoan,
+    McpLog,
+    McpName,
+    McpText,
+)
 
 __all__ = ["McpCalls"]
 
@@ -58,3 +68,7 @@ class McpCalls(Calls):
 
     async def mcp_docker_disable(self, workspace: WorkspaceId) -> None:
         await self._send("mcp_docker_disable", id=workspace)
+
+    async def mcp_lend(self, workspace: WorkspaceId, servers: dict[str, McpSettings]) -> None:
+        """These, and no others of this client, until it leaves."""
+        await self._send("mcp_lend", body=McpLoan(self.client_id, servers), id=workspace)

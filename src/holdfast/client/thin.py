@@ -16,6 +16,9 @@ from holdfast.protocol.sse import SseEvent, SseReader
 __all__ = ["Thin", "ThinStream"]
 
 _AT_ONCE = 64 * 1024
+_QUIET = 45.0
+"""Seconds. The server gives a sign of life three times as often."""
+
 _STREAM_HEADERS = (("Accept", "text/event-stream"), ("Cache-Control", "no-cache"))
 
 
@@ -70,10 +73,10 @@ class Thin:
             raise ConnectionLost
         return answer
 
-    def stream(self, path: str, query: QueryItems = ()) -> "ThinStream":
+    def stream(self, path: str, query: QueryItems = (), *, quiet: float = _QUIET) -> "ThinStream":
         """Open a stream of events. Raises `ServerProblem` if the server does not want to."""
         message = build_request(self.address, "GET", path, query, headers=_STREAM_HEADERS)
-        return ThinStream(self._open(self._timeout), message, self._timeout)
+        return ThinStream(self._open(self._timeout), message, self._timeout, quiet)
 
     def close(self) -> None:
         kept, self._kept = self._kept, None
@@ -132,14 +135,16 @@ class Thin:
 
 class ThinStream:
     """The events of one stream, as they came. Iterating ends when the server ends the stream properly and raises
-    `ConnectionLost` when it breaks.
+    `ConnectionLost` when it breaks, or when for `quiet` seconds not even a sign of life has come.
     """
 
-    def __init__(self, connection: socket.socket, message: bytes, timeout: float) -> None:
+    def __init__(self, connection: socket.socket, message: bytes, timeout: float, quiet: float) -> None:
         self._connection = connection
         self._response = ResponseReader()
         self._events = SseReader()
         self._ready: deque[SseEvent] = deque()
+        self._quiet = quiet
+        self._heard_at = time.monotonic()
         self.is_over = False
         try:
             self._begin(message, time.monotonic() + timeout)
@@ -155,7 +160,9 @@ class ThinStream:
 
     def __iter__(self) -> Iterator[SseEvent]:
         while self._ready or not self.is_over:
-            yield from self.take()
+            yield from self.take(self._quiet)
+            if not self.is_over and time.monotonic() - self._heard_at >= self._quiet:
+                raise ConnectionLost("The server has gone quiet.")
 
     def take(self, timeout: float | None = None, *, wake: int | None = None) -> list[SseEvent]:
         """What has come, at least one event; none when the time is over, the stream is, or `wake` can be read.
@@ -210,6 +217,7 @@ class ThinStream:
     def _read(self) -> None:
         try:
             data = self._connection.recv(_AT_ONCE)
+            self._heard_at = time.monotonic()
             if not data:
                 self._response.end()
             self._ready.extend(self._events.feed(self._response.feed(data)))

@@ -1,11 +1,24 @@
 """The routes of MCP servers, and what goes over them."""
 
+from typing import Annotated
+
 import msgspec
 
 from holdfast.domain.mcp import McpContents, McpInfo, McpLogin, McpPrompt
+from holdfast.domain.settings import McpSettings
 from holdfast.protocol.route import Query, Route, get, post
 
-__all__ = ["MCP_ROUTES", "McpAskPrompt", "McpAskResource", "McpAuthUrl", "McpDone", "McpLog", "McpName", "McpText"]
+__all__ = [
+    "MCP_ROUTES",
+    "McpAskPrompt",
+    "McpAskResource",
+    "McpAuthUrl",
+    "McpDone",
+    "McpLoan",
+    "McpLog",
+    "McpName",
+    "McpText",
+]
 
 
 class McpName(msgspec.Struct, frozen=True):
@@ -48,6 +61,13 @@ class McpLog(msgspec.Struct, frozen=True):
     text: str
 
 
+class McpLoan(msgspec.Struct, frozen=True):
+    """All servers that a client brings along, by name: there while it is, and kept nowhere."""
+
+    client_id: str
+    servers: dict[Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,40}$")], McpSettings]
+
+
 class McpDone(msgspec.Struct, frozen=True):
     """It is done, and there is nothing more to say."""
 
@@ -88,6 +108,7 @@ MCP_ROUTES: tuple[Route, ...] = (
     post("mcp_auth", _M + "/auth", "Log in to an MCP server.", McpName, McpDone, errors=(400, 404)),
     post("mcp_restart", _M + "/restart", "Start an MCP server again.", McpName, errors=(400, 404)),
     get("mcp_log", _M + "/log", "What an MCP server has printed.", McpLog, query=_NAME, errors=(400, 404)),
+    post("mcp_lend", _M + "/lend", "MCP servers that come and go with a client.", McpLoan, errors=(400, 404, 409)),
     post("mcp_docker_enable", _M + "/docker/enable", "Not built.", errors=(400, 404)),
     post("mcp_docker_disable", _M + "/docker/disable", "Nothing to switch off.", errors=(404,)),
 )

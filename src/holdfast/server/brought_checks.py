@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from holdfast.config.problems import Problem
+from holdfast.domain.errors import ProviderError
 from holdfast.domain.health import Finding
+from holdfast.domain.settings import Selection
+from holdfast.extensions.agents.reading import AgentFile
 from holdfast.server.hub import Desk
 
 __all__ = ["agents", "commands", "hooks", "skills"]
@@ -14,11 +17,7 @@ _TRUST = "Look at it, then: holdfast trust."
 
 async def skills(desk: Desk) -> Sequence[Finding]:
     found = await desk.outfit.extensions.skills.fresh()
-    below = (
-        Finding("skills", "note", f"{skill.name} stands below another of the same name.", file=skill.path)
-        for skill in found.hidden
-        if skill.owner != "builtin"
-    )
+    below = (_below("skills", skill.name, skill.path) for skill in found.hidden if skill.owner != "builtin")
     off = (Finding("skills", "note", f"{skill.name} is switched off by disabled_skills.") for skill in found.disabled)
     return (*_summed("skills", len(found.usable), found.problems), *below, *off)
 
@@ -45,7 +44,9 @@ async def commands(desk: Desk) -> Sequence[Finding]:
         if known.withheld(command)
         for key, line in command.needs
     )
-    return (*_summed("commands", len(found.usable), found.problems), *withheld)
+    models = [await _model_trouble(desk, item.model, item.path, item.model_line) for item in found.usable]
+    below = (_below("commands", command.name, command.path) for command in found.hidden)
+    return (*_summed("commands", len(found.usable), (*found.problems, *filter(None, models))), *withheld, *below)
 
 
 async def agents(desk: Desk) -> Sequence[Finding]:
@@ -56,7 +57,32 @@ async def agents(desk: Desk) -> Sequence[Finding]:
         for agent in found.usable
         if known.withheld(agent)
     )
-    return (*_summed("agents", len(found.usable), found.problems), *withheld)
+    models = [await _model_trouble(desk, item.model, item.path, item.model_line) for item in found.usable]
+    tools = await desk.workspace.engine.kit.tools.current()
+    missing = [_missing_tools(item, {tool.spec.name for tool in tools}) for item in found.usable]
+    problems = (*found.problems, *filter(None, models), *filter(None, missing))
+    below = (_below("agents", agent.name, agent.path) for agent in found.hidden)
+    return (*_summed("agents", len(found.usable), problems), *withheld, *below)
+
+
+async def _model_trouble(desk: Desk, name: str, file: str, line: int) -> Problem | None:
+    """What is wrong with a model that somebody named: in its place the usual one is asked."""
+    if name in ("", "large", "small") or desk.outfit.choice is None:
+        return None
+    try:
+        await desk.outfit.choice.check(Selection(name))
+    except ProviderError as error:
+        return Problem("warning", file, line, "model", f"{error} Until then the usual one is asked.")
+    return None
+
+
+def _missing_tools(agent: AgentFile, known: set[str]) -> Problem | None:
+    """Tools of servers come and go, and are not missed here."""
+    missing = [name for name in agent.tools or () if name not in known and not name.startswith(("mcp_", "lsp_"))]
+    if not missing:
+        return None
+    text = f"there is no {', no '.join(missing)} here: {agent.name} works without."
+    return Problem("warning", agent.path, agent.tools_line, "tools", text)
 
 
 def _summed(area: str, count: int, problems: Iterable[Problem], todo: str = _MEND) -> tuple[Finding, ...]:
@@ -75,6 +101,10 @@ def _summed(area: str, count: int, problems: Iterable[Problem], todo: str = _MEN
     if found or not count:
         return found
     return (Finding(area, "ok", f"{count} {area if count != 1 else area.removesuffix('s')}, nothing to mend."),)
+
+
+def _below(area: str, name: str, file: str) -> Finding:
+    return Finding(area, "note", f"{name} stands below another of the same name.", file=file)
 
 
 def _untrusted(area: str, what: str, file: str, line: int) -> Finding:

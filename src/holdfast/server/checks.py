@@ -17,14 +17,20 @@ from holdfast.domain.models import ModelRequest
 from holdfast.engine.ports import Model
 from holdfast.server.hub import Desk
 from holdfast.workspace.children import find_program
-from holdfast.workspace.sandbox import find_bubblewrap
-from holdfast.workspace.sandbox_landlock import landlock_version
+from holdfast.workspace.sandbox import find_bubblewrap, why_not
 
-__all__ = ["data_directory", "models", "sandbox", "search_tools", "settings", "trust"]
+__all__ = ["data_directory", "models", "place_of", "sandbox", "search_tools", "settings", "trust"]
 
 _ANSWER = 15.0
 _LITTLE = 1 << 30
 _TOO_LITTLE = 1 << 26
+
+
+def place_of(desk: Desk, *path: str) -> tuple[str, int]:
+    """The file that a setting stands in, and the first line of it; nothing where no file has it."""
+    origins = desk.outfit.configuration.origins.items()
+    places = ((origin.file, origin.line) for key, origin in origins if key[: len(path)] == path and origin.file)
+    return min(places, key=lambda place: place[1], default=("", 0))
 
 
 async def settings(desk: Desk) -> Sequence[Finding]:
@@ -46,7 +52,7 @@ async def trust(desk: Desk) -> Sequence[Finding]:
     """What a project's files would do if they were trusted."""
     reading = desk.outfit.configuration.reading()
     if not reading.project.files:
-        return ()
+        return (Finding("trust", "ok", "The project is trusted."),) if reading.project.is_trusted else ()
     if not reading.withheld:
         word = "trusted" if reading.project.is_trusted else "in force: nothing in them needs trust"
         return (Finding("trust", "ok", f"The project's settings are {word}."),)
@@ -114,10 +120,13 @@ async def sandbox(desk: Desk) -> Sequence[Finding]:
     if state.mode != "off":
         what = f"on, by {state.mechanism}; the network is {'open' if state.network else 'closed'}."
         return (Finding("sandbox", "ok", what), *(Finding("sandbox", "note", note) for note in state.notes))
-    if find_bubblewrap() is not None or landlock_version() >= 1:
+    guard = desk.outfit.processes.guard
+    await guard.ready()
+    why = why_not(has_namespaces=guard.has_namespaces, bubblewrap=find_bubblewrap())
+    if not why:
         todo = "To confine commands to the workspace: holdfast config set options.sandbox workspace."
         return (Finding("sandbox", "note", "off: commands may do what you may. It could be switched on here.", todo),)
-    return (Finding("sandbox", "note", "off, and not to be had here.", "Install bubblewrap if you want one."),)
+    return (Finding("sandbox", "note", f"off, and not to be had here: {why}", "Install bubblewrap if you want one."),)
 
 
 async def search_tools(desk: Desk) -> Sequence[Finding]:

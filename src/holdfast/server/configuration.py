@@ -119,7 +119,8 @@ async def config_model(call: Call) -> None:
     if wrong := objections(("models", kind), chosen):
         raise BadRequest(" ".join(wrong))
     if call.desk.outfit.choice is not None:
-        await call.desk.outfit.choice.check(msgspec.convert(chosen, Selection))
+        found = await call.desk.outfit.choice.check(msgspec.convert(chosen, Selection))
+        chosen |= {"model": found.model, "provider": found.provider}
     recent = [item for item in call.desk.config.scope(0).get("recent_models", {}).get(kind, []) if item != chosen]
     call.desk.config.set(0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
     _set(call.desk, call.body.scope, f"models.{kind}", chosen)

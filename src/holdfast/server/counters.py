@@ -69,7 +69,8 @@ class Metrics:
         self._seconds = 0.0
         self._cost = 0.0
         self._costs: dict[SessionId, float] = {}
-        self._started: dict[RunId, float] = {}
+        self._at_work: dict[RunId, tuple[float, int]] = {}
+        """Since when, and in which step."""
 
     def hear(self, _: str, event: DurableEvent, now: float) -> None:
         """`now` is in seconds, of any clock that goes on steadily."""
@@ -77,11 +78,13 @@ class Metrics:
             case RunEvent(payload=change) if change.type == "created":
                 self._accepted += 1
             case RunEvent(payload=change) if change.payload.step:
-                self._steps += 1
-                self._started.setdefault(change.payload.run_id, now)
+                # A run is told of for other reasons too: somebody wants it to stop.
+                since, step = self._at_work.get(change.payload.run_id, (now, 0))
+                self._steps += change.payload.step - step
+                self._at_work[change.payload.run_id] = since, change.payload.step
             case RunCompleteEvent(payload=end):
                 self._ended[end.payload.outcome] += 1
-                self._took(now - self._started.pop(end.payload.run_id, now))
+                self._took(now - self._at_work.pop(end.payload.run_id, (now, 0))[0])
             case MessageEvent(payload=message):
                 self._said(message.type, message.payload)
             case SessionEvent(payload=session) if session.type != "deleted" and not session.payload.parent_session_id:

@@ -8,14 +8,14 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.config.store import ConfigStore
-from holdfast.core import App, Workspace
+from holdfast.core import App, NobodyAnswers, Workspace
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
 from holdfast.domain.events import Attached, AttachedEvent, Change, ConfigChanged, ConfigChangedEvent
 from holdfast.domain.health import Finding
@@ -82,6 +82,7 @@ class Desk:
         outfit.on_settings = self._publish_change
         outfit.publish = workspace.engine.outside.outlet.publish_live
         outfit.extensions.start()
+        self.lenders: set[ClientId] = set()
         self._changes = 0
         self.was_busy = False
         self.jobs_are_late = False
@@ -185,12 +186,14 @@ class Hub:
             if self.is_closed:
                 return
             try:
-                desk = await self._open(WorkspaceBody(WorkspaceId(""), path))
+                desk = await self._open(WorkspaceBody(WorkspaceId(""), path), unattended=True)
                 if desk.id not in self.presence.workspaces:
                     # Nothing was left to do, and nobody is there.
                     self.tell(who.Opened(desk.id, working=False))
             except BadRequest:
                 _log.warning("%s has unfinished runs, but is not there any more", path)
+            except NobodyAnswers as nobody:
+                _log.warning("%s has prompts that wait. %s", path, nobody)
             except HoldfastError as error:
                 _log.error("the unfinished runs of %s cannot be taken up: %s", path, error)
 
@@ -207,9 +210,9 @@ class Hub:
         finally:
             self.tell(who.CreateOver())
 
-    async def _open(self, body: WorkspaceBody) -> Desk:
+    async def _open(self, body: WorkspaceBody, *, unattended: bool = False) -> Desk:
         environment = dict(item.partition("=")[::2] for item in body.env)
-        workspace = await self.app.workspace(Path(body.path), environment)
+        workspace = await self.app.workspace(Path(body.path), environment, unattended=unattended)
         known = self._desks.get(workspace.record.id)
         if known is not None and known.workspace is workspace:
             known.outfit.learn_keys(environment)
@@ -231,7 +234,7 @@ class Hub:
         """A run looks at the files itself. This is for screens, which show what is set while nothing is done."""
         del self._timers["look"]
         for desk in self.desks:
-            if self.presence.workspaces.get(desk.id, who.Workspace()).claims:
+            if self.claims(desk):
                 desk.outfit.configuration.reading()
         self._look_later()
 
@@ -246,8 +249,7 @@ class Hub:
     def _time_jobs(self, desk: Desk) -> None:
         """Jobs alone keep a workspace open for their time only: it runs while nobody is there."""
         name = ("jobs", desk.id)
-        claimed = bool(self.presence.workspaces.get(desk.id, who.Workspace()).claims)
-        if claimed or desk.workspace.engine.is_busy() or not desk.outfit.jobs.is_busy:
+        if self.claims(desk) or desk.workspace.engine.is_busy() or not desk.outfit.jobs.is_busy:
             desk.jobs_are_late = False
             if (timer := self._timers.pop(name, None)) is not None:
                 timer.cancel()
@@ -267,14 +269,22 @@ class Hub:
         self.presence, effects = who.transition(self.presence, event)
         self._carry_out(effects)
         self._tell_presence(workspace, before)
-        if isinstance(event, who.Retire):
-            for desk in self.desks:
-                self._time_jobs(desk)
-        elif (known := self._desks.get(workspace)) is not None:
-            self._time_jobs(known)
+        known = self._desks.get(workspace)
+        for desk in self.desks if isinstance(event, who.Retire) else [known] if known is not None else ():
+            self._time_jobs(desk)
+            self._take_back(desk)
         for effect in effects:
             if isinstance(effect, who.Refuse):
                 raise _REFUSALS[effect.reason]()
+
+    def _take_back(self, desk: Desk) -> None:
+        """What clients have brought along goes with them."""
+        for client in desk.lenders - self.claims(desk).keys():
+            desk.lenders.discard(client)
+            desk.outfit.extensions.mcp.lend(client, {})
+
+    def claims(self, desk: Desk) -> Mapping[ClientId, who.Claim]:
+        return self.presence.workspaces.get(desk.id, who.Workspace()).claims
 
     def _tell_presence(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
         """Those who look at a session hear who else does."""
@@ -294,7 +304,7 @@ class Hub:
         for timer in self._timers.values():
             timer.cancel()
         await self._tasks.drain()
-        closing = (desk.workspace.close() for desk in self._desks.values())
+        closing = (self.app.close_workspace(desk.workspace) for desk in self._desks.values())
         for failure in await asyncio.gather(*closing, return_exceptions=True):
             # One that cannot be closed in order is recovered at the next start; the others are closed all the same.
             if failure is not None:
@@ -335,7 +345,11 @@ class Hub:
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, fire)
 
     async def _close(self, desk: Desk) -> None:
-        await self.app.close_workspace(desk.workspace)
+        try:
+            await self.app.close_workspace(desk.workspace)
+        except Exception as error:
+            # A full disk, say. It counts as closed all the same: whoever opens it again has it recovered.
+            _log.error("%s could not be closed in good order: %s", desk.path, error)
         del self._desks[desk.id]
         del self._closing[desk.path]
         self._left[desk.id] = WorkspaceBody(desk.id, desk.path, desk.yolo, desk.debug, env=desk.env)

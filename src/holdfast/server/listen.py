@@ -65,7 +65,7 @@ def bind_tcp(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise AddressTaken(f"{host}:{port} cannot be used: {error.strerror}.") from error
+        raise AddressTaken(f"{host}:{port} cannot be used: {error.strerror}. Choose another host or port.") from error
     listener.listen(_BACKLOG)
     return listener
 

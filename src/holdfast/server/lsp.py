@@ -13,6 +13,7 @@ from holdfast.domain.languages import LspInfo, LspState
 from holdfast.extensions.lsp.extension import LanguageServers
 from holdfast.protocol.lsp import LspLog, LspRestarted
 from holdfast.server.calls import Call
+from holdfast.server.checks import place_of
 from holdfast.server.hub import Desk
 from holdfast.workspace.files import locate
 
@@ -46,7 +47,7 @@ async def start_lsps(call: Call) -> None:
         place = await asyncio.to_thread(locate, call.desk.path, call.body.path)
     except ToolError as error:
         raise BadRequest(str(error)) from None
-    await servers.fleet.servers_for(place.path)
+    await servers.fleet.look_at(place.path)
 
 
 async def stop_lsps(call: Call) -> None:
@@ -75,22 +76,27 @@ async def lsp_log(call: Call) -> LspLog:
 
 
 async def check(desk: Desk) -> Sequence[Finding]:
-    """Those that cannot work, each with the line that names it."""
-    infos = _servers(desk).infos()
-    found = [finding for info in infos.values() if (finding := _finding(desk, info)) is not None]
+    """Those that cannot work, each with the line that names it; also if no file has called for them yet."""
+    servers = _servers(desk)
+    infos = servers.infos()
+    faults = await servers.fleet.faults() if infos else {}
+    told = ((info, faults.get(info.name, "")) for info in infos.values())
+    found = [finding for info, fault in told if (finding := _finding(desk, info, fault)) is not None]
     if found or not infos:
         return found
     ready = sum(info.state == LspState.READY for info in infos.values())
     return (Finding(_AREA, "ok", f"{len(infos)} known, {ready} running."),)
 
 
-def _finding(desk: Desk, info: LspInfo) -> Finding | None:
-    if not info.error:
+def _finding(desk: Desk, info: LspInfo, fault: str) -> Finding | None:
+    if not info.error and not fault:
         return None
-    origins = desk.outfit.configuration.origins
-    places = [origin for path, origin in origins.items() if path[:2] == ("lsp", info.name) and origin.file]
-    file, line = min(((place.file, place.line) for place in places), key=lambda place: place[1], default=("", 0))
-    if info.state != LspState.ERROR:
-        return Finding(_AREA, "note", f"{dotted(('lsp', info.name))} was not started.", info.error, file, line)
-    todo = f"See what it printed: holdfast lsp logs {info.name}"
-    return Finding(_AREA, "warning", f"{dotted(('lsp', info.name))} does not run: {info.error}", todo, file, line)
+    file, line = place_of(desk, "lsp", info.name)
+    name = dotted(("lsp", info.name))
+    if info.state == LspState.ERROR:
+        todo = f"See what it printed: holdfast lsp logs {info.name}"
+        return Finding(_AREA, "warning", f"{name} does not run: {info.error}", todo, file, line)
+    if info.error:
+        return Finding(_AREA, "note", f"{name} was not started.", info.error, file, line)
+    todo = "Correct its settings, or take it out of them."
+    return Finding(_AREA, "warning", f"{name} could not be started: {fault}", todo, file, line)

@@ -11,7 +11,8 @@ from holdfast.extensions.mcp.mcp import Mcp
 from holdfast.protocol.mcp import McpAuthUrl, McpDone, McpLog, McpText
 from holdfast.protocol.problems import UnknownWorkspace
 from holdfast.server.calls import Call
-from holdfast.server.hub import Desk
+from holdfast.server.checks import place_of
+from holdfast.server.hub import Desk, NotAttached, client_id_of
 
 if TYPE_CHECKING:
     from holdfast.extensions.mcp.shapes import ListName
@@ -23,6 +24,7 @@ __all__ = [
     "mcp_docker_disable",
     "mcp_docker_enable",
     "mcp_get_prompt",
+    "mcp_lend",
     "mcp_log",
     "mcp_pending_auth",
     "mcp_prompts",
@@ -33,6 +35,9 @@ __all__ = [
     "mcp_restart",
     "mcp_states",
 ]
+
+_PATIENCE = 15.0
+"""Seconds in which somebody who wants to know what is wrong waits for servers that start."""
 
 
 def _servers(desk: Desk) -> Mcp:
@@ -105,6 +110,15 @@ async def mcp_log(call: Call) -> McpLog:
     return McpLog(name, (await _servers(call.desk).servers()).log(name))
 
 
+async def mcp_lend(call: Call) -> None:
+    """Only who is there may: nobody else could be seen to leave."""
+    client, desk = client_id_of(call.body.client_id), call.desk
+    if client not in call.hub.claims(desk):
+        raise NotAttached
+    desk.lenders.add(client)
+    desk.outfit.extensions.mcp.lend(client, call.body.servers)
+
+
 async def mcp_docker_enable(_: Call) -> None:
     raise BadRequest("Docker's MCP servers are not built in: set one up as a server of your own.")
 
@@ -117,8 +131,10 @@ async def mcp_docker_disable(_: Call) -> None:
 
 
 async def check(desk: Desk) -> Sequence[Finding]:
-    """Those that are not there, each with the line that names it."""
-    states = _servers(desk).states()
+    """Those that are not there, each with the line that names it. Those that are just being started are waited for."""
+    servers = _servers(desk)
+    await servers.tried(_PATIENCE)
+    states = servers.states()
     found = [finding for info in states.values() if (finding := _finding(desk, info)) is not None]
     if found or not states:
         return found
@@ -131,9 +147,7 @@ async def check(desk: Desk) -> Sequence[Finding]:
 def _finding(desk: Desk, info: McpInfo) -> Finding | None:
     if info.state in ("connected", "disabled"):
         return None
-    origins = desk.outfit.configuration.origins
-    places = [origin for path, origin in origins.items() if path[:2] == ("mcp", info.name) and origin.file]
-    file, line = min(((place.file, place.line) for place in places), key=lambda place: place[1], default=("", 0))
+    file, line = place_of(desk, "mcp", info.name)
     name = dotted(("mcp", info.name))
     if info.state == "starting":
         return Finding("mcp servers", "note", f"{name} is still starting.", "Look again in a moment.", file, line)

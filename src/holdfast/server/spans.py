@@ -93,6 +93,9 @@ class Spans:
             open_ = self._open[run.run_id] = _Open(
                 Span("run", "invoke_agent", started, parent, facts=facts), calls={}, told=set()
             )
+        if open_.step is not None and open_.step.facts["holdfast.step"] == run.step:
+            # Something else about the run was told: somebody wants it to stop.
+            return []
         ended = [_closed(open_.step, now)] if open_.step is not None else []
         open_.step = Span("step", "chat", now, open_.run, facts={"holdfast.step": run.step})
         return ended

@@ -9,6 +9,7 @@ from holdfast.domain.files import FileVersion, UndoAsk, UndoReport
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.server.calls import Call
+from holdfast.workspace.history import last_change
 from holdfast.workspace.undo import path_in, undo
 
 __all__ = ["undo_changes"]
@@ -55,15 +56,15 @@ async def _history(call: Call, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVe
 
 
 async def _latest(call: Call, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
-    """The session that changed something last, or that file."""
+    """The session that changed something last, or that file, and has not taken it back."""
     ledger = call.desk.workspace.engine.kit.ledger
     best: tuple[int, SessionId, Sequence[FileVersion]] = (-1, SessionId(""), ())
     for session in list(await ledger.sessions(call.desk.id))[:_MOST_SESSIONS]:
         versions = await ledger.files(call.desk.id, session.id)
         path = path_in(ask.path, versions, call.desk.workspace.record.path) if ask.path else ""
-        times = [item.updated_at for item in versions if item.origin == "tool" and path in ("", item.path)]
-        if times and max(times) > best[0]:
-            best = (max(times), session.id, versions)
+        changed = last_change(versions, path)
+        if changed is not None and changed.updated_at > best[0]:
+            best = (changed.updated_at, session.id, versions)
     if not best[1]:
-        raise BadRequest("No session has changed that here: say which session or run is meant.")
+        raise BadRequest("There is nothing to take back here: no session has changed that, or all was taken back.")
     return best[1], best[2]

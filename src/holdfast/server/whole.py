@@ -32,6 +32,7 @@ __all__ = ["FIRST_SECONDS", "WholeMessages"]
 
 FIRST_SECONDS = 0.033
 _SHARE = 10
+_NOT_FOR_THEM = ("retrying", "fallback", "re_authenticate")
 
 
 class _Growing:
@@ -97,7 +98,7 @@ class WholeMessages:
             case RunEvent() | ToolOutputEvent() | AttachedEvent():
                 # They have no names for these.
                 return []
-            case AgentEvent(payload=Change(payload=notice)) if notice.type in ("retrying", "re_authenticate"):
+            case AgentEvent(payload=Change(payload=notice)) if notice.type in _NOT_FOR_THEM:
                 # They take any notice with an error for the end of the run. If it fails, that is told as well.
                 return []
             case _:

@@ -78,8 +78,6 @@ async def set_trust(call: Call) -> TrustBody:
     configuration = call.desk.outfit.configuration
     project = configuration.reading().project
     files = await _brought(call)
-    if not project.files and not files:
-        raise BadRequest("This project has no settings of its own: there is nothing to trust.")
     if call.body.trusted:
         if call.body.digest != digest_with(project.digest, files):
             raise BadRequest("The project's files are not what was shown: look at them again.")

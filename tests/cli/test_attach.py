@@ -1,0 +1,104 @@
+"""`holdfast attach` with somebody at the terminal: lines are prompts, asks are answered; without one they are told."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cli.house import PATIENCE, House
+from cli.test_ask import WRITE
+
+
+class Plain:
+    """The command, with a terminal for everything it reads and writes."""
+
+    def __init__(self, home: House, place: Path, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        command = [sys.executable, "-m", "holdfast", "attach", *arguments]
+        self._process = subprocess.Popen(
+            command, stdin=slave, stderr=slave, stdout=slave, cwd=place, env=home.environment, start_new_session=True
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def see(self, text: str) -> str:
+        """What came up to a text, and it; the rest is kept."""
+        while text not in self.seen:
+            self.seen += os.read(self._master, 4096).decode().replace("\r\n", "\n")
+        before, _, self.seen = self.seen.partition(text)
+        return before + text
+
+    def type(self, text: str) -> None:
+        os.write(self._master, f"{text}\n".encode())
+
+    def end(self) -> int:
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(PATIENCE)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(PATIENCE)
+        os.close(self._master)
+
+
+@contextmanager
+def attached(home: House, place: Path) -> Iterator[Plain]:
+    made = Plain(home, place)
+    try:
+        made.see("Ctrl-C: leave.]")
+        yield made
+    finally:
+        made.close()
+
+
+def began(home: House, name: str, prompt: str = "words=3") -> Path:
+    """A workspace of its own with a session in it."""
+    place = home.home / name
+    place.mkdir()
+    home.say("run", "--cwd", str(place), prompt)
+    return place
+
+
+def test_lines_are_prompts_and_a_word_cancels(home: House) -> None:
+    place = began(home, "plain-prompts")
+    with attached(home, place) as plain:
+        plain.type("words=4")
+        assert plain.see("word1 word2 word3 word4").count("words=4") == 1, "what was typed is not said again"
+        plain.type("words=5000 pause=20")
+        plain.see("word2 ")
+        plain.type("/cancel")
+        plain.see("[Cancelled]")
+        assert plain.end() == 130
+
+
+def test_asks_are_answered(home: House) -> None:
+    place = began(home, "plain-asks")
+    with attached(home, place) as plain:
+        plain.type(WRITE)
+        plain.see("or say why not: ")
+        plain.type("y")
+        plain.see("word1 word2")
+        assert (place / "x").read_text() == "1"
+        assert plain.end() == 130
+
+
+def test_without_a_terminal_asks_are_told_and_nothing_is_refused(home: House) -> None:
+    place = began(home, "plain-pipe")
+    process = home.start("attach", "--cwd", str(place))
+    assert process.stdout is not None
+    seen = process.stdout.read(1)
+    with attached(home, place) as other:
+        other.type(WRITE)
+        while b"asks for permission" not in seen:
+            seen += process.stdout.read(1)
+        other.see("or say why not: ")
+        other.type("n")
+        while b"Permission was refused." not in seen:
+            seen += process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 130

@@ -1,0 +1,142 @@
+"""The recipes and the workflows, carried out as written: real git, a real server, a model that plays a script."""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from textwrap import dedent
+
+from holdfast.testing.model_server import Asked
+from holdfast.testing.wires.script import Ask, Reply, Say
+from walks.stage import PATIENCE, Done, Stage, staged
+
+DOCS = Path(__file__).parents[2] / "docs"
+CHANGE = "echo changed >> deps.txt"
+
+
+def _recipe(title: str) -> str:
+    """The first script below a heading."""
+    text = (DOCS / "recipes.md").read_text().partition(f"\n## {title}\n")[2]
+    found = re.search(r"^```sh\n(.*?)^```", text, re.M | re.S)
+    assert found is not None
+    return found[1]
+
+
+def _steps(workflow: str) -> dict[str, str]:
+    """What the named steps of a workflow run."""
+    steps = (DOCS / "examples" / workflow).read_text().split("\n      - ")[1:]
+    runs = (
+        (step, re.search(r"\n        run: (\|\n(?P<lines>(?:          .*\n?)+)|(?P<line>.+))", step)) for step in steps
+    )
+    return {
+        step.partition("\n")[0].removeprefix("name: "): found["line"] or dedent(found["lines"])
+        for step, found in runs
+        if found is not None
+    }
+
+
+def _script(asked: Asked) -> Reply:
+    said = json.dumps(asked.json.get("messages"))
+    if "Review this change" in said:
+        return Reply((Say(("BLOCK\nA secret." if "password" in said else "OK",)),))
+    if "tools" not in asked.json or '"role": "tool"' in said:
+        return Reply((Say(("Changed it.",)),))
+    line = f"{CHANGE}; git add -A; git commit -qm deps" if "commit it" in said else CHANGE
+    return Reply((Ask("c1", "bash", (json.dumps({"command": line, "description": "x"}),)),))
+
+
+class Machine:
+    """Where somebody follows the recipes: a clone of a repository, and the command on the path."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.work = stage.project
+        tools = stage.root / "bin"
+        tools.mkdir()
+        self.tool("holdfast", f'exec {sys.executable} -P -m holdfast "$@"')
+        stage.environment["PATH"] = f"{tools}:{stage.environment['PATH']}"
+
+    def tool(self, name: str, script: str) -> None:
+        file = self.stage.root / "bin" / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+
+    async def sh(self, script: str, **variables: str) -> Done:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-e", "-o", "pipefail", "-c", script),
+            cwd=self.work,
+            env={**self.stage.environment, **variables},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+        )
+        async with asyncio.timeout(PATIENCE):
+            out, err = await process.communicate()
+        return Done(process.returncode or 0, out.decode(), err.decode())
+
+    async def must(self, script: str, **variables: str) -> str:
+        done = await self.sh(script, **variables)
+        assert done.code == 0, done.err
+        return done.out
+
+
+@asynccontextmanager
+async def _machine() -> AsyncIterator[Machine]:
+    async with staged(_script) as stage:
+        machine = Machine(stage)
+        await machine.must(
+            "git init -q --bare -b main ../origin; git init -q -b main .; git remote add origin ../origin;"
+            "git config user.name n; git config user.email e; echo 1 > f; git add f; git commit -qm one;"
+            "git push -q origin main"
+        )
+        yield machine
+
+
+async def test_a_review_before_each_commit() -> None:
+    """It blocks what the answer blocks; where nobody answers, it is in nobody's way."""
+    async with _machine() as machine:
+        hook = machine.work / ".git/hooks/pre-commit"
+        hook.write_text(_recipe("Review before a commit"))
+        hook.chmod(0o755)
+        done = await machine.sh("echo password=1 > g; git add g; git commit -qm two")
+        assert done.code == 1
+        assert "A secret." in done.err
+        await machine.must("echo fine > g; git add g; git commit -qm two")
+        await machine.must("echo password=2 > g; git add g; HOLDFAST_HOST=unix:///nowhere git commit -qm three")
+
+
+async def test_a_task_every_night() -> None:
+    async with _machine() as machine:
+        answer = machine.stage.root / "nightly.md"
+        script = _recipe("A task every night").replace("/srv/project", str(machine.work))
+        script = script.replace("/var/tmp/nightly.md", str(answer))
+        await machine.must(script)
+        assert answer.read_text() == "Changed it.\n"
+        assert "deps.txt" in await machine.must("git -C ../origin ls-tree --name-only nightly")
+        again = await machine.sh(script)
+        assert "run id" in again.err, "a second start on the same day is refused"
+
+
+async def test_the_workflows() -> None:
+    async with _machine() as machine:
+        review = _steps("review.yml")
+        await machine.must("git switch -q -c pull; echo x > g; git add g; git commit -qm g")
+        await machine.must(review["Review"], BASE="main")
+        machine.tool("gh", 'echo "$@" > ../gh; cat review.md >> ../gh')
+        await machine.must(review["Comment"].replace("${{ github.event.pull_request.number }}", "7"))
+        assert (machine.stage.root / "gh").read_text() == "pr comment 7 --body-file review.md\nOK\n"
+        fix = _steps("fix.yml")
+        await machine.must("rm review.md; git switch -q main")
+        await machine.must(fix["Work"], TASK="Do it.")
+        await machine.must(fix["Push"].replace("${{ github.run_id }}", "8"))
+        summary = machine.stage.root / "summary.md"
+        await machine.must(fix["What was done"], GITHUB_STEP_SUMMARY=str(summary))
+        assert summary.read_text().startswith("Changed it.\n```\n")
+        assert (
+            await machine.must("git -C ../origin show --format=%B --name-only holdfast-8")
+            == "Changed it.\n\n\ndeps.txt\n"
+        )

@@ -1,0 +1,82 @@
+"""A server that starts where work was left: what it does before any client is there, and what it leaves alone."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.domain.models import ModelInfo
+from holdfast.domain.runs import Run
+from holdfast.outfit import Given, open_app
+from holdfast.protocol.bodies import WorkspaceBody
+from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.server.hub import Hub
+from holdfast.storage.ledger import SqliteLedger
+from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
+from server.helpers import QUICK, Place, exchange, inside, place, prompt, serving
+
+CLIENT = "6f0d1f2e-6f3a-4c1e-9d2b-0a1b2c3d4e5f"
+
+
+async def left_over(where: Place, provider: str) -> WorkspaceId:
+    """The workspace of a server that was stopped while r1 was at work with this provider and r2 waited."""
+    model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),)), info=ModelInfo(provider, "m")))
+    model.before.shut()
+    async with serving(where, model) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace, "s")).id
+        await prompt(client, workspace, session, "one", "r1")
+        await model.before.reached.wait()
+        await prompt(client, workspace, session, "words=3", "r2")
+    return workspace
+
+
+@pytest.mark.parametrize(("provider", "waits"), [("elsewhere", True), ("demo", False)])
+async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
+    provider: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key may have been a client's, which is never stored. The scripted tour is nobody's stand-in."""
+    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", ())
+    async with place() as where:
+        workspace = await left_over(where, provider)
+        hub = Hub(open_app(where.data, Given(QUICK)), where.data)
+        try:
+            await hub.open_unfinished()
+            assert [desk.id for desk in hub.desks] == ([] if waits else [workspace])
+            assert (await stored(hub, workspace, "r1")).outcome == "interrupted"
+            if waits:
+                assert (await stored(hub, workspace, "r2")).outcome is None
+            desk = await hub.create(WorkspaceBody(WorkspaceId(""), where.project(), client_id=CLIENT))
+            await until(lambda: not desk.workspace.engine.is_busy(), most=5_000_000)
+            await desk.workspace.engine.until_quiet((await stored(hub, workspace, "r2")).session_id)
+            assert (await stored(hub, workspace, "r2")).outcome == "completed"
+        finally:
+            await hub.close()
+
+
+async def stored(hub: Hub, workspace: WorkspaceId, run: str) -> Run:
+    record = await hub.app.ledger.run(workspace, RunId(run))
+    assert record is not None
+    return record.run
+
+
+async def test_what_is_asked_before_recovery_is_done_is_held_and_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, look = Gate(), SqliteLedger.unfinished_workspaces
+
+    async def held(ledger: SqliteLedger) -> Sequence[str]:
+        await gate()
+        return await look(ledger)
+
+    monkeypatch.setattr(SqliteLedger, "unfinished_workspaces", held)
+    async with place() as where, serving(where) as server:
+        await gate.reached.wait()
+        for path in ("/v1/health", "/v1/version"):
+            assert (await exchange(server.address, inside(path))).status == 200
+        asked = start(exchange(server.address, inside("/v1/workspaces")))
+        await settle_down()
+        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+        assert not asked.done()
+        gate.open()
+        async with asyncio.timeout(20):
+            assert (await asked).status == 200
