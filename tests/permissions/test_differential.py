@@ -230,3 +230,27 @@ def test_lines_that_were_tampered_with_are_no_surprise_either(stage: Stage) -> N
     assert surprises(lines, stage) == []
     after = stage.files()
     assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()
+
+
+HOSTILE = ("-a", "-c", "-delete", "-v", "--a", "--pre=sh", "--output=made", "-LR", "-omade", "1", "PATH", "expire")
+"""Names that some program takes for an option, a number or a variable."""
+PATTERNS = (
+    "*|-*|-? a*|-n * ls|-u * ls|1* ls|-k 1* 2 ls|-I 1* echo|. -newer *|. -newer -*|. -exec echo * \\;|-e -*|-e *|1*|e*|"
+    "?v PATH src; ls|--max-lines touch echo|-I echo echo"
+)
+
+
+def test_the_names_of_files_do_not_become_words_that_act(tmp_path: Path) -> None:
+    """Programs and wrappers with patterns where options, numbers or commands stand, among files with hostile names."""
+    stage = Stage(tmp_path)
+    for name in (*HOSTILE, "a[$(touch made)]", '1{system("touch made")}', ".|env"):
+        (stage.project / name).write_text("touch made\n")
+    (stage.project / "sh").write_text("touch made\n")
+    rules = Rules(PermissionSettings(), str(stage.project))
+    programs = [*PROGRAMS.keys() - NOT_TRIED, "git reflog", *WRAPPERS, "ionice"]
+    lines = [f"{name} {pattern}" for name in sorted(programs) for pattern in PATTERNS.split("|")]
+    allowed = [line for line in lines if rules.judge(bash(line, str(stage.project))).decision == "allow"]
+    assert len(allowed) > 100
+    before = stage.files()
+    assert surprises(allowed, stage) == []
+    assert stage.files() == before

@@ -94,7 +94,8 @@ def _gets_settings(taken: Taken) -> bool:
 
 
 def _shows_reflog(taken: Taken) -> bool:
-    return not taken.plain or taken.plain[0].text not in ("expire", "delete", "exists", "drop", "write")
+    first = taken.plain[0] if taken.plain else None
+    return first is None or not (first.is_glob or first.text in ("expire", "delete", "exists", "drop", "write"))
 
 
 def _names_one_object(taken: Taken) -> bool:

@@ -99,10 +99,18 @@ def _sets_no_date(taken: Taken) -> bool:
 
 
 def _tests_plainly(taken: Taken) -> bool:
-    """An index in brackets is calculated, and what is calculated may run commands."""
+    """An index in brackets is calculated, and what is calculated may run commands. A pattern may stand for one."""
     words = [word.text for word in taken.plain]
     inner = words[:-1] if words[-1:] == ["]"] else words
+    if any(word.is_glob for word in taken.plain):
+        return False
     return not any(char in word for word in inner for char in "[$`") and "-v" not in inner and "-R" not in inner
+
+
+def _script(taken: Taken) -> str:
+    """The first word, if it is what the program gets to see: a pattern becomes the name of some file."""
+    first = taken.plain[0] if taken.plain else None
+    return "" if first is None or first.is_glob else first.text
 
 
 _PRINTF_ACTS = re.compile(r"%[-+ #0'*\d.]*[^-+ #0'*\d.sdiouxXcbqQeEfFgG]|%[-+ #0'*\d.]*$")
@@ -110,8 +118,8 @@ _PRINTF_ACTS = re.compile(r"%[-+ #0'*\d.]*[^-+ #0'*\d.sdiouxXcbqQeEfFgG]|%[-+ #0
 
 def _prints_plainly(taken: Taken) -> bool:
     """`-v` would set a variable, and so would `%n`."""
-    form = taken.plain[0].text if taken.plain else "-"
-    return not form.startswith("-") and not _PRINTF_ACTS.search(form.replace("%%", ""))
+    form = _script(taken)
+    return form[:1] not in ("", "-") and not _PRINTF_ACTS.search(form.replace("%%", ""))
 
 
 def _looks_up_names(taken: Taken) -> bool:
@@ -127,8 +135,8 @@ def _edits_nothing(taken: Taken) -> bool:
     """Every script is one of a few forms that neither write nor run anything."""
     scripts = [value for name, value in taken.values if name in ("e", "expression")]
     if not scripts:
-        scripts = [word.text for word in taken.plain[:1]]
-    return bool(scripts) and all(
+        scripts = [_script(taken)]
+    return all(
         _SED.fullmatch(part.strip()) or _SED_LINES.fullmatch(part.strip())
         for script in scripts
         for part in ([script] if script[:1] in ("s", "/") else script.split(";"))
@@ -143,14 +151,14 @@ _AWK_ACTS = re.compile(
 
 def _counts_only(taken: Taken) -> bool:
     """No pipe, no redirection, no call that runs anything."""
-    text = taken.plain[0].text if taken.plain else ""
+    text = _script(taken)
     return bool(text) and bool(_AWK.fullmatch(text)) and not _AWK_ACTS.search(text)
 
 
 def _asks_json(taken: Taken) -> bool:
     """The environment is not shown; nothing is loaded."""
-    words = [word.text for word in taken.plain]
-    return not any(re.search(r"\benv\b|ENV|input_filename|import|include|getpath\(\$__", word) for word in words[:1])
+    text = _script(taken)
+    return bool(text) and not re.search(r"\benv\b|ENV|input_filename|import|include|modulemeta|getpath\(\$__", text)
 
 
 _PS = re.compile(
@@ -170,13 +178,20 @@ def _lists_processes(taken: Taken) -> bool:
 
 def _names_its_files(taken: Taken) -> bool:
     """A list of files may name any."""
-    return not any(word.text.startswith("--f") and "files0".startswith(word.text[2:8]) for word in taken.plain)
+    lists = any(word.text.startswith("--f") and "files0".startswith(word.text[2:8]) for word in taken.plain)
+    return not lists and not _hides_options(taken)
+
+
+def _hides_options(taken: Taken) -> bool:
+    """Whether options are left to the names of files."""
+    return any(word.may_be_option and word.text.startswith("-") for word in taken.plain)
 
 
 def _sums_its_files(taken: Taken) -> bool:
     """What is checked against a list are files that the list names."""
     words = [word.text for word in taken.plain if word.text.startswith("-")]
-    return not any(word.startswith("--c") if word.startswith("--") else "c" in word for word in words)
+    checks = any(word.startswith("--c") if word.startswith("--") else "c" in word for word in words)
+    return not checks and not _hides_options(taken)
 
 
 def _walks_here(taken: Taken) -> bool:
@@ -209,7 +224,7 @@ def _finds_only(taken: Taken) -> bool:
         if word.may_be_option:
             return False
         if word.text in _FIND_VALUED:
-            if not words or (word.text != "-newer" and words[0].is_glob):
+            if not words or words[0].is_glob:
                 return False
             words.pop(0)
         elif word.text.startswith("-") and word.text not in _FIND_ALONE:

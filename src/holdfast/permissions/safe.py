@@ -19,9 +19,11 @@ from holdfast.permissions.words import Word
 __all__ = ["Place", "only_looks", "outside", "redirection_looks", "sets_harmlessly"]
 
 _HARMLESS = re.compile(
-    r"(LC_[A-Z]+|LANG)=(C|POSIX|\w+\.(UTF|utf)-?8)?|(LANGUAGE|TZ|NO_COLOR|CLICOLOR|FORCE_COLOR|COLUMNS|LINES)=.*", re.S
+    r"(LC_[A-Z]+|LANG)=(C|POSIX|\w+\.(UTF|utf)-?8)?|LANGUAGE=[\w:]*|TZ=([\w+-]+(/[\w+-]+)*)?"
+    r"|(NO_COLOR|CLICOLOR|FORCE_COLOR|COLUMNS|LINES)=\w*"
 )
-"""In some other encodings a quote or a backslash is the second half of a character: a shell reads another line."""
+"""In some other encodings a quote or a backslash is the second half of a character: a shell reads another line. A
+language or a time zone may be the path of a file to read."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -85,9 +87,14 @@ def only_looks(command: Command, place: Place) -> bool:
     taken = take(words, looks.options)
     if taken is None or not looks.accepts(taken):
         return False
-    if looks.most_plain is not None and len(taken.plain) > looks.most_plain:
+    if looks.most_plain is not None and _may_be_more(taken.plain, looks.most_plain):
         return False
     return not looks.takes_paths or _stays_inside(taken, looks, place)
+
+
+def _may_be_more(words: Sequence[Word], most: int) -> bool:
+    """A pattern may stand for several files."""
+    return len(words) > most or any(word.is_glob for word in words)
 
 
 def sets_harmlessly(command: Command) -> bool:

@@ -14,13 +14,14 @@ _OPERATORS = ("&>>", "<<<", "<<-", "&&", "||", "|&", ";;", "&>", ">>", ">&", "<&
 _SINGLE = ";&|()<>"
 _DYNAMIC = re.compile(r"[A-Za-z0-9_{(\[*@!\-]")
 _COUNTED = "?$#"
+_OPENS = re.compile(r"[*?[]|-[^=]*[*?[]")
 
 
 class Word(msgspec.Struct, frozen=True):
     """A word without its quotes. `start` and `end` count bytes of the line.
 
-    `is_dynamic`: the shell makes something else of it before a program sees it. `may_be_option`: it is a pattern
-    or stands for something unknown that may turn out to begin with a dash.
+    `is_dynamic`: the shell makes something else of it before a program sees it. `may_be_option`: it is a pattern, and
+    the name of a file may make any option of it, or several.
     """
 
     text: str
@@ -145,7 +146,7 @@ class _Piece:
             end,
             is_dynamic=self._is_dynamic or _has_braces(bare),
             is_glob=is_glob,
-            may_be_option=bare[:1] in ("*", "?", "["),
+            may_be_option=bool(_OPENS.match(bare)),
             is_home=bare.startswith("~") or bool(re.match(r"\w+=(.*:)?~", bare)),
             is_quoted=self._is_quoted,
         )

@@ -22,6 +22,8 @@ _UNKNOWN_SHELLS = frozenset({"zsh", "ksh", "fish", "csh", "tcsh", "ash"})
 _AS_OTHERS = frozenset({"sudo", "doas", "su", "runuser", "pkexec", "exec", "setsid", "chroot", "unshare", "watch"})
 _OTHERWISE = frozenset({"-o", "-or", "!", "-not", ","})
 _ACTS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_HOLES = frozenset({"{}", "%"})
+"""What `xargs -I` may put its input in place of: with any other word it could be part of the command's own words."""
 _UNSEEN = "it runs a command that cannot be seen"
 
 
@@ -48,7 +50,7 @@ _PLAIN: Mapping[str, _Manner] = {
     "builtin": _Manner(),
     "xargs": _Manner(
         frozenset({"-0", "-r", "-t", "-x", "--null", "--no-run-if-empty", "--verbose", "--exit"}),
-        frozenset({"-n", "-L", "-P", "-d", "-s", "-I", "--max-args", "--max-lines", "--max-procs", "--delimiter"}),
+        frozenset({"-n", "-L", "-P", "-d", "-s", "-I", "--max-args", "--max-procs", "--delimiter"}),
     ),
 }
 
@@ -139,7 +141,10 @@ def _env(command: Command, depth: int) -> Line:
     assigned = list(command.assignments)
     while rest and rest[0].text in ("-i", "-", "--ignore-environment", "-u", "--unset"):
         # Without its environment a program may not find what it needs; it does nothing worse.
-        del rest[: 2 if rest[0].text in ("-u", "--unset") else 1]
+        taken = 2 if rest[0].text in ("-u", "--unset") else 1
+        if any(word.is_glob for word in rest[:taken]):
+            return _with_doubt(command, Line())
+        del rest[:taken]
     while rest and "=" in rest[0].text and rest[0].text.partition("=")[0].isidentifier():
         name, _, value = rest[0].text.partition("=")
         assigned.append((name, replace(rest.pop(0), text=value)))
@@ -151,7 +156,7 @@ def _env(command: Command, depth: int) -> Line:
 
 
 def _wrapped(command: Command, manner: _Manner, depth: int) -> Line:
-    rest = _behind(list(command.argv[1:]), manner)
+    rest = _behind(command.argv[1:], manner)
     if rest is None:
         return _with_doubt(command, _expand(_after_options(command), depth + 1))
     if not rest:
@@ -165,22 +170,29 @@ def _wrapped(command: Command, manner: _Manner, depth: int) -> Line:
     return inner
 
 
-def _behind(words: list[Word], manner: _Manner) -> list[Word] | None:
-    """The words of the command inside. None if an option is not known."""
-    while words and words[0].text.startswith("-"):
-        option = words.pop(0).text
+def _behind(words: Sequence[Word], manner: _Manner) -> list[Word] | None:
+    """The words of the command inside. None if an option is not known, or a pattern stands before the command: it may
+    become several words, and any of them the command.
+    """
+    rest = list(words)
+    while rest and rest[0].text.startswith("-"):
+        option = rest.pop(0).text
         if option == "--":
             break
         name, sign, _ = option.partition("=")
         if option in manner.alone or (sign and name in manner.valued):
             continue
         if option in manner.valued:
-            words = words[1:]
-        elif not _is_joined(option, manner):
+            value = rest.pop(0).text if rest else ""
+        elif _is_joined(option, manner):
+            value = option[2:]
+        else:
             return None
-    if any(word.may_be_option for word in words[: manner.plain + 1]):
-        return None
-    return words[manner.plain :]
+        if option.startswith("-I") and value not in _HOLES:
+            return None
+    rest = rest[manner.plain :]
+    before = len(words) - len(rest)
+    return None if any(word.is_glob for word in words[: before + 1]) else rest
 
 
 def _is_joined(option: str, manner: _Manner) -> bool:
@@ -201,7 +213,8 @@ def _find(command: Command, depth: int) -> Line:
             kept.append(word)
             continue
         end = next((at for at, item in enumerate(words) if _ends_action(words, at, item)), None)
-        if end is None or word.text != "-exec":
+        # A pattern may stand for the end of the action, and for what comes behind it.
+        if end is None or word.text != "-exec" or any(item.may_be_option for item in words[:end]):
             doubtful = _with_doubt(command, _expand(Command(tuple(words[:end])), depth + 1))
             return _together([*inner, doubtful])
         action = Command(tuple(words[:end]))
