@@ -124,6 +124,36 @@ def test_a_change_at_the_last_moment_wins(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
+@pytest.mark.parametrize("swapped", ["pipe", "link", "file"])
+def test_a_file_with_two_names_is_swapped_at_the_last_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
+) -> None:
+    """Its content is replaced in place: only that of the very file that was judged, and nobody waits for a pipe."""
+    path, other = tmp_path / "f", tmp_path / "other"
+    path.write_bytes(b"old")
+    os.link(path, tmp_path / "second")
+    other.write_bytes(b"other")
+    place = locate(str(tmp_path), "f")
+    draft = Draft(place, read(place, 100).status)
+    real = Draft._refuse_a_stranger
+
+    def looked(self: Draft, folder: int, name: str) -> None:
+        real(self, folder, name)
+        path.unlink()
+        if swapped == "pipe":
+            os.mkfifo(path)
+        elif swapped == "link":
+            path.symlink_to(other)
+        else:
+            os.link(other, path)
+
+    monkeypatch.setattr(Draft, "_refuse_a_stranger", looked)
+    with pytest.raises(ToolError):
+        put(draft, b"new")
+    assert (tmp_path / "second").read_bytes() == b"old"
+    assert other.read_bytes() == b"other"
+
+
 @pytest.mark.parametrize("appears", [True, False])
 def test_a_new_file_overwrites_nobody(tmp_path: Path, appears: bool) -> None:
     draft = Draft(locate(str(tmp_path), "a/b/f"), None)

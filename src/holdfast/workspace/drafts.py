@@ -143,8 +143,10 @@ class Draft:
             if self._old is not None:
                 raise ToolError(f"{self._place.name} was removed meanwhile. Look again before you write.") from None
             return
-        old = self._old
-        if old is None or _state(now) != _state(old):
+        self._refuse_unless_judged(now)
+
+    def _refuse_unless_judged(self, now: os.stat_result) -> None:
+        if self._old is None or _state(now) != _state(self._old):
             raise ToolError(f"{self._place.name} was changed by somebody else just now. Use view again.")
 
     def _link_new(self, folder: int, name: str) -> None:
@@ -158,8 +160,10 @@ class Draft:
 
     def _pour(self, folder: int, name: str) -> None:
         """The file has other names too: they keep meaning the same file, so its content is replaced in place."""
-        target = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        # Nobody may put a pipe there that nobody reads: opening it would wait for ever.
+        target = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
+            self._refuse_unless_judged(os.fstat(target))
             place = 0
             while piece := os.pread(self._file, 1 << 20, place):
                 place += os.write(target, piece)
