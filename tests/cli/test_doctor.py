@@ -42,6 +42,27 @@ def test_without_a_place_for_the_socket(alone: House) -> None:
     assert alone.server_process() is None
 
 
+def test_a_data_directory_that_is_none(alone: House) -> None:
+    file = alone.home / "file"
+    file.touch()
+    done = alone.call("doctor", "--data-dir", str(file))
+    assert done.returncode == 1
+    assert f"{file} is a file." in done.stdout
+    assert "→ Move it away" in done.stdout
+
+
+def test_a_server_that_cannot_start(alone: House) -> None:
+    """Its last words are lines, as it said them."""
+    place = alone.home / "broken"
+    place.mkdir(mode=0o700)
+    (place / "holdfast.db").write_text("no database at all\n")
+    done = alone.call("doctor", "--data-dir", str(place))
+    assert done.returncode == 1
+    last = next(line for line in done.stdout.splitlines() if "is not a SQLite database" in line)
+    assert last.startswith("          Error: ")
+    assert "\\n" not in done.stdout
+
+
 def test_nobody_at_the_address(alone: House) -> None:
     done = alone.call("doctor", "--host", f"unix://{alone.home}/nobody")
     assert done.returncode == 1

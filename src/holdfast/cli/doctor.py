@@ -91,9 +91,11 @@ def _directories(place: Where) -> Iterable[Finding]:
     above = data
     while not os.path.exists(above):
         above = os.path.dirname(above)
-    if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
-        todo = "Make it writable for you, or choose another with --data-dir or $HOLDFAST_DATA_DIR."
-        yield Finding("data directory", "error", "cannot be written.", todo, data)
+    other = "choose another with --data-dir or $HOLDFAST_DATA_DIR."
+    if not os.path.isdir(above):
+        yield Finding("data directory", "error", f"{above} is a file.", f"Move it away, or {other}", data)
+    elif not os.access(above, os.W_OK | os.X_OK):
+        yield Finding("data directory", "error", "cannot be written.", f"Make it writable for you, or {other}", data)
 
 
 def _server(known: VersionInfo, place: Where, seconds: float) -> Finding:
@@ -126,13 +128,18 @@ def _tell(findings: Sequence[Finding]) -> None:
         area = item.area
         mark, colour = _MARKS[item.severity]
         shown = click.style(mark, fg=colour, bold=True) if in_terminal() else mark
-        click.echo(f"{name:<{width}}  {shown} {_placed(item)}{printable(item.what)}")
+        click.echo(f"{name:<{width}}  {shown} {_placed(item)}{_lines(item.what, width + 4)}")
         if item.what_to_do:
             click.echo(f"{'':<{width}}    → {printable(item.what_to_do)}")
     counts = {name: sum(item.severity == name for item in findings) for name in ("error", "warning")}
     said = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if count]
     if findings:
         click.echo(f"\n{' and '.join(said)}." if said else "\nAll is well.")
+
+
+def _lines(text: str, indent: int) -> str:
+    """What a server said when it did not start has several."""
+    return f"\n{'':<{indent}}".join(printable(line) for line in text.splitlines())
 
 
 def _placed(item: Finding) -> str:

@@ -1,5 +1,6 @@
 """`holdfast lsp`: language servers."""
 
+import os
 import time
 from typing import Any
 
@@ -56,6 +57,9 @@ def list_servers(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
 def start(*, path: str, **where: Any) -> None:  # noqa: ANN401
     """Start the servers for a file."""
     with sentences():
+        # On another machine only its server can look.
+        if not where["host"] and not os.path.isfile(os.path.join(where["cwd"], path)):
+            raise Failure(f"There is no file {printable(path)}.")
         link = _entered(where)
         link.send("POST", link.path("lsps", "start"), body=LspPath(path))
         _print(_settled(link), as_json=False)

@@ -12,6 +12,7 @@ from holdfast.cli.link import Link, entered, wait_quietly
 from holdfast.cli.place import configuration_for, directory_options, printable
 from holdfast.cli.speak import complain
 from holdfast.config.configuration import Configuration
+from holdfast.domain.errors import NotFound
 from holdfast.domain.mcp import McpInfo
 from holdfast.protocol.mcp import McpLog, McpName
 
@@ -97,8 +98,12 @@ def _print(servers: list[McpInfo], withheld: list[str]) -> None:
 
 
 def _about(info: McpInfo) -> str:
-    more = [f"{count} {what}" for count, what in ((info.prompt_count, "prompts"), (info.resource_count, "resources"))]
-    return ", ".join([info.type, *(text for text in more if not text.startswith("0 "))])
+    more = ((info.prompt_count, "prompt"), (info.resource_count, "resource"))
+    return ", ".join([info.type, *(_count(count, what) for count, what in more if count)])
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 @command.command()
@@ -134,7 +139,7 @@ def _say_state(link: Link, name: str) -> None:
     word = _WORDS.get(info.state, info.state)
     if info.state in ("error", "needs auth"):
         raise Failure(f"{printable(name)}: {word}. {printable(info.error)}")
-    complain(f"{printable(name)}: {word}, {info.tool_count} tools.")
+    complain(f"{printable(name)}: {word}, {_count(info.tool_count, 'tool')}.")
 
 
 @command.command()
@@ -265,10 +270,23 @@ def remove(*, name: str, project: bool, cwd: str, data_dir: str | None) -> None:
     with sentences():
         configuration = configuration_for(cwd, data_dir)
         file = _file(configuration, project=project)
-        unset_value(file, ("mcp", name), mode=None if project else 0o600)
-        rest = [origin for path, origin in configuration.reading().origins.items() if path[:2] == ("mcp", name)]
-        also = f" {printable(str(rest[0]))} still speaks of it." if rest else ""
-        complain(f"{printable(name)} is no longer in {printable(file)}.{also}")
+        try:
+            unset_value(file, ("mcp", name), mode=None if project else 0o600)
+        except NotFound as error:
+            raise Failure(f"{printable(str(error))}{_elsewhere(configuration, name)}") from None
+        complain(f"{printable(name)} is no longer in {printable(file)}.{_elsewhere(configuration, name)}")
+
+
+def _elsewhere(configuration: Configuration, name: str) -> str:
+    """Which other file speaks of a server, also one of a project that is not trusted."""
+    reading = configuration.reading()
+    places = [(origin.file, origin.line) for path, origin in reading.origins.items() if path[:2] == ("mcp", name)]
+    places += [(item.file, item.line) for item in reading.withheld if item.path[:2] == ("mcp", name)]
+    if not places:
+        return ""
+    file, line = places[0]
+    how = " (--project)" if file == configuration.places.project_file else ""
+    return f" {printable(file)}:{line} speaks of it{how}."
 
 
 def _switch(name: str, *, off: bool, project: bool, cwd: str, data_dir: str | None) -> None:

@@ -28,11 +28,12 @@ async def hooks(desk: Desk) -> Sequence[Finding]:
     found = _summed("hooks", len(known.current()), known.problems(), "Mend the file; until then it is not run.")
     return (
         *found,
-        *(
-            _untrusted("hooks", f"{len(file.hooks.hooks)} hooks are not run", file.folder.path, file.hooks.line)
-            for file in withheld
-        ),
+        *(_untrusted("hooks", _not_run(len(file.hooks.hooks)), file.folder.path, file.hooks.line) for file in withheld),
     )
+
+
+def _not_run(count: int) -> str:
+    return "1 hook is not run" if count == 1 else f"{count} hooks are not run"
 
 
 async def commands(desk: Desk) -> Sequence[Finding]:

@@ -141,7 +141,7 @@ async def check(desk: Desk) -> Sequence[Finding]:
     tools = sum(info.tool_count for info in states.values())
     is_on = [info for info in states.values() if info.state != "disabled"]
     many = f"{len(is_on)} connected" if is_on else "none switched on"
-    return (Finding("mcp servers", "ok", f"{many}, {tools} tools."),)
+    return (Finding("mcp servers", "ok", f"{many}, {tools} tool{'s' * (tools != 1)}."),)
 
 
 def _finding(desk: Desk, info: McpInfo) -> Finding | None:

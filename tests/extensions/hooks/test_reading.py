@@ -30,10 +30,14 @@ def test_what_settings_say_badly_is_told_with_its_line() -> None:
         "Nonsense": (HookSettings("x"),),
         "PreToolUse": (HookSettings(" "), HookSettings("ok", matcher="("), HookSettings("good", matcher="^bash$")),
     }
-    origins: dict[KeyPath, Origin] = {("hooks", "PreToolUse", 1, "command"): Origin("/c.toml", 7, may_run=True)}
+    origins: dict[KeyPath, Origin] = {
+        ("hooks", "PreToolUse", 0, "command"): Origin("/c.toml", 2, may_run=True),
+        ("hooks", "PreToolUse", 1, "command"): Origin("/c.toml", 6, may_run=True),
+        ("hooks", "PreToolUse", 1, "matcher"): Origin("/c.toml", 7, may_run=True),
+    }
     hooks, problems = from_settings(settings, origins)
     assert [hook.command for hook in hooks] == ["good"]
-    assert [(problem.file, problem.line) for problem in problems] == [("", 0), ("", 0), ("/c.toml", 7)]
+    assert [(problem.file, problem.line) for problem in problems] == [("", 0), ("/c.toml", 2), ("/c.toml", 7)]
     assert "regular expression" in problems[2].text
 
 
@@ -78,6 +82,12 @@ def test_what_their_files_say_badly(tree: object) -> None:
     assert found.hooks == ()
     assert [problem.severity for problem in found.problems] == ["error"]
     assert found.problems[0].line == 1
+
+
+def test_a_matcher_of_theirs_is_told_with_its_own_line() -> None:
+    data = json.dumps({"hooks": {"PreToolUse": [group("x", matcher="[")]}}, indent=1).encode()
+    (problem,) = read_claude(data, "/s.json").problems
+    assert data.splitlines()[problem.line - 1].strip() == b'"matcher": "[",'
 
 
 @pytest.mark.parametrize("data", [b"{", b"\xff", b"[]", b'{"hooks": ' + b"[" * 5_000])

@@ -38,6 +38,8 @@ filetypes = ["zz"]
     head, *rows = home.say("lsp").splitlines()
     assert head.split() == ["SERVER", "STATE", "FOUND"]
     assert [row.split() for row in rows] == [["missing", "unstarted"], ["ours", "unstarted"]]
+    nothing = home.call("lsp", "start", "b.zz")
+    assert (nothing.returncode, nothing.stderr) == (4, "holdfast: There is no file b.zz.\n")
     started = home.say("lsp", "start", "a.zz")
     assert "no-such-program is not installed" in started
     states = {item["name"]: item["state"] for item in json.loads(home.say("lsp", "list", "--json"))}

@@ -52,8 +52,11 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
         restarted = await stage.call("mcp", "restart", "talks")
         assert restarted.code != 0
         assert "It ended with exit code 1" in restarted.err
-        assert "time: connected, 1 tools." in (await stage.call("mcp", "restart", "time")).err
+        assert "time: connected, 1 tool." in (await stage.call("mcp", "restart", "time")).err
         await stage.say("mcp", "remove", "talks")
+        elsewhere = await stage.call("mcp", "remove", "ours")
+        assert elsewhere.code != 0
+        assert re.search(r"holdfast\.toml:\d+ speaks of it \(--project\)", elsewhere.err)
         await stage.say("mcp", "remove", "ours", "--project")
         assert [line.split()[0] for line in (await stage.say("mcp")).splitlines()] == ["SERVER", "time"]
 

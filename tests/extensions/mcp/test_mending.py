@@ -26,14 +26,21 @@ def test_what_is_used_is_kept_and_the_rest_is_left_out() -> None:
             },
             {"name": "b", "inputSchema": {"type": "object", "required": "all"}},
             {"title": "nameless"},
+            {"name": "c", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}},
+            {"name": "d", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "optional"}},
         ],
         "nextCursor": "more",
     }
-    assert mended(result) == ("it does not say what b takes", "number 3 of its tools has no name, and is left out")
+    assert mended(result) == (
+        "it does not say what b takes",
+        "number 3 of its tools has no name, and is left out",
+        "c can only be run as a task, which is not done here, and is left out",
+    )
     assert result == {
         "tools": [
             {"name": "a", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}},
             {"name": "b", "inputSchema": {"type": "object"}},
+            {"name": "d", "inputSchema": {"type": "object"}},
         ],
         "nextCursor": "more",
     }

@@ -73,6 +73,7 @@ async def test_everything_a_server_may_offer() -> None:
     async with hands(model=model) as one:
         info = (await add(one, all=EVERYTHING))["all"]
         assert (info.prompt_count, info.resource_count) == (4, 7)
+        assert "mcp_all_simulate-research-query" not in info.tools, "it takes no plain call"
         image, structured, links, steps, roots, listed, document, nothing = await results(
             one,
             ("mcp_all_get-tiny-image", {}),

@@ -71,7 +71,9 @@ def from_settings(
                 problems.append(Problem("error", origin.file, origin.line, dotted(("hooks", name)), text))
                 break
             if (trouble := _trouble(item.command, item.matcher, event in _MATCHED)) is not None:
-                problems.append(Problem("error", origin.file, origin.line, dotted(path[:3]), trouble))
+                key, text = trouble
+                at = origins.get((*path[:3], key), origin)
+                problems.append(Problem("error", at.file, at.line, dotted(path[:3]), text))
                 continue
             seconds = min(item.timeout or _SECONDS, _MOST_SECONDS)
             hooks.append(
@@ -120,14 +122,16 @@ def _event(name: str) -> HookEvent | None:
     return _EVENTS.get(name.replace("_", "").replace("-", "").lower())
 
 
-def _trouble(command: str, matcher: str, is_matched: bool) -> str | None:
+def _trouble(command: str, matcher: str, is_matched: bool) -> tuple[str, str] | None:
+    """The key that is wrong, and what is wrong with it."""
     if not command.strip() or "\0" in command:
-        return "the command is empty." if not command.strip() else "the command holds a NUL character."
+        text = "the command is empty." if not command.strip() else "the command holds a NUL character."
+        return "command", text
     if is_matched and matcher != "*" and not _PLAIN.fullmatch(matcher):
         try:
             re.compile(matcher)
         except (re.error, RecursionError, OverflowError) as error:
-            return f"the matcher is no regular expression: {error}. The hook is not run."
+            return "matcher", f"the matcher is no regular expression: {error}. The hook is not run."
     return None
 
 
@@ -176,7 +180,9 @@ class _Reader:
             return
         command, seconds = item.get("command", ""), item.get("timeout", _CLAUDE_SECONDS)
         if (trouble := _trouble(command, matcher, event in _MATCHED)) is not None:
-            self.complain(path, trouble)
+            key, text = trouble
+            # A matcher stands in the group, above its hooks.
+            self.complain(path if key == "command" else (*path[:-2], key), text)
             return
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
             self.complain((*path, "timeout"), "expected a number of seconds.", is_error=False)

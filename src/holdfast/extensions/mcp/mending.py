@@ -29,12 +29,21 @@ def _sound(what: ListName, entries: list[Any], complain: Callable[[str], None]) 
         if not isinstance(name, str) or not name:
             complain(f"number {number} of its {what} has no name, and is left out")
         elif what == "tools":
-            yield _tool(entry, complain)
+            if _is_a_task(entry):
+                complain(f"{name} can only be run as a task, which is not done here, and is left out")
+            else:
+                yield _tool(entry, complain)
         elif what == "prompts":
             yield {**_texts(entry, "name", "title", "description"), "arguments": list(_arguments(entry))}
         else:
             # The protocol wants a name beside the address; not all servers know.
             yield {"name": name, **_texts(entry, "uri", "name", "title", "description", "mimeType")}
+
+
+def _is_a_task(entry: _Entry) -> bool:
+    """Whether the server refuses every plain call of it: a model would only waste a step."""
+    execution = entry.get("execution")
+    return isinstance(execution, dict) and execution.get("taskSupport") == "required"
 
 
 def _tool(entry: _Entry, complain: Callable[[str], None]) -> _Entry:
