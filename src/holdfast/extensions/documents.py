@@ -6,7 +6,7 @@ from holdfast.config.problems import Problem
 from holdfast.extensions.frontmatter import Document, parse
 from holdfast.extensions.shelves import MarkdownFile
 
-__all__ = ["document_of", "first_error", "problem_in", "text_in"]
+__all__ = ["document_of", "first_error", "model_problems", "problem_in", "text_in"]
 
 
 def document_of(file: MarkdownFile) -> Document | Problem:
@@ -30,6 +30,13 @@ def text_in(document: Document, key: str) -> str:
     """What stands at a key; empty if that is no text."""
     value = document.fields.get(key, "")
     return value.strip() if isinstance(value, str) else ""
+
+
+def model_problems(file: MarkdownFile, document: Document) -> tuple[Problem, ...]:
+    if isinstance(document.fields.get("model", ""), str):
+        return ()
+    text = "expected the name of one: until then the usual one is asked."
+    return (Problem("warning", file.path, document.lines["model"], "model", text),)
 
 
 def first_error(problems: Iterable[Problem]) -> str:

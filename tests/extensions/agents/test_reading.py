@@ -38,8 +38,17 @@ def test_one_with_little() -> None:
         ("---\nname: x\ndescription:\n---\ny", 3, "description"),
         ("---\nname: x\ndescription: y\n---\n\n", 5, ""),
         ("---\nname: x\nname: y\n---\n\n", 3, ""),
+        ("---\ndescription: x\ntools:\n  write: false\n---\ny", 3, "tools"),
+        ("---\ndescription: x\ntools: false\n---\ny", 3, "tools"),
+        ("---\ndescription: x\ntools: [true]\n---\ny", 3, "tools"),
     ],
 )
 def test_one_that_cannot_be_sent(text: str, line: int, key: str) -> None:
     (problem,) = read(text).problems
     assert (problem.line, problem.key, problem.severity) == (line, key, "error")
+
+
+def test_a_model_that_is_no_name_is_told() -> None:
+    agent = read("---\ndescription: x\nmodel: [a, b]\n---\ny")
+    assert (agent.model, agent.error) == ("", "")
+    assert [(problem.line, problem.key, problem.severity) for problem in agent.problems] == [(3, "model", "warning")]

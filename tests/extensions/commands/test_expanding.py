@@ -132,3 +132,9 @@ def test_a_rule_that_makes_no_sense_is_left_out() -> None:
     command = read_command(MarkdownFile("/c/a.md", "a", Folder("/c", "user"), text))
     assert (command.error, command.allow) == ("", ("view",))
     assert {(problem.line, problem.severity) for problem in command.problems} == {(2, "warning")}
+
+
+def test_a_model_that_is_no_name_is_told() -> None:
+    command = read_command(MarkdownFile("/c/a.md", "a", Folder("/c", "user"), b"---\nmodel: [a]\n---\nx"))
+    assert (command.error, command.model) == ("", "")
+    assert [(problem.line, problem.key) for problem in command.problems] == [(2, "model")]

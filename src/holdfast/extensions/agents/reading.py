@@ -7,9 +7,9 @@ import msgspec
 from holdfast.config.problems import Problem
 from holdfast.config.trust import file_digest
 from holdfast.extensions.claude import our_model, our_tool
-from holdfast.extensions.documents import document_of, first_error, problem_in, text_in
+from holdfast.extensions.documents import document_of, first_error, model_problems, problem_in, text_in
 from holdfast.extensions.folders import Owner
-from holdfast.extensions.frontmatter import Document, texts
+from holdfast.extensions.frontmatter import Document, Value, texts
 from holdfast.extensions.shelves import MarkdownFile
 
 __all__ = ["AgentFile", "read_agent"]
@@ -64,6 +64,7 @@ def read_agent(file: MarkdownFile) -> AgentFile:
         tuple((key, document.lines.get(key, 1)) for key in keys),
         document.lines.get("model", 0),
         document.lines.get("tools", 0),
+        model_problems(file, document),
     )
 
 
@@ -74,9 +75,17 @@ def _refused(file: MarkdownFile, document: Document, name: str) -> Problem | Non
     if not text_in(document, "description"):
         text = "is missing: it says when to send the agent."
         return problem_in(file, document.lines.get("description", 1), text, "description")
+    if not _are_names(document.fields.get("tools", "")):
+        # All tools, as if nothing had been said, would be more than was meant.
+        text = "expected names, with commas between them or as a list."
+        return problem_in(file, document.lines["tools"], text, "tools")
     if not document.body.strip():
         return problem_in(file, document.body_line, "there is no text below: it tells the agent how to work.")
     return None
+
+
+def _are_names(value: Value) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
 
 
 def _tools(document: Document) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.config.problems import Problem
 from holdfast.config.trust import file_digest
 from holdfast.extensions.claude import our_model, our_rule
-from holdfast.extensions.documents import document_of, first_error, problem_in, text_in
+from holdfast.extensions.documents import document_of, first_error, model_problems, problem_in, text_in
 from holdfast.extensions.folders import Owner
 from holdfast.extensions.frontmatter import Document, texts
 from holdfast.extensions.shelves import MarkdownFile
@@ -67,7 +67,7 @@ def read_command(file: MarkdownFile) -> Command:
         file_digest(file.data),
         tuple((key, document.lines.get(key, 1)) for key in keys) if is_project else (),
         document.lines.get("model", 0),
-        problems,
+        (*problems, *model_problems(file, document)),
     )
 
 
