@@ -40,6 +40,25 @@ async def test_an_explanation_says_what_a_tool_takes(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
+    ("tool", "arguments", "told"),
+    [
+        (
+            "todos",
+            {"todos": [{"content": "x", "status": "soon"}]},
+            "status is one of: completed, in_progress, pending.",
+        ),
+        ("todos", {"todos": [{"content": "x"}]}, "Each of todos takes: content, status, active_form?."),
+        ("fetch", {"url": "https://example.org", "format": "pdf"}, "format is one of: html, markdown, text."),
+        ("multiedit", {"file_path": "a", "edits": [{"old": 1}]}, "takes: old_string, new_string, replace_all?."),
+    ],
+)
+async def test_an_explanation_says_what_fits_inside(
+    desk: Desk, tool: str, arguments: dict[str, object], told: str
+) -> None:
+    assert told in await desk.fails(tool, **arguments)
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         {"path": "a.txt"},

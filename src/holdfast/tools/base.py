@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
@@ -32,6 +33,8 @@ _SLIPS: Mapping[str, tuple[str, ...]] = {
     "active_form": ("activeForm",),
 }
 """Names that models use for ours."""
+_WHERE = re.compile(r"at `\$([^`]*)`")
+_STEP = re.compile(r"\.\w+|\[[^]]*\]")
 
 
 class BaseTool(ABC, Generic[A]):
@@ -64,12 +67,29 @@ class BaseTool(ABC, Generic[A]):
     async def act(self, context: ToolContext, arguments: A) -> ToolOutcome: ...
 
     def _explained(self, error: str) -> str:
-        required = cast(list[str], self._schema.get("required", []))
-        names = [
-            f"{name}{'' if name in required else '?'}" for name in cast(dict[str, Any], self._schema["properties"])
-        ]
-        takes = f"{self.name} takes: {', '.join(names)}." if names else f"{self.name} takes no arguments."
+        takes = _taken(self.name, self._schema) + _hint(error, self._schema)
         return f"Wrong arguments for {self.name}: {error}. {takes} Correct them and call again."
+
+
+def _taken(name: str, schema: Mapping[str, Any]) -> str:
+    required = schema.get("required", [])
+    names = [f"{field}{'' if field in required else '?'}" for field in schema["properties"]]
+    return f"{name} takes: {', '.join(names)}." if names else f"{name} takes no arguments."
+
+
+def _hint(error: str, schema: Mapping[str, Any]) -> str:
+    """What fits at the place inside that an error names: the values there are, or the fields."""
+    found = _WHERE.search(error)
+    node, name = schema, ""
+    for step in _STEP.findall(found[1] if found else ""):
+        if step.startswith("["):
+            node = node.get("items", {})
+        else:
+            name = step[1:]
+            node = node.get("properties", {}).get(name, {})
+    if "enum" in node:
+        return f" {name} is one of: {', '.join(node['enum'])}."
+    return f" {_taken(f'Each of {name}', node)}" if name and "properties" in node else ""
 
 
 @cache
