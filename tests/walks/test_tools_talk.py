@@ -57,6 +57,18 @@ async def test_a_question_is_answered_and_the_model_is_told() -> None:
         assert "yes" in result.content.lower()
 
 
+async def test_where_nobody_can_be_asked_no_questions_are_offered() -> None:
+    async with hands() as one:
+        session = await one.session()
+        call = ("question", {"questions": [question("Shall I?")]})
+        await one.end(await one.ask(session, call, interactive=False))
+        assert "question" not in {tool.name for tool in one.model.requests[-1].tools}
+        (result,) = await one.results(session)
+        assert "Nobody is there" in result.content
+        await one.end(await one.ask(session, interactive=True))
+        assert "question" in {tool.name for tool in one.model.requests[-1].tools}
+
+
 async def test_pages_and_files_of_the_web_are_asked_for() -> None:
     async with web_server() as web, hands(yolo=False) as one:
         web.page("/page", b"<h1>Head</h1>")

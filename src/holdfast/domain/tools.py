@@ -11,7 +11,10 @@ from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.models import ToolSpec
 
-__all__ = ["Errand", "Inquiry", "Permit", "Tool", "ToolContext", "ToolOutcome"]
+__all__ = ["ASKS_PEOPLE", "Errand", "Inquiry", "Permit", "Tool", "ToolContext", "ToolOutcome"]
+
+ASKS_PEOPLE = frozenset({"question"})
+"""The tools that only ask whoever sent the prompt: of no use to helpers, nor where nobody is there to answer."""
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from holdfast.domain.ledger import Briefing, PatchSession
 from holdfast.domain.messages import Finish, FinishReason, Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StepFinish
 from holdfast.domain.sessions import SessionPatch
-from holdfast.domain.tools import Tool
+from holdfast.domain.tools import ASKS_PEOPLE, Tool
 from holdfast.domain.usage import Usage, cost_of, estimate_tokens
 from holdfast.engine.asking import Asking
 from holdfast.engine.assembly import Assembly
@@ -122,10 +122,16 @@ class _Loop:
             self._turn.tell(AgentNotice("fallback", error=self.trouble, run_id=run.run_id, session_id=run.session_id))
             self.trouble = ""
 
+    def _offered(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        """Where nobody is there, none that asks. A model that knows it from before is told why when it calls it."""
+        if self._turn.run.interactive:
+            return tools
+        return [tool for tool in tools if tool.spec.name not in ASKS_PEOPLE]
+
     async def step(self) -> bool:
         """One provider request and its tools. True if the model is to be asked again."""
         tools = await self._tools.current()
-        request = self._request(tools)
+        request = self._request(self._offered(tools))
         await self._turn.begin_step(self._info)
         self._tell_trouble()
         try:

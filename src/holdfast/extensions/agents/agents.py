@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.config.problems import Problem
 from holdfast.domain.commands import AgentNote
-from holdfast.domain.tools import Tool
+from holdfast.domain.tools import ASKS_PEOPLE, Tool
 from holdfast.engine.crews import Crew
 from holdfast.engine.ports import Tools
 from holdfast.extensions.agents.reading import AgentFile, read_agent
@@ -18,7 +18,6 @@ from holdfast.extensions.watch import Looking, Watch
 __all__ = ["Agents", "FoundAgents"]
 
 _LOOKING = frozenset({"glob", "grep", "ls", "view"})
-_NOT_FOR_HELPERS = frozenset({"question"})
 _KIND = "agent:"
 
 
@@ -42,7 +41,7 @@ class _NamedTools:
         every = await self._tools.current()
         if self._names is not None:
             return tuple(tool for tool in every if tool.spec.name in self._names)
-        return tuple(tool for tool in every if tool.spec.name not in _NOT_FOR_HELPERS)
+        return tuple(tool for tool in every if tool.spec.name not in ASKS_PEOPLE)
 
 
 class Agents(Looking[FoundAgents]):
@@ -71,7 +70,7 @@ class Agents(Looking[FoundAgents]):
             return None
         if self.withheld(agent):
             return Crew(_NamedTools(tools, _LOOKING), prompt=agent.prompt)
-        names = None if agent.tools is None else frozenset(agent.tools) - _NOT_FOR_HELPERS
+        names = None if agent.tools is None else frozenset(agent.tools) - ASKS_PEOPLE
         return Crew(_NamedTools(tools, names), agent.model or "large", prompt=agent.prompt)
 
     def withheld(self, agent: AgentFile) -> tuple[str, ...]:
