@@ -20,6 +20,7 @@ async def test_write_makes_a_file_and_its_directories(desk: Desk) -> None:
     assert desk.read("new/deep/b.txt") == "é\n".encode()
     assert await desk.versions() == [("new/deep/b.txt", 0, None), ("new/deep/b.txt", 1, "é\n")]
     assert (told(result)["additions"], told(result)["removals"]) == (1, 0)
+    assert "(1 line added, 0 removed)" in result.content
     mask = os.umask(0)
     os.umask(mask)
     assert (desk.root / "new/deep/b.txt").stat().st_mode & 0o777 == 0o666 & ~mask

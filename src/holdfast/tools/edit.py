@@ -48,7 +48,7 @@ class Edit(BaseTool[EditArguments]):
             additions=difference.additions, removals=difference.removals, old_content=before, new_content=after
         )
         what = "Made" if now.text is None else f"Replaced {edited.places} place{'s' * (edited.places > 1)} in"
-        lines = [f"{what} {now.place.name} ({difference.additions} lines added, {difference.removals} removed)."]
+        lines = [f"{what} {now.place.name} ({difference.counts})."]
         if edited.note:
             lines += [edited.note, difference.text[:_MOST_SHOWN]]
         lines += filter(None, [await self._remark(now.place.path)])

@@ -62,7 +62,7 @@ class Multiedit(BaseTool[MultieditArguments]):
             edits_failed=[msgspec.to_builtins(item) for item in failed] or None,
         )
         total = f"Made {applied} of {len(arguments.edits)} edits in {now.place.name}"
-        counts = f"({difference.additions} lines added, {difference.removals} removed)."
+        counts = f"({difference.counts})."
         remarks = filter(None, [await self._remark(now.place.path)])
         return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_listed(failed), *remarks]), told)
 

@@ -37,5 +37,5 @@ class Write(BaseTool[WriteArguments]):
             raise ToolError(f"{arguments.file_path} has this content already; nothing was written.")
         difference, _, _ = await change(context, self.name, now, content)
         told = metadata(diff=difference.text, additions=difference.additions, removals=difference.removals)
-        done = f"Wrote {now.place.name} ({difference.additions} lines added, {difference.removals} removed).{note}"
+        done = f"Wrote {now.place.name} ({difference.counts}).{note}"
         return ToolOutcome("\n".join(filter(None, [done, await self._remark(now.place.path)])), told)

@@ -25,6 +25,10 @@ class Diff(msgspec.Struct, frozen=True):
     additions: int
     removals: int
 
+    @property
+    def counts(self) -> str:
+        return f"{self.additions} line{'s' * (self.additions != 1)} added, {self.removals} removed"
+
 
 def diff(old: str, new: str, name: str) -> Diff:
     """The difference of two texts; the text of it is cut where it gets very long, the counts are not."""

@@ -58,7 +58,7 @@ class ReplaceSymbol(BaseTool[ReplaceSymbolArguments]):
             removals=difference.removals,
         )
         words = {"replace": "Replaced", "delete": "Removed", "add_before": "Added before", "add_after": "Added after"}
-        counts = f"({difference.additions} lines added, {difference.removals} removed)"
+        counts = f"({difference.counts})"
         done = f"{words[arguments.action]} {'.'.join(symbol.path)} in {now.place.name} {counts}."
         answered = await self._fleet.ask_about(path, AFTER_A_CHANGE)
         remark = self._fleet.report(path, answered, is_brief=True)
