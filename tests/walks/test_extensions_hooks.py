@@ -241,12 +241,15 @@ async def test_of_many_ends_at_once_none_is_forgotten(home: Home, tmp_path: Path
 
 async def test_a_stop_of_the_server_is_an_end_that_hooks_hear_of(home: Home, tmp_path: Path) -> None:
     home.hooks("RunEnd", f"cat > {tmp_path}/told")
+    theirs = {"hooks": [{"type": "command", "command": f"cat > {tmp_path}/theirs"}]}
+    written(home.path / ".claude/settings.json", json.dumps({"hooks": {"Stop": [theirs]}}))
     async with hands() as one:
         await one.ask(await one.session(), bash("touch up; sleep 1000"))
         await until((one.project / "up").exists)
     told = json.loads((tmp_path / "told").read_text())
-    assert (told["event"], told["outcome"]) == ("RunEnd", "interrupted")
+    assert (told["event"], told["hook_event_name"], told["outcome"]) == ("RunEnd", "RunEnd", "interrupted")
     assert told["error"]
+    assert json.loads((tmp_path / "theirs").read_text()) == {**told, "hook_event_name": "Stop"}
 
 
 async def test_what_still_runs_goes_with_the_workspace(home: Home) -> None:

@@ -1,8 +1,8 @@
-"""How Claude Code names tools, rules and models, and what we call them. Pure."""
+"""How Claude Code names tools, rules, models and events, and what we call them. Pure."""
 
 import re
 
-__all__ = ["our_model", "our_rule", "our_tool", "their_tool"]
+__all__ = ["our_model", "our_rule", "our_tool", "their_event", "their_tool"]
 
 _TOOLS = {
     "Bash": "bash",
@@ -40,6 +40,11 @@ def their_tool(name: str) -> str:
     if name.startswith("mcp_"):
         return "mcp__" + name.removeprefix("mcp_").replace("_", "__", 1)
     return _THEIRS.get(name, name)
+
+
+def their_event(name: str) -> str:
+    """Scripts look at what they are called for."""
+    return "Stop" if name == "RunEnd" else name
 
 
 def our_rule(rule: str) -> str:

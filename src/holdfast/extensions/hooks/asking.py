@@ -10,7 +10,7 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.domain.hooks import HookEvent, Ruling
 from holdfast.extensions.base import Ground
-from holdfast.extensions.claude import their_tool
+from holdfast.extensions.claude import their_event, their_tool
 from holdfast.extensions.hooks.reading import Hook
 from holdfast.extensions.hooks.running import run_hook
 from holdfast.extensions.hooks.saying import Said, merged
@@ -63,8 +63,10 @@ class Asker:
             os.environ, ground.environment, cwd=ground.path, withheld=names, secrets=values
         )
         tool = facts.get("tool_name", "")
-        shown = {**facts, "tool_name": their_tool(str(tool))} if tool and hook.dialect == "claude" else facts
-        event = {"event": hook.event, "hook_event_name": hook.event, "cwd": ground.path, **shown}
+        is_theirs = hook.dialect == "claude"
+        shown = {**facts, "tool_name": their_tool(str(tool))} if tool and is_theirs else facts
+        name = their_event(hook.event) if is_theirs else hook.event
+        event = {"event": hook.event, "hook_event_name": name, "cwd": ground.path, **shown}
         return await run_hook(
             hook,
             msgspec.json.encode(event),
