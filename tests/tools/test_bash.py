@@ -312,7 +312,7 @@ async def test_what_takes_long_goes_on_in_the_background(desk: Desk) -> None:
     assert not survivors(token)
     again = await desk.call("job_kill", shell_id="001")
     assert again.is_error
-    assert "There is: none" in again.content
+    assert "There are none" in again.content
 
 
 async def test_the_caller_says_how_long_is_long(desk: Desk) -> None:
@@ -376,5 +376,5 @@ async def test_another_session_does_not_see_a_job(desk: Desk) -> None:
     await desk.world.workspace.engine.until_quiet(other.id)
     [result] = results_of(await desk.world.messages(other.id))
     assert result.is_error
-    assert "There is: none" in result.content
+    assert "There are none" in result.content
     await desk.jobs.close()

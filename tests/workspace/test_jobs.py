@@ -78,7 +78,7 @@ async def test_killed_jobs_are_forgotten(world: World) -> None:
     assert output.job.state == "killed"
     assert not survivors(token)
     assert world.jobs.list() == ()
-    with pytest.raises(UnknownJob, match="There is: none"):
+    with pytest.raises(UnknownJob, match="There are none"):
         world.jobs.get("001")
 
 

@@ -109,8 +109,10 @@ class Jobs:
         """A job by its id; with `session` only one of its own. Raises `UnknownJob`."""
         job = self._jobs.get(job_id.strip().upper())
         if job is None or (session is not None and job.info.session_id != session):
-            known = ", ".join(info.id for info in self.list(session)) or "none"
-            raise UnknownJob(f"There is no background job with this id. There is: {known}.")
+            known = ", ".join(info.id for info in self.list(session))
+            raise UnknownJob(
+                f"There is no background job with this id. {f'There is: {known}.' if known else 'There are none.'}"
+            )
         return job
 
     def list(self, session: SessionId | None = None) -> tuple[JobInfo, ...]:
