@@ -148,6 +148,7 @@ async def test_what_is_wrong_is_in_the_doctors_list(home: Home) -> None:
         written(project / ".claude/commands/c.md", "---", "model: a", "model: b", "---", "x")
         written(project / ".claude/commands/d.md", "---", "model: a", "---", "x")
         written(project / ".claude/agents/a.md", "---", "name: a", "---", "x")
+        written(project / "holdfast.toml", "[[hooks.PreToolUse]]", 'command = "x"', 'matcher = "["')
         await _doctor(where, project)
 
 
@@ -159,7 +160,8 @@ async def _doctor(where: Place, project: Path) -> None:
             ("skills", "error", "SKILL.md", 2),
             ("skills", "warning", "SKILL.md", 5),
             ("hooks", "error", "settings.json", 2),
-            ("hooks", "error", "config.toml", 2),
+            ("hooks", "error", "config.toml", 3),
+            ("hooks", "error", "holdfast.toml", 3),
             ("commands", "error", "c.md", 3),
             ("commands", "warning", "d.md", 2),
             ("agents", "error", "a.md", 1),

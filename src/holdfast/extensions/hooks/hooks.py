@@ -6,19 +6,21 @@ Those of a project's settings, ours or Claude Code's, are run only when the file
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.config.files import Signature, Unreadable, contents, signature
+from holdfast.config.merge import Origin
 from holdfast.config.problems import Problem
 from holdfast.config.trust import file_digest
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import SessionId, is_helper_session
 from holdfast.domain.runs import Run
+from holdfast.domain.settings import Settings
 from holdfast.domain.tools import Tool, ToolOutcome
 from holdfast.extensions.base import Ground
 from holdfast.extensions.folders import Folder, claude_files
@@ -117,9 +119,21 @@ class Hooks:
         return file.folder.owner == "user" or trust.is_file_trusted(file.folder.path, file.digest)
 
     def problems(self) -> tuple[Problem, ...]:
+        """Also in files that are not trusted yet: whoever is to trust them knows what they are worth."""
         reading = self._ground.configuration.reading()
         _, problems = from_settings(reading.settings.hooks, reading.origins)
-        return (*problems, *(problem for file in self.claude_files() for problem in file.hooks.problems))
+        theirs = (problem for file in self.claude_files() for problem in file.hooks.problems)
+        return (*problems, *self._withheld_problems(), *theirs)
+
+    def _withheld_problems(self) -> Iterator[Problem]:
+        configuration = self._ground.configuration
+        if configuration.reading().project.is_trusted:
+            return
+        for layer, withheld in configuration.project_layers():
+            if any(item.path[0] == "hooks" for item in withheld):
+                settings = msgspec.convert({"hooks": layer.tree["hooks"]}, Settings)
+                origins = {path: Origin(layer.file, line, may_run=False) for path, line in layer.lines.items()}
+                yield from from_settings(settings.hooks, origins)[1]
 
     # As the engine asks
 
