@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.models import TextDelta
+from holdfast.providers.access import Access
 from holdfast.providers.client import close_connections
 from providers.stand import LEAN, collect
 
@@ -68,6 +69,14 @@ async def test_an_answer_may_end_with_its_connection() -> None:
     async with answering(b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + BODY, closes=True) as (url, counts):
         assert (await collect(LEAN.on(url)))[0] == TextDelta("hi")
     assert counts == [1]
+
+
+async def test_silence_in_an_answer_that_ends_with_its_connection_is_no_end() -> None:
+    piece = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
+    async with answering(b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + piece) as (url, _):
+        with pytest.raises(ProviderError, match=r"nothing more came for 0\.05 seconds") as caught:
+            await collect(LEAN.on(url, access=Access(between=0.05)))
+    assert caught.value.trouble == "stalled"
 
 
 async def test_news_before_the_answer_are_passed_over() -> None:

@@ -115,7 +115,8 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._owner.forget(self)
         if not self._is_complete:
-            if self._has_head and self.reply.ends_with_connection and error is None:
+            # One that we hung up ourselves has not come to its end.
+            if self._has_head and self.reply.ends_with_connection and error is None and self._error is None:
                 self._is_complete = True
             else:
                 self._error = self._error or ConnectionBroken(str(error or "the connection was closed"))

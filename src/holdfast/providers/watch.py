@@ -50,7 +50,7 @@ class Watch:
         """Count from now on. `on_stall` is called after everything was hung up."""
         self._on_stall = on_stall
         self.last = self._loop.time()
-        self._timer = self._loop.call_later(self.patience, self._look)
+        self._look_in(self.patience)
 
     def hold(self, what: Hangable) -> None:
         """From now on this is closed with the request. At once, if the request is over already."""
@@ -86,12 +86,16 @@ class Watch:
             self._timer.cancel()
             self._timer = None
 
+    def _look_in(self, seconds: float) -> None:
+        """Never later than the shorter patience: the answer may begin meanwhile, and then that one counts."""
+        self._timer = self._loop.call_later(min(seconds, self._between), self._look)
+
     def _look(self) -> None:
         if any(item.has_unread for item in self._held):
             self.last = self._loop.time()
         left = self.last + self.patience - self._loop.time()
         if left > 0:
-            self._timer = self._loop.call_later(left, self._look)
+            self._look_in(left)
             return
         self.has_stalled = True
         self.hang_up()
