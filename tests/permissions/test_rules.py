@@ -175,6 +175,33 @@ def test_what_is_denied_is_found_wherever_it_stands(line: str) -> None:
     assert judge(bash(line), deny=("bash(rm *)",), allow=("bash",)) == "deny"
 
 
+@pytest.mark.parametrize(
+    ("line", "decision"),
+    [
+        ("x=push; git $x", "ask"),
+        ("$(echo git) push", "ask"),
+        ("/usr/bin/git p$x", "ask"),
+        ("git pu{sh,}", "ask"),
+        ('eval "git $x"', "ask"),
+        ('bash -c "git $x"', "ask"),
+        ('bash -c "git push $x"', "deny"),
+        ("echo push | xargs git", "ask"),
+        ("cat > f <<'E'\nhello\nE\ngit $x", "ask"),
+        ("ls\rgit push", "ask"),
+        ("git push" + " x" * 5_000, "ask"),
+        ('git commit -m "$x"', "allow"),
+        ("for f in *; do wc $f; done", "allow"),
+        ("cat > f <<'E'\ngit push\nE\nls 'a b'", "allow"),
+        ("ls | xargs rm", "allow"),
+    ],
+)
+def test_what_may_turn_out_to_be_denied_asks_even_where_all_is_allowed(line: str, decision: str) -> None:
+    assert judge(bash(line), deny=("bash(git push *)",), allow=("bash",)) == decision
+    asked = judge(bash(line), ask=("bash(git push *)",), allow=("bash",))
+    assert asked == ("allow" if decision == "allow" else "ask")
+    assert judge(bash(line), allow=("bash",)) == "allow"
+
+
 def test_git_cannot_hide_its_verb_behind_options() -> None:
     for line in (
         "git push",

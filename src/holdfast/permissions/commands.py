@@ -19,6 +19,7 @@ __all__ = ["Command", "Line", "Redirection", "parse"]
 
 _LONGEST = 8_192
 _DEEPEST = 60
+_STATIC = re.compile(r"""'[^']*'|"[^"$`\\]*"|[^\s'"$`\\{*?\[~]+""")
 _PARSER = Parser(Language(tree_sitter_bash.language()))
 
 _CONTAINERS = frozenset({"program", "list", "pipeline", "subshell", "compound_statement", "negated_command"})
@@ -181,7 +182,8 @@ class _Walk:
             self._doubt(_REASONS.get(node.type, "it has words that are made while it runs"))
         if word is None:
             self._doubt("it can be read in two ways")
-            return Word(self._text(node).strip("'\""), *span, is_dynamic=True)
+            text = self._text(node)
+            return Word(text.strip("'\""), *span, is_dynamic=not _STATIC.fullmatch(text))
         if word.is_dynamic:
             self._doubt("it has words that are made while it runs")
         self._used.add(span)

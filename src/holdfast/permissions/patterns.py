@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import zip_longest
 from typing import Literal
 
 import msgspec
@@ -56,6 +57,17 @@ class Rule(msgspec.Struct, frozen=True):
         if self.subject != "command" or (is_open and self.words[-1:] != ("*",)):
             return False
         return _fits_words(self.words, tuple(argv))
+
+    def may_fit(self, known: Sequence[str]) -> bool:
+        """Whether a command of which only the first words are known may turn out to be one that it fits."""
+        if self.subject != "command":
+            return False
+        for pattern, word in zip_longest(self.words, known):
+            if pattern == "*" or word is None:
+                return True
+            if pattern is None or not fnmatchcase(word, pattern):
+                return False
+        return True
 
     def fits_line(self, line: str) -> bool:
         return self.subject == "line" and self.pattern == line.strip()

@@ -8,6 +8,7 @@ workspace is allowed, everything else asks. Some commands ask even where everyth
 import posixpath
 import shlex
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -136,8 +137,8 @@ class Rules:
         warned = [rule for rule in _WARNINGS if rule.is_about(permit)]
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
             unnamed = [item for item in line.commands if not _named_by(allow, item)]
-            unsafe = _forbidding(warned, Line(tuple(unnamed)), "")
-            return Verdict("allow") if unsafe is None else self._asking(permit, line, allow)
+            is_safe = _forbidding(warned, Line(tuple(unnamed)), "") is None and not _may_be_forbidden(deny + ask, line)
+            return Verdict("allow") if is_safe else self._asking(permit, line, allow)
         place = self._place(permit, line)
         if not line.doubts and not self._unsettled(line, allow, place) and self._redirects_well(line, place):
             return Verdict("allow")
@@ -224,6 +225,19 @@ def _forbidding(rules: Sequence[Rule], line: Line, text: str) -> Rule | None:
         if any(rule.fits_command(argv) for command in line.commands for argv in _spellings(command)):
             return rule
     return None
+
+
+def _may_be_forbidden(rules: Sequence[Rule], line: Line) -> bool:
+    """Whether words that are made while it runs may make one of its commands what a rule is about."""
+    if line.doubts and not line.commands:
+        return any(rule.subject == "command" for rule in rules)
+    for command in line.commands:
+        known = tuple(takewhile(lambda word: not word.is_dynamic, command.argv))
+        if command.is_open or len(known) < len(command.argv):
+            spellings = _spellings(replace(command, argv=known)) or [()]
+            if any(rule.may_fit(argv) for rule in rules for argv in spellings):
+                return True
+    return False
 
 
 def _spellings(command: Command) -> list[tuple[str, ...]]:

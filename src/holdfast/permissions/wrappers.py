@@ -125,9 +125,9 @@ def _shell(command: Command, depth: int) -> Line:
     if len(words) < 2 or words[0] not in ("-c", "-ec", "-uc", "-euc") or len(options) > 1 or command.is_open:
         behind = (words[at + 1] for at, word in enumerate(words[:-1]) if word.startswith("-") and word.endswith("c"))
         return _with_doubt(command, _read(next(behind, ""), depth + 1))
-    if any(word.is_glob or word.is_home or word.is_dynamic for word in command.argv):
-        return _with_doubt(command, Line())
     inner = _read(words[1], depth + 1)
+    if any(word.is_glob or word.is_home or word.is_dynamic for word in command.argv):
+        return _with_doubt(command, inner)
     carried = tuple(_assigned(item, command) for item in inner.commands)
     return Line(carried, inner.redirections, inner.doubts)
 
