@@ -80,6 +80,8 @@ def test_a_failure_is_1(home: House) -> None:
         ("--timeout", "0", "x"),
         ("--timeout", "soon", "x"),
         ("--session", "a", "--continue", "x"),
+        ("--detach", "--timeout", "3", "x"),
+        ("--quiet", "--verbose", "x"),
         ("--attach", "not-there", "x"),
         ("--delivery", "later", "x"),
         ("--run-id", "not/an/id", "x"),
@@ -143,6 +145,17 @@ def test_a_run_id_asks_once(home: House) -> None:
     assert "(409)" in done.stderr
 
 
+def test_a_run_id_asks_once_also_without_a_session(home: House) -> None:
+    """Who repeats a command gets the first answer, and leaves no empty session behind."""
+    place = home.home / "repeated"
+    place.mkdir()
+    for more in ((), (), ("--continue",), ("--detach",)):
+        assert home.say("run", "--cwd", str(place), "--run-id", "again", *more, "words=5") in (ANSWER, "again")
+    done = home.call("run", "--cwd", str(place), "--run-id", "again", "something else")
+    assert (done.returncode, "(409)" in done.stderr) == (4, True)
+    assert len(msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place)))) == 1
+
+
 def _session(home: House) -> str:
     """One session for those who share it."""
     marker = home.home / "session"
@@ -176,6 +189,16 @@ def test_ctrl_c_cancels_the_run(home: House) -> None:
     assert (code, err) == (130, "holdfast: cancelled.\n")
     assert out.endswith("\n")
     assert home.run_of("stopped").outcome == "cancelled"
+
+
+def test_two_signals_at_once_cancel_the_run(home: House) -> None:
+    """C-48: `timeout` sends two. Whoever leaves at the second does so after the first."""
+    process = home.start("run", "--stream", "--run-id", "twice", LONG)
+    _first(process)
+    for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+        process.send_signal(number)
+    assert _ended(process)[0] == 130
+    assert home.call("runs", "wait", "twice", "--timeout", "20").returncode == 130
 
 
 def test_a_hang_up_detaches(home: House) -> None:

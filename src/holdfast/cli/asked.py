@@ -10,7 +10,17 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from holdfast.domain.ids import is_valid_run_id
 
-__all__ = ["FLAGS", "MANY", "VALUES", "Asked", "HowDelivered", "is_good_run_id", "is_good_timeout", "read_quickly"]
+__all__ = [
+    "FLAGS",
+    "MANY",
+    "VALUES",
+    "Asked",
+    "HowDelivered",
+    "contradiction",
+    "is_good_run_id",
+    "is_good_timeout",
+    "read_quickly",
+]
 
 HowDelivered: TypeAlias = Literal["steer", "queue", "reject", "interrupt"]
 
@@ -74,6 +84,17 @@ def is_good_run_id(text: str) -> bool:
     return is_valid_run_id(text) and text not in {".", ".."}
 
 
+def contradiction(asked: Asked) -> str:
+    """What cannot be had together, in a sentence."""
+    if asked.session and asked.continues:
+        return "Give either --session or --continue."
+    if asked.detach and asked.timeout is not None:
+        return "Give either --detach or --timeout: who has left stops nothing. options.max_minutes bounds every run."
+    if asked.is_quiet and asked.is_verbose:
+        return "Give either --quiet or --verbose."
+    return ""
+
+
 def read_quickly(arguments: Sequence[str]) -> Asked | None:
     """What was asked, or None if there is anything to explain, to complain of, or to look at twice."""
     found: dict[str, Any] = {}
@@ -121,7 +142,7 @@ def _checked(asked: Asked) -> Asked | None:
         asked.delivery in get_args(HowDelivered)
         and (asked.run_id is None or is_good_run_id(asked.run_id))
         and (asked.session is None or bool(asked.session.strip()))
-        and not (asked.session and asked.continues)
+        and not contradiction(asked)
         and os.path.isdir(asked.cwd)
         and all(os.path.isfile(path) and os.access(path, os.R_OK) for path in asked.attach)
     )

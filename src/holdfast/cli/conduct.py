@@ -203,6 +203,7 @@ class Conduct:
         path = self._link.path("runs", self.watch.run, "cancel")
         try:
             self._link.send("POST", path, query=(("client_id", self._link.client_id),), can_repeat=True)
+            self._signals.heeded()
         except ServerProblem as problem:
             # It has ended, or it is part of another run: the run itself tells.
             self._speaker.clear()

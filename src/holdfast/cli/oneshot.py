@@ -16,7 +16,7 @@ from holdfast.cli.lean import load_msgspec
 from holdfast.cli.link import FROM_NOW, Link, new_id, text_in
 from holdfast.cli.signals import Signals
 from holdfast.cli.speak import Mode, Speaker, complain, conclude
-from holdfast.client.errors import ConnectionLost, TimedOut, Unreachable
+from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.locate import locate
 from holdfast.domain.errors import HoldfastError
 
@@ -151,19 +151,31 @@ def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
 
 
 def _session(link: Link, asked: Asked, text: str) -> str:
-    """The one that was chosen, the last one, or a new one."""
+    """The one that was chosen, the one where this run id was used before, the last one, or a new one."""
     if asked.model or asked.small_model:
         from holdfast.cli.setting import choose_models
 
         choose_models(link, asked.model, asked.small_model)
     if asked.session:
         return asked.session
+    if asked.run_id and (known := _session_of(link, asked.run_id)) is not None:
+        return known
     if asked.continues:
         from holdfast.cli.setting import latest_session
 
         if (latest := latest_session(link)) is not None:
             return latest.id
     return text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": _title(text)}), "id")
+
+
+def _session_of(link: Link, run: str) -> str | None:
+    """Where a run is that was asked for already: in a new session the same words would be another prompt."""
+    try:
+        return text_in(link.ask_plainly("GET", link.path("runs", run)), "session_id")
+    except ServerProblem as problem:
+        if problem.status != 404:
+            raise
+        return None
 
 
 def _title(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import click
 
-from holdfast.cli.asked import Asked, HowDelivered, is_good_run_id, is_good_timeout
+from holdfast.cli.asked import Asked, HowDelivered, contradiction, is_good_run_id, is_good_timeout
 from holdfast.cli.common import where_options
 from holdfast.cli.oneshot import Misuse, execute
 
@@ -73,8 +73,8 @@ def command(**given: Any) -> None:  # noqa: ANN401 - what click makes of the opt
     asked = Asked(**given)
     if asked.session is not None and not asked.session.strip():
         raise click.UsageError("--session is empty: give the id of a session, or leave it out for a new one.")
-    if asked.session and asked.continues:
-        raise click.UsageError("Give either --session or --continue.")
+    if wrong := contradiction(asked):
+        raise click.UsageError(wrong)
     try:
         sys.exit(execute(asked))
     except Misuse as misuse:
