@@ -80,6 +80,7 @@ PURE = (
     "providers/sse.py",
     "providers/troubles.py",
     "tui/blocks.py",
+    "testing/reference.py",
     "tui/cards.py",
     "tui/chunks.py",
     "tui/rows.py",

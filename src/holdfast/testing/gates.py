@@ -6,15 +6,15 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from holdfast.domain.errors import StorageUnavailable
-from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.ledger import Answer, Write
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, ToolSpec
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.providers.scripted import ScriptedModel
+from holdfast.providers.scripted import Act, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.memory import MemoryLedger
 
-__all__ = ["Gate", "GatedLedger", "GatedModel", "GatedTool", "SimpleTool", "settle_down", "start", "until"]
+__all__ = ["Gate", "GatedLedger", "GatedModel", "GatedTool", "HeldModel", "SimpleTool", "settle_down", "start", "until"]
 
 T = TypeVar("T")
 _tasks = TaskOwner()
@@ -91,6 +91,36 @@ class GatedModel:
                 if count == self._after:
                     await self.midway()
                 count += 1
+                yield part
+
+
+class HeldModel:
+    """A scripted model that is told how to answer while it is being asked, one session at a time."""
+
+    def __init__(self) -> None:
+        self._model = ScriptedModel(lambda request: self._steps[request.session_id])
+        self._steps: dict[SessionId, Step] = {}
+        self._held: dict[SessionId, asyncio.Future[Step]] = {}
+        self.asked: dict[SessionId, ModelRequest] = {}
+        """The requests that wait for an answer."""
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._model.info
+
+    def answer(self, session: SessionId, *acts: Act) -> None:
+        self._held[session].set_result(Step(acts))
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        session = request.session_id
+        held = self._held[session] = asyncio.get_running_loop().create_future()
+        self.asked[session] = request
+        try:
+            self._steps[session] = await held
+        finally:
+            del self.asked[session], self._held[session]
+        async with aclosing(self._model.stream(request)) as parts:
+            async for part in parts:
                 yield part
 
 

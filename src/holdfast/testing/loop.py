@@ -33,6 +33,20 @@ class SeededLoop(asyncio.BaseEventLoop):
         self.failures: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
+    def run_to_rest(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it to its end, and then whatever is ready until nothing is. Time stands still meanwhile."""
+        result = self.run_until_complete(work)
+        while self._ready:  # type: ignore[attr-defined]
+            self.run_until_complete(asyncio.sleep(0))
+        return result
+
+    def abandon(self) -> None:
+        """Cancel what is left, and what that begins, and close."""
+        while asyncio.all_tasks(self):
+            _cancel_rest(self)
+            self.run_to_rest(asyncio.sleep(0))
+        self.close()
+
     def time(self) -> float:
         return self._now
 
