@@ -136,7 +136,7 @@ class ChosenModels:
     async def named(self, name: str) -> Model:
         """One that somebody named, as `provider/model` or by its name alone. Raises `ProviderError`."""
         market = await self._market(self._means.settings(), self._means.stamp())
-        pick = await market.pick(Selection(name))
+        pick = await self._picked(market, Selection(name))
         return self._tour if pick is None else await self._model(pick)
 
     async def renewed(self, model: Model) -> Model | None:
@@ -183,7 +183,7 @@ class ChosenModels:
         """
         market = await self._market(self._means.settings(), self._means.stamp())
         try:
-            pick = await market.pick(selection)
+            pick = await self._picked(market, selection)
         except ProviderError as error:
             if error.trouble != "connection":
                 raise
@@ -250,9 +250,19 @@ class ChosenModels:
     async def _pick(self, market: Market, size: Size, settings: Settings) -> Pick | None:
         chosen = settings.models.small if size == "small" else settings.models.large
         if size == "large" or chosen.model or chosen.provider:
-            return await market.pick(chosen)
-        large = await market.pick(settings.models.large)
+            return await self._picked(market, chosen)
+        large = await self._picked(market, settings.models.large)
         return await market.pick_small(large, chosen)
+
+    async def _picked(self, market: Market, selection: Selection) -> Pick | None:
+        """What is missing may stand in a file that cannot be read: then that is what is to be mended."""
+        try:
+            return await market.pick(selection)
+        except ProviderError as error:
+            if error.trouble == "connection" or not (doubt := self._means.doubt()):
+                raise
+            text = f"{doubt} What it says does not count until that is mended. {error}"
+            raise ProviderError(text, title=error.title, trouble=error.trouble) from None
 
     async def _market(self, settings: Settings, stamp: object) -> Market:
         for known, mark, market in self._markets:

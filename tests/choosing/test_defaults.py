@@ -1,6 +1,10 @@
 """Which model is chosen where nobody has chosen one."""
 
+import pytest
+
 from choosing.home import GROQ_LARGE, GROQ_SMALL, Home, local, refusal
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.settings import Selection
 from holdfast.providers import discovery as places
 from holdfast.providers.compatible import CompatibleModel
 from holdfast.providers.tour import TourModel
@@ -30,6 +34,23 @@ async def test_nobody_is_chosen_in_place_of_one_that_cannot_be_read(place: Home)
     place.set()
     place.doubt = ""
     assert await place.large() == GROQ_LARGE
+
+
+async def test_what_is_missing_may_stand_in_a_file_that_cannot_be_read(place: Home) -> None:
+    """That there is no such provider would send its reader away from the typing error."""
+    place.set(models={"large": {"provider": "mine", "model": "m"}})
+    assert str(await refusal(place)).startswith("There is no provider mine.")
+    place.doubt = "/c.toml:7: expected TOML."
+    for error in (await refusal(place), await refused_choice(place, "mine", "m")):
+        assert str(error).startswith(
+            "/c.toml:7: expected TOML. What it says does not count until that is mended. There"
+        )
+
+
+async def refused_choice(place: Home, provider: str, model: str) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        await place.models.check(Selection(model, provider))
+    return caught.value
 
 
 async def test_a_key_in_the_environment_is_enough(place: Home, server: JsonServer) -> None:

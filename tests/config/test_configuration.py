@@ -119,6 +119,13 @@ def test_a_key_nobody_knows_is_a_warning(place: Place) -> None:
     assert "did you mean anthropic?" in kind.text
 
 
+def test_a_table_nobody_knows_has_a_line(place: Place) -> None:
+    place.user("[options]\nmax_steps = 4\n\n[modles.large]\nmodel = 'x'\n")
+    [unknown] = place.open().problems
+    assert (unknown.key, unknown.line) == ("modles", 4)
+    assert "did you mean models?" in unknown.text
+
+
 def test_many_problems_are_summed_up(place: Place) -> None:
     place.user("".join(f"k{number} = 1\n" for number in range(5000)))
     problems = place.open().problems

@@ -161,3 +161,10 @@ def test_errors_within_an_answer(error: object, trouble: Trouble) -> None:
 
 def test_a_wait_that_stands_in_the_words() -> None:
     assert error_in_stream(PLACE, {"message": "rate limit, try again in 250ms", "code": 429}).retry_after == 0.25
+
+
+def test_who_is_refused_is_told_which_key_counts() -> None:
+    """One that is stored is of no use while the settings name another."""
+    said = str(refusal(PLACE, 401, {}, b'{"error":{"message":"no"}}', now=0))
+    assert "`holdfast login acme`" in said
+    assert "providers.acme.api_key" in said

@@ -144,6 +144,22 @@ async def test_5_a_screen_may_refresh_a_token() -> None:
         assert caught.value.status == 400
 
 
+async def test_5_screens_are_told_where_a_key_comes_from() -> None:
+    """As its template, or that there is one; an address without who logs in there."""
+    async with staged() as stage:
+        with stage.settings.open("a") as file:
+            file.write('[providers.named]\nbase_url = "http://me:secret@127.0.0.1:9/v1"\napi_key = "${MY_KEY:-x}"\n')
+            file.write('extra_headers = { X-Key = "secret" }\n[[providers.named.models]]\nid = "n"\n')
+        place = await stage.opened()
+        for config in (await place.client.get_config(place.id), (await place.client.get_workspace(place.id)).config):
+            assert config is not None
+            local, named = config["providers"]["local"], config["providers"]["named"]
+            assert (local["api_key"], local["base_url"]) == ("set", stage.provider.base_url())
+            assert (named["api_key"], named["base_url"]) == ("${MY_KEY:-set}", "http://set@127.0.0.1:9/v1")
+            assert named["extra_headers"] == {"X-Key": "set"}
+            assert named["models"][0]["supports_attachments"] is False, "described whole"
+
+
 def leaky(asked: Asked) -> Reply:
     """A provider that repeats the key, a model that looks for it."""
     messages: Any = asked.json["messages"]

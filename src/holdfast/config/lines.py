@@ -71,6 +71,9 @@ class _Walk:
         if len(path) > DEEPEST:
             raise TooDeep(self.line)
         self.lines[path] = self.line
+        # `[a.b]` is where `a` begins too, if nobody has begun it before.
+        while len(path) > 1 and (path := path[:-1]) not in self.lines:
+            self.lines[path] = self.line
 
 
 def toml_lines(text: str) -> dict[KeyPath, int]:

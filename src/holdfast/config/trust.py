@@ -65,14 +65,8 @@ def split(layer: Layer, root: str, directory: str) -> tuple[Layer, tuple[Withhel
                 refused.append(path)
             if allowed:
                 kept.setdefault(section, {})[name] = allowed
-    withheld = tuple(Withheld(path, layer.file, _line_of(layer, path)) for path in refused)
+    withheld = tuple(Withheld(path, layer.file, layer.origin(path).line) for path in refused)
     return Layer(kept, layer.file, lines, may_run=False), withheld
-
-
-def _line_of(layer: Layer, path: KeyPath) -> int:
-    """Where it is written; a list of tables begins with the first of them."""
-    below = (line for place, line in layer.lines.items() if place[: len(path)] == path and line)
-    return layer.origin(path).line or min(below, default=0)
 
 
 def _inside_only(

@@ -171,7 +171,11 @@ def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
     where = redacted(place.base_url, place.secrets)
     match trouble:
         case "credentials":
-            return f"Check the key, or store a new one with `holdfast login {place.provider}`."
+            name = place.provider
+            return (
+                f"Check the key, or store a new one with `holdfast login {name}`; one in the settings "
+                f"(providers.{name}.api_key) comes before it."
+            )
         case "quota":
             return "Look at the account's plan and billing there, or choose another model."
         case "connection":

@@ -53,9 +53,10 @@ async def config_of(desk: Desk) -> dict[str, Any]:
     except ProviderError:
         # Without a usable model a workspace can still be opened, looked at, and set up.
         infos = {}
+    tree = redacted(desk.outfit.configuration.reading().tree)
     base = {
         "models": {size: _choice(info) for size, info in infos.items()},
-        "providers": await _providers(desk, infos.values()),
+        "providers": await _providers(desk, infos.values(), tree.get("providers", {})),
         "options": {
             "context_paths": ["AGENTS.md"],
             "tui": {},
@@ -64,18 +65,19 @@ async def config_of(desk: Desk) -> dict[str, Any]:
             "disable_metrics": True,
         },
     }
-    tree = redacted(desk.outfit.configuration.reading().tree)
     in_force = merged(base, {name: value for name, value in tree.items() if name != "providers"})
     # What was chosen may be of no use; what answers is what counts.
     return merged(in_force, {"models": base["models"]})
 
 
-async def _providers(desk: Desk, infos: Iterable[ModelInfo]) -> dict[str, Any]:
-    """Those that can be used now, by id; the ones that answer are always among them."""
+async def _providers(desk: Desk, infos: Iterable[ModelInfo], written: dict[str, Any]) -> dict[str, Any]:
+    """Those that can be used now, by id, with what the settings say of each but its models, which are described
+    whole; the ones that answer are always among them.
+    """
     known = {info.provider: _provider(info) for info in infos}
     if desk.outfit.choice is not None:
         known |= {view.id: _in_config(view) for view in await desk.outfit.choice.usable_view()}
-    return known
+    return {id: {**written.get(id, {}), **view} for id, view in known.items()}
 
 
 def _in_config(view: ProviderView) -> dict[str, Any]:
