@@ -87,17 +87,26 @@ class World:
         name = self._chance.choice(_SESSIONS)
         kind = "updated" if name in self.sessions else "created"
         title = self._words()
-        session = Session(name, SessionId(""), title, 0, 0, 0, MessageId(""), 0.0, 1, 1, False, 0)
-        self.sessions[name] = session
+        fresh = Session(name, SessionId(""), title, 0, 0, 0, MessageId(""), 0.0, 1, 1, False, 0)
+        session = self.sessions[name] = msgspec.structs.replace(self.sessions.get(name, fresh), title=title)
         self._say(SessionEvent(Change("updated" if kind == "updated" else "created", session)))
 
     def _message(self) -> None:
         session = self._chance.choice(_SESSIONS)
         if session not in self.sessions:
             return
-        message = Message(self._parts(), MessageId("m" + self._name()), "assistant", session, "", "", 1, 1)
+        name = self._name()
+        message = Message(self._parts(), MessageId("m" + name), "assistant", session, "", "", 1, int(name))
         self.messages[message.id] = message
+        self._counts(session, 1, int(name))
         self._say(MessageEvent(Change("created", message)))
+
+    def _counts(self, name: SessionId, more: int, at: int = 0) -> None:
+        """As every store does it, without a word about the session."""
+        session = self.sessions[name]
+        self.sessions[name] = msgspec.structs.replace(
+            session, message_count=session.message_count + more, updated_at=max(session.updated_at, at)
+        )
 
     def _parts(self) -> tuple[Part, ...]:
         return tuple(_part(self._chance.randint(0, 2), self._words()) for _ in range(self._chance.randint(0, 3)))
@@ -170,6 +179,7 @@ class World:
     def _delete(self) -> None:
         if self.messages and self._chance.random() < 0.5:
             message = self.messages.pop(self._chance.choice(list(self.messages)))
+            self._counts(message.session_id, -1)
             self._say(MessageEvent(Change("deleted", message)))
         elif self.sessions and self._chance.randint(0, 3) == 0:
             name = self._chance.choice(list(self.sessions))

@@ -39,6 +39,26 @@ async def test_a_permission_is_answered_in_one_tab_and_closes_in_the_other(show:
     assert await client.pending_permissions(workspace) == ()
 
 
+async def test_an_ask_that_was_put_aside_says_who_answered_it(show: Stage) -> None:
+    """By keys alone, also after a reason was begun and given up."""
+    show.model.acts["write it"] = _WRITE
+    first, second = await show.screen(), await show.screen()
+    await second.is_live()
+    await first.send("write it")
+    await expect(first.at("permission")).to_be_visible()
+    await first.page.keyboard.press("Escape")
+    await expect(first.at("permission")).to_be_hidden()
+    await expect(first.at("run-status")).to_contain_text("Waiting for an answer")
+    await expect(first.at("tool")).to_have_attribute("data-state", "asked")
+    await expect(second.at("permission")).to_be_visible()
+    await second.page.keyboard.press("r")
+    await expect(second.page.get_by_label("Why not?")).to_be_focused()
+    await second.page.keyboard.press("Escape")
+    await second.page.keyboard.press("a")
+    await expect(first.at("permission-closed")).to_contain_text("Allowed by")
+    await expect(first.at("tool")).to_have_attribute("data-state", "done")
+
+
 async def test_an_ask_survives_a_reload_and_goes_with_its_run(show: Stage) -> None:
     show.model.acts["write it"] = _WRITE
     screen = await show.screen()

@@ -4,16 +4,18 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import parse_qsl, urlsplit
 
 from playwright.async_api import Browser, expect
 
 from cli.house import House, house
+from holdfast.client.items import Item
+from holdfast.domain.events import Attached, AttachedEvent, HelloEvent
 from holdfast.domain.ids import SessionId
 from holdfast.testing.gates import start
-from server.helpers import collect, prompt
+from server.helpers import collect, prompt, read_until
 from web.stage import PATIENCE, Screen, Stage
 
 _LOST = r"Failed to load resource|net::ERR|status of 401"
@@ -116,15 +118,18 @@ async def test_a_killed_server_is_found_again_and_what_it_said_is_kept(browser: 
             await screen.send("words=4000 pause=5")
             # Words go to the disk in lumps: of those that came long ago nothing is lost.
             await expect(screen.answers.last).to_contain_text("word150")
+            listed = screen.at("session")
+            await expect(listed.locator(".dot.busy")).to_have_count(1)
             pid = home.server_process()
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             await expect(screen.at("connection")).not_to_have_attribute("data-state", "live")
             # Any command of the user starts the server again.
-            listed = await asyncio.to_thread(home.say, "runs", "--json")
-            assert "interrupted" in listed
+            assert "interrupted" in await asyncio.to_thread(home.say, "runs", "--json")
             await screen.is_live()
             await expect(screen.at("stop")).to_be_hidden()
+            await expect(listed).to_contain_text("2 messages")
+            await expect(listed.locator(".dot.busy")).to_have_count(0)
             await expect(screen.answers.last).to_contain_text("word3")
             await expect(screen.answers.last).to_contain_text(re.compile("interrupted", re.IGNORECASE))
             await screen.send("words=3")
@@ -146,6 +151,12 @@ async def test_a_page_without_a_way_in_says_how_to_get_one(show: Stage) -> None:
     await first.page.reload()
     await first.is_live()
     assert "code" not in first.page.url
+    # A new link that is followed in the same tab lets it in, and another one leads to another directory.
+    for screen, project in ((bare, "project"), (first, "other")):
+        await screen.page.goto(await show.link(project))
+        await screen.is_live()
+        await expect(screen.page).to_have_title(f"{project} · Holdfast")
+        assert "code" not in screen.page.url
 
 
 async def test_an_address_leads_to_the_same_session(show: Stage) -> None:
@@ -158,3 +169,19 @@ async def test_an_address_leads_to_the_same_session(show: Stage) -> None:
     await expect(screen.answers.last).to_contain_text("echo: hello")
     await screen.page.reload()
     await expect(screen.answers.last).to_contain_text("echo: hello")
+    # Back and forward lead there, too, and others see where the page is.
+    await screen.at("new-session").click()
+    await expect(screen.answers).to_have_count(0)
+    async with client.events(workspace, since=await screen.cursor()) as events:
+        await read_until(events, lambda item: isinstance(item.event, HelloEvent))
+        await screen.page.go_back()
+        await read_until(events, _shows(session))
+    await expect(screen.answers.last).to_contain_text("echo: hello")
+
+
+def _shows(session: SessionId) -> Callable[[Item], bool]:
+    def is_there(item: Item) -> bool:
+        event = item.event
+        return isinstance(event, AttachedEvent) and event.payload.payload == Attached(session, 1)
+
+    return is_there

@@ -88,8 +88,9 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(show: Stag
     slider = timeline.get_by_role("slider", name="Event")
     count = int(await slider.get_attribute("max") or 0)
     assert count > 5
-    await slider.focus()
-    await slider.press("Home")
+    # The keys are for the run that was chosen.
+    await expect(slider).to_be_focused()
+    await screen.page.keyboard.press("Home")
     first = await told.inner_text()
     replayed = timeline.get_by_role("region", name="The conversation at that event")
     await expect(replayed).not_to_contain_text("Done.")
@@ -99,6 +100,9 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(show: Stag
         seen.add(await told.inner_text())
     assert len(seen) == count, "every event is told, each once"
     await expect(replayed).to_contain_text("Done.")
+    await screen.page.keyboard.press("Escape")
+    await expect(slider).to_be_hidden()
+    await expect(timeline.get_by_role("region", name="Runs on a common axis")).to_be_focused()
 
 
 async def test_words_are_found_in_all_sessions_by_title_and_by_text(show: Stage) -> None:

@@ -49,6 +49,8 @@ async def test_prompts_that_wait_are_moved_removed_and_taken_back(show: Stage) -
         await screen.composer.press("Alt+Enter")
     items = screen.at("queue-item")
     await expect(items).to_have_count(3)
+    await screen.page.keyboard.press("Alt+q")
+    await expect(items.nth(0)).to_be_focused()
     await items.nth(2).focus()
     await screen.page.keyboard.press("Shift+ArrowUp")
     await expect(items.nth(1)).to_contain_text("third")

@@ -26,6 +26,9 @@ let code: string | null = null;
 let pass: Pass | null = null;
 let returning: Promise<string> | null = null;
 
+/** Whether the address carries a code that nobody has taken yet. */
+export const hasCode = (): boolean => new URLSearchParams(location.hash.slice(1)).has("code");
+
 /** The code of the link, or the token of this tab. Throws `NoEntry`, or what fetch throws if nobody answers. */
 export async function enter(): Promise<Entry> {
   const given = new URLSearchParams(location.hash.slice(1));

@@ -1,6 +1,6 @@
 import { render } from "preact";
-import "./chat/commands.ts";
 import { App } from "./shell/app.tsx";
+import "./chat/commands.ts";
 import { start } from "./store.ts";
 import "./styles/index.css";
 

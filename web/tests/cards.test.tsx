@@ -106,6 +106,13 @@ describe("ToolCard", () => {
     expect(done.textContent).toContain("broken");
   });
 
+  it("does not pretend to work while it waits for an answer", () => {
+    const card = draw(<ToolCard call={call("bash", { command: "make" })} isAsked />);
+    expect(card.dataset["state"]).toBe("asked");
+    expect(card.querySelector(".spinner")).toBeNull();
+    expect(card.textContent).toContain("waits for an answer");
+  });
+
   it("does not pretend to work on what was cut off", () => {
     const card = draw(<ToolCard call={call("bash", { command: "make" })} isOver />);
     expect(card.dataset["state"]).toBe("cut");

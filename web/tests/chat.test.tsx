@@ -146,6 +146,7 @@ describe("messages", () => {
       ),
     );
     expect([...place.querySelectorAll("img")].map((one) => one.getAttribute("src"))).toEqual(["data:image/png;base64,aGk="]);
+    expect(place.textContent).toContain("2 B");
     expect(place.textContent).toContain("exit code 1");
     expect(place.querySelector(".shell-command pre")?.textContent).toBe("<i>no</i>");
   });

@@ -89,6 +89,7 @@ describe("what goes on", () => {
     const call = { id: "c", name: "bash", input: '{"command": "ls -la\\nx"}' };
     expect(activityOf([run], answer({ type: "tool_call", data: call }), null)).toBe("Preparing bash");
     expect(activityOf([run], answer({ type: "tool_call", data: { ...call, finished: true } }), null)).toBe("Running bash: ls -la x");
+    expect(activityOf([run], answer({ type: "tool_call", data: { ...call, finished: true } }), null, true)).toBe("Waiting for an answer");
     expect(activityOf([{ ...run, cancel_requested: true }], undefined, null)).toBe("Stopping");
     expect(activityOf([run], undefined, { type: "retrying", error: "busy; again in 2 s" })).toBe("busy; again in 2 s");
     expect(activityOf([{ ...run, kind: "summary" }], undefined, null)).toBe("Summarising");

@@ -114,6 +114,24 @@ describe("the permission dialog", () => {
     expect(await granted()).toMatchObject({ action: "deny", reason: "use the script" });
   });
 
+  it("hears keys also when the focus went away with the field that had it", async () => {
+    press(find(".ask-what"), "r");
+    press(find(".ask-reason input"), "Escape");
+    expect(place.querySelector(".ask-reason")).toBeNull();
+    press(document.body, "a");
+    expect(await granted()).toMatchObject({ action: "allow" });
+  });
+
+  it("says who answered also when it was put aside", () => {
+    doing(() => find("[aria-label='Decide later']").click());
+    doing(() => {
+      answers.value = new Map([["a", { id: "a", tool_call_id: "c", granted: false, denied: true, by: "someone-else" }]]);
+      permissions.value = [];
+    });
+    expect(place.querySelector(".ask-later")).toBeNull();
+    expect(find("[data-testid=permission-closed]").textContent).toContain("Denied by somebody on another screen");
+  });
+
   it("can be put aside, and taken up again", () => {
     doing(() => find("[aria-label='Decide later']").click());
     expect(place.querySelector("dialog")).toBeNull();

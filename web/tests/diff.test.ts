@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { coloursOf, piecesOf } from "../src/diff/colours.ts";
-import { changedWords, common, counted, diffOf, paired, parsed } from "../src/diff/lines.ts";
+import { changedWords, common, counted, diffOf, hasTwoSides, paired, parsed } from "../src/diff/lines.ts";
 import type { DiffLine } from "../src/diff/lines.ts";
 
 const short = (lines: readonly DiffLine[]): string[] =>
@@ -77,6 +77,16 @@ describe("paired", () => {
       [null, "BB"],
       ["c", "c"],
     ]);
+  });
+});
+
+describe("two columns", () => {
+  it("are for every change of a file, but not for one that is new or gone", () => {
+    expect(hasTwoSides(diffOf("a\nb", "a\nx\nb"))).toBe(true);
+    expect(hasTwoSides(diffOf("a\nb", "a"))).toBe(true);
+    expect(hasTwoSides(diffOf("a", "b"))).toBe(true);
+    expect(hasTwoSides(diffOf("", "a\nb"))).toBe(false);
+    expect(hasTwoSides(diffOf("a\nb", ""))).toBe(false);
   });
 });
 

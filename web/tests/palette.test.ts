@@ -57,6 +57,7 @@ describe("keys", () => {
   it("prints them one by one", () => {
     expect(printed("mod+k", true)).toEqual(["⌘", "K"]);
     expect(printed("alt+n", false)).toEqual(["Alt", "N"]);
+    expect(printed("alt+arrowup", false)).toEqual(["Alt", "↑"]);
     expect(printed("+", false)).toEqual(["+"]);
   });
 

@@ -236,6 +236,18 @@ class View:
         elif self._settings.keeps_all or message.session_id in self._watched:
             # A message that is known keeps its place.
             self._drafts.setdefault(message.session_id, {})[message.id] = _Draft(message)
+        self._count(change)
+
+    def _count(self, change: Change[Message]) -> None:
+        """A message counts in its session when it comes. The session's own event may come much later, or never."""
+        message = change.payload
+        session = self.sessions.get(message.session_id)
+        if session is None or change.type == "updated":
+            return
+        count, at = session.message_count - 1, session.updated_at
+        if change.type == "created":
+            count, at = session.message_count + 1, max(at, message.updated_at)
+        self.sessions[session.id] = msgspec.structs.replace(session, message_count=count, updated_at=at)
 
     def _put_session(self, change: Change[Session]) -> None:
         session = change.payload

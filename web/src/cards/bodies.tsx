@@ -2,6 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useMemo } from "preact/hooks";
+import { hasTwoSides } from "../diff/lines.ts";
 import { columns, Diff, turnColumns } from "../diff/view.tsx";
 import { Icon } from "../shell/icons.tsx";
 import { chooseSession, helperSession, say } from "../store.ts";
@@ -67,11 +68,13 @@ function Change({ call, result }: { call: ToolCall; result: ToolResult | undefin
   const path = textAt(factsOf(call.input), "file_path");
   return (
     <>
-      <div class="diff-tools">
-        <button type="button" class="square small" aria-pressed={isSplit} aria-label="Two columns" title={isSplit ? "One column" : "Two columns"} onClick={turnColumns}>
-          <Icon name={isSplit ? "unified" : "split"} small />
-        </button>
-      </div>
+      {hasTwoSides(lines) && (
+        <div class="diff-tools">
+          <button type="button" class="square small" aria-pressed={isSplit} aria-label="Two columns" title={isSplit ? "One column" : "Two columns"} onClick={turnColumns}>
+            <Icon name={isSplit ? "unified" : "split"} small />
+          </button>
+        </div>
+      )}
       <Diff lines={lines} path={path} most={24} label={`The change of ${path}`} />
       {Array.isArray(failed) && <p class="card-note error">{failed.length} of the edits could not be made.</p>}
     </>

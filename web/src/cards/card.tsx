@@ -23,9 +23,11 @@ export interface ToolCardProps {
   readonly directory?: string;
   /** The turn has ended: a call without a result will never get one. */
   readonly isOver?: boolean;
+  /** It waits for somebody's answer. */
+  readonly isAsked?: boolean;
 }
 
-export type CardState = "called" | "running" | "done" | "failed" | "cut";
+export type CardState = "called" | "asked" | "running" | "done" | "failed" | "cut";
 
 const ICONS: Readonly<Record<string, IconName>> = {
   bash: "terminal",
@@ -49,17 +51,18 @@ const ICONS: Readonly<Record<string, IconName>> = {
 };
 /** Reading and looking is folded: one wants to know that it was done, not what it saw. */
 const OPEN: ReadonlySet<string> = new Set(["bash", "shell", "write", "edit", "multiedit", "todos", "question", "agent", "agentic_fetch", "job_output"]);
-const WORDS: Readonly<Record<CardState, string>> = { called: "is being prepared", running: "at work", done: "done", failed: "failed", cut: "was cut off" };
+const WORDS: Readonly<Record<CardState, string>> = { called: "is being prepared", asked: "waits for an answer", running: "at work", done: "done", failed: "failed", cut: "was cut off" };
 
-export function stateOf(call: ToolCall, result: ToolResult | undefined, isOver = false): CardState {
+export function stateOf(call: ToolCall, result: ToolResult | undefined, isOver = false, isAsked = false): CardState {
   if (result) return result.is_error ? "failed" : "done";
   if (isOver) return "cut";
+  if (isAsked) return "asked";
   return call.finished ? "running" : "called";
 }
 
 export function ToolCard(props: ToolCardProps): JSX.Element {
   const { call, result, directory = "" } = props;
-  const state = stateOf(call, result, props.isOver);
+  const state = stateOf(call, result, props.isOver, props.isAsked);
   const [isOpen, setOpen] = useFolding(OPEN.has(call.name) || state === "failed");
   const id = useId();
   const headline = headlineOf(call.name, call.input, result?.metadata, directory);
@@ -96,6 +99,7 @@ function useFolding(first: boolean): [boolean, (open: boolean) => void] {
 }
 
 function Mark({ name, state }: { name: string; state: CardState }): JSX.Element {
+  if (state === "asked") return <span class="dot asks" />;
   if (state === "running" || state === "called") return <span class="spinner" />;
   return (
     <span class="card-mark">
@@ -124,6 +128,7 @@ interface FactsProps {
 
 /** A word at the end of the line: how much, how it ended. */
 function Facts({ call, result, state }: FactsProps): JSX.Element | null {
+  if (state === "asked") return <span class="chip warning">waits for an answer</span>;
   if (!result) return state === "called" ? <span class="chip">preparing</span> : null;
   const told = factsOf(result.metadata);
   const took = tookOf(result.metadata);

@@ -4,7 +4,7 @@ import { type ReadonlySignal, useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { Icon } from "../shell/icons.tsx";
-import { isNarrow } from "../shell/ui.ts";
+import { isNarrow, isTouch } from "../shell/ui.ts";
 import { prompt, rememberPrompts, runShell, say } from "../store/actions.ts";
 import { commands, runCommand } from "../store/commands.ts";
 import { attach, detach, focusAsked, focusComposer, pending, putBack, remember, takeAll, text } from "../store/composing.ts";
@@ -19,7 +19,6 @@ import { toEnd } from "./scrolling.ts";
 
 /** A longer paste goes along as a file instead of filling the composer. */
 const LONG_PASTE = { lines: 120, letters: 12_000 };
-const isTouch = typeof matchMedia === "function" && matchMedia("(pointer: coarse) and (hover: none)").matches;
 
 export function Composer(): JSX.Element {
   const area = useRef<HTMLTextAreaElement>(null);

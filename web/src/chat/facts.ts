@@ -22,11 +22,12 @@ function named(call: ToolCall): string {
   return words ? `${call.name}: ${words}` : call.name;
 }
 
-/** What the session does now; empty when it is idle. The same words as in the terminal. */
-export function activityOf(runs: readonly Run[], last: Message | undefined, notice: AgentNotice | null): string {
+/** What the session does now; empty when it is idle. */
+export function activityOf(runs: readonly Run[], last: Message | undefined, notice: AgentNotice | null, isAsked = false): string {
   const [head] = runs;
   if (head === undefined) return "";
   if (head.state === "cancelling" || head.cancel_requested) return "Stopping";
+  if (isAsked) return "Waiting for an answer";
   if (notice?.error) return notice.error;
   if (head.kind === "summary") return "Summarising";
   if (last === undefined || last.role !== "assistant" || finishOf(last) !== null) {

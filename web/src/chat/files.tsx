@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { Icon } from "../shell/icons.tsx";
-import { attach, pending } from "../store/composing.ts";
+import { attach, bytesIn, pending } from "../store/composing.ts";
 import { agent, toast } from "../store/state.ts";
 import type { Attachment, Binary } from "../wire/types.ts";
 import { sizeOf } from "./facts.ts";
@@ -77,7 +77,7 @@ export function FilePart({ file }: { file: Binary }): JSX.Element {
     <li class="file">
       {isPicture(file.MIMEType) ? <Picture type={file.MIMEType} data={file.Data} name={name} /> : <Icon name="file" small />}
       <span class="clip">{name}</span>
-      <span class="faint">{sizeOf(Math.floor((file.Data.length * 3) / 4))}</span>
+      <span class="faint">{sizeOf(bytesIn(file.Data))}</span>
     </li>
   );
 }

@@ -164,12 +164,14 @@ const PartView = memo(function PartView({ part, message, isOpen }: PartProps): J
 
 function Tool({ call, message }: { call: ToolCall; message: string }): JSX.Element {
   const sources = useContext(SourcesContext);
+  const result = sources.result(message, call.id);
   return (
     <ToolCard
       call={call}
-      result={sources.result(message, call.id)}
+      result={result}
       output={sources.output(message, call.id)}
       isOver={sources.isOver()}
+      isAsked={result === undefined && sources.isAsked(call.id)}
       messageId={message}
       helperMessages={sources.helper(message, call.id)}
       directory={sources.directory()}

@@ -2,7 +2,7 @@
 
 import { createContext } from "preact";
 import { Callers } from "../store/flush.ts";
-import { helperOf, isBusy, outputOf, resultOf, workspace } from "../store/state.ts";
+import { askedCalls, helperOf, isBusy, outputOf, resultOf, workspace } from "../store/state.ts";
 import type { Message, ToolResult } from "../wire/types.ts";
 
 export interface Sources {
@@ -12,6 +12,8 @@ export interface Sources {
   directory(): string;
   /** Whether nothing runs any more: a call without a result will never get one. */
   isOver(): boolean;
+  /** Whether the call waits for somebody's answer. */
+  isAsked(call: string): boolean;
 }
 
 /** Reading these in a component makes it follow the signals. */
@@ -21,6 +23,7 @@ export const live: Sources = {
   helper: (message, call) => helperOf(message, call).value,
   directory: () => workspace.value?.path ?? "",
   isOver: () => !isBusy.value,
+  isAsked: (call) => askedCalls.value.has(call),
 };
 
 export function fixed(messages: readonly Message[], outputs: ReadonlyMap<string, string>, directory: string): Sources {
@@ -40,6 +43,7 @@ export function fixed(messages: readonly Message[], outputs: ReadonlyMap<string,
     helper: () => [],
     directory: () => directory,
     isOver: () => false,
+    isAsked: () => false,
   };
 }
 

@@ -6,7 +6,7 @@ import { useEffect } from "preact/hooks";
 import { elapsed, money, thousands } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import { cancel, say } from "../store/actions.ts";
-import { head, isBusy, messageIds, messageOf, notice, openRuns, session, shell } from "../store/state.ts";
+import { askedCalls, head, isBusy, messageIds, messageOf, notice, openRuns, session, shell } from "../store/state.ts";
 import { escaped } from "./escape.ts";
 import { activityOf } from "./facts.ts";
 
@@ -16,7 +16,7 @@ export function RunStatus(): JSX.Element | null {
   const isStopping = run?.state === "cancelling" || run?.cancel_requested === true;
   return (
     <div class={`run-status${notice.value?.error ? " troubled" : ""}`} data-testid="run-status">
-      <span class="spinner" aria-hidden="true" />
+      <span class={askedCalls.value.size > 0 ? "dot asks" : "spinner"} aria-hidden="true" />
       <span class="grow clip activity">
         <Activity />
       </span>
@@ -37,7 +37,7 @@ function Activity(): JSX.Element {
   if (!isBusy.value && shell.value) return <>Running $ {shell.value}</>;
   const ids = messageIds.value;
   const last = messageOf(ids[ids.length - 1] ?? "").value;
-  return <>{activityOf(openRuns.value, last, notice.value)}</>;
+  return <>{activityOf(openRuns.value, last, notice.value, askedCalls.value.size > 0)}</>;
 }
 
 function Elapsed({ since }: { since: number }): JSX.Element {

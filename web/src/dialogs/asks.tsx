@@ -39,13 +39,14 @@ function first(): Open | null {
 
 effect(() => {
   const open = new Set([...permissions.value, ...questions.value].map((ask) => ask.id));
-  if (shown && !open.has(shown)) {
-    const answer = answers.value.get(shown);
-    if (answer && answer.by !== clientId.value) tell(verdictOf(answer));
-    shown = "";
-  }
   const later = aside.peek();
-  if ([...later].some((id) => !open.has(id))) aside.value = new Set([...later].filter((id) => open.has(id)));
+  const over = [shown, ...later].filter((id) => id && !open.has(id));
+  for (const id of over) {
+    const answer = answers.value.get(id);
+    if (answer && answer.by !== clientId.value) tell(verdictOf(answer));
+  }
+  if (over.includes(shown)) shown = "";
+  if (over.length) aside.value = new Set([...later].filter((id) => open.has(id)));
 });
 
 export function Asks(): JSX.Element | null {

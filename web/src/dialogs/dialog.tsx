@@ -1,7 +1,7 @@
 // A dialog of the browser: it keeps the focus, hides the rest from readers, and gives the focus back.
 
 import type { ComponentChildren, JSX } from "preact";
-import { useId, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useId, useLayoutEffect, useRef } from "preact/hooks";
 import { Icon } from "../shell/icons.tsx";
 
 export interface DialogProps {
@@ -25,6 +25,16 @@ export function Dialog(props: DialogProps): JSX.Element {
   const self = useRef<HTMLDialogElement>(null);
   const isLeaving = useRef(false);
   const id = useId();
+  const onKeyDown = useRef(props.onKeyDown);
+  onKeyDown.current = props.onKeyDown;
+  useEffect(() => {
+    // A field or a button that goes away takes the focus along: then keys reach the page, and still mean this dialog.
+    const onPage = (event: KeyboardEvent): void => {
+      if (event.target === document.body && !event.defaultPrevented) onKeyDown.current?.(event);
+    };
+    document.addEventListener("keydown", onPage);
+    return () => document.removeEventListener("keydown", onPage);
+  }, []);
   useLayoutEffect(() => {
     const dialog = self.current;
     if (!dialog) return undefined;

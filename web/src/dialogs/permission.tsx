@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { columns, Diff, turnColumns } from "../diff/view.tsx";
-import { counted } from "../diff/lines.ts";
+import { counted, hasTwoSides } from "../diff/lines.ts";
 import { Icon } from "../shell/icons.tsx";
 import { typedAt } from "../shell/ui.ts";
 import { answerPermission, say, sessionId, sessions, toast, workspace } from "../store.ts";
@@ -97,7 +97,7 @@ function Tools({ what, isWhole, onWhole }: { what: What; isWhole: boolean; onWho
   const isSplit = columns.value === "split";
   return (
     <>
-      {what.kind === "change" && (
+      {what.kind === "change" && hasTwoSides(what.lines) && (
         <button type="button" class="square" aria-pressed={isSplit} aria-label="Two columns (t)" title="Two columns (t)" onClick={turnColumns}>
           <Icon name="split" />
         </button>
@@ -168,7 +168,7 @@ function Notes({ ask, rules }: { ask: PermissionRequest; rules: readonly string[
       )}
       {rules.length > 0 && (
         <li>
-          always saves:{" "}
+          “Always” saves the rule{" "}
           <span class="mono">
             <Exact text={rules.join(", ")} />
           </span>

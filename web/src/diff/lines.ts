@@ -164,6 +164,10 @@ export function counted(lines: readonly DiffLine[]): { added: number; removed: n
   return { added, removed };
 }
 
+/** Whether there is something on both sides: a new file has nothing to stand beside. */
+export const hasTwoSides = (lines: readonly DiffLine[]): boolean =>
+  lines.some((line) => line.kind === "same" || line.kind === "removed") && lines.some((line) => line.kind === "same" || line.kind === "added");
+
 /** Side by side: what was removed stands beside what was added in its place. */
 export function paired(lines: readonly DiffLine[]): Pair[] {
   const pairs: Pair[] = [];

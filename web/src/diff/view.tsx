@@ -8,7 +8,7 @@ import { store, stored } from "../shell/ui.ts";
 import { languageOf } from "../text/highlight.ts";
 import { coloursOf, piecesOf } from "./colours.ts";
 import type { Colours } from "./colours.ts";
-import { changedWords, paired } from "./lines.ts";
+import { changedWords, hasTwoSides, paired } from "./lines.ts";
 import type { DiffLine, Pair, Span } from "./lines.ts";
 
 export type Columns = "unified" | "split";
@@ -35,7 +35,7 @@ export interface DiffProps {
 
 export function Diff({ lines, path, most = 60, label = "The change" }: DiffProps): JSX.Element {
   const [shown, setShown] = useState(most);
-  const isSplit = columns.value === "split" && lines.some((line) => line.kind === "removed") && lines.some((line) => line.kind === "added");
+  const isSplit = columns.value === "split" && hasTwoSides(lines);
   const pairs = useMemo(() => paired(lines), [lines]);
   const words = useMemo(() => wordsOf(pairs), [pairs]);
   const colours = useColours(lines, languageOf(path));

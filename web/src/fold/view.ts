@@ -223,6 +223,18 @@ export class View {
       // A message that is known keeps its place.
       this.held(message.session_id).set(message.id, new Draft(message));
     }
+    this.count(change);
+  }
+
+  /** A message counts in its session when it comes. The session's own event may come much later, or never. */
+  private count({ type, payload }: Change<Message>): void {
+    const session = this.sessions.get(payload.session_id);
+    if (session === undefined || type === "updated") return;
+    const change =
+      type === "created"
+        ? { message_count: session.message_count + 1, updated_at: Math.max(session.updated_at, payload.updated_at) }
+        : { message_count: session.message_count - 1 };
+    this.sessions.set(session.id, { ...session, ...change });
   }
 
   private putSession(change: Change<Session>): void {

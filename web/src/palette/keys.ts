@@ -25,8 +25,8 @@ export function isPressed(keys: string, event: Pressed, isMac: boolean): boolean
   return event.key.toLowerCase() === key;
 }
 
-const NAMES: Readonly<Record<string, string>> = { alt: "Alt", ctrl: "Ctrl", shift: "⇧", mod: "Ctrl", enter: "↵", escape: "Esc" };
-const MAC: Readonly<Record<string, string>> = { alt: "⌥", ctrl: "⌃", shift: "⇧", mod: "⌘", enter: "↵", escape: "esc" };
+const NAMES: Readonly<Record<string, string>> = { alt: "Alt", ctrl: "Ctrl", shift: "⇧", mod: "Ctrl", enter: "↵", escape: "Esc", arrowup: "↑", arrowdown: "↓" };
+const MAC: Readonly<Record<string, string>> = { alt: "⌥", ctrl: "⌃", shift: "⇧", mod: "⌘", enter: "↵", escape: "esc", arrowup: "↑", arrowdown: "↓" };
 
 /** The keys one by one, as they are printed on the keyboard. */
 export function printed(keys: string, isMac: boolean): string[] {

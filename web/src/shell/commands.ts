@@ -66,7 +66,7 @@ function rename(): void {
 }
 
 function focusQueue(): void {
-  document.querySelector<HTMLElement>(".queue [tabindex='0'], .queue button")?.focus();
+  document.querySelector<HTMLElement>(".queue li")?.focus();
 }
 
 async function changeSkip(): Promise<void> {
@@ -76,9 +76,10 @@ async function changeSkip(): Promise<void> {
   else toast("info", "Tools ask again.");
 }
 
+for (const command of COMMANDS) registerCommand(command);
+
 /** Once, at the start of the page. */
 export function beginCommands(): () => void {
-  for (const command of COMMANDS) registerCommand(command);
   const onKey = (event: KeyboardEvent): void => {
     if (isWriting(event.target)) typedAt.value = Date.now();
     if (event.defaultPrevented || event.isComposing) return;

@@ -51,7 +51,7 @@ export function ConnectionStrip(): JSX.Element {
         <p class="strip warning">
           <span class="spinner" />
           <span class="grow">
-            The connection is gone; it comes back by itself. {trouble} <NextTry />
+            {trouble} This page comes back by itself; a server that stopped is started by any holdfast command. <NextTry />
           </span>
           <button type="button" class="button small" onClick={retryNow}>
             Try now

@@ -148,10 +148,11 @@ function Item({ session, now }: { session: Session; now: number }): JSX.Element 
   );
 }
 
-function Mark({ isBusy, isAsking, others }: { isBusy: boolean; isAsking: boolean; others: number }): JSX.Element | null {
+function Mark({ isBusy, isAsking, others }: { isBusy: boolean; isAsking: boolean; others: number }): JSX.Element {
   if (isAsking) return <Sign kind="asks" words="waits for an answer" />;
   if (isBusy) return <Sign kind="busy" words="busy" />;
-  return others > 0 ? <Sign kind="others" words={`${others} attached`} /> : null;
+  // An empty place keeps the titles below each other.
+  return others > 0 ? <Sign kind="others" words={`${others} attached`} /> : <span class="dot none" />;
 }
 
 function Sign({ kind, words: said }: { kind: string; words: string }): JSX.Element {

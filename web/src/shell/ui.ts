@@ -16,6 +16,8 @@ export interface Question {
 }
 
 const narrow = typeof matchMedia === "function" ? matchMedia("(max-width: 859px)") : null;
+/** A keyboard on glass: Enter is a new line there, and a button sends. */
+export const isTouch = typeof matchMedia === "function" && matchMedia("(pointer: coarse) and (hover: none)").matches;
 const dark = typeof matchMedia === "function" ? matchMedia("(prefers-color-scheme: dark)") : null;
 
 export const view = signal<ViewName>("chat");

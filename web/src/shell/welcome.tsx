@@ -8,7 +8,7 @@ import { chooseSession, config, initProject, loadProviders, loadTrust, prompt, p
 import type { TrustBody } from "../wire/types.ts";
 import { Icon } from "./icons.tsx";
 import type { IconName } from "./icons.tsx";
-import { ask, dialog } from "./ui.ts";
+import { ask, dialog, isTouch } from "./ui.ts";
 
 const trust = signal<TrustBody | null>(null);
 
@@ -36,7 +36,7 @@ export function Welcome(): JSX.Element {
         <Doors isScripted={isScripted} />
         <TrustNote />
         <p class="muted welcome-words">
-          Write what you want done and press <Keys keys="enter" />. You may close this page while it works: it goes on, and whoever comes next sees all of it.
+          Write what you want done and press {isTouch ? "Send" : <Keys keys="enter" />}. You may close this page while it works: it goes on, and whoever comes next sees all of it.
         </p>
       </div>
     </div>

@@ -51,10 +51,13 @@ export function insertIntoComposer(given: string, attachments: readonly Attachme
 
 export function attach(attachment: Attachment): void {
   count += 1;
-  // Four letters of base64 are three bytes.
-  const filler = attachment.content.endsWith("==") ? 2 : attachment.content.endsWith("=") ? 1 : 0;
-  const size = (attachment.content.length / 4) * 3 - filler;
-  pending.value = [...pending.value, { id: count, attachment, size }];
+  pending.value = [...pending.value, { id: count, attachment, size: bytesIn(attachment.content) }];
+}
+
+/** Four letters of base64 are three bytes, but for the filler at the end. */
+export function bytesIn(base64: string): number {
+  const filler = base64.endsWith("==") ? 2 : base64.endsWith("=") ? 1 : 0;
+  return (base64.length / 4) * 3 - filler;
 }
 
 export function detach(id: number): void {

@@ -2,7 +2,7 @@
  *
  * It never gives up: a broken stream is taken up where it broke, a workspace that was closed is opened again. */
 
-import { enter, NoEntry } from "../entry.ts";
+import { enter, hasCode, NoEntry } from "../entry.ts";
 import { View } from "../fold/view.ts";
 import { api, onRefused, open, Problem, setToken } from "../wire/http.ts";
 import { EventStream, type StreamPort } from "../wire/stream.ts";
@@ -54,7 +54,11 @@ const words = (error: unknown): string => (error instanceof Error ? error.messag
 export async function start(): Promise<void> {
   state.clientId.value = newId();
   onRefused((why) => say({ state: "signed-out", trouble: why }));
-  addEventListener("popstate", () => void chooseFromAddress());
+  addEventListener("popstate", () => {
+    // A new link that is followed in this tab changes only what stands behind the sign: it is read as if the tab were new.
+    if (hasCode()) location.reload();
+    else void chooseFromAddress();
+  });
   for (;;) {
     try {
       const entry = await enter();
@@ -161,6 +165,7 @@ function mark(item: Item): void {
   const event = item.event;
   switch (event.type) {
     case "message":
+      dirt.sessions ||= event.payload.type !== "updated";
       markMessage(event.payload.payload, event.payload.type !== "updated");
       break;
     case "message_delta":
@@ -370,7 +375,9 @@ export async function chooseSession(id: string | null): Promise<void> {
 
 async function chooseFromAddress(): Promise<void> {
   const wanted = wantedSession();
-  if (wanted !== state.sessionId.value) await load(wanted).catch((error: unknown) => state.toast("error", words(error)));
+  if (wanted === state.sessionId.value || state.workspace.value === null) return;
+  await load(wanted).catch((error: unknown) => state.toast("error", words(error)));
+  await sayWhere();
 }
 
 // Asking aside.

@@ -117,6 +117,10 @@ export const head: ReadonlySignal<Run | null> = computed(
   () => openRuns.value.find((run) => run.state !== "waiting") ?? null,
 );
 export const isBusy: ReadonlySignal<boolean> = computed(() => openRuns.value.length > 0);
+/** The tool calls of the session at hand that wait for somebody's answer. */
+export const askedCalls: ReadonlySignal<ReadonlySet<string>> = computed(
+  () => new Set([...permissions.value, ...questions.value].filter((ask) => ask.session_id === sessionId.value).map((ask) => ask.tool_call_id)),
+);
 
 /** The ids of the current session's messages, in order. Changes only when one comes or goes. */
 export const messageIds = signal<readonly string[]>([]);

@@ -83,7 +83,11 @@ function heading(token: Tokens.Heading, depth: number): JSX.Element {
 }
 
 function list(token: Tokens.List, depth: number): JSX.Element {
-  const items = token.items.map((item, at) => <li key={at}>{blocks(item.tokens, depth + 1)}</li>);
+  const items = token.items.map((item, at) => (
+    <li key={at} class={item.task ? "task" : undefined}>
+      {blocks(item.tokens, depth + 1)}
+    </li>
+  ));
   if (!token.ordered) return <ul>{items}</ul>;
   const start = Number(token.start);
   return start > 1 ? <ol start={start}>{items}</ol> : <ol>{items}</ol>;

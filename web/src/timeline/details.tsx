@@ -27,10 +27,10 @@ interface Props {
 export function RunDetails({ track, events, now }: Props): JSX.Element {
   const frames = useMemo(() => framesOf(events, track), [events, track]);
   return (
-    <aside class="tl-details" aria-label="The run">
+    <aside class="tl-details" aria-label="The run" onKeyDown={onEscape}>
       <header>
         <h2 class="grow">{track.prompt.slice(0, 300) || track.kind}</h2>
-        <button type="button" class="square" aria-label="Close" onClick={() => (chosenRun.value = null)}>
+        <button type="button" class="square" aria-label="Close" onClick={close}>
           <Icon name="close" />
         </button>
       </header>
@@ -40,6 +40,18 @@ export function RunDetails({ track, events, now }: Props): JSX.Element {
       <Replay frames={frames} track={track} />
     </aside>
   );
+}
+
+function close(): void {
+  chosenRun.value = null;
+  document.querySelector<HTMLElement>(".tl-scroll")?.focus({ preventScroll: true });
+}
+
+function onEscape(event: KeyboardEvent): void {
+  if (event.key !== "Escape") return;
+  event.preventDefault();
+  event.stopPropagation();
+  close();
 }
 
 const PARTS = [
@@ -112,6 +124,7 @@ function Replay({ frames, track }: { frames: readonly LogEvent[]; track: Track }
   const [speed, setSpeed] = useState<number>(1);
   const followed = useRef(true);
   const place = useRef<HTMLDivElement>(null);
+  const slider = useRef<HTMLInputElement>(null);
   const at = Math.min(followed.current ? frames.length : chosen, frames.length);
   const event = frames[at - 1];
   const view = useMemo(() => viewAt(frames, at), [frames, at]);
@@ -128,6 +141,8 @@ function Replay({ frames, track }: { frames: readonly LogEvent[]; track: Track }
   useEffect(() => {
     const found = clicked ? frames.findIndex((frame) => frame.number === clicked.number) : -1;
     if (found >= 0) go(found + 1);
+    // The keys are for the run that was chosen.
+    slider.current?.focus({ preventScroll: true });
   }, [clicked]);
   usePlaying(isPlaying, frames, at, speed, go, () => setPlaying(false));
   const start = (): void => {
@@ -140,7 +155,7 @@ function Replay({ frames, track }: { frames: readonly LogEvent[]; track: Track }
         <Step icon="back" label="One event back (←)" onClick={() => go(at - 1)} />
         <Step icon={isPlaying ? "pause" : "play"} label={isPlaying ? "Pause (space)" : "Play (space)"} onClick={start} />
         <Step icon="next" label="One event on (→)" onClick={() => go(at + 1)} />
-        <input type="range" min={1} max={Math.max(1, frames.length)} value={at} aria-label="Event" aria-valuetext={event ? `${at} of ${frames.length}: ${told(event)}` : ""} onInput={(input) => go(Number(input.currentTarget.value))} />
+        <input ref={slider} type="range" min={1} max={Math.max(1, frames.length)} value={at} aria-label="Event" aria-valuetext={event ? `${at} of ${frames.length}: ${told(event)}` : ""} onInput={(input) => go(Number(input.currentTarget.value))} />
         <button type="button" class="button small" aria-label={`Speed ${speed}`} title="Speed" onClick={() => setSpeed(SPEEDS[(SPEEDS.indexOf(speed as 1) + 1) % SPEEDS.length] ?? 1)}>
           {speed}×
         </button>

@@ -11,10 +11,12 @@ export interface Log {
   readonly isComplete: boolean;
   /** There are runs before those that are shown. */
   readonly hasEarlier: boolean;
+  /** The number of the first run that is shown: of those before it the log has only the rest. */
+  readonly first: number;
   readonly trouble: string;
 }
 
-const EMPTY: Log = { session: "", events: [], isComplete: false, hasEarlier: false, trouble: "" };
+const EMPTY: Log = { session: "", events: [], isComplete: false, hasEarlier: false, first: 0, trouble: "" };
 const RUNS = 20;
 const PAGE = 500;
 const PAUSE = 250;
@@ -46,6 +48,7 @@ class Reader {
   private isAsked = false;
   private after = -1;
   private hasEarlier = false;
+  private first = 0;
   private events: readonly LogEvent[] = [];
   private readonly session: string;
   private readonly count: number;
@@ -81,6 +84,7 @@ class Reader {
     const runs = await listRuns({ session_id: this.session, limit: this.count });
     const first = Math.min(...runs.map((run) => run.number ?? 0));
     this.hasEarlier = runs.length >= this.count;
+    this.first = this.hasEarlier ? first : 0;
     this.after = Number.isFinite(first) ? Math.max(0, first - 1) : 0;
   }
 
@@ -92,7 +96,7 @@ class Reader {
       this.events = [...this.events, ...(page.events as unknown as LogEvent[])];
       isMore = page.more;
       const isWhole = !isMore || this.events.length > log.value.events.length;
-      if (isWhole) log.value = { session: this.session, events: this.events, isComplete: !isMore, hasEarlier: this.hasEarlier, trouble: "" };
+      if (isWhole) log.value = { session: this.session, events: this.events, isComplete: !isMore, hasEarlier: this.hasEarlier, first: this.first, trouble: "" };
     }
   }
 }

@@ -32,10 +32,10 @@ export const wanted = signal<{ readonly number: number } | null>(null);
 export function Timeline(): JSX.Element {
   const session = sessionId.value ?? "";
   useLog(session);
-  const { events, isComplete, hasEarlier, trouble } = log.value;
+  const { events, isComplete, hasEarlier, first, trouble } = log.value;
   // Earlier runs that were asked for begin a log anew.
   const tracker = useMemo(() => new Tracker(), [events[0]?.number]);
-  const tracks = useMemo(() => tracker.read(events), [tracker, events]);
+  const tracks = useMemo(() => tracker.read(events).filter((track) => track.number >= first), [tracker, events, first]);
   const now = useNow(tracks.some((track) => track.ended === null), 500);
   const axis = useMemo(() => axisOf(tracks, now, mode.value), [tracks, now, mode.value]);
   const [wide, setWide] = useState(800);
@@ -45,13 +45,14 @@ export function Timeline(): JSX.Element {
   useZoom(scroller, axis, scale);
   const chosen = tracks.find((track) => track.runId === chosenRun.value);
   useHelpers(chosen);
-  useEffect(
-    () => () => {
+  useEffect(() => {
+    // The composer is gone, and the focus with it: + and - are for the axis.
+    if (document.activeElement === document.body) scroller.current?.focus({ preventScroll: true });
+    return () => {
       playhead.value = null;
       wanted.value = null;
-    },
-    [],
-  );
+    };
+  }, []);
   return (
     <div class={`timeline ${chosen ? "with-details" : ""}`} data-testid="timeline" onKeyDown={onKey}>
       <div class="tl-main">

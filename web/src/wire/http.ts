@@ -14,7 +14,7 @@ export class Problem extends Error {
   }
 }
 
-const NOBODY = "The server does not answer. It is tried again as soon as it is back.";
+const NOBODY = "The server does not answer.";
 const STATUSES: Readonly<Record<number, string>> = {
   401: "This page is no longer let in. Run holdfast web in a terminal for a new link.",
   404: "That is not there any more.",
