@@ -91,13 +91,12 @@ ALL = (
     Subject("openai-responses", "responses", "gpt-5", _sdk("openai-responses")),
     Subject("anthropic", "anthropic", "claude-opus-x", _sdk("anthropic")),
     Subject("gemini", "gemini", "gemini-2.5-pro", _sdk("gemini")),
+    Subject("vertexai", "gemini", "gemini-2.5-pro", _sdk("vertexai")),
+    Subject("azure", "chat", "gpt-4.1", _sdk("azure"), "/openai/v1"),
 )
 
-OTHERS = (
-    Subject("azure", "chat", "m", _sdk("azure"), "/openai/v1"),
-    Subject("mistral", "chat", "m", _sdk("mistral")),
-)
-"""Their wires differ where answers are concerned; how they are refused and left is the same."""
+OTHERS = (Subject("mistral", "chat", "m", _sdk("mistral")),)
+"""Its wire differs where answers are concerned; how it refuses and is left is the same."""
 
 
 def message(role: Role, *parts: Part, id: str = "m1", model: str = "", provider: str = "") -> Message:

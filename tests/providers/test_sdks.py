@@ -23,7 +23,17 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, TextDelta, UsagePart
+from holdfast.domain.models import (
+    FinishedPart,
+    ModelInfo,
+    ModelRequest,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    UsagePart,
+)
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.access import Access
@@ -37,6 +47,7 @@ from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prom
 pytestmark = LIBRARIES
 
 ANTHROPIC = next(subject for subject in ALL if subject.name == "anthropic")
+GEMINI = next(subject for subject in ALL if subject.name == "gemini")
 SDKS = [subject for subject in ALL if subject.name != "compatible"]
 DONE = Reply((Say(("done",)),))
 PICTURE = base64.b64encode(b"\x89PNG").decode()
@@ -142,11 +153,49 @@ async def test_a_missing_extra_is_named(kind: str, library: str, monkeypatch: py
     assert caught.value.trouble == "refused"
 
 
-async def test_azure_and_mistral_speak_the_chat_wire() -> None:
-    async with serving(DONE) as server:
-        for kind, url in (("azure", f"{server.root}/openai/v1"), ("mistral", server.base_url())):
-            model = PydanticModel(ModelInfo("acme", "m"), Access(url, KEY), Selection(), kind=kind)
-            assert (await collect(model))[-1] == FinishedPart("stop")
+async def test_a_piece_that_does_not_fit_is_not_asked_for_again() -> None:
+    """Gemini with a signature that is none: the next answer would have the same."""
+    part = {"text": "hm", "thought": True, "thoughtSignature": "%%% the-secret"}
+    piece = {"candidates": [{"content": {"role": "model", "parts": [part]}}]}
+    async with serving(Reply(raw=(b"data: " + msgspec.json.encode(piece) + b"\r\n\r\n",))) as server:
+        with pytest.raises(ProviderError, match=r"not understood.*thoughtSignature.*base64") as caught:
+            await collect(GEMINI.on(server.base_url("gemini")))
+    assert caught.value.trouble == "refused"
+    assert "the-secret" not in str(caught.value)
+
+
+def mistral_piece(finish: str | None = None, **delta: Any) -> bytes:  # noqa: ANN401 - any JSON
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    piece: dict[str, Any] = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    return (
+        b"data: " + msgspec.json.encode(piece | {"choices": [choice]} | ({"usage": usage} if finish else {})) + b"\n\n"
+    )
+
+
+async def test_mistral_answers_in_its_own_way() -> None:
+    """Thoughts are a kind of content there, and a call comes whole."""
+    thought = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
+    call = {"id": "D681PevKs", "function": {"name": "ls", "arguments": '{"path": "."}'}, "index": 0}
+    pieces = (
+        mistral_piece(role="assistant", content=thought),
+        mistral_piece(content="so"),
+        mistral_piece("tool_calls", content="", tool_calls=[call]),
+        b"data: [DONE]\n\n",
+    )
+    async with serving(Reply(raw=pieces)) as server:
+        model = PydanticModel(ModelInfo("acme", "m"), Access(server.base_url(), KEY), Selection(), kind="mistral")
+        parts = await collect(model)
+    asked = ToolCallId("D681PevKs")
+    assert parts == [
+        ReasoningDelta("hm"),
+        TextDelta("so"),
+        ToolCallStart(asked, "ls"),
+        ToolCallDelta(asked, '{"path": "."}'),
+        ToolCallEnd(asked),
+        UsagePart(Usage(3, 2)),
+        FinishedPart("tool_calls"),
+    ]
 
 
 def test_no_library_is_loaded_before_it_is_needed() -> None:

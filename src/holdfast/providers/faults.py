@@ -25,7 +25,7 @@ _BROKEN = {
     "TransportError", "StreamError", "APIConnectionError", "ModelConnectionError", "HTTPClientError", "HTTPError",
     "ConnectionBroken", "NotReached", "ClosedResourceError", "BrokenResourceError", "ModelTimeoutError",
 }  # fmt: skip
-_GARBLED = {"UnexpectedModelBehavior", "JSONDecodeError", "UnknownApiResponseError", "ValidationError"}
+_GARBLED = {"UnexpectedModelBehavior", "JSONDecodeError", "UnknownApiResponseError"}
 _STUMBLED = {"TypeError", "AttributeError", "LookupError", "UnicodeError"}
 _OWN_FAULT = {"BotoCoreError", "UserError", "NotImplementedError", "TypeError", "ValueError"}
 _SIGNED_OUT = {"DefaultCredentialsError", "RefreshError", "NoCredentialsError", "PartialCredentialsError"}
@@ -63,13 +63,29 @@ def _by_name(place: Place, chain: Sequence[BaseException], *, has_begun: bool) -
         return credentials_error(place, reason)
     if names & _BROKEN:
         return cut_error(place, reason) if has_begun else connection_error(place, reason)
+    if "ValidationError" in names:
+        # A whole piece that does not fit: it would be the same the next time.
+        return _not_understood(place, next(filter(None, map(_objection, chain)), "ValidationError"))
     if names & _GARBLED:
         return cut_error(place, reason)
     if names & _STUMBLED and has_begun:
-        return refused_error(place, f"its answer was not understood ({type(chain[0]).__name__})", "Check base_url.")
+        return _not_understood(place, type(chain[0]).__name__)
     if names & _OWN_FAULT:
         return refused_error(place, reason)
     return error_in_stream(place, {"message": reason})
+
+
+def _not_understood(place: Place, why: str) -> ProviderError:
+    return refused_error(place, f"its answer was not understood ({why})", "Check base_url.")
+
+
+def _objection(error: BaseException) -> str:
+    """What did not fit where, as pydantic has it; without the value, which is nobody's business."""
+    try:
+        first: Any = error.errors()[0]  # type: ignore[attr-defined]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (AttributeError, TypeError, LookupError):
+        return ""
 
 
 def _told(place: Place, error: BaseException, *, now: float) -> ProviderError | None:
