@@ -98,7 +98,9 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
         (0, "event 999999 0123456789abcdef", "R6: event 999999 was told"),
         (1, "event 3 0123456789abcdef", "R6: the number 3 was given before"),
         (1, "tool a-1 another", "R9: a-1 had started, and went on after the restart"),
-        (1, "tool held held.0.0", "R9: the call ('held', 'held.0.0') was executed twice"),
+        (0, "tool held held.0.0", "R9: the call ('held', 'held.0.0') was executed twice"),
+        (1, "tool held held.0.0", "R9: the call ('held', 'held.0.0') was executed again after a restart"),
+        (1, "tool held held.0.0-2", "R9: the call ('held', 'held.0.0') was executed again after a restart"),
         (1, "trouble R7: a request has nothing in it", "R7: a request has nothing in it"),
     ],
 )
@@ -107,6 +109,12 @@ def test_a_broken_promise_is_noticed(evidence: Evidence, life: int, line: str, p
     told[life] = Told((*told[life].lines, tuple(line.split(" "))))
     found = problems(msgspec.structs.replace(evidence, told=tuple(told)))
     assert any(problem.startswith(promise) for problem in found), found
+
+
+def test_a_prompt_that_is_sent_twice_may_ask_for_the_same_twice(evidence: Evidence) -> None:
+    """In one life, a call with a number behind its id is another call: somebody asked for it again."""
+    told = (Told((*evidence.told[0].lines, ("tool", "held", "held.0.0-2"))), *evidence.told[1:])
+    assert problems(msgspec.structs.replace(evidence, told=told)) == []
 
 
 def test_a_changed_end_is_noticed(evidence: Evidence) -> None:

@@ -6,6 +6,7 @@ when all is quiet again. Nothing here asks the engine.
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -23,7 +24,7 @@ from holdfast.testing.validity import problems_of_session
 
 __all__ = ["Evidence", "Remains", "Told", "look", "problems", "read_diary"]
 
-_REPEATED = re.compile(r"-\d+$")
+_NUMBER = re.compile(r"-\d+$")
 _decoder: msgspec.json.Decoder[DurableEvent] = msgspec.json.Decoder(DurableEvent)
 
 
@@ -175,15 +176,23 @@ def _conversations(evidence: Evidence) -> Iterator[str]:
 
 def _redone(evidence: Evidence) -> Iterator[str]:
     """What had started is over and never goes on; what had not goes on, in order."""
-    # The story's ids are all different: a call that has a number behind its id is one that was asked for before.
-    calls = [(*run, _REPEATED.sub("", call)) for told in evidence.told for *run, call in told.all("tool")]
-    yield from (f"R9: the call {call} was executed twice" for call in sorted(set(calls)) if calls.count(call) > 1)
+    lives = [told.all("tool") for told in evidence.told]
+    yield from (f"R9: the call {call} was executed twice" for calls in lives for call in _repeated(calls))
+    # A life that does again what an earlier one did finds the id of the call taken, and puts a number behind it.
+    bare = [{(run, _NUMBER.sub("", call)) for run, call in calls} for calls in lives]
+    again = _repeated(call for calls in bare for call in calls)
+    yield from (f"R9: the call {call} was executed again after a restart" for call in again)
     for found, told, left in evidence.steps():
         for run in found.runs:
             if run.started_at and _acted(run.run_id, found, told, left):
                 yield f"R9: {run.run_id} had started, and went on after the restart"
             if run.outcome is None:
                 yield from _fate(run, found, evidence)
+
+
+def _repeated(calls: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    counts = Counter(calls)
+    return sorted(call for call in counts if counts[call] > 1)
 
 
 def _fate(run: Run, found: Remains, evidence: Evidence) -> Iterator[str]:
