@@ -94,7 +94,7 @@ export function Composer(): JSX.Element {
 }
 
 function placeholder(): string {
-  if (connection.value.state !== "live" && connection.value.state !== "connecting") return "Not connected: what you write stays here";
+  if (connection.value.state !== "live" && connection.value.state !== "connecting") return isNarrow.value ? "Not connected" : "Not connected: what you write stays here";
   if (isBusy.value) return isNarrow.value ? "Steer what runs" : "Steer: the model reads it before its next step";
   return isNarrow.value ? "Ask for something" : "Ask for something; @ names a file, / a command, ! the shell";
 }
@@ -259,7 +259,7 @@ function OfferList({ onPick }: { onPick(): void }): JSX.Element | null {
   const given = offers.value;
   if (given === null) return null;
   return (
-    <ul class="offers" id="offers" role="listbox" aria-label={TITLES[given.kind]}>
+    <ul class={`offers ${given.kind}`} id="offers" role="listbox" aria-label={TITLES[given.kind]}>
       {given.list.map((offer, at) => (
         <li
           key={offer.value}

@@ -138,7 +138,7 @@ function KeyDialog({ line, onClose }: { line: ModelLine; onClose(): void }): JSX
         <p class="muted">
           {line.lack.split("`").map((piece, at) => (at % 2 ? <code key={at}>{piece}</code> : piece))}
         </p>
-        <input ref={field} class="field mono" type="password" autocomplete="off" spellcheck={false} aria-label={`Key of ${name}`} />
+        <input ref={field} class="field mono" type="password" autocomplete="off" spellcheck={false} placeholder="or paste it here" aria-label={`Key of ${name}`} />
         <p class="muted">It is stored by the server and never shown again.</p>
         <div class="form-end">
           <button type="button" class="button" onClick={onClose}>

@@ -50,9 +50,8 @@ export function ConnectionStrip(): JSX.Element {
       {isBroken ? (
         <p class="strip warning">
           <span class="spinner" />
-          <span class="grow">
-            {trouble} This page comes back by itself; a server that stopped is started by any holdfast command. <NextTry />
-          </span>
+          <span class="grow">{trouble} This page comes back by itself; if the server stopped, any holdfast command starts it.</span>
+          <NextTry />
           <button type="button" class="button small" onClick={retryNow}>
             Try now
           </button>
@@ -86,5 +85,5 @@ function NextTry(): JSX.Element | null {
     return () => clearInterval(ticking);
   }, []);
   const left = Math.ceil((connection.value.retryAt - now) / 1000);
-  return left > 0 ? <span class="faint">Next try in {left} s.</span> : null;
+  return left > 0 ? <span class="next-try">Next try in {left} s</span> : null;
 }
