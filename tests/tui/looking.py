@@ -78,6 +78,7 @@ class Screen:
         console.print(screen._compositor.render_update(full=True, screen_stack=self.app._background_screens))
         text = console.export_text(styles=False)
         text = text.replace(self.app.link.directory, "/project".ljust(len(self.app.link.directory)))
+        text = text.replace(self.app.link.client.client_id[:8], "12345678")
         text = re.sub(r"\b\d\d:\d\d\b", "12:34", text)
         text = re.sub(r"\b\d+ s\b", "0 s", text).replace("Thought for 0 s", "Thought")
         text = re.sub(r"[\u2800-\u28ff]", "⠋", text)

@@ -116,7 +116,7 @@ def test_models_that_can_be_used_come_first_and_others_are_found_by_typing() -> 
     choices = model_choices(PROVIDERS, "near/small")
     assert matching(choices, "") == [
         Choice("near/small", "small", "128k tokens · $0.25 in, $2 out", "●", "Near"),
-        Choice("far/", "Far", "needs a key: set FAR_KEY.", group="Not set up yet"),
+        Choice("far/", "Far", "needs a key: set FAR_KEY", group="Not set up yet"),
     ]
     assert [choice.value for choice in matching(choices, "big")] == ["far/big"]
     assert lack_of(PROVIDERS, "far") == "Far needs a key: set FAR_KEY."

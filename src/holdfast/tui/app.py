@@ -203,6 +203,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         elif not self.editor.has_focus:
             # At once: what is typed right behind it is meant for the editor.
             self.base.set_focus(self.editor)
+            self.transcript.find("")
         elif self.transcript.display:
             self.base.set_focus(self.transcript)
         else:
@@ -221,7 +222,8 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         self.transcript.action_fold_all()
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen())
+        name = self.link.client.client_id[:8] if self.link.is_open else ""
+        self.push_screen(HelpScreen(self.transcript.look.accent, name))
 
     def action_leave(self) -> None:
         self.exit(0)

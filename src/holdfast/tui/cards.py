@@ -1,5 +1,6 @@
 """What the card of each tool shows: a line that says what it does, and lines below it. Pure."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal, TypeAlias
@@ -115,12 +116,43 @@ _CHANGES = frozenset({"write", "edit", "multiedit"})
 
 
 def question_lines(card: Card) -> Iterator[Line]:
-    """What was asked, and what somebody answered."""
-    questions = facts_of(card.input).get("questions")
-    for item in questions if isinstance(questions, list) else ():
-        if isinstance(item, dict) and item.get("question"):
-            yield "asked", str(item["question"])
-    yield from _plain(card)
+    """What was asked, and below each question what somebody answered."""
+    found = facts_of(card.input).get("questions")
+    questions = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    if not card.content:
+        yield from (("asked", str(item["question"])) for item in questions if item.get("question"))
+    labels: dict[str, str] = {}
+    for line in _lines(card.content):
+        if asked := _ASKED.match(line):
+            labels = _labels(questions[int(asked[1]) - 1]) if 0 < int(asked[1]) <= len(questions) else {}
+            yield "asked", asked[2]
+        elif line.startswith(_SELECTED):
+            yield "plain", f"→ {', '.join(labels.get(name, name) for name in _names(line.removeprefix(_SELECTED)))}"
+        elif line == _SKIPPED:
+            yield "plain", "→ skipped"
+        elif line.strip():
+            yield "plain", f"→ {_ANSWERED.sub('', line)}"
+
+
+_ASKED = re.compile(r"Q(\d{1,3}): (.*)")
+_ANSWERED = re.compile(r"^(User answered|User provided|Note): ")
+_SELECTED = "User selected: "
+_SKIPPED = "User skipped this question"
+"""The words in which the model is told; people see what they chose."""
+
+
+def _labels(question: Mapping[str, Any]) -> dict[str, str]:
+    """What the choices of a question are called, by the names that the model gave them."""
+    choices = question.get("choices") or question.get("options")
+    known = [item for item in choices if isinstance(item, dict)] if isinstance(choices, list) else []
+    return {str(item.get("id")): str(item.get("label") or item.get("id")) for item in known}
+
+
+def _names(text: str) -> list[str]:
+    try:
+        return msgspec.json.decode(text, type=list[str])
+    except msgspec.DecodeError:
+        return [text]
 
 
 def _todos(card: Card) -> Iterator[Line]:

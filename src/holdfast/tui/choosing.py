@@ -293,15 +293,14 @@ def _session_choice(session: Session, now: int, *, is_mine: bool) -> Choice:
     others = session.attached_clients - is_mine
     mark = "●" if session.is_busy else "◉" if others > 0 else ""
     stamp = session.updated_at // 1000 if session.updated_at > 10**11 else session.updated_at
-    facts = [ago(now - stamp), f"{session.message_count} messages", usage_of(session, 0)]
-    if others > 0:
-        facts.append(f"{others} attached")
+    facts = [ago(now - stamp), f"{others} attached" if others > 0 else "", f"{session.message_count} messages"]
+    facts.append(usage_of(session, 0))
     return Choice(session.id, session.title, " · ".join(fact for fact in facts if fact), mark)
 
 
 def _run_choice(run: Run, now: int) -> Choice:
     took = elapsed((run.ended_at or now) - run.started_at) if run.started_at else ""
-    facts = [run.outcome or run.state, took, run.error]
+    facts = [run.outcome or run.state, took, ago((now - run.accepted_at) // 1000), run.error]
     mark = _MARKS.get(run.outcome or "", "●")
     return Choice(run.run_id, " ".join(run.prompt.split())[:120] or run.kind, " · ".join(filter(None, facts)), mark)
 

@@ -1,6 +1,7 @@
 """Draws a change: one column, or two where there is room. Pure."""
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -20,7 +21,7 @@ _SIGNS = {"same": " ", "added": "+", "removed": "-"}
 
 class Differences:
     """`most` lines of a change. `split`: in two columns; unless it is said, that depends on the width. With the
-    `name` of the file its language has its colours.
+    `name` of the file its language has its colours. `wraps`: long lines go on below, else they are cut.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class Differences:
         most: int | None = None,
         split: bool | None = None,
         name: str = "",
+        wraps: bool = False,
     ) -> None:
         self._lines = lines
         self._look = look
         self._most = most
         self._split = split
+        self._wraps = wraps
         self._colours = _colours(lines, name, look.code_theme) if name and look.has_colours else {}
         numbers = max((max(line.old, line.new) for line in lines), default=0)
         self._digits = max(2, len(str(numbers)))
@@ -65,10 +68,12 @@ class Differences:
             old = str(line.old) if line.old else ""
             new = str(line.new) if line.new else ""
             gutter = f"{old:>{self._digits}} {new:>{self._digits}} "
-            yield [
-                Segment(gutter[:wide], self._style(self._look.faint)),
-                *self._text(line, others.get(id(line)), wide - len(gutter)),
-            ]
+            yield from self._numbered(gutter, self._text(line, others.get(id(line)), wide - len(gutter)))
+
+    def _numbered(self, gutter: str, rows: list[list[Segment]]) -> Iterator[list[Segment]]:
+        """The rows of one line behind its numbers, which stand before the first."""
+        for at, row in enumerate(rows):
+            yield [Segment(" " * len(gutter) if at else gutter, self._style(self._look.faint)), *row]
 
     def _columns(self, wide: int) -> Iterator[list[Segment]]:
         left = (wide - 3) // 2
@@ -78,19 +83,21 @@ class Differences:
                 yield [self._hunk(wide)]
                 continue
             right = wide - 3 - left
-            yield [*self._side(old, new, "old", left), bar, *self._side(new, old, "new", right)]
+            olds, news = self._side(old, new, "old", left), self._side(new, old, "new", right)
+            for one, other in zip_longest(olds, news):
+                yield [*(one or [Segment(" " * left)]), bar, *(other or [Segment(" " * right)])]
 
-    def _side(self, line: DiffLine | None, other: DiffLine | None, side: str, wide: int) -> list[Segment]:
+    def _side(self, line: DiffLine | None, other: DiffLine | None, side: str, wide: int) -> list[list[Segment]]:
         if line is None:
-            return [Segment(" " * wide)]
+            return []
         gutter = f"{getattr(line, side):>{self._digits}} "
         partner = other if other is not None and other.kind != line.kind else None
-        return [Segment(gutter, self._style(self._look.faint)), *self._text(line, partner, wide - len(gutter))]
+        return list(self._numbered(gutter, self._text(line, partner, wide - len(gutter))))
 
-    def _text(self, line: DiffLine, other: DiffLine | None, wide: int) -> list[Segment]:
-        """The line with its sign, filled up to the width; what differs from its partner stands out."""
+    def _text(self, line: DiffLine, other: DiffLine | None, wide: int) -> list[list[Segment]]:
+        """The line with its sign in rows of this width; what differs from its partner stands out."""
         if wide < 2:
-            return []
+            return [[]]
         look = self._look
         base, part = {
             "added": (look.added, look.added_part),
@@ -107,22 +114,50 @@ class Differences:
                 if shown:
                     pieces.append((shown, self._style(style) + colour))
             at += len(piece)
-        return list(self._fitted(pieces, base, wide))
+        return self._fitted(pieces, self._style(base), wide)
 
-    def _fitted(self, pieces: Sequence[tuple[str, Style]], base: str, wide: int) -> Iterator[Segment]:
-        left = wide
-        for text, style in pieces:
-            shown = "".join(character if character.isprintable() else "·" for character in text)
-            if cell_len(shown) > left:
-                shown = set_cell_size(shown, max(0, left - 1)) + "…" if left else ""
-            left -= cell_len(shown)
-            if shown:
-                yield Segment(shown, style)
-        if left:
-            yield Segment(" " * left, self._style(base))
+    def _fitted(self, pieces: Sequence[tuple[str, Style]], ground: Style, wide: int) -> list[list[Segment]]:
+        """The pieces, filled up to the width: in as many rows as they need, or in one that says what it leaves out."""
+        shown = [(_visible(text), style) for text, style in pieces]
+        is_cut = not self._wraps and sum(cell_len(text) for text, _ in shown) > wide
+        room = wide - 1 if is_cut else wide
+        rows: list[list[Segment]] = [[]]
+        left = room
+        for text, style in shown:
+            head, *others = _broken(text, left, wide)
+            for at, part in enumerate((head,) if is_cut else (head, *others)):
+                if at:
+                    rows[-1].append(Segment(" " * left, ground))
+                    rows.append([])
+                    left = wide
+                rows[-1].append(Segment(part, style))
+                left -= cell_len(part)
+            if is_cut and others:
+                rows[-1].append(Segment("…", style))
+                break
+        rows[-1].append(Segment(" " * left, ground))
+        return rows
 
     def _hunk(self, wide: int) -> Segment:
         return Segment(set_cell_size(" " * self._digits + " ⋯", wide), self._style(self._look.faint))
+
+
+def _visible(text: str) -> str:
+    return "".join(character if character.isprintable() else "·" for character in text)
+
+
+def _broken(text: str, first: int, wide: int) -> list[str]:
+    """The text in parts that are as wide as there is room: the first, and each of the others."""
+    if cell_len(text) <= first:
+        return [text]
+    parts: list[str] = []
+    start, left = 0, first
+    for at, character in enumerate(text):
+        if (size := cell_len(character)) > left:
+            parts.append(text[start:at])
+            start, left = at, wide
+        left -= size
+    return [*parts, text[start:]]
 
 
 def _colours(lines: Sequence[DiffLine], name: str, theme: str) -> dict[int, Coloured]:

@@ -15,6 +15,7 @@ from textual.widgets import OptionList, Static
 from holdfast.domain.ids import MessageId
 from holdfast.domain.runs import Run
 from holdfast.tui.blocks import blocks_of
+from holdfast.tui.finder import Finder
 from holdfast.tui.hints import hints
 from holdfast.tui.queue import Queue
 from holdfast.tui.stage import Stage
@@ -31,6 +32,14 @@ NARROW = 100
 _SIZED = frozenset({"top-right", "welcome-text"})
 """Lines whose place depends on what they say."""
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_QUEUE_KEYS = (
+    ("enter", "edit"),
+    ("x", "remove"),
+    ("s", "send now"),
+    ("q", "own turn"),
+    ("shift+↑↓", "move"),
+    ("esc", "back"),
+)
 
 
 class Drawing(Stage):
@@ -84,7 +93,7 @@ class Drawing(Stage):
         self._pause = min(max(FRAME, 5 * used), SLOWEST) if runs else FRAME
         self.after_frame()
         if self._ticker is not None:
-            self._ticker.resume() if runs else self._ticker.pause()
+            self._ticker.resume() if runs or self.link.shells else self._ticker.pause()
 
     def after_frame(self) -> None:
         """For what else depends on the view."""
@@ -137,7 +146,7 @@ class Drawing(Stage):
         name = Path(self.link.directory).name or self.link.directory
         left = Text.assemble(("holdfast ", "bold"), (name, ""), no_wrap=True, overflow="ellipsis")
         if session is not None:
-            left.append(f"  {session.title}", style="dim")
+            left.append(f"  {session.title}")
         self._write("top-left", left)
         look = self.transcript.look
         if self.link.state == "broken":
@@ -172,7 +181,7 @@ class Drawing(Stage):
         if runs:
             now = int(time.time() * 1000)
             since = elapsed(now - (runs[0].started_at or runs[0].accepted_at))
-            spinner = _SPINNER[self._ticks % len(_SPINNER)]
+            spinner = self._spinner()
             last = self.link.latest()
             words = activity_of(runs, last, self.link.notice)
             if self.link.state == "broken":
@@ -191,6 +200,9 @@ class Drawing(Stage):
             line = Text(f"The connection is gone; it comes back by itself. {self.link.trouble}", no_wrap=True)
         self._write("activity", line)
 
+    def _spinner(self) -> str:
+        return _SPINNER[self._ticks % len(_SPINNER)]
+
     def _draw_queue(self) -> None:
         queue = self.base.query_one(Queue)
         had_focus = queue.has_focus
@@ -204,7 +216,8 @@ class Drawing(Stage):
         self.base.query_one("#shell").display = bool(shells)
         if shells:
             more = f"  and {len(shells) - 1} more" if len(shells) > 1 else ""
-            self._write("shell", Text(f"$ {shells[-1]}{more}", no_wrap=True, overflow="ellipsis"))
+            words = f"{self._spinner()} $ {shells[-1]}{more}"
+            self._write("shell", Text(words, no_wrap=True, overflow="ellipsis"))
 
     def _hints(self, runs: list[Run]) -> Text:
         """What the next key could be, where one is now."""
@@ -215,6 +228,10 @@ class Drawing(Stage):
         if self.editor.text.startswith("!"):
             return hints(("enter", "runs it in the shell, here and now"), ("", "the model sees what it prints"))
         back: tuple[tuple[str, str], ...] = () if self.transcript.follows else (("ctrl+end", "to the newest"),)
+        if isinstance(self.focused, Queue):
+            return hints(*_QUEUE_KEYS)
+        if self.base.query_one(Finder).has_focus_within:
+            return hints(("enter, ↑", "before"), ("↓", "after"), ("esc", "close"), ("", "then n N go on"))
         if self.transcript.has_focus:
             moves = (("j k", "move"), ("space", "unfold"), ("y", "copy"), ("ctrl+f", "find"), ("tab", "write"))
             return hints(*(back or (("J K", "prompts"),)), *moves)
@@ -226,7 +243,8 @@ class Drawing(Stage):
             return hints(*back, *keys, *queue)
         back += (("esc esc", "stop the command"),) if self.link.shells else ()
         tab = ("tab", "read") if self.link.session else ("tab", "choose")
-        return hints(*back, ("enter", "send"), tab, ("ctrl+p", "commands"), ("ctrl+s", "sessions"), ("ctrl+g", "help"))
+        lists = (("ctrl+p", "commands"), *(() if back else (("ctrl+s", "sessions"),)), ("ctrl+g", "help"))
+        return hints(*back, ("enter", "send"), tab, *lists)
 
     def on_descendant_focus(self) -> None:
         self.note_change()

@@ -95,7 +95,7 @@ class Editor(TextArea):
 
     def take(self, text: str) -> None:
         """Put a text back, above what is there."""
-        self.text = f"{text}\n{self.text}" if self.text.strip() else text
+        self.text = f"{text}\n\n{self.text}" if self.text.strip() else text
         self.move_cursor(self.document.end)
         self.focus()
 

@@ -44,8 +44,11 @@ class Finder(Horizontal):
         yield Static("", id="find-count")
 
     def open(self) -> None:
+        """With what was looked for last: marked, so that other words take its place."""
         self.display = True
-        self.query_one(Input).focus()
+        words = self.query_one(Input)
+        words.focus()
+        self.post_message(self.Sought(words.value))
 
     def tell(self, place: int, count: int) -> None:
         words = self.query_one(Input).value.strip()
@@ -66,5 +69,4 @@ class Finder(Horizontal):
 
     def action_close(self) -> None:
         self.display = False
-        self.query_one(Input).value = ""
         self.post_message(self.Closed())

@@ -1,4 +1,4 @@
-"""Which keys do what, in one line: the keys stand out, what they do does not."""
+"""Which keys do what, in one line: the keys stand out, and what they do can be read."""
 
 from rich.text import Text
 
@@ -11,5 +11,5 @@ def hints(*pairs: tuple[str, str]) -> Text:
     for key, what in pairs:
         line.append(" · " if line else "", style="dim")
         line.append(f"{key} " if key else "", style="bold")
-        line.append(what, style="dim")
+        line.append(what)
     return line

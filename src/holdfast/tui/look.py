@@ -68,7 +68,7 @@ def look_of(colours: Mapping[str, str], *, is_dark: bool) -> Look:
     return Look(
         accent=known["primary"].hex6,
         muted=ink.blend(paper, 0.28).hex6,
-        faint=ink.blend(paper, 0.5).hex6,
+        faint=ink.blend(paper, 0.42).hex6,
         error=known["error"].hex6,
         success=known["success"].hex6,
         warning=known["warning"].hex6,

@@ -30,7 +30,8 @@ def _name(provider: Mapping[str, Any]) -> str:
 
 
 def _reason(provider: Mapping[str, Any]) -> str:
-    return str(provider["lack"]).removeprefix(_name(provider)).strip()
+    """What it lacks. A key can be given here: how to do that elsewhere would only be in the way."""
+    return str(provider["lack"]).removeprefix(_name(provider)).strip().partition(", or run ")[0].rstrip(".")
 
 
 def _models(provider: Mapping[str, Any], now: str) -> list[Choice]:

@@ -7,7 +7,6 @@ from typing import assert_never
 import msgspec
 from rich.console import Console, ConsoleOptions, Group, OverflowMethod, RenderableType, RenderResult
 from rich.constrain import Constrain
-from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
@@ -19,6 +18,7 @@ from holdfast.tui.cards import Line, LineKind, body_of, change_of, facts_of, hea
 from holdfast.tui.differences import Differences
 from holdfast.tui.diffs import counted
 from holdfast.tui.look import Look
+from holdfast.tui.markdown import Answer
 from holdfast.tui.status import elapsed
 
 __all__ = ["FOLDED_LINES", "Barred", "clock", "markdown_theme", "paint"]
@@ -97,7 +97,7 @@ def paint(block: Block, look: Look, *, is_unfolded: bool = False, directory: str
         case Saying():
             return _said(block, look)
         case Prose(text=text):
-            return Padding(Constrain(Markdown(text, code_theme=look.code_theme), _WIDEST), (0, 1, 0, 2))
+            return Padding(Constrain(Answer(text, code_theme=look.code_theme), _WIDEST), (0, 1, 0, 2))
         case Thought():
             return _thought(block, look, is_unfolded=is_unfolded)
         case Card(is_own=True):
@@ -119,7 +119,7 @@ def _said(saying: Saying, look: Look) -> RenderableType:
         words.append(f"⊞ {file}", style=look.muted)
     if saying.at <= 1:
         return Barred(words, look.accent)
-    return Barred(_Ended(words, Text(clock(saying.at), style=look.faint, end="")), look.accent)
+    return Padding(Barred(_Ended(words, Text(clock(saying.at), style=look.faint, end="")), look.accent), (0, 1, 0, 0))
 
 
 def clock(at: int) -> str:
@@ -160,7 +160,8 @@ def _card(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rende
         head.append(f" -{less}", style=look.error)
         # While a call is still being written, each frame would be understood anew.
         name = headline_of(card) if card.state == "done" else ""
-        inside.append(Differences(change, look, most=None if is_unfolded else FOLDED_CHANGE, name=name))
+        most = None if is_unfolded else FOLDED_CHANGE
+        inside.append(Differences(change, look, most=most, name=name, wraps=is_unfolded))
     if lines := body_of(card):
         inside.append(_body(card, lines, look, is_unfolded=is_unfolded))
     if not inside:
@@ -220,8 +221,10 @@ def _drawn(lines: list[Line], look: Look, *, wraps: bool = False) -> Iterator[Te
         "asked": "bold",
     }
     for kind, text in lines:
-        overflow: OverflowMethod = "fold" if wraps else "ellipsis"
-        yield Text(_BOXES.get(kind, "") + text, style=styles[kind], no_wrap=not wraps, overflow=overflow)
+        # Whoever reads what went wrong needs all of it.
+        is_whole = wraps or kind == "error"
+        overflow: OverflowMethod = "fold" if is_whole else "ellipsis"
+        yield Text(_BOXES.get(kind, "") + text, style=styles[kind], no_wrap=not is_whole, overflow=overflow)
 
 
 def _note(note: Note, look: Look) -> RenderableType:

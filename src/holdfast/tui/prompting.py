@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from rich.text import Text
 from textual import on, work
 from textual.app import SuspendNotSupported
 from textual.widgets import Static
@@ -22,6 +23,7 @@ from holdfast.tui.completer import Completer
 from holdfast.tui.drawing import SECOND_ESCAPE
 from holdfast.tui.editor import Editor
 from holdfast.tui.files import TooLarge, attached, clipboard_image, listed, pasted
+from holdfast.tui.hints import hints
 from holdfast.tui.mentions import best, mentioned
 from holdfast.tui.queue import Queue
 from holdfast.tui.screens.picker import Choice, Picker
@@ -104,6 +106,7 @@ class Prompting(Slashes):
     def action_escape(self) -> None:
         is_busy = bool(self.link.runs() or self.link.shells)
         if not is_busy or not self.editor.has_focus:
+            self.transcript.find("")
             self.editor.focus()
             if not is_busy:
                 return
@@ -172,6 +175,10 @@ class Prompting(Slashes):
         else:
             self.notify("Nothing waits.")
 
+    @on(Queue.Left)
+    def _left_queue(self) -> None:
+        self.editor.focus()
+
     @on(Queue.Wished)
     def _wished(self, event: Queue.Wished) -> None:
         self._change_queue(event)
@@ -239,7 +246,7 @@ class Prompting(Slashes):
         line = self.base.query_one("#attachments", Static)
         line.display = bool(self._attachments)
         names = "   ".join(f"⊞ {item.file_name} ({_size(len(item.content))})" for item in self._attachments)
-        line.update(f"{names}   backspace takes the last one off" if names else "")
+        line.update(Text(f"{names}   ") + hints(("backspace", "removes the last")) if names else "")
 
     # Completing.
 

@@ -11,13 +11,11 @@ from textual.widgets import Static
 
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Run
-from holdfast.tui.hints import hints
 
 __all__ = ["Queue", "QueueWish"]
 
 QueueWish = Literal["edit", "remove", "up", "down", "now", "later"]
 _SIGNS = {"steer": "↳", "queue": "⋯"}
-_KEYS = (("enter", "edit"), ("x", "remove"), ("s", "send now"), ("q", "own turn"), ("shift+↑↓", "move"))
 _MOST = 5
 
 
@@ -34,6 +32,7 @@ class Queue(Static, can_focus=True):
         ("shift+down,J", "wish('down')", "Later"),
         ("s", "wish('now')", "Send now"),
         ("q", "wish('later')", "Own turn"),
+        ("escape", "leave", "Back"),
     ]
 
     class Wished(Message):
@@ -44,6 +43,9 @@ class Queue(Static, can_focus=True):
             self.wish = wish
             self.run = run
             self.place = place
+
+    class Left(Message):
+        """Back to the editor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -78,16 +80,14 @@ class Queue(Static, can_focus=True):
         place, first = self._place(), self._first()
         lines = [self._line(run, is_marked=at == place) for at, run in enumerate(self._runs)][first : first + _MOST]
         if len(self._runs) > _MOST:
-            lines.append(Text(f"  {len(self._runs)} prompts wait", style="dim"))
-        if self.has_focus:
-            lines.append(Text("  ") + hints(*_KEYS))
+            lines.append(Text(f"  {len(self._runs)} prompts wait"))
         self.update(Text("\n", no_wrap=True, overflow="ellipsis").join(lines))
 
     def _line(self, run: Run, *, is_marked: bool) -> Text:
         words = " ".join(run.prompt.split()) or "(attachments)"
         line = Text(f"{_SIGNS.get(run.delivery, '⋯')} {words}", no_wrap=True, overflow="ellipsis")
         if run.client_id and run.client_id != self._mine:
-            line.append("  from elsewhere", style="dim")
+            line.append("  from elsewhere", style="italic")
         if is_marked and self.has_focus:
             line.pad_right(max(0, self.size.width - line.cell_len))
             line.stylize(self.get_component_rich_style("queue--marked"))
@@ -104,6 +104,10 @@ class Queue(Static, can_focus=True):
         if self._runs:
             self._marked = self._runs[max(0, min(self._place() + by, len(self._runs) - 1))].run_id
             self._draw()
+
+    def action_leave(self) -> None:
+        """Only that: whoever goes back has not begun to cancel."""
+        self.post_message(self.Left())
 
     def action_wish(self, wish: QueueWish) -> None:
         if self._runs:

@@ -1,19 +1,21 @@
 """What is going on, in words: for the lines above and below the editor. Pure."""
 
-import re
 from collections.abc import Sequence
 
 from holdfast.domain.events import AgentNotice
 from holdfast.domain.messages import Message, ReasoningPart, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.tui.cards import facts_of
 
 __all__ = ["activity_of", "ago", "elapsed", "money", "price", "thousands", "usage_of", "written"]
 
 _LONGEST = 60
+_FAR = 200
+"""Letters that are looked at for so many columns."""
 _LETTERS = 4
 """Of a token, on average."""
-_NAMED = re.compile(r'"(?:command|file_path|pattern|url|path|prompt)"\s*:\s*"((?:[^"\\]|\\.){1,200})')
+_NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
 
 
 def elapsed(milliseconds: int) -> str:
@@ -76,8 +78,9 @@ def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice |
 
 
 def _named(call: ToolCall) -> str:
-    found = _NAMED.search(call.input)
-    words = " ".join(found[1].replace("\\n", " ").split()) if found else ""
+    asked = facts_of(call.input)
+    found = next((asked[name] for name in _NAMES if isinstance(asked.get(name), str)), "")
+    words = " ".join(found[:_FAR].split())
     if len(words) > _LONGEST:
         words = f"{words[: _LONGEST - 1].rstrip()}…"
     return f"{call.name}: {words}" if words else call.name

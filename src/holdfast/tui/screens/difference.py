@@ -54,7 +54,7 @@ class DifferenceScreen(Dialog[str | None]):
 
     def _draw(self) -> None:
         self.query_one("#difference-text", Static).update(
-            Differences(self._lines, self._look, split=self._split, name=self._title)
+            Differences(self._lines, self._look, split=self._split, name=self._title, wraps=True)
         )
 
     def action_turn(self) -> None:

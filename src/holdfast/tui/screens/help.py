@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.table import Table
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -12,40 +13,44 @@ from textual.widgets import Label, Static
 from holdfast.tui.hints import hints
 from holdfast.tui.screens.dialog import Dialog
 
-_WIDE = 118
+_WIDE = 115
 """From so many columns on the page has two."""
 
 __all__ = ["KEYS", "HelpScreen"]
 
 KEYS = (
     ("Writing", ""),
-    ("enter", "send; while a run is going: steer it"),
-    ("alt+enter, ctrl+q", "send as a turn of its own: it waits its turn"),
+    ("enter", "send; steers what runs"),
+    ("alt+enter, ctrl+q", "send as a turn of its own"),
     ("ctrl+j, shift+enter", "a new line"),
-    ("up, down", "what you sent before; ctrl+r finds it"),
+    ("up, down", "what you sent before"),
+    ("ctrl+r", "find what you sent before"),
     ("@", "name a file: it goes along"),
-    ("/", "commands, at the beginning"),
-    ("!", "run a shell command, at the beginning"),
+    ("/", "at the start: commands"),
+    ("!", "at the start: for the shell"),
     ("ctrl+o", "write in your own editor"),
-    ("ctrl+v", "paste, also a picture; backspace takes it off again"),
+    ("ctrl+v", "paste, also a picture"),
+    ("backspace", "drops the last attachment"),
     ("While it works", ""),
-    ("esc esc", "cancel; what waited comes back into the editor"),
-    ("ctrl+t", "to the prompts that wait: edit, move, remove, send now"),
+    ("esc esc", "cancel; what waited comes back"),
+    ("ctrl+t", "to the prompts that wait"),
+    ("↳ ⋯", "it steers; it has its own turn"),
     ("The conversation", ""),
-    ("tab", "between the editor and the conversation"),
-    ("j k, up down", "from block to block; J K from prompt to prompt"),
-    ("space, click", "fold and unfold a tool or a thought; o all of them"),
-    ("y, Y", "copy a block; only its code or command"),
+    ("tab", "go there, and back"),
+    ("page up, page down", "scroll; ctrl+end follows again"),
+    ("j k, up down", "from block to block"),
+    ("J K", "from prompt to prompt"),
+    ("space, click", "fold or unfold; o all of them"),
+    ("y, Y", "copy a block; only its code"),
     ("g G, d u", "beginning, end; half a page"),
     ("ctrl+f", "find; n N go on"),
     ("Everything else", ""),
     ("ctrl+p", "all commands"),
     ("ctrl+s, ctrl+n", "sessions; a new one"),
-    ("ctrl+l", "models and keys"),
-    ("f2", "how much the model thinks"),
-    ("ctrl+y", "let tools act without asking, or not"),
+    ("ctrl+l, f2", "models; how much they think"),
+    ("ctrl+y", "tools ask, or act unasked"),
     ("ctrl+g, f1", "this page"),
-    ("ctrl+c", "leave; runs go on"),
+    ("ctrl+z, ctrl+c", "suspend; leave: runs go on"),
 )
 """Keys and what they do; without words it is a heading."""
 
@@ -62,13 +67,20 @@ class HelpScreen(Dialog[None]):
         ("space", "scroll(12)", "Page down"),
     ]
 
+    def __init__(self, accent: str = "bold", screen: str = "") -> None:
+        """`screen` is what others are told who answered, if it was somebody here."""
+        super().__init__()
+        self._accent = accent
+        self._screen = screen
+
     def compose(self) -> ComposeResult:
         is_wide = self.app.size.width >= _WIDE
         with Vertical(classes="dialog wide" if is_wide else "dialog"):
             yield Label("Keys", classes="dialog-title")
             with VerticalScroll(id="keys"):
-                yield Static(_beside(KEYS) if is_wide else _below(KEYS))
-            yield Label(hints(("↑↓", "scroll"), ("esc", "close")), classes="dialog-hint")
+                yield Static((_beside if is_wide else _below)(KEYS, self._accent))
+            name = (("", f"for others this screen is {self._screen}"),) if self._screen else ()
+            yield Label(hints(("↑↓", "scroll"), ("esc", "close"), *name), classes="dialog-hint")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -77,17 +89,21 @@ class HelpScreen(Dialog[None]):
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
 
-def _below(keys: Sequence[tuple[str, str]]) -> Table:
-    table = Table.grid(padding=(0, 3))
-    for key, what in keys:
-        table.add_row(f"[bold]{key}[/]" if what else f"[dim]{key}[/]", what)
+def _below(keys: Sequence[tuple[str, str]], accent: str) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for at, (key, what) in enumerate(keys):
+        if at and not what:
+            table.add_row()
+        table.add_row(Text(key, style="bold" if what else accent), what)
     return table
 
 
-def _beside(keys: Sequence[tuple[str, str]]) -> Table:
+def _beside(keys: Sequence[tuple[str, str]], accent: str) -> Table:
     """In two columns, cut at a heading near the middle."""
     headings = [place for place, (_, what) in enumerate(keys) if not what]
     cut = min(headings, key=lambda place: abs(place - len(keys) / 2))
-    table = Table.grid(padding=(0, 4))
-    table.add_row(_below(keys[:cut]), _below(keys[cut:]))
+    table = Table.grid(padding=(0, 4), expand=True)
+    table.add_column(ratio=1)
+    table.add_column(ratio=1)
+    table.add_row(_below(keys[:cut], accent), _below(keys[cut:], accent))
     return table

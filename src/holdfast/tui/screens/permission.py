@@ -35,6 +35,9 @@ def shown_exactly(text: str) -> Text:
     return shown
 
 
+_MOST_NOTES = 5
+_BESIDE = 8
+"""Columns that are no room for notes: margins, frame, padding."""
 _WISHES = {
     "execute": "run a command",
     "write": "change a file",
@@ -58,7 +61,7 @@ class PermissionScreen(Dialog[dict[str, Any] | None]):
     """
 
     GROWS = "#what"
-    REST = 12
+    REST = 9
     BINDINGS: ClassVar[list[BindingType]] = [
         ("a", "answer('allow')", "Once"),
         ("s", "answer('allow_session')", "This session"),
@@ -96,35 +99,55 @@ class PermissionScreen(Dialog[dict[str, Any] | None]):
             yield Label(title, classes="dialog-title", markup=False)
             with VerticalScroll(id="what"):
                 yield Static(self._what(), id="what-text")
-            for line in self._notes():
-                yield Label(line, classes="dialog-note", markup=False)
+            with VerticalScroll(id="notes", can_focus=False):
+                yield Static(Text("\n").join(self._notes()), classes="dialog-note")
             with Horizontal(id="answers"):
                 for action, key, word in _ANSWERS:
                     if action != "allow_always" or self._rules:
                         label = Content.assemble((key, "bold $accent"), f"  {word}")
                         yield Button(label, name=action, compact=True)
             yield Input(placeholder="Why not? The model reads this and goes on.", compact=True)
-            turn = (("t", "one column or two"),) if self._is_change else ()
-            keys = hints(("r", "no, with a reason"), *turn, ("f", "whole screen"), ("esc", "no"))
-            yield Label(keys, classes="dialog-hint")
+            yield Label(self._keys(), classes="dialog-hint")
 
     def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
+        self._scroll.focus()
+
+    @property
+    def _scroll(self) -> VerticalScroll:
+        return self.query_one("#what", VerticalScroll)
+
+    def _keys(self) -> Text:
+        if self.has_class("reason"):
+            return hints(("enter", "no, with this reason"), ("esc", "back"))
+        turn = (("t", "one column or two"),) if self._is_change else ()
+        return hints(("r", "no, with a reason"), *turn, ("f", "whole screen"), ("esc", "no"))
+
+    def _fit(self) -> None:
+        """However much there is to say: the answers stay in sight."""
+        size = self.app.size
+        notes = self.query_one(".dialog-note", Static)
+        high = min(_MOST_NOTES, notes.get_content_height(size, size, max(10, size.width - _BESIDE)))
+        self.query_one("#notes").styles.max_height = high
+        room = size.height if self.query_one(".dialog").has_class("whole") else size.height * 9 // 10
+        self._scroll.styles.max_height = max(3, room - self.REST - high)
 
     @property
     def _rules(self) -> Sequence[str]:
         rules = self._request.get("rules")
         return [str(rule) for rule in rules] if isinstance(rules, list | tuple) else []
 
-    def _notes(self) -> list[str]:
+    def _notes(self) -> list[Text]:
         request = self._request
         why = str(request.get("why") or "")
-        notes = [f"It works in “{self._session}”, which you do not look at now."] if self._session else []
-        notes += [why] if why else []
-        if request.get("path") and (request.get("params") or {}).get("command"):
-            notes.append(f"In {request['path']}")
+        notes = [Text(f"It works in “{self._session}”, which you do not look at now.")] if self._session else []
+        notes += [Text(why)] if why else []
+        command = (request.get("params") or {}).get("command")
+        if request.get("path") and command:
+            notes.append(Text("In ") + shown_exactly(str(request["path"])))
         if self._rules:
-            notes.append(f"Always saves: {', '.join(self._rules)}")
+            exact = f"bash(= {str(command).strip()})"
+            rules = ["this command, word for word" if rule == exact else rule for rule in self._rules]
+            notes.append(Text("Always saves: ") + shown_exactly(", ".join(rules)))
         return notes
 
     @property
@@ -150,7 +173,9 @@ class PermissionScreen(Dialog[dict[str, Any] | None]):
             lines = parsed(params["diff"])
         name = shown_exactly(str(params.get("file_path", "")))
         name.stylize("bold")
-        return Group(name, Differences(lines, self._look, split=self._split, name=str(params.get("file_path", ""))))
+        path = str(params.get("file_path", ""))
+        # Whole lines: what stands behind the edge of the screen would be done, too.
+        return Group(name, Differences(lines, self._look, split=self._split, name=path, wraps=True))
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -167,24 +192,27 @@ class PermissionScreen(Dialog[dict[str, Any] | None]):
     def action_back(self) -> None:
         if self.has_class("reason"):
             self.remove_class("reason")
-            self.query_one(VerticalScroll).focus()
+            self.query_one(".dialog-hint", Label).update(self._keys())
+            self._scroll.focus()
         else:
             self.action_answer("deny")
 
     def action_reason(self) -> None:
         self.add_class("reason")
+        self.query_one(".dialog-hint", Label).update(self._keys())
         self.query_one(Input).focus()
 
     def action_turn(self) -> None:
-        is_split = self.query_one(VerticalScroll).size.width >= SPLIT_FROM if self._split is None else self._split
+        is_split = self._scroll.size.width >= SPLIT_FROM if self._split is None else self._split
         self._split = not is_split
         self.query_one("#what-text", Static).update(self._what())
 
     def action_whole(self) -> None:
         self.query_one(".dialog").toggle_class("whole")
+        self._fit()
 
     def action_scroll(self, by: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+        self._scroll.scroll_relative(y=by, animate=False)
 
     @on(Input.Submitted)
     def _with_reason(self, event: Input.Submitted) -> None:

@@ -2,8 +2,7 @@
 
 from typing import Any, ClassVar
 
-from rich.markdown import Markdown
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -12,6 +11,7 @@ from textual.widgets import Button, Checkbox, Input, Label, RadioButton, RadioSe
 
 from holdfast.domain.asks import Question, QuestionAnswer, QuestionRequest
 from holdfast.tui.hints import hints
+from holdfast.tui.markdown import Answer
 from holdfast.tui.screens.dialog import Dialog
 
 __all__ = ["QuestionScreen"]
@@ -47,7 +47,7 @@ class _Answer(Vertical):
         question = self._question
         yield Label(f"{self._number}. {question.question}", classes="dialog-title", markup=False)
         if question.description:
-            yield Static(Markdown(question.description), classes="question-text")
+            yield Static(Answer(question.description, code_theme="ansi_dark"), classes="question-text")
         match question.type:
             case "yes_no":
                 with RadioSet():
@@ -93,9 +93,12 @@ class QuestionScreen(Dialog[dict[str, Any] | None]):
     """Answers the body of the reply, with `cancelled` if they were turned down; None if somebody else answered."""
 
     GROWS = "#questions"
+    AUTO_FOCUS = ""
+    """The first place for an answer gets the focus without a scroll to it: its question stands above it."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "turn_down", "Do not answer"),
-        Binding("ctrl+enter,ctrl+s", "send", "Send", priority=True),
+        # Not before the letters that were typed before it.
+        Binding("ctrl+enter,ctrl+s", "send", "Send"),
     ]
 
     def __init__(self, request: QuestionRequest) -> None:
@@ -116,7 +119,14 @@ class QuestionScreen(Dialog[dict[str, Any] | None]):
             yield Label(keys, classes="dialog-hint")
 
     def on_mount(self) -> None:
-        self.query(f"RadioSet, {_Check.__name__}, Input").first().focus()
+        self.query(f"RadioSet, {_Check.__name__}, Input").first().focus(scroll_visible=False)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """A place for an answer is seen together with its question."""
+        for part in event.widget.ancestors:
+            if isinstance(part, _Answer):
+                # One refresh later than the radio buttons, which scroll to themselves.
+                self.call_after_refresh(self.call_after_refresh, part.scroll_visible, animate=False)
 
     @on(Button.Pressed)
     def action_send(self) -> None:

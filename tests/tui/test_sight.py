@@ -1,0 +1,227 @@
+"""What somebody has to see is in sight: all of a change, the answers of a dialog, every word of a model."""
+
+import json
+
+import pytest
+from rich.console import Console
+from textual import events
+from textual.color import Color
+from textual.theme import Theme
+
+from holdfast.domain.ids import RunId, SessionId, ToolCallId
+from holdfast.domain.messages import Text, TextPart, ToolCall, ToolCallPart
+from holdfast.domain.runs import Run
+from holdfast.providers.scripted import Call
+from holdfast.tui.blocks import Card, Prose
+from holdfast.tui.cards import body_of
+from holdfast.tui.differences import Differences
+from holdfast.tui.diffs import diff_of
+from holdfast.tui.hints import hints
+from holdfast.tui.look import DARK, LIGHT, Look
+from holdfast.tui.screens.help import HelpScreen
+from holdfast.tui.screens.permission import PermissionScreen
+from holdfast.tui.screens.question import QuestionScreen
+from holdfast.tui.status import activity_of
+from holdfast.tui.themes import THEMES
+from server.helpers import FeedModel
+from tui.looking import Screen, looking, standing
+from tui.painted import drawn, message
+from tui.test_dialogs import QUESTIONS, acting
+from tui.test_prompting import busy, queued, waiting
+
+SMALL = (80, 24)
+
+
+# Words.
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Use <Foo> and Vec<u8>, &amp; so on", "<details>\nwhat is inside\n</details>", "<!-- a remark -->", "![a](b) c"],
+)
+def test_what_looks_like_html_is_text(text: str) -> None:
+    """A terminal shows none, and without it the sentence would say something else."""
+    words = " ".join(drawn(Prose(text), 80))
+    for word in text.replace("&amp;", "&").replace("![a](b)", "!a").split():
+        assert word in words
+
+
+def test_an_answer_stands_close_together() -> None:
+    lines = drawn(Prose("# Top\n\n```py\nx = 1\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |"), 40)
+    assert lines == ["  Top", "", "   x = 1", "", "  a  b", "  ────", "  1  2"]
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_change_can_be_read_to_the_end_of_its_lines(split: bool) -> None:
+    """What stands behind the edge of the screen would be done, too."""
+    new = "x = 1" + " " * 100 + "; import os; os.system('evil')  # 日本語日本語日本語"
+    lines = diff_of("x = 1\n", new + "\n")
+    console = Console(width=40, color_system=None)
+    lines_drawn = console.render_lines(Differences(lines, DARK, split=split, wraps=True, name="a.py"), pad=False)
+    rows = ["".join(part.text for part in line) for line in lines_drawn]
+    numbers = 24 if split else 6
+    assert "os.system('evil')" in "".join(row[numbers:].rstrip() for row in rows)
+    assert all(sum(part.cell_length for part in line) == 40 for line in lines_drawn)
+
+
+@pytest.mark.parametrize("long", ["def subtract(a, b) -> int:", "0123456789" * 3])
+def test_a_line_that_is_cut_says_so(long: str) -> None:
+    """Also where the cut falls between two pieces of it."""
+    for width in range(12, 6 + len(long) + 1):
+        console = Console(width=width, color_system=None)
+        change = Differences(diff_of("", f"{long}\n"), DARK, split=False, name="a.py")
+        first = console.render_lines(change, pad=False)[0]
+        assert "".join(part.text for part in first).rstrip().endswith("…")
+
+
+def test_an_answer_to_a_question_is_told_in_its_own_words() -> None:
+    content = 'Q1: Which database?\nUser selected: ["s", "x"]\nNote: soon\n\nQ2: Where?\nUser skipped this question'
+    card = Card("question", json.dumps({"questions": QUESTIONS}), "done", content)
+    assert [line for _, line in body_of(card)] == [
+        "Which database?",
+        "→ SQLite, x",
+        "→ soon",
+        "Where?",
+        "→ skipped",
+    ]
+
+
+def test_a_command_is_named_as_it_was_written() -> None:
+    call = ToolCall(ToolCallId("1"), "bash", json.dumps({"command": 'echo "a"\n\tb'}), finished=True)
+    runs = [Run(RunId("r1"), SessionId("s1"), "active", "queue", 1, started_at=2)]
+    last = message("assistant", TextPart(Text("x")), ToolCallPart(call))
+    assert activity_of(runs, last) == 'Running bash: echo "a" b'
+
+
+@pytest.mark.parametrize(("theme", "look"), [(THEMES[0], DARK), (THEMES[1], LIGHT)])
+def test_words_stand_out_from_the_paper(theme: Theme, look: Look) -> None:
+    paper = Color.parse(str(theme.background))
+    for name, least in (("muted", 4.5), ("faint", 3.5), ("error", 4.5), ("warning", 4.5), ("inline", 4.5)):
+        assert contrast(Color.parse(getattr(look, name)), paper) >= least, name
+
+
+def test_what_a_key_does_is_not_dimmed() -> None:
+    """It stands in lines that are muted already: both together cannot be read on paper."""
+    line = hints(("enter", "send"), ("tab", "read"))
+    dim = [line.plain[span.start : span.end] for span in line.spans if span.style == "dim"]
+    assert dim == [" · "]
+
+
+def contrast(one: Color, other: Color) -> float:
+    """As the guidelines for the web count it."""
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: Color) -> float:
+    parts = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in colour.normalized]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+# Dialogs.
+
+
+async def test_the_answers_stay_in_sight_however_long_the_command() -> None:
+    command = "touch made.txt; for i in 1; do " + " ".join(f"echo word{number};" for number in range(120)) + " done"
+    call = Call("bash", json.dumps({"command": command, "description": "x"}))
+    async with standing(acting(call)) as (_, server), looking(server, size=SMALL) as screen:
+        await screen.write("run it")
+        await screen.opens(PermissionScreen)
+        for keys in ((), ("f",), ("f", "r")):
+            await screen.pilot.press(*keys)
+            picture = screen.picture()
+            assert "wants to run a command" in picture
+            assert ("a  Once" in picture) is ("r" not in keys)
+            assert ("enter no, with this reason" if "r" in keys else "r no, with a reason") in picture
+        assert "word for word" in picture
+        await screen.pilot.press("escape")
+        assert "r no, with a reason" in screen.picture()
+
+
+async def test_a_change_is_shown_whole_and_on_the_whole_screen() -> None:
+    content = f"x = 1{' ' * 90}; evil()\n" + "".join(f"line {number}\n" for number in range(60))
+    call = Call("write", json.dumps({"file_path": "made.txt", "content": content}))
+    async with standing(acting(call)) as (_, server), looking(server, size=SMALL) as screen:
+        await screen.write("write it")
+        await screen.opens(PermissionScreen)
+        assert "; evil()" in screen.picture()
+        before = screen.picture().count("+line")
+        await screen.pilot.press("f")
+        await screen.until(lambda: screen.picture().count("+line") >= before + 2, "more of it")
+        assert "holdfast project" not in screen.picture()
+        assert "esc no" in screen.picture()
+
+
+async def test_a_question_is_seen_with_its_answers() -> None:
+    call = Call("question", json.dumps({"questions": [*QUESTIONS, *QUESTIONS]}))
+    async with standing(acting(call)) as (_, server), looking(server, size=SMALL) as screen:
+        await screen.write("ask me")
+        await screen.opens(QuestionScreen)
+        await screen.pilot.wait_for_scheduled_animations()
+        assert "1. Which database?" in screen.picture()
+        await screen.pilot.press("tab", "tab", "tab", "tab", "tab")
+        await screen.until(lambda: "3. Which database?" in screen.picture(), "the third")
+        assert "Something else" in screen.picture()
+
+
+async def test_what_is_typed_last_is_part_of_the_answer() -> None:
+    call = Call("question", json.dumps({"questions": QUESTIONS[:1]}))
+    async with standing(acting(call)) as (_, server), looking(server) as screen:
+        await screen.write("ask me")
+        await screen.opens(QuestionScreen)
+        await screen.pilot.press("tab")
+        # As from a terminal: nobody waits between two keys.
+        for key in (*"another", "ctrl+s"):
+            screen.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await screen.shows("User provided: another")
+
+
+# Where one is.
+
+
+async def test_going_back_from_the_queue_does_not_begin_to_cancel() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server, size=SMALL) as screen:
+        await busy(screen, model)
+        await queued(screen, "one")
+        await screen.pilot.press("ctrl+t")
+        await screen.until(lambda: "s send now" in screen.line("hints"), "the keys of the queue")
+        assert "esc back" in screen.picture()
+        await screen.pilot.press("escape")
+        await screen.until(lambda: screen.editor.has_focus, "the editor")
+        await screen.pilot.press("escape")
+        await screen.until(lambda: "again to cancel" in screen.line("hints"), "the warning")
+        assert waiting(screen) == ["one"]
+
+
+async def test_what_was_found_is_gone_through_after_the_search() -> None:
+    model = FeedModel()
+    async with standing(model) as (_, server), looking(server, size=SMALL) as screen:
+        await busy(screen, model)
+        filler = "\n".join("more" for _ in range(40))
+        model.words.put_nowait(f"```\nneedle one\n{filler}\nneedle two\n{filler}\nend\n```")
+        model.words.put_nowait(None)
+        await screen.shows("needle two")
+        await screen.pilot.press("ctrl+f", *"needle")
+        await screen.until(lambda: "needle two" in screen.picture(), "the newest of them")
+        await screen.until(lambda: "enter, ↑ before" in screen.line("hints"), "the keys of the search")
+        await screen.pilot.press("escape", "N")
+        await screen.until(lambda: "needle one" in screen.picture(), "the one before")
+        await screen.pilot.press("n")
+        await screen.until(lambda: "needle two" in screen.picture(), "and on again")
+        await screen.pilot.press("tab", "tab", "N")
+        await screen.pilot.pause()
+        assert "needle two" in screen.picture(), "who went back to the editor is done with it"
+
+
+async def test_who_this_screen_is_for_others() -> None:
+    async with standing() as (_, server), looking(server, size=(120, 40)) as screen:
+        await screen.pilot.press("ctrl+g")
+        await screen.opens(HelpScreen)
+        assert "for others this screen is 12345678" in screen.picture()
+        assert fits(screen, "send; steers what runs")
+
+
+def fits(screen: Screen, words: str) -> bool:
+    """Whether it stands in one line."""
+    return any(words in line for line in screen.picture().split("\n"))
