@@ -6,10 +6,13 @@ import struct
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import ToolCallId
@@ -162,6 +165,36 @@ async def test_a_piece_that_does_not_fit_is_not_asked_for_again() -> None:
             await collect(GEMINI.on(server.base_url("gemini")))
     assert caught.value.trouble == "refused"
     assert "the-secret" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def machine_key() -> str:
+    made = rsa.generate_private_key(65537, 2048)
+    form = serialization.PrivateFormat.PKCS8
+    return made.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+
+
+@pytest.mark.parametrize("is_good", [True, False], ids=["known", "unknown"])
+async def test_vertex_signs_in_with_the_machines_own_account(
+    is_good: bool, machine_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has stored a key: a project, a place, and what Google's own tools left on this machine."""
+    async with serving(DONE) as server:
+        server.pages["/token"] = {"access_token": "fresh", "expires_in": 3600} if is_good else {"error": "unknown"}
+        account = {"type": "service_account", "client_email": "me@p", "private_key": machine_key}
+        account |= {"token_uri": f"{server.root}/token", "project_id": "p"}
+        (tmp_path / "account.json").write_bytes(msgspec.json.encode(account))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "account.json"))
+        access = Access(server.root, extras={"project": "p", "location": "europe-west1"})
+        model = PydanticModel(ModelInfo("acme", GEMINI.model), access, Selection(), kind="vertexai")
+        if not is_good:
+            with pytest.raises(ProviderError) as caught:
+                await collect(model)
+            assert caught.value.trouble == "credentials"
+            return
+        assert (await collect(model))[-1] == FinishedPart("stop")
+        assert "/projects/p/locations/europe-west1/" in server.asked[-1].path
+        assert server.asked[-1].headers["authorization"] == "Bearer fresh"
 
 
 def mistral_piece(finish: str | None = None, **delta: Any) -> bytes:  # noqa: ANN401 - any JSON
