@@ -36,10 +36,11 @@ class Looks(msgspec.Struct, frozen=True):
 
 
 VERSIONED = _set(
-    "awk bash clang cmake cmp curl docker g++ gcc gh git grep java jq ld make node openssl perl php pip pip3 "
+    "awk bash clang cmp curl docker g++ gcc gh git grep java jq ld make node openssl perl php "
     "podman psql python python3 rg rsync ruby sed sqlite3 ssh tar tree vim wget xz"
 )
-"""These tell their version and do nothing else. Not those that fetch the version a project asks for (go, cargo)."""
+"""These tell their version and do nothing else. Not those that fetch the version a project asks for (go, cargo), nor
+those that are often scripts in the project's own directory, where whoever may write could change them (pip, cmake)."""
 
 _WORDS_ONLY = (
     ": arch basename cal dirname echo expr factor false free groups id logname nproc pwd seq sleep tr true tty type"
