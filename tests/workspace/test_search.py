@@ -174,6 +174,7 @@ async def test_a_wrong_pattern_is_explained(place: Place, pattern: str) -> None:
     with pytest.raises(ToolError, match="regular expression") as raised:
         await place.grep(pattern)
     assert "literal_text" in str(raised.value)
+    assert "ANYCRLF" not in str(raised.value)
 
 
 async def test_what_looks_around_works(place: Place) -> None:

@@ -7,6 +7,7 @@ enough was found, or when nobody waits any more.
 import asyncio
 import json
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -282,4 +283,6 @@ def _is_about_pattern(complaint: str) -> bool:
 
 def _short(complaint: str) -> str:
     lines = [line.strip() for line in complaint.splitlines() if line.strip(" ^")]
-    return (lines[-1] if lines else complaint).removeprefix("error: ").rpartition("fatal: ")[2][:300].rstrip(".")
+    last = (lines[-1] if lines else complaint).removeprefix("error: ").rpartition("fatal: ")[2]
+    # Git repeats the pattern as it was put to it, not as it was given.
+    return re.sub(r"^-e option, '.*': ", "", last)[:300].rstrip(".")
