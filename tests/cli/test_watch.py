@@ -88,9 +88,10 @@ def _text(text: str) -> TextPart:
 def test_whose_error_it_is(run: RunId, session: SessionId, *, is_ours: bool) -> None:
     """C-29: the run id decides; without one the session; an empty or foreign one is ignored."""
     notice = AgentNotice("error", error="it broke", run_id=run, session_id=session)
-    watch, _ = _watched(AgentEvent(Change("created", notice)))
+    watch, heard = _watched(AgentEvent(Change("created", notice)))
     assert (watch.error, watch.is_doubtful) == (("it broke", True) if is_ours else ("", False))
     assert watch.end is None
+    assert heard.noted == ([] if run or session else ["it broke"]), "what concerns everybody is told, and ends nothing"
 
 
 def test_that_a_turn_is_over_is_no_error() -> None:

@@ -126,6 +126,9 @@ class Watch:
                 self._run(change)
             case AgentEvent(payload=Change(payload=notice)) if notice.type in _NOTED and notice.run_id == self.run:
                 self._ears.note(notice.error)
+            case AgentEvent(payload=Change(payload=notice)) if _is_everybodys(notice):
+                # A full disk, say: the run waits for it, and so does whoever waits for the run (C-29).
+                self._ears.note(notice.error)
             case AgentEvent(payload=change) if self._concerns(change.payload):
                 self.error = change.payload.error or "The run failed."
                 self.is_doubtful = True
@@ -160,3 +163,8 @@ class Watch:
             self._ears.doing(f"part of run {run.folded_into}")
         elif run.state == "active":
             self._ears.doing("working")
+
+
+def _is_everybodys(notice: AgentNotice) -> bool:
+    """Not of a run, not of a session: the server's own trouble."""
+    return notice.type == "error" and bool(notice.error) and not (notice.run_id or notice.session_id)
