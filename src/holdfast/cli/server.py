@@ -56,7 +56,12 @@ def _tell(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) ->
 
     with sentences():
         link = Link(locate(where["host"], where["data_dir"]))
-        link.connect(can_start=can_start)
+        try:
+            link.connect(can_start=can_start)
+        except Unreachable:
+            if can_start or where["host"]:
+                raise
+            raise Failure("No server runs. One is started when it is needed, or by holdfast server start.") from None
         version = link.ask(VersionInfo, "GET", "/v1/version")
         workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
     paths = [item.path for item in workspaces]
