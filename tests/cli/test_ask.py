@@ -96,6 +96,20 @@ def test_a_terminal_is_asked_on_stderr(home: House, place: Path, word: str, is_w
     assert (place / "x").exists() is is_written
 
 
+def test_always_shows_the_rule_it_saves(home: House, place: Path) -> None:
+    with seat(home, place, WRITE) as at:
+        at.see("say why not: ")
+        assert "[a] always, as the rule write:write(x)" in at.seen
+        at.type("a\n")
+        assert at.end() == (0, ANSWER)
+    assert "write:write(x)" in home.call("config", "show", cwd=place).stdout
+
+
+def test_the_rule_of_a_refusal_can_be_copied(home: House, place: Path) -> None:
+    done = home.call("run", 'tool=bash {"command": "touch \\"a b\\" $X"} words=2', cwd=place)
+    assert r'permissions.allow = ["bash(= touch \"a b\" $X)"]' in done.stderr
+
+
 def test_an_ask_that_is_answered_elsewhere_is_closed(home: House, place: Path) -> None:
     with seat(home, place, "--run-id", "r1", WRITE) as at:
         at.see("say why not: ")

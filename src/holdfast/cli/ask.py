@@ -5,6 +5,7 @@ answered elsewhere, or withdrawn, is closed here too. Who waits without a termin
 tool is refused, with a sentence for the model and one for the user.
 """
 
+import json
 import os
 import select
 import sys
@@ -146,7 +147,8 @@ class Asker:
         if ask.id != self._shown:
             self._forget_what_was_typed()
         self._shown = ask.id
-        self._terminal.say(f"\n{_described(ask)}\n[y] once  [s] this session  [a] always  [n] no, or say why not: ")
+        always = f"  [a] always, as the rule {_visible(', '.join(ask.rules))}" if ask.rules else ""
+        self._terminal.say(f"\n{_described(ask)}\n[y] once  [s] this session{always}  [n] no, or say why not: ")
 
     def _forget_what_was_typed(self) -> None:
         """A line that was meant for something else is no answer to this."""
@@ -155,7 +157,7 @@ class Asker:
 
     def _refuse(self, ask: PermissionRequest) -> None:
         self._answer(ask, "deny", _NOBODY)
-        rules = ", ".join(f'"{rule}"' for rule in ask.rules)
+        rules = ", ".join(json.dumps(rule, ensure_ascii=False) for rule in ask.rules)
         hint = f" Allow it with permissions.allow = [{rules}] in the configuration, or" if rules else " To allow it,"
         complain(f"holdfast: refused, for nobody can be asked: {_described(ask)}.{hint} run with --yolo.")
 
@@ -177,5 +179,8 @@ def _described(ask: PermissionRequest) -> str:
     """One line, with everything visible that could hide something."""
     command = ask.params.get("command")
     what = command if isinstance(command, str) else ask.description
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in what)
-    return f"{ask.tool_name}: {shown}" + (f"  ({ask.why})" if ask.why else "")
+    return f"{ask.tool_name}: {_visible(what)}" + (f"  ({ask.why})" if ask.why else "")
+
+
+def _visible(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
