@@ -1,5 +1,6 @@
 """The same session on several screens, a server that dies, a terminal without colours, somebody who looks away."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -9,9 +10,11 @@ from rich.segment import Segment
 
 from holdfast.client.locate import Where
 from holdfast.domain.events import AgentEvent, AgentNotice, Change
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.protocol.bodies import SnapshotBody
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.screens.picker import Picker
-from server.helpers import FeedModel, place, process
+from server.helpers import FeedModel, place, process, prompt
 from tui.looking import Screen, drawn, looking, standing
 
 
@@ -178,3 +181,47 @@ async def test_commands_of_people_and_helpers_of_models_are_shown_as_they_work()
         again.wanted = str(session)
         async with again.run_test(size=(110, 40)) as pilot:
             await Screen(again, pilot).shows("│ ● ls")
+
+
+async def test_what_happens_while_a_session_is_opened_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot that was on its way when the stream went on does not take back what the stream said."""
+    async with standing() as (_, server), looking(server) as screen:
+        other, workspace = await server.opened()
+        session = await other.create_session(workspace, "Busy")
+        take = screen.app.link.client.snapshot
+
+        async def late(workspace: WorkspaceId, session: SessionId | None = None) -> SnapshotBody:
+            snapshot = await take(workspace, session)
+            assert session is not None
+            await prompt(other, workspace, session, "meanwhile", "r1")
+            while not any(message.finish for message in await other.list_messages(workspace, session)):
+                await screen.pilot.pause()
+            await screen.pilot.pause()
+            return snapshot
+
+        monkeypatch.setattr(screen.app.link.client, "snapshot", late)
+        await screen.app.link.choose(session.id)
+        await screen.shows("▌ meanwhile")
+        await screen.shows("echo: meanwhile")
+
+
+async def test_of_two_sessions_the_one_that_was_chosen_last_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of their snapshots comes first."""
+    async with standing() as (_, server), looking(server) as screen:
+        other, workspace = await server.opened()
+        first, second = [(await other.create_session(workspace, title)).id for title in ("First", "Second")]
+        await prompt(other, workspace, second, "what to see", "r1")
+        while not any(message.finish for message in await other.list_messages(workspace, second)):
+            await screen.pilot.pause()
+        take = screen.app.link.client.snapshot
+        is_taken = asyncio.Event()
+
+        async def turned(workspace: WorkspaceId, session: SessionId | None = None) -> SnapshotBody:
+            snapshot = await take(workspace, session)
+            await is_taken.wait() if session == first else is_taken.set()
+            return snapshot
+
+        monkeypatch.setattr(screen.app.link.client, "snapshot", turned)
+        await asyncio.gather(screen.app.link.choose(first), screen.app.link.choose(second))
+        assert screen.app.link.session == second
+        assert [message.role for message in screen.app.link.messages()] == ["user", "assistant"]

@@ -76,6 +76,12 @@ class Link:
         self._order: dict[RunId, int] = {}
         self._reads = 0
         self._is_ready = asyncio.Event()
+        self._is_settled = asyncio.Event()
+        """Whether no snapshot is on its way. What the stream says meanwhile waits: a snapshot that is older than what
+        was taken from the stream would take it back, and it does not come twice.
+        """
+        self._is_settled.set()
+        self._awaited = 0
         self.shells: list[str] = []
         """Commands of somebody here that run in the shell now."""
 
@@ -149,6 +155,7 @@ class Link:
             watching = self._tasks.start(self._watch(events), name="connection")
             try:
                 async for item in events:
+                    await self._is_settled.wait()
                     if self.state != "live":
                         self._set_state("live", "")
                         self._start(self._say_where())
@@ -331,7 +338,16 @@ class Link:
         """Look at another session, or at none."""
         self.session = session
         self.others = 0
-        self._load(await self.client.snapshot(self._workspace, session))
+        self._awaited += 1
+        self._is_settled.clear()
+        try:
+            snapshot = await self.client.snapshot(self._workspace, session)
+            if session == self.session:
+                self._load(snapshot)
+        finally:
+            self._awaited -= 1
+            if not self._awaited:
+                self._is_settled.set()
         await self._say_where()
 
     async def _say_where(self) -> None:
