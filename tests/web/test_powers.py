@@ -23,6 +23,12 @@ _GIVE = """([how, name, data]) => {
   place.dispatchEvent(event);
 }"""
 
+_FRAMES = """new Promise(drawn => {
+  let left = 30;
+  const on = () => (left-- ? requestAnimationFrame(on) : drawn());
+  on();
+})"""
+
 
 async def test_pictures_are_attached_by_paste_and_drop(show: Stage) -> None:
     screen = await show.screen()
@@ -83,6 +89,9 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(show: Stag
     timeline = screen.at("timeline")
     await expect(timeline).to_contain_text("1 run")
     await expect(timeline).to_contain_text("2 steps")
+    await screen.page.keyboard.press("+")
+    await screen.page.wait_for_function("document.querySelector('.tl-scroll').scrollWidth > innerWidth")
+    await screen.page.keyboard.press("0")
     await timeline.get_by_role("button", name="work").click()
     told = screen.at("replay-event")
     slider = timeline.get_by_role("slider", name="Event")
@@ -102,7 +111,7 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(show: Stag
     await expect(replayed).to_contain_text("Done.")
     await screen.page.keyboard.press("Escape")
     await expect(slider).to_be_hidden()
-    await expect(timeline.get_by_role("region", name="Runs on a common axis")).to_be_focused()
+    await expect(timeline.get_by_role("button", name="work")).to_be_focused()
 
 
 async def test_words_are_found_in_all_sessions_by_title_and_by_text(show: Stage) -> None:
@@ -125,6 +134,34 @@ async def test_words_are_found_in_all_sessions_by_title_and_by_text(show: Stage)
     await field.press("Enter")
     await expect(screen.answers).to_contain_text(["echo: number 1, anchors"])
     await expect(screen.page.locator(".message.marked")).to_contain_text("echo: number 1")
+
+
+async def test_a_place_far_up_is_found_and_stays_in_sight(show: Stage) -> None:
+    """Only the end of a long conversation is drawn, and what was never seen has no true height yet."""
+    client, workspace = await show.terminal()
+    session = (await client.create_session(workspace, "long")).id
+    names = [f"r{number}" for number in range(80)]
+    for name in names:
+        show.model.lumps[f"about {name}."] = "\n\n".join(
+            f"{name}, line {line}" for line in range(sum(map(ord, name)) % 40)
+        )
+        await prompt(client, workspace, session, f"about {name}.", name)
+    await collect(client, workspace, names)
+    screen = await show.screen()
+    await screen.open_session(session)
+    await expect(screen.answers.last).to_be_in_viewport()
+    await screen.page.keyboard.press("Control+f")
+    field = screen.page.get_by_role("combobox", name="Find in the conversation")
+    for name in ("r3", "r40"):
+        await field.fill(f"about {name}.")
+        await field.press("Enter")
+        found = screen.page.locator(".message.marked")
+        await expect(found).to_contain_text(f"about {name}.")
+        await expect(found).to_be_in_viewport()
+        await expect(field).to_be_focused()
+        # It stays there when all around it has been drawn.
+        await screen.page.evaluate(_FRAMES)
+        await expect(found).to_be_in_viewport(ratio=1)
 
 
 async def test_keys_alone_are_enough(show: Stage) -> None:

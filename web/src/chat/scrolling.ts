@@ -1,6 +1,6 @@
 /** Where the reader stands in a conversation: at its end, or where somebody scrolled to. */
 
-import { effect, signal } from "@preact/signals";
+import { batch, effect, signal } from "@preact/signals";
 import { messageIds, messageOf, sessionId } from "../store/state.ts";
 
 /** How many messages are drawn at first, and how many more when the reader comes near the beginning. */
@@ -13,6 +13,9 @@ export const isFollowing = signal(true);
 /** The message that somebody was led to. */
 export const marked = signal<string | null>(null);
 
+/** Where somebody is led to, until it is drawn. */
+export const goal = signal<{ readonly id: string; readonly takesFocus: boolean } | null>(null);
+
 let scroller: HTMLElement | null = null;
 
 effect(() => {
@@ -20,6 +23,7 @@ effect(() => {
   drawn.value = STEP;
   isFollowing.value = true;
   marked.value = null;
+  goal.value = null;
 });
 
 let count = 0;
@@ -67,26 +71,43 @@ export function toEnd(): void {
   if (scroller) scroller.scrollTop = scroller.scrollHeight;
 }
 
-/** Draws the message if it is not drawn yet, goes there and marks it. */
-export function scrollToMessage(id: string): void {
+/** Draws the message if it is not drawn yet, marks it, and goes there. */
+export function scrollToMessage(id: string, takesFocus = true): void {
   const ids = messageIds.value;
   const at = ids.indexOf(id);
   if (at < 0) return;
-  isFollowing.value = false;
-  drawn.value = Math.max(drawn.value, ids.length - at + 10);
-  marked.value = id;
-  requestAnimationFrame(() => {
-    const element = document.getElementById(`message-${id}`);
-    element?.scrollIntoView({ block: "center" });
-    element?.focus({ preventScroll: true });
-    if (isAtEnd()) isFollowing.value = true;
+  batch(() => {
+    isFollowing.value = false;
+    drawn.value = Math.max(drawn.value, ids.length - at + 10);
+    marked.value = id;
+    goal.value = { id, takesFocus };
   });
+}
+
+/** After a drawing: hundreds of messages may take longer than a frame. */
+export function arrive(): void {
+  const wanted = goal.peek();
+  const element = wanted === null ? null : document.getElementById(`message-${wanted.id}`);
+  if (wanted === null || element === null) return;
+  goal.value = null;
+  if (wanted.takesFocus) element.focus({ preventScroll: true });
+  settle(element, SETTLING);
+}
+
+/** How many frames it takes at most until what comes into sight has its true height. */
+const SETTLING = 12;
+
+function settle(element: Element, frames: number): void {
+  if (!element.isConnected || goal.peek() !== null) return;
+  element.scrollIntoView({ block: "center" });
+  if (frames > 0) requestAnimationFrame(() => settle(element, frames - 1));
+  else if (isAtEnd()) isFollowing.value = true;
 }
 
 /** From prompt to prompt: -1 back, 1 on. Beyond the last one is the end. */
 export function jump(step: -1 | 1): void {
   const prompts = messageIds.value.filter((id) => messageOf(id).value?.role === "user");
-  const now = document.activeElement?.closest<HTMLElement>("[data-role=user]")?.dataset["id"] ?? "";
+  const now = goal.peek()?.id ?? document.activeElement?.closest<HTMLElement>("[data-role=user]")?.dataset["id"] ?? "";
   let at = prompts.indexOf(now);
   if (at < 0) at = step < 0 ? prompts.length : nearest(prompts);
   const next = prompts[at + step];

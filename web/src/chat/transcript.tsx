@@ -10,7 +10,7 @@ import { isBusy, loading, messageIds, messageOf, runs, sessionId, shell } from "
 import type { Message } from "../wire/types.ts";
 import { textOf } from "./facts.ts";
 import { MessageView } from "./message.tsx";
-import { drawn, holdOn, isAtEnd, isFollowing, marked, setScroller, stay, STEP, toEnd } from "./scrolling.ts";
+import { arrive, drawn, goal, holdOn, isAtEnd, isFollowing, marked, setScroller, stay, STEP, toEnd } from "./scrolling.ts";
 import { fixed, SourcesContext } from "./sources.ts";
 
 /** For how long after a touch scrolling is somebody's wish, in milliseconds. */
@@ -24,6 +24,7 @@ export function Transcript(): JSX.Element {
   const ids = messageIds.value;
   const first = Math.max(0, ids.length - drawn.value);
   useLayoutEffect(stay, [first]);
+  useLayoutEffect(arrive, [first, goal.value]);
   const isEmpty = ids.length === 0 && !isBusy.value && shell.value === "";
   return (
     <section class="transcript" aria-label="Conversation" aria-busy={isBusy.value}>
@@ -135,9 +136,11 @@ function useScrolling(scroller: Place, content: Place): void {
       outer.removeEventListener("keydown", key);
     };
   }, []);
-  // Another session begins at its end.
+  // Another session begins at its end, unless somebody is led to a place in it.
   const session = sessionId.value;
-  useLayoutEffect(() => toEnd(), [session]);
+  useLayoutEffect(() => {
+    if (goal.peek() === null) toEnd();
+  }, [session]);
 }
 
 /** Tells those who listen when an answer is over, not each of its words. */

@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { scrollToMessage } from "../chat/scrolling.ts";
 import { useList } from "../palette/list.ts";
 import { ago, counted, inSeconds } from "../shell/format.ts";
@@ -48,18 +48,16 @@ async function show(id: string, hit: Hit): Promise<void> {
   view.value = "chat";
   drawer.value = false;
   if (isNarrow.value) panel.value = null;
-  const field = document.activeElement;
   if (id !== sessionId.value) await say(chooseSession(id));
   // The conversation may have to be drawn first.
   requestAnimationFrame(() => {
-    if (hit.messageId) scrollToMessage(hit.messageId);
-    if (!isNarrow.value && field instanceof HTMLElement) field.focus();
+    if (hit.messageId) scrollToMessage(hit.messageId, isNarrow.value);
   });
 }
 
 export function Search(): JSX.Element {
   const field = useRef<HTMLInputElement>(null);
-  useEffect(() => field.current?.select(), [asked.value]);
+  useLayoutEffect(() => field.current?.select(), [asked.value]);
   const all = isAll.value || sessionId.value === null;
   const findings = useFindings(all);
   const flat = findings.flatMap((finding) => finding.hits.map((hit) => ({ id: finding.session.id, hit })));

@@ -43,8 +43,8 @@ export function RunDetails({ track, events, now }: Props): JSX.Element {
 }
 
 function close(): void {
+  document.querySelector<HTMLElement>(".tl-run.chosen .tl-label")?.focus({ preventScroll: true });
   chosenRun.value = null;
-  document.querySelector<HTMLElement>(".tl-scroll")?.focus({ preventScroll: true });
 }
 
 function onEscape(event: KeyboardEvent): void {

@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { isWriting } from "../palette/keys.ts";
 import { useNow } from "../panels/now.ts";
 import { counted } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
@@ -46,15 +47,16 @@ export function Timeline(): JSX.Element {
   const chosen = tracks.find((track) => track.runId === chosenRun.value);
   useHelpers(chosen);
   useEffect(() => {
-    // The composer is gone, and the focus with it: + and - are for the axis.
-    if (document.activeElement === document.body) scroller.current?.focus({ preventScroll: true });
+    // The composer is gone, and the focus with it: the keys are heard wherever it is now.
+    addEventListener("keydown", onKey);
     return () => {
+      removeEventListener("keydown", onKey);
       playhead.value = null;
       wanted.value = null;
     };
   }, []);
   return (
-    <div class={`timeline ${chosen ? "with-details" : ""}`} data-testid="timeline" onKeyDown={onKey}>
+    <div class={`timeline ${chosen ? "with-details" : ""}`} data-testid="timeline">
       <div class="tl-main">
         <Tools count={tracks.length} isComplete={isComplete} />
         {trouble && <p class="note warning">{trouble}</p>}
@@ -110,7 +112,7 @@ function closer(by: number): void {
 }
 
 function onKey(event: KeyboardEvent): void {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || isWriting(event.target) || document.querySelector("dialog[open]") !== null) return;
   if (event.key === "+" || event.key === "=") closer(1.5);
   else if (event.key === "-") closer(1 / 1.5);
   else if (event.key === "0") zoom.value = 1;
