@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.segment import Segment
 
+from holdfast.client.errors import ClientError, Unreachable
 from holdfast.client.locate import Where
 from holdfast.domain.events import AgentEvent, AgentNotice, Change
 from holdfast.domain.ids import SessionId, WorkspaceId
@@ -225,3 +226,22 @@ async def test_of_two_sessions_the_one_that_was_chosen_last_is_shown(monkeypatch
         await asyncio.gather(screen.app.link.choose(first), screen.app.link.choose(second))
         assert screen.app.link.session == second
         assert [message.role for message in screen.app.link.messages()] == ["user", "assistant"]
+
+
+async def test_a_session_that_cannot_be_opened_leaves_the_one_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.write("hello")
+        await screen.shows("echo: hello")
+        link = screen.app.link
+        session = link.session
+
+        async def refused(*_: object) -> SnapshotBody:
+            raise Unreachable("The server does not answer.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(link.client, "snapshot", refused)
+            with pytest.raises(ClientError):
+                await link.choose(SessionId("other"))
+        assert link.session == session
+        await screen.write("and on")
+        await screen.shows("echo: and on")

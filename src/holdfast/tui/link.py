@@ -336,7 +336,7 @@ class Link:
 
     async def choose(self, session: SessionId | None) -> None:
         """Look at another session, or at none."""
-        self.session = session
+        before, self.session = self.session, session
         self.others = 0
         self._awaited += 1
         self._is_settled.clear()
@@ -344,6 +344,10 @@ class Link:
             snapshot = await self.client.snapshot(self._workspace, session)
             if session == self.session:
                 self._load(snapshot)
+        except ClientError:
+            # What is shown is what was shown before.
+            self.session = before if session == self.session else self.session
+            raise
         finally:
             self._awaited -= 1
             if not self._awaited:
