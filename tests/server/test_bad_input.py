@@ -80,6 +80,27 @@ async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
         assert await stored(server, workspace) == before
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/workspaces", b"{}", "path is required"),
+        ("/v1/workspaces", b'{"path":"/"}', "invalid client_id"),
+        ("/v1/workspaces", b'{"path":{"c4n4ry-7f3a":1}}', "expected `str`, got `object` - at `$.path`"),
+        ("config/set", b'{"scope":0,"value":"c4n4ry-7f3a"}', "object missing required field `key`"),
+        ("config/set", b'{"scope":"c4n4ry-7f3a","key":"a","value":1}', "expected `int`, got `str` - at `$.scope`"),
+        ("agent", b'{"session_id":"s","prompt":"p","delivery":"c4n4ry-7f3a"}', "failed to decode request"),
+    ],
+)
+async def test_what_is_wrong_with_a_body_is_said(path: str, body: bytes, said: str) -> None:
+    """Where, and what was expected there: whoever wrote it sees what to change."""
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        target = path if path.startswith("/") else f"/v1/workspaces/{workspace}/{path}"
+        answer = await exchange(server.address, inside(target, "POST", body))
+        check(answer, {400})
+        assert said in answer.json["message"]
+
+
 async def test_a_body_that_is_too_large() -> None:
     """33 MiB: 413, read or not, told by its length or in chunks; the server goes on."""
     async with place() as where, serving(where) as server:
@@ -88,6 +109,8 @@ async def test_a_body_that_is_too_large() -> None:
         path = f"/v1/workspaces/{workspace}/agent"
         body = b'{"session_id":"%s","prompt":"%s"}' % (session.encode(), b"x" * (33 * 1024 * 1024))
         check(await exchange(server.address, inside(path, "POST", body)), {413})
+        announced = inside(path, "POST", headers=["Content-Length: 34603008"])
+        check(await exchange(server.address, announced), {413})
         chunked = inside(path, "POST", headers=["Transfer-Encoding: chunked"])
         chunked += b"".join(b"100000\r\n" + b"x" * 0x100000 + b"\r\n" for _ in range(33)) + b"0\r\n\r\n"
         check(await exchange(server.address, chunked), {413})

@@ -33,6 +33,7 @@ __all__ = [
     "ModelFacts",
     "NeedsInit",
     "NewSession",
+    "NewWorkspace",
     "PageCode",
     "PageGreeting",
     "PageHello",
@@ -83,6 +84,13 @@ class WorkspaceBody(msgspec.Struct, frozen=True, omit_defaults=True):
     env: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
     skills: tuple[dict[str, Any], ...] = ()
+
+
+class NewWorkspace(WorkspaceBody, frozen=True, omit_defaults=True):
+    """The same as it is asked for: `path` and `client_id`, and what else there is to say."""
+
+    id: WorkspaceId = WorkspaceId("")
+    path: str = ""
 
 
 class CurrentSession(msgspec.Struct, frozen=True):

@@ -97,7 +97,7 @@ _WORKSPACES = (
         "create_workspace",
         "/workspaces",
         "Open the workspace of a directory, or join it.",
-        bodies.WorkspaceBody,
+        bodies.NewWorkspace,
         bodies.WorkspaceBody,
         errors=(400, 409, 503),
     ),

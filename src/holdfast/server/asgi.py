@@ -105,7 +105,7 @@ class Application:
             route=route,
             params=found.params,
             query=_query(scope, route),
-            body=_decoded(route, await _body(receive)),
+            body=_decoded(route, await _body(scope, receive)),
             over_socket=scope.get("client") is None,
             open_desk=self._hub.desk(found.params["id"]) if 404 in route.errors and "id" in found.params else None,
             page=scope.get("page"),
@@ -151,7 +151,12 @@ def _query(scope: Scope, route: Route) -> dict[str, str]:
     return query
 
 
-async def _body(receive: Receive) -> bytes:
+async def _body(scope: Scope, receive: Receive) -> bytes:
+    if any(
+        name == b"content-length" and value.isdigit() and int(value) > _MOST_BYTES for name, value in scope["headers"]
+    ):
+        # It need not come first.
+        raise TooLarge
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -198,8 +203,16 @@ def _decoded(route: Route, body: bytes) -> Any:  # noqa: ANN401 - the type is th
     try:
         # What a type does not name is passed over without a look: a body is text as a whole or not at all.
         return msgspec.json.decode(str(body, "utf-8"), type=route.request)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadRequest("failed to decode request: the body is not the JSON this route takes") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"failed to decode request: {_objection(error)}") from None
+
+
+def _objection(error: Exception) -> str:
+    """What was expected where. Never what came instead: that is not repeated."""
+    text = str(error)
+    if isinstance(error, msgspec.ValidationError) and text.startswith(("Expected ", "Object missing ")):
+        return f"{text[0].lower()}{text[1:]}"
+    return "the body is not the JSON this route takes"
 
 
 async def _respond(send: Send, status: int, body: bytes, kind: tuple[bytes, bytes], *more: tuple[bytes, bytes]) -> None:

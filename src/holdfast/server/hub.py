@@ -198,8 +198,8 @@ class Hub:
                 _log.error("the unfinished runs of %s cannot be taken up: %s", path, error)
 
     async def create(self, body: WorkspaceBody) -> Desk:
-        client = client_id_of(body.client_id)
         path = _directory(body)
+        client = client_id_of(body.client_id)
         self.tell(who.CreateBegan(client))
         try:
             while (closing := self._closing.get(path)) is not None:
