@@ -87,6 +87,21 @@ def test_asks_are_answered(home: House) -> None:
         assert plain.end() == 130
 
 
+def test_an_ask_ends_with_its_server(alone: House) -> None:
+    """R10: after a kill -9 the run has ended, and what is typed then is no answer to what it had asked."""
+    server = alone.serve()
+    place = began(alone, "plain-killed")
+    with attached(alone, place) as plain:
+        plain.type(WRITE)
+        plain.see("or say why not: ")
+        server.kill()
+        server.wait(PATIENCE)
+        plain.see("Its run has ended.")
+        plain.type("words=4")
+        plain.see("word1 word2 word3 word4")
+    assert not (place / "x").exists()
+
+
 def test_without_a_terminal_asks_are_told_and_nothing_is_refused(home: House) -> None:
     place = began(home, "plain-pipe")
     process = home.start("attach", "--cwd", str(place))

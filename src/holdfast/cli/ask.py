@@ -15,7 +15,7 @@ from holdfast.cli.speak import Speaker, complain
 from holdfast.client.errors import ServerProblem
 from holdfast.client.items import Item
 from holdfast.domain.asks import GrantAction, PermissionNotification, PermissionRequest
-from holdfast.domain.events import PermissionNotificationEvent, PermissionRequestEvent, RunEvent
+from holdfast.domain.events import PermissionNotificationEvent, PermissionRequestEvent, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import RunId
 
 __all__ = ["Asker", "Terminal"]
@@ -90,6 +90,10 @@ class Asker:
                 self._asked(change.payload)
             case PermissionNotificationEvent(payload=change):
                 self._told(change.payload)
+            case RunCompleteEvent(payload=change):
+                # A server that died has withdrawn nothing.
+                for ask in [ask for ask in self._open.values() if ask.run_id == change.payload.run_id]:
+                    self._close(ask.id, "Its run has ended.")
             case _:
                 pass
 
