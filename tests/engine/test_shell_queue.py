@@ -9,9 +9,10 @@ from holdfast.domain.errors import (
     UnknownRun,
 )
 from holdfast.domain.ids import RunId
+from holdfast.domain.ledger import Redeliver, Reorder
 from holdfast.domain.models import ModelRequest
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedModel, GatedTool, until
+from holdfast.testing.gates import GatedLedger, GatedModel, GatedTool, start, until
 from holdfast.testing.harness import World
 
 
@@ -60,6 +61,57 @@ async def test_the_queue_can_be_rearranged_while_it_waits() -> None:
     assert [end.run_id for end in world.ends()] == ["r1", "r4", "r3", "r2"]
     with pytest.raises(NotWaiting):
         await inputs.redeliver(RunId("r3"), "queue")
+
+
+async def busy_and_slow() -> tuple[World, GatedModel, GatedLedger]:
+    """One asks its model, three wait, and a change of their order takes its time."""
+    ledger = GatedLedger()
+    world, model = await busy_world(ledger)
+    for name in ("r2", "r3", "r4"):
+        await world.prompt(name, name)
+    ledger.hold(Reorder, Redeliver)
+    return world, model, ledger
+
+
+async def next_begins(world: World, model: GatedModel, ledger: GatedLedger) -> None:
+    """While the change is being written the first of those who wait gets the lane."""
+    await ledger.gate.reached.wait()
+    model.before.open()
+    await until(lambda: world.workspace.engine.lane(world.session).head == "r2")
+    ledger.gate.open()
+
+
+async def test_who_began_meanwhile_is_not_moved_and_the_caller_hears_of_it() -> None:
+    world, model, ledger = await busy_and_slow()
+    moving = start(world.workspace.inputs.move(RunId("r2"), 2))
+    await next_begins(world, model, ledger)
+    with pytest.raises(NotWaiting):
+        await moving
+    await world.quiet()
+    assert [end.run_id for end in world.ends()] == ["r1", "r2", "r3", "r4"]
+
+
+async def test_who_began_meanwhile_keeps_its_delivery_and_the_caller_hears_of_it() -> None:
+    world, model, ledger = await busy_and_slow()
+    changing = start(world.workspace.inputs.redeliver(RunId("r2"), "steer"))
+    await next_begins(world, model, ledger)
+    with pytest.raises(NotWaiting):
+        await changing
+    await world.quiet()
+    assert [end.run_id for end in world.ends()] == ["r1", "r2", "r3", "r4"]
+
+
+async def test_the_lane_goes_on_in_the_order_that_is_stored() -> None:
+    """Whoever leaves the queue meanwhile: a crash right after the move would go on in the same order."""
+    world, model, ledger = await busy_and_slow()
+    moving = start(world.workspace.inputs.move(RunId("r4"), 1))
+    await next_begins(world, model, ledger)
+    await moving
+    stored = [run.run_id for run in await ledger.open_runs(world.workspace.record.id)]
+    waiting = [item.run for item in world.workspace.engine.lane(world.session).queue]
+    assert [run for run in stored if run in waiting] == waiting
+    await world.quiet()
+    assert [end.run_id for end in world.ends()] == ["r1", "r2", "r4", "r3"]
 
 
 async def test_a_folded_run_cannot_be_cancelled_alone() -> None:

@@ -5,7 +5,8 @@ by the recorder; the answer comes last. A caller that goes away changes nothing 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from holdfast.domain.errors import (
@@ -44,7 +45,7 @@ from holdfast.domain.runs import AttachmentNote, Prompt, Run
 from holdfast.domain.sameness import body_hash
 from holdfast.engine import lifecycle
 from holdfast.engine.engine import Engine
-from holdfast.engine.lifecycle import LaneEvent, Refuse, transition
+from holdfast.engine.lifecycle import Refuse, transition
 
 __all__ = ["Inputs"]
 
@@ -139,17 +140,24 @@ class Inputs:
     async def move(self, run_id: RunId, position: int) -> None:
         """Give a waiting run another place in the queue, counted from 0."""
         session = await self._session_of(run_id)
-        event = lifecycle.Move(run_id, position)
-        lane, effects = transition(self._engine.lane(session), event)
+        lane, effects = transition(self._engine.lane(session), lifecycle.Move(run_id, position))
         if effects:
             raise NotWaiting
         order = tuple(waiting.run for waiting in lane.queue)
-        await self._rearrange(session, Reorder(order, run_id), event)
+        await self._rearrange(Reorder(order, run_id), partial(self._arrange, session, run_id, order))
+
+    def _arrange(self, session: SessionId, run_id: RunId, order: Sequence[RunId]) -> bool:
+        """The lane waits in the order that is stored, but for those who have left it. False if `run_id` has."""
+        waiting = {item.run for item in self._engine.lane(session).queue}
+        for place, run in enumerate(run for run in order if run in waiting):
+            self._engine.tell(session, lifecycle.Move(run, place))
+        return run_id in waiting
 
     async def redeliver(self, run_id: RunId, delivery: Literal["steer", "queue"]) -> None:
         """Let a waiting run steer, or have a turn of its own."""
         session = await self._session_of(run_id)
-        await self._rearrange(session, Redeliver(run_id, delivery), lifecycle.Redeliver(run_id, delivery))
+        event = lifecycle.Redeliver(run_id, delivery)
+        await self._rearrange(Redeliver(run_id, delivery), lambda: self._engine.tell(session, event) is None)
 
     def _new_run(self, prompt: Prompt) -> Run:
         files = prompt.attachments
@@ -210,12 +218,16 @@ class Inputs:
             raise UnknownRun
         return answer
 
-    async def _rearrange(self, session: SessionId, operation: Operation, event: LaneEvent) -> None:
-        def stored(answer: Answer) -> None:
-            if isinstance(answer, Receipt):
-                self._engine.tell(session, event)
+    async def _rearrange(self, operation: Operation, tell: Callable[[], bool]) -> None:
+        """Store it, then tell the lane, which may say that the run began while it was being written."""
+        is_done = False
 
-        if isinstance(await self._engine.recorder.put(operation, then=stored), Refusal):
+        def stored(answer: Answer) -> None:
+            nonlocal is_done
+            is_done = isinstance(answer, Receipt) and tell()
+
+        await self._engine.recorder.put(operation, then=stored)
+        if not is_done:
             raise NotWaiting
 
 

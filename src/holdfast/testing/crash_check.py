@@ -218,7 +218,7 @@ def _fate(run: Run, found: Remains, evidence: Evidence) -> Iterator[str]:
 def _order(evidence: Evidence) -> Iterator[str]:
     """In each session, runs with a turn of their own begin in the order of the queue, and so do those that steer."""
     begun = list(_begun(evidence.end.events))
-    unruly = set(_unruly(evidence.end.events))
+    unruly = set(_unruly(evidence))
     for session in evidence.end.messages:
         mine = [run for run in evidence.end.runs if run.session_id == session and run.run_id not in unruly]
         for steers in (False, True):
@@ -228,22 +228,23 @@ def _order(evidence: Evidence) -> Iterator[str]:
                 yield f"R1: in session {session} the runs {queue} began in the order {order}"
 
 
-def _unruly(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:
-    """Runs whose delivery was changed, and so were in both queues; and those that were given another place at the
-    moment they joined a turn. A move says the run again as it is.
+def _unruly(evidence: Evidence) -> Iterator[RunId]:
+    """Runs whose delivery was changed, and so were in both queues; and those that were given another place while they
+    got their turn: nobody was told that they had been moved.
     """
     last: dict[RunId, Run] = {}
-    moved: set[RunId] = set()
-    for _, event in _decoded(events):
+    moves = Counter(RunId(run) for told in evidence.told for (run,) in told.all("moved"))
+    for _, event in _decoded(evidence.end.events):
         if not isinstance(event, RunEvent):
             continue
         run = msgspec.structs.replace(event.payload.payload, prompt="")
-        before = last.get(run.run_id, run)
-        if run == before and run.run_id in last:
-            moved.add(run.run_id)
-        if run.delivery != before.delivery or (run.folded_into and run.run_id in moved):
-            yield run.run_id
+        before = last.get(run.run_id)
         last[run.run_id] = run
+        if before is not None and run.delivery != before.delivery:
+            yield run.run_id
+        # A move says the run again as it is.
+        moves[run.run_id] -= run == before
+    yield from (run for run, left in moves.items() if left)
 
 
 def _begun(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:

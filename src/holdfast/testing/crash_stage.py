@@ -230,6 +230,10 @@ class Stage:
         if (await self.workspace.inputs.cancel_run(run_id)).outcome is None:
             self.diary.note("cancelled", run_id)
 
+    async def move(self, run_id: RunId, position: int) -> None:
+        await self.workspace.inputs.move(run_id, position)
+        self.diary.note("moved", run_id)
+
     def gate(self, name: str) -> Gate:
         return self._gates.setdefault(name, Gate(is_open=self._is_open))
 

@@ -92,7 +92,7 @@ async def rearranging(stage: Stage, session: SessionId, tag: str) -> None:
     await stage.held(f"{tag}1")
     for number in (2, 3, 4):
         await stage.ask(session, f"{tag}{number} say", f"{tag}-{number}")
-    await stage.workspace.inputs.move(RunId(f"{tag}-4"), 0)
+    await stage.move(RunId(f"{tag}-4"), 0)
     await stage.workspace.inputs.redeliver(RunId(f"{tag}-3"), "steer")
     stage.go(f"{tag}1")
     await stage.quiet(session)
@@ -136,7 +136,7 @@ async def _client(stage: Stage, session: SessionId, tag: str, dice: random.Rando
                     # A run that has answered already ends as it was about to: nothing is promised here.
                     await inputs.cancel_run(run_id)
                 case 3:
-                    await inputs.move(run_id, dice.randrange(3))
+                    await stage.move(run_id, dice.randrange(3))
                 case 4:
                     await inputs.redeliver(run_id, dice.choice(("steer", "queue")))
                 case _:
