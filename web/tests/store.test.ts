@@ -105,6 +105,29 @@ describe("following", () => {
     expect(store.sessions.value.map((one) => one.id).sort()).toEqual(["s1", "s2", "s3"]);
   });
 
+  test("what is said in one breath is shown, whatever comes last", async () => {
+    await opened();
+    const ask = { id: "a", session_id: "s1", tool_call_id: "c", run_id: "r", tool_name: "bash", description: "", action: "execute", params: {}, path: "/w" };
+    const told = [
+      { type: "run", payload: { type: "created", payload: run("r", { state: "active" }) } },
+      { type: "permission_request", payload: { type: "created", payload: ask } },
+      { type: "message", payload: { type: "created", payload: message("m2", "so") } },
+      { type: "session", payload: { type: "updated", payload: session("s1", { title: "named", message_count: 1 }) } },
+    ];
+    // Each way round: nothing that one event has changed is forgotten because of another one.
+    for (const [at, events] of [told, [...told].reverse()].entries()) {
+      events.forEach((event, place) => backend.say(event, 11 + 10 * at + place));
+      await vi.waitFor(() => expect(store.cursor.value).toBe(14 + 10 * at));
+      expect(store.permissions.value.map((one) => one.id)).toEqual(["a"]);
+      expect(store.runs.value.map((one) => one.run_id)).toEqual(["r"]);
+      expect(store.sessions.value.find((one) => one.id === "s1")?.title).toBe("named");
+      backend.say({ type: "permission_notification", payload: { type: "created", payload: { id: "a", tool_call_id: "c", granted: true, denied: false } } }, 15 + 10 * at);
+      backend.say({ type: "session", payload: { type: "updated", payload: session("s1") } }, 16 + 10 * at);
+      await vi.waitFor(() => expect(store.cursor.value).toBe(16 + 10 * at));
+      expect(store.permissions.value).toEqual([]);
+    }
+  });
+
   test("a gap is filled by a snapshot", async () => {
     await opened();
     await store.chooseSession("s1");

@@ -180,7 +180,8 @@ function mark(item: Item): void {
       dirt.sessions = true;
       if (event.payload.type !== "deleted") watchHelper(event.payload.payload.id);
       else if (event.payload.payload.id === state.sessionId.value) leaveDeleted();
-      dirt.runs = dirt.asks = dirt.runs || event.payload.type === "deleted";
+      dirt.runs ||= event.payload.type === "deleted";
+      dirt.asks ||= event.payload.type === "deleted";
       break;
     case "run":
       dirt.runs = true;
