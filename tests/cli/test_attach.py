@@ -87,6 +87,21 @@ def test_asks_are_answered(home: House) -> None:
         assert plain.end() == 130
 
 
+def test_what_tools_do_and_what_goes_wrong_is_told(home: House) -> None:
+    """Who hears this instead of seeing it has nothing else."""
+    place = began(home, "plain-tools")
+    with attached(home, place) as plain:
+        plain.type('words=2 tool=bash {"command": "echo one; echo two", "description": "x"}')
+        plain.see("[tool bash: echo one; echo two]\n  one\n  two\n")
+        plain.see("word1 word2")
+        plain.type('words=3 tool=view {"file_path": "missing.py"}')
+        assert plain.see("word1 word2 word3").count("[tool view: missing.py]\n[view failed: ") == 1
+        plain.type("fail")
+        plain.see("The scripted model was asked to fail.")
+        plain.see("]\n")
+        assert plain.end() == 130
+
+
 def test_an_ask_ends_with_its_server(alone: House) -> None:
     """R10: after a kill -9 the run has ended, and what is typed then is no answer to what it had asked."""
     server = alone.serve()

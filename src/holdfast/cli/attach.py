@@ -4,7 +4,7 @@ Lines come below each other and nothing is ever drawn over: for screen readers, 
 can write, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -14,7 +14,7 @@ from holdfast.cli.conduct import session_of
 from holdfast.cli.link import Link, new_id
 from holdfast.cli.setting import latest_session
 from holdfast.cli.speak import Speaker, complain
-from holdfast.cli.transcript import as_text, ending_of
+from holdfast.cli.transcript import as_text, asked_of, ending_of, said_by
 from holdfast.cli.watch import Pieces
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.items import Follower, Item, decode_item
@@ -32,8 +32,8 @@ from holdfast.domain.events import (
     RunEvent,
     SessionEvent,
 )
-from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.messages import Message, text_of
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.messages import Message, Part, ToolCallPart, ToolResultPart, text_of
 from holdfast.protocol.bodies import AgentMessage, SnapshotBody
 from holdfast.protocol.sse import SseEvent
 
@@ -52,6 +52,7 @@ class _Screen(Speaker):
         self._pieces = Pieces(self)
         self._shown: set[MessageId] = set()
         self._ended: set[MessageId] = set()
+        self._told: set[ToolCallId] = set()
         self.typed: list[str] = []
         """Prompts that stand there already, because somebody typed them."""
 
@@ -59,9 +60,22 @@ class _Screen(Speaker):
         super().write(text.translate(_STEERS))
 
     def doing(self, what: str) -> None:
-        if what.startswith("tool "):
-            self.end_line()
-            self.write(f"[{what}]\n")
+        """A tool is told when it is known what it is to do."""
+
+    def _tools(self, parts: Iterable[Part]) -> None:
+        """What tools are asked to do, and what came of it where that says more: of commands the end, and faults."""
+        for part in parts:
+            match part:
+                case ToolCallPart(data=call) if call.finished and call.id not in self._told:
+                    self._told.add(call.id)
+                    self.line_of(asked_of(call), f"tool {call.name}")
+                case ToolResultPart(data=result) if result.is_error:
+                    self.line_of(result.content.strip(), f"{result.name} failed")
+                case ToolResultPart(data=result) if result.name == "bash":
+                    self.end_line()
+                    self.write("".join(f"  {line}\n" for line in said_by(result)))
+                case _:
+                    pass
 
     def message(self, message: Message) -> None:
         if message.role == "user" and message.id not in self._shown:
@@ -71,8 +85,11 @@ class _Screen(Speaker):
                 self.write("\n")
             else:
                 self.write(f"\n{as_text([message])}\n\n")
+        is_new = message.id not in self._shown
         self._shown.add(message.id)
         self._pieces.message(message)
+        if is_new or message.role != "tool":
+            self._tools(message.parts)
         if message.finish is not None and message.id not in self._ended:
             self._ended.add(message.id)
             self.end_line()
@@ -85,6 +102,7 @@ class _Screen(Speaker):
                 self.message(change.payload)
             case MessagePartEvent(payload=part):
                 self._pieces.part(part)
+                self._tools([part.content])
             case MessageDeltaEvent(payload=delta):
                 self._pieces.delta(delta)
             case QuestionRequestEvent(payload=asked):
@@ -106,7 +124,7 @@ class _Screen(Speaker):
 
     def line_of(self, text: str, title: str = "") -> None:
         self.end_line()
-        self.write(f"[{title}: {text}]\n" if title else f"[{text}]\n")
+        self.write(f"[{': '.join(word for word in (title, text) if word)}]\n")
 
 
 class _Hands(Asker):
@@ -152,7 +170,7 @@ class _Hands(Asker):
 
 
 @click.command("attach")
-@click.argument("session", metavar="SESSION", required=False)
+@click.argument("session", metavar="[SESSION]", required=False)
 @where_options
 def command(*, session: str | None, **where: str | None) -> None:
     """Follow a session as plain text, until Ctrl-C: what was said, then what is being said.

@@ -2,10 +2,21 @@
 
 from collections.abc import Sequence
 
-from holdfast.domain.messages import BinaryPart, Message, TextPart, ToolCallPart, ToolResultPart, text_of
+import msgspec
+
+from holdfast.domain.messages import (
+    BinaryPart,
+    Message,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+    text_of,
+)
 from holdfast.domain.sessions import Session
 
-__all__ = ["as_markdown", "as_text", "ending_of"]
+__all__ = ["as_markdown", "as_text", "asked_of", "ending_of", "said_by"]
 
 
 def as_text(messages: Sequence[Message]) -> str:
@@ -30,7 +41,28 @@ def ending_of(message: Message) -> str:
     finish = message.finish
     if finish is None or finish.reason not in ("canceled", "error"):
         return ""
-    return f"[{finish.message or finish.reason}]"
+    return f"[{': '.join(word for word in (finish.message or finish.reason, finish.details) if word)}]"
+
+
+_NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
+_LONGEST = 200
+_LINES = 8
+
+
+def asked_of(call: ToolCall) -> str:
+    """What a tool is to do, in a line; empty if its name says it all."""
+    try:
+        asked = msgspec.json.decode(call.input, type=dict[str, object])
+    except msgspec.DecodeError:
+        return ""
+    words = " ".join(str(next((asked[name] for name in _NAMES if asked.get(name)), "")).split())
+    return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
+
+
+def said_by(result: ToolResult) -> list[str]:
+    """The last lines that a command printed."""
+    lines = result.content.partition("\n<cwd>")[0].strip("\n").splitlines()
+    return lines if len(lines) <= _LINES + 1 else [f"… {len(lines) - _LINES} lines before", *lines[-_LINES:]]
 
 
 def _plain(message: Message) -> str:
