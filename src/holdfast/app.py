@@ -16,7 +16,7 @@ from holdfast.server.asgi import Application
 from holdfast.server.auth import Guard, read_or_make_token
 from holdfast.server.handlers import HANDLERS
 from holdfast.server.hub import Graces, Hub
-from holdfast.server.listen import UnixListener, bind_tcp
+from holdfast.server.listen import UnixListener, bind_tcp, note_place
 from holdfast.server.observatory import Observatory, own_options
 from holdfast.server.serve import run_server
 from holdfast.server.stream import stream
@@ -59,6 +59,8 @@ async def serve(
         stack.callback(observatory.close)
         given = Given(options.settings, models, listen=observatory.listen, socket=options.socket)
         app = open_app(options.data_dir, given)
+        # The directory is ours by now.
+        note_place(options.data_dir, options.socket)
         hub = Hub(app, options.data_dir, graces=options.graces, leaves_when_idle=options.started_by_client)
         hub.metrics, hub.troubles = observatory.metrics, observatory.troubles
         sockets = [listener]

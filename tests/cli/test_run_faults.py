@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.house import PATIENCE, House
@@ -49,6 +50,27 @@ def test_a_prompt_that_waits_goes_on_after_a_crash(alone: House) -> None:
     assert second.returncode == 0
     first.communicate(timeout=PATIENCE)
     assert first.returncode == 3
+
+
+def test_who_comes_from_another_environment_becomes_a_client(alone: House) -> None:
+    """R8: cron has no XDG_RUNTIME_DIR, a desktop has. One data directory, one server, found by both; also its next."""
+    server = alone.serve()
+    elsewhere = alone.home / "e"
+    elsewhere.mkdir(mode=0o700)
+    usual = alone.environment["XDG_RUNTIME_DIR"]
+    alone.environment["XDG_RUNTIME_DIR"] = str(elsewhere)
+    assert alone.say("run", "words=2") == "word1 word2"
+    process = alone.start("run", "--stream", "words=2000 pause=20")
+    assert process.stdout is not None
+    process.stdout.read(1)
+    server.kill()
+    server.wait(PATIENCE)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    assert msgspec.json.decode(alone.say("server", "--json"))["address"].startswith(f"unix://{usual}")
+    assert alone.say("server", "stop") == "Stopped."
+    assert alone.say("run", "words=2") == "word1 word2"
+    assert msgspec.json.decode(alone.say("server", "--json"))["address"].startswith(f"unix://{elsewhere}")
 
 
 def test_a_server_that_is_stopped_interrupts(alone: House) -> None:

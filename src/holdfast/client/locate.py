@@ -48,6 +48,8 @@ class Where(NamedTuple):
     """Opens the way to a server on another machine anew. The directories there are not ours."""
     directory: str = ""
     """Where the work is over there, if the host says so."""
+    is_elsewhere: bool = False
+    """Whether it listens where this environment would not have it: it was started from another."""
 
     @property
     def log(self) -> str:
@@ -61,7 +63,7 @@ class Where(NamedTuple):
 
 
 def locate(host: str | None = None, data_dir: str | None = None, environment: Mapping[str, str] | None = None) -> Where:
-    """Which server is meant, by command line and environment. Looks at nothing but the token's file."""
+    """Which server is meant, by command line and environment, and by what the one that runs has noted."""
     known = os.environ if environment is None else environment
     home = known.get("HOME") or os.path.expanduser("~")
     default = os.path.realpath(default_data_directory(known, home))
@@ -72,8 +74,33 @@ def locate(host: str | None = None, data_dir: str | None = None, environment: Ma
     if named:
         token = _token(chosen) if named.startswith("tcp:") else ""
         return Where(parse_host(named, token), chosen, can_be_started=False, is_default=chosen == default)
-    path = socket_path(socket_name(chosen, default), socket_directories(known, os.getuid()))
-    return Where(Address(path=path), chosen, can_be_started=True, is_default=chosen == default)
+    usual = socket_path(socket_name(chosen, default), socket_directories(known, os.getuid()))
+    path = _noted(chosen, usual) or usual
+    is_default = chosen == default
+    return Where(Address(path=path), chosen, can_be_started=True, is_default=is_default, is_elsewhere=path != usual)
+
+
+def _noted(data_dir: str, usual: str) -> str | None:
+    """Where the one server of this data directory says that it listens, if it does so and not at the usual place.
+
+    What cron starts has no XDG_RUNTIME_DIR; a session of the desktop has.
+    """
+    try:
+        with open(os.path.join(data_dir, "socket"), encoding="utf-8") as file:
+            path = file.read(1024)
+    except (OSError, UnicodeDecodeError):
+        return None
+    if path == usual or not os.path.isdir(os.path.dirname(path)):
+        return None
+    try:
+        secure_directory(os.path.dirname(path))
+    except UnsafePlace:
+        return None
+    thin = _connected(Address(path=path))
+    if thin is None:
+        return None
+    thin.close()
+    return path
 
 
 def _forwarded(host: str, where: Where, environment: Mapping[str, str]) -> Where:
@@ -123,6 +150,8 @@ def serve_command(where: Where) -> list[str]:
     be anybody's.
     """
     command = [sys.executable, "-P", "-m", "holdfast", "serve", "--started-by-client"]
+    if where.is_elsewhere:
+        command += ["--host", f"unix://{where.address.path}"]
     return command if where.is_default else [*command, "--data-dir", where.data_dir]
 
 

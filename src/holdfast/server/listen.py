@@ -12,7 +12,16 @@ import sys
 
 from holdfast.domain.errors import HoldfastError
 
-__all__ = ["AddressTaken", "UnixListener", "UnsafeDirectory", "bind_tcp", "is_our_own", "may_be_our_own", "peer_uid"]
+__all__ = [
+    "AddressTaken",
+    "UnixListener",
+    "UnsafeDirectory",
+    "bind_tcp",
+    "is_our_own",
+    "may_be_our_own",
+    "note_place",
+    "peer_uid",
+]
 
 _LONGEST = 104
 _BACKLOG = 2048
@@ -54,6 +63,19 @@ class UnixListener:
         except FileNotFoundError:
             pass
         os.close(self._lock)
+
+
+def note_place(data_dir: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Where the server of a data directory listens, for clients whose environment names another place (R8). A full disk
+    must not keep the server from starting.
+    """
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(os.path.join(data_dir, "socket"), flags, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(os.path.abspath(path))
+    except (OSError, UnicodeEncodeError):
+        return
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:
