@@ -74,6 +74,17 @@ async def fits(screen: Screen) -> None:
     assert await screen.page.evaluate(_TOO_WIDE) == []
 
 
+async def test_a_long_list_of_sessions_takes_no_room_from_what_stands_above_it(show: Stage) -> None:
+    client, workspace = await show.terminal()
+    for number in range(30):
+        await client.create_session(workspace, f"number {number}")
+    screen = await show.screen()
+    await expect(screen.at("session")).to_have_count(30)
+    sizes = "['.side-head', 'header.bar'].map(one => document.querySelector(one).offsetHeight)"
+    left, right = await screen.page.evaluate(sizes)
+    assert left == right
+
+
 @pytest.mark.parametrize(("theme", "size"), [("light", "phone"), ("dark", "laptop")])
 async def test_axe_finds_nothing_serious_and_everything_fits(show: Stage, theme: str, size: str) -> None:
     show.model.acts["talk"] = (
