@@ -80,7 +80,7 @@ def test_asks_are_answered(home: House) -> None:
     place = began(home, "plain-asks")
     with attached(home, place) as plain:
         plain.type(WRITE)
-        plain.see("or say why not: ")
+        assert "\n  +1\n[y] once" in plain.see("or say why not: "), "the change itself is shown"
         plain.type("y")
         plain.see("word1 word2")
         assert (place / "x").read_text() == "1"

@@ -21,6 +21,8 @@ from holdfast.domain.ids import RunId
 __all__ = ["Asker", "Terminal"]
 
 _PATIENCE = 0.1
+_MOST_LINES = 500
+"""Of a change; nobody reads more."""
 _NOBODY = "This run has no terminal, so nobody could be asked. Go on without it, and say what could not be done."
 _ANSWERS: dict[str, GrantAction] = {
     "y": "allow",
@@ -152,7 +154,9 @@ class Asker:
             self._forget_what_was_typed()
         self._shown = ask.id
         always = f"  [a] always, as the rule {_visible(', '.join(ask.rules))}" if ask.rules else ""
-        self._terminal.say(f"\n{_described(ask)}\n[y] once  [s] this session{always}  [n] no, or say why not: ")
+        self._terminal.say(
+            f"\n{_described(ask)}\n{_change(ask)}[y] once  [s] this session{always}  [n] no, or say why not: "
+        )
 
     def _forget_what_was_typed(self) -> None:
         """A line that was meant for something else is no answer to this."""
@@ -184,6 +188,21 @@ def _described(ask: PermissionRequest) -> str:
     command = ask.params.get("command")
     what = command if isinstance(command, str) else ask.description
     return f"{ask.tool_name}: {_visible(what)}" + (f"  ({ask.why})" if ask.why else "")
+
+
+def _change(ask: PermissionRequest) -> str:
+    """What would be changed, line by line; empty where nothing is."""
+    old, new, diff = (ask.params.get(name) for name in ("old_content", "new_content", "diff"))
+    if isinstance(new, str):
+        # Only who is asked about a change waits for it.
+        from difflib import unified_diff
+
+        before = old.splitlines() if isinstance(old, str) else []
+        lines = list(unified_diff(before, new.splitlines(), lineterm="", n=2))[2:]
+    else:
+        lines = diff.splitlines() if isinstance(diff, str) else []
+    more = f"  … {len(lines) - _MOST_LINES} more lines\n" if len(lines) > _MOST_LINES else ""
+    return "".join(f"  {_visible(line)}\n" for line in lines[:_MOST_LINES]) + more
 
 
 def _visible(text: str) -> str:
