@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { changedFiles, changingRuns } from "../src/panels/changed.ts";
+import { changedFiles, changingRuns, planned } from "../src/panels/changed.ts";
 import { merged } from "../src/panels/joined.ts";
 import { sought, soughtInAll } from "../src/panels/seek.ts";
 import { clear, fill, shelf, unread } from "../src/panels/shelf.ts";
@@ -104,6 +104,18 @@ describe("changed files", () => {
       { runId: "r2", files: 1, at: 2 },
       { runId: "r1", files: 2, at: 1 },
     ]);
+  });
+
+  it("says of each what an undo would do, and first what speaks against it", () => {
+    expect(
+      planned(
+        [
+          { path: "/w/a.py", outcome: "removed", version: 0 },
+          { path: "/w/b.py", outcome: "refused", version: 1, reason: "it has changed since" },
+        ],
+        "/w",
+      ),
+    ).toEqual(["b.py: it has changed since", "a.py is removed"]);
   });
 });
 

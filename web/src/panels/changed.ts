@@ -1,6 +1,7 @@
 // What a session changed, file by file. Pure.
 
-import type { FileVersion } from "../wire/types.ts";
+import { inside } from "../cards/facts.ts";
+import type { FileVersion, UndoneFile } from "../wire/types.ts";
 
 export interface ChangedFile {
   readonly path: string;
@@ -44,4 +45,16 @@ export function changingRuns(files: readonly ChangedFile[]): { runId: string; fi
     }
   }
   return [...found].map(([runId, known]) => ({ runId, files: known.files.size, at: known.at })).sort((a, b) => b.at - a.at);
+}
+
+const PLANNED = { restored: "goes back to what it was", removed: "is removed", unchanged: "is so already" } as const;
+
+/** What an undo would do to each file, in words; first those that speak against it. */
+export function planned(files: readonly UndoneFile[], root: string): string[] {
+  const refused = files.filter((file) => file.outcome === "refused");
+  const others = files.filter((file) => file.outcome !== "refused");
+  return [...refused, ...others].map((file) => {
+    const name = inside(file.path, root);
+    return file.outcome === "refused" ? `${name}: ${file.reason ?? "no"}` : `${name} ${PLANNED[file.outcome]}`;
+  });
 }

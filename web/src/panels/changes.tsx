@@ -11,7 +11,7 @@ import { Icon } from "../shell/icons.tsx";
 import { ask } from "../shell/ui.ts";
 import { filesChanged, history, runs, say, sessionId, toast, undo, workspace } from "../store.ts";
 import type { FileVersion, UndoAsk } from "../wire/types.ts";
-import { changedFiles, changingRuns } from "./changed.ts";
+import { changedFiles, changingRuns, planned } from "./changed.ts";
 import type { ChangedFile } from "./changed.ts";
 
 const versions = signal<readonly FileVersion[] | null>(null);
@@ -86,19 +86,16 @@ function File({ file }: { file: ChangedFile }): JSX.Element {
   );
 }
 
-const PLANNED = { restored: "goes back to what it was", removed: "is removed", unchanged: "is so already", refused: "" } as const;
-
 /** What a whole run changed is taken back only after somebody has seen the list; a file that has changed since as well. */
 async function takeBack(what: UndoAsk, words: string): Promise<void> {
   const wanted: UndoAsk = { ...what, session_id: sessionId.value ?? "" };
   const root = workspace.value?.path ?? "";
   const plan = await say(undo({ ...wanted, dry_run: true }));
   if (!plan) return;
-  const refused = plan.files.filter((file) => file.outcome === "refused");
-  const list = (refused.length ? refused : plan.files).map((file) => `${inside(file.path, root)} ${PLANNED[file.outcome] || (file.reason ?? "")}`);
-  const sure = refused.length ? "Undo it all the same" : "Undo";
-  if ((what.run_id || refused.length) && !(await ask(`Take back ${words}?`, list.join("\n"), sure))) return;
-  const report = await say(undo({ ...wanted, force: refused.length > 0 }));
+  const isRefused = plan.files.some((file) => file.outcome === "refused");
+  const sure = isRefused ? "Undo it all the same" : "Undo";
+  if ((what.run_id || isRefused) && !(await ask(`Take back ${words}?`, planned(plan.files, root).join("\n"), sure))) return;
+  const report = await say(undo({ ...wanted, force: isRefused }));
   const done = report?.files.map((file) => `${inside(file.path, root)}: ${file.outcome}`).join("\n");
   if (done) toast("success", done);
   versions.value = (await say(history())) ?? versions.value;
