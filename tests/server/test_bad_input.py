@@ -88,7 +88,9 @@ async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
         ("/v1/workspaces", b'{"path":{"c4n4ry-7f3a":1}}', "expected `str`, got `object` - at `$.path`"),
         ("config/set", b'{"scope":0,"value":"c4n4ry-7f3a"}', "object missing required field `key`"),
         ("config/set", b'{"scope":"c4n4ry-7f3a","key":"a","value":1}', "expected `int`, got `str` - at `$.scope`"),
-        ("agent", b'{"session_id":"s","prompt":"p","delivery":"c4n4ry-7f3a"}', "failed to decode request"),
+        ("agent", b'{"session_id":"s","prompt":"p","delivery":"c4n4ry-7f3a"}', "not known - at `$.delivery`"),
+        ("agent", b'{"session_id":"s","prompt":"p","delivery":" - at c4n4ry-7f3a"}', "not known - at `$.delivery`"),
+        ("config/provider-key", b'{"provider_id":"x","kind":"c4n4ry-7f3a","api_key":"k"}', "unsupported api key kind"),
     ],
 )
 async def test_what_is_wrong_with_a_body_is_said(path: str, body: bytes, said: str) -> None:

@@ -210,9 +210,13 @@ def _decoded(route: Route, body: bytes) -> Any:  # noqa: ANN401 - the type is th
 def _objection(error: Exception) -> str:
     """What was expected where. Never what came instead: that is not repeated."""
     text = str(error)
-    if isinstance(error, msgspec.ValidationError) and text.startswith(("Expected ", "Object missing ")):
+    if not isinstance(error, msgspec.ValidationError):
+        return "the body is not the JSON this route takes"
+    if text.startswith(("Expected ", "Object missing ")):
         return f"{text[0].lower()}{text[1:]}"
-    return "the body is not the JSON this route takes"
+    # The place stands last, in marks of its own; before it stands the value.
+    where = text.rpartition(" - at ")[2] if text.endswith("`") else "the top"
+    return f"found a value that is not known - at {where}"
 
 
 async def _respond(send: Send, status: int, body: bytes, kind: tuple[bytes, bytes], *more: tuple[bytes, bytes]) -> None:

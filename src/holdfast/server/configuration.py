@@ -137,8 +137,10 @@ async def config_compact(call: Call) -> None:
 
 async def config_provider_key(call: Call) -> None:
     """A key, or what signing in gave."""
-    provider, key = _provider_id(call), call.body.get("api_key")
-    if call.body.get("kind") == "oauth":
+    provider, key, kind = _provider_id(call), call.body.get("api_key"), call.body.get("kind", "string")
+    if kind not in ("string", "oauth"):
+        raise BadRequest("unsupported api key kind: it is string or oauth")
+    if kind == "oauth":
         if not isinstance(key, dict) or not isinstance(key.get("access_token"), str):
             raise BadRequest("api_key must be a token: an object with access_token.")
         _set(call.desk, _scope(call), f"providers.{provider}.oauth", key)
