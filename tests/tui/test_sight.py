@@ -8,10 +8,11 @@ from textual import events
 from textual.color import Color
 from textual.theme import Theme
 
+from holdfast.domain.events import AgentNotice
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Text, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
-from holdfast.providers.scripted import Call
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step, Think
 from holdfast.tui.blocks import Card, Prose
 from holdfast.tui.cards import body_of
 from holdfast.tui.differences import Differences
@@ -84,6 +85,13 @@ def test_an_answer_to_a_question_is_told_in_its_own_words() -> None:
         "Where?",
         "→ skipped",
     ]
+
+
+def test_when_it_is_tried_again_comes_before_why() -> None:
+    """On a narrow screen only one of them is seen."""
+    runs = [Run(RunId("r1"), SessionId("s1"), "active", "queue", 1, started_at=2)]
+    notice = AgentNotice("retrying", "far: no answer. Is it up? Trying again in 4 s (2 of 5).")
+    assert activity_of(runs, None, notice) == "Trying again in 4 s (2 of 5): far: no answer. Is it up?"
 
 
 def test_a_command_is_named_as_it_was_written() -> None:
@@ -225,3 +233,15 @@ async def test_who_this_screen_is_for_others() -> None:
 def fits(screen: Screen, words: str) -> bool:
     """Whether it stands in one line."""
     return any(words in line for line in screen.picture().split("\n"))
+
+
+async def test_who_unfolds_something_with_the_mouse_goes_on_writing() -> None:
+    model = ScriptedModel([Step((Think("deep inside"), Say("said")))])
+    async with standing(model) as (_, server), looking(server, size=SMALL) as screen:
+        await screen.write("go")
+        await screen.shows("◇ scripted")
+        at = next(number for number, line in enumerate(screen.picture().split("\n")) if "✻ Thought" in line)
+        await screen.pilot.click(offset=(6, at))
+        await screen.shows("deep inside")
+        await screen.pilot.press(*"on")
+        assert screen.editor.text == "on"

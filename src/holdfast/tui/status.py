@@ -60,7 +60,7 @@ def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice |
     if head.state == "cancelling" or head.cancel_requested:
         return "Stopping"
     if notice is not None and notice.error:
-        return notice.error
+        return _first_when(notice.error)
     if head.kind == "summary":
         return "Summarising"
     if last is None or last.role != "assistant" or last.finish is not None:
@@ -75,6 +75,12 @@ def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice |
             return "Writing"
         case _:
             return "Waiting for the model"
+
+
+def _first_when(text: str) -> str:
+    """Why and when it is tried again: first when, for a line may be too short for both."""
+    why, again, when = text.rpartition("Trying again")
+    return f"{again}{when.rstrip('.')}: {why.strip()}" if again else text
 
 
 def _named(call: ToolCall) -> str:

@@ -42,6 +42,9 @@ class Transcript(ScrollView, can_focus=True):
         ("N", "next(-1)", "Previous found"),
     ]
 
+    FOCUS_ON_CLICK = False
+    """Who unfolds something with the mouse goes on writing: the letters are meant for the editor."""
+
     class Moved(TextualMessage):
         """Somebody left the end, or came back to it."""
 
