@@ -74,7 +74,8 @@ def take(words: tuple[Word, ...], options: Options) -> Taken | None:
         names, value, wants_value = found
         if wants_value and rest:
             is_dash = len(rest[0].text) > 1 and rest[0].text.startswith("-")
-            if rest[0].may_be_option or (is_dash and names[-1] not in options.dashed):
+            # A pattern may stand for several files: the first would be the value, the others plain words.
+            if rest[0].is_glob or (is_dash and names[-1] not in options.dashed):
                 return None
             value = rest.pop(0).text
         values += [*((name, "") for name in names[:-1]), (names[-1], value)]
