@@ -48,6 +48,10 @@ def test_what_is_no_key_is_refused(place: Commands, key: str) -> None:
     assert "A key is one word" in done.stderr
 
 
+def test_that_no_key_came_is_said(place: Commands) -> None:
+    assert "No key came" in place.call("login", "openai", stdin=" \n").stderr
+
+
 def test_a_provider_may_be_called_by_its_other_names(place: Commands) -> None:
     for name, id in (("OpenAI", "openai"), ("google", "gemini")):
         assert f"The key of {id} is stored" in place.call("login", name, stdin=CANARY).stderr

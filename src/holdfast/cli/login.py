@@ -96,6 +96,8 @@ def _login(credentials: Credentials, configuration: Configuration, name: str) ->
         key = click.prompt(f"Key of {printable(provider)}", hide_input=True, err=True)
     else:
         key = sys.stdin.read(_LONGEST_INPUT)
+    if not str(key).strip():
+        raise Failure("No key came: type it at a terminal, or pipe it in.")
     where = credentials.put(provider, str(key).strip())
     place = "the keyring" if where == "keyring" else printable(credentials.path)
     click.echo(f"The key of {printable(provider)} is stored in {place}.", err=True)
