@@ -245,3 +245,13 @@ async def test_who_unfolds_something_with_the_mouse_goes_on_writing() -> None:
         await screen.shows("deep inside")
         await screen.pilot.press(*"on")
         assert screen.editor.text == "on"
+
+
+async def test_what_was_written_is_not_lost_with_one_key() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        screen.editor.insert("half a thought")
+        await screen.pilot.press("ctrl+c")
+        await screen.said("ctrl+c again leaves")
+        assert screen.app.is_running
+        await screen.pilot.press("ctrl+c")
+        await screen.until(lambda: screen.app.return_code == 0, "the end")

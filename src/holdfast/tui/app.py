@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from typing import ClassVar
 
 from rich.text import Text
@@ -19,7 +20,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.tui.asking import Asking
 from holdfast.tui.choosing import Choosing
 from holdfast.tui.completer import Completer
-from holdfast.tui.drawing import Drawing
+from holdfast.tui.drawing import SECOND_ESCAPE, Drawing
 from holdfast.tui.editor import Editor
 from holdfast.tui.extensions import Extensions
 from holdfast.tui.finder import Finder
@@ -66,6 +67,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
     ]
 
     _found = "looking …"
+    _left_at = -SECOND_ESCAPE
     _doors: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -226,7 +228,13 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         self.push_screen(HelpScreen(self.transcript.look.accent, name))
 
     def action_leave(self) -> None:
-        self.exit(0)
+        """At once, unless something was written that nobody has yet: then a second time."""
+        now = time.monotonic()
+        if (self.editor.text.strip() or self.editor.has_attachments) and now - self._left_at > SECOND_ESCAPE:
+            self._left_at = now
+            self.notify("What you wrote is not sent. ctrl+c again leaves.", severity="warning", timeout=SECOND_ESCAPE)
+        else:
+            self.exit(0)
 
     def action_find(self) -> None:
         if self.transcript.display:
