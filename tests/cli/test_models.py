@@ -176,7 +176,7 @@ def test_a_choice_that_cannot_be_kept_is_explained(home: Home) -> None:
 def test_a_file_that_cannot_be_read_is_named_and_nobody_takes_its_place(home: Home) -> None:
     home.settings.write_text("[models.large\n")
     result = home.call()
-    assert f"models.large: {home.settings}:1: expected TOML" in result.stderr
+    assert f"models.large: {home.settings}:1: this is not TOML" in result.stderr
     assert "the scripted tour answers" not in result.stderr
     assert "large" not in home.told()
 

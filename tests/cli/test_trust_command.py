@@ -103,7 +103,7 @@ def test_a_broken_file_is_not_trusted(place: Commands) -> None:
     place.write(place.project / ".holdfast.toml", "[env")
     done = place.call("trust", "--yes")
     assert done.exit_code == 4
-    assert f"{place.project / '.holdfast.toml'}:1: expected TOML" in done.stderr
+    assert f"{place.project / '.holdfast.toml'}:1: this is not TOML" in done.stderr
     assert "Mend these files first" in done.stderr
 
 

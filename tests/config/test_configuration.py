@@ -79,9 +79,9 @@ def test_crush_files_are_read_with_the_same_keys(place: Place) -> None:
         ("[mcp.m]\noauth_callback_port = 70000\n", 2, "mcp.m.oauth_callback_port", "from 0 to 65535"),
         ("[providers.x.extra_body]\na = 2024-01-01\n", 2, "providers.x.extra_body.a", "expected text, a number"),
         ("[hooks]\nStop = [{name = 'x'}]\n", 2, "hooks.Stop[0]", "command is missing"),
-        ("a = 1\nb = = 2\n", 2, "", "expected TOML"),
-        ("a = 1\na = 2\n", 2, "", "expected TOML"),
-        ("a = 1\nb = [1,\n", 3, "", "expected TOML"),
+        ("a = 1\nb = = 2\n", 2, "", "this is not TOML: "),
+        ("a = 1\na = 2\n", 2, "", "this is not TOML: "),
+        ("a = 1\nb = [1,\n", 3, "", "this is not TOML: "),
     ],
 )
 def test_an_error_names_file_line_key_and_expectation(
@@ -97,7 +97,7 @@ def test_an_error_names_file_line_key_and_expectation(
     ("text", "line", "expected"),
     [
         ('{"options": \n{"debug": 1}}', 2, "options.debug: expected true or false"),
-        ('{"options":\n {,}}', 2, "expected JSON"),
+        ('{"options":\n {,}}', 2, "this is not JSON: "),
         ("[1]", 1, "expected an object"),
         ('{"a": "', 1, "expected JSON"),
     ],

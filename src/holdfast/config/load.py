@@ -91,7 +91,7 @@ def _toml_place(message: str, text: str) -> tuple[int, str]:
     found = _TOML_PLACE.search(message)
     what = _TOML_PLACE.sub("", message) if found else "a value that cannot be read"
     line = int(found[1]) if found and found[1] else (text.count("\n") + 1 if found else 0)
-    return line, f"expected TOML, found: {what[:1].lower()}{what[1:]}."
+    return line, f"this is not TOML: {what[:1].lower()}{what[1:]}."
 
 
 def _json_place(message: str, text: str) -> tuple[int, str]:
@@ -101,4 +101,4 @@ def _json_place(message: str, text: str) -> tuple[int, str]:
         return text.count("\n") + 1, "expected JSON, found the end of the file."
     place = int(found[1])
     line = text.encode("utf-8", "surrogatepass")[:place].count(b"\n") + 1
-    return line, f"expected JSON, found: {what}."
+    return line, f"this is not JSON: {what}."
