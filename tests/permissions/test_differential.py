@@ -236,7 +236,7 @@ HOSTILE = ("-a", "-c", "-delete", "-v", "--a", "--pre=sh", "--output=made", "-LR
 """Names that some program takes for an option, a number or a variable."""
 PATTERNS = (
     "*|-*|-? a*|-n * ls|-u * ls|1* ls|-k 1* 2 ls|-I 1* echo|. -newer *|. -newer -*|. -exec echo * \\;|-e -*|-e *|1*|e*|"
-    "?v PATH src; ls|--max-lines touch echo|-I echo echo"
+    "?v PATH src; ls|--max-lines touch echo|-I echo echo|-s a* -c|-f 1* a.txt|-n 1* a.txt"
 )
 
 
