@@ -8,11 +8,13 @@ from textual import events
 from textual.color import Color
 from textual.theme import Theme
 
+from holdfast.client.locate import Where
 from holdfast.domain.events import AgentNotice
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Text, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step, Think
+from holdfast.tui.app import HoldfastApp
 from holdfast.tui.blocks import Card, Prose
 from holdfast.tui.cards import body_of
 from holdfast.tui.differences import Differences
@@ -255,3 +257,24 @@ async def test_what_was_written_is_not_lost_with_one_key() -> None:
         assert screen.app.is_running
         await screen.pilot.press("ctrl+c")
         await screen.until(lambda: screen.app.return_code == 0, "the end")
+
+
+async def test_a_command_that_nobody_has_is_not_sent() -> None:
+    async with standing() as (_, server), looking(server) as screen:
+        await screen.write("/hlep")
+        await screen.said("No command is called /hlep")
+        assert screen.editor.text == "/hlep"
+        assert screen.app.link.session is None
+        screen.editor.text = "/etc/hosts is what I mean"
+        await screen.pilot.press("enter")
+        await screen.shows("echo: /etc/hosts is what I mean")
+
+
+async def test_a_session_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    async with standing() as (_, server):
+        where = Where(server.address, str(server.place.data), can_be_started=False)
+        app = HoldfastApp(where, server.place.project(), session="nobody")
+        async with app.run_test() as pilot:
+            await Screen(app, pilot).until(lambda: app.return_value is not None, "the end")
+        assert app.return_value == 2
+        assert "There is no session nobody here" in capsys.readouterr().err

@@ -173,8 +173,11 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
             top = [item for item in self.link.view.sessions.values() if not item.parent_session_id]
             latest = max(top, key=lambda item: item.updated_at, default=None)
             session = latest.id if latest else ""
-        if session:
-            await self.link.choose(SessionId(session))
+        if not session:
+            return
+        await self.link.choose(SessionId(session))
+        if session not in self.link.view.sessions:
+            self.exit(2, message=f"There is no session {session} here: holdfast sessions lists them.")
 
     async def on_unmount(self) -> None:
         await self.link.close()

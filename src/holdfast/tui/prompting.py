@@ -62,6 +62,10 @@ class Prompting(Slashes):
 
     @work
     async def _prompt(self, text: str, *, queues: bool) -> None:
+        if await self.is_unknown(text):
+            self.editor.take(text)
+            self.notify(f"No command is called {text}: ctrl+p lists them all.", severity="warning", markup=False)
+            return
         given, self._attachments = self._attachments, ()
         self._draw_attachments()
         try:

@@ -1,5 +1,6 @@
 """Commands after a slash: the app's own, and those that people and servers of tools bring along."""
 
+import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ __all__ = ["Slashes", "typed"]
 _FRESH = 5.0
 """For how many seconds a list of commands is good enough."""
 _MOST = 10
+_ALONE = re.compile(r"/[\w:.-]+")
 _OWN = {command.name: command for command in COMMANDS}
 
 
@@ -59,6 +61,13 @@ class Slashes(Stage):
 
     def _others(self) -> list[CommandNote]:
         return [item for item in self._brought if item.name not in _OWN]
+
+    async def is_unknown(self, text: str) -> bool:
+        """Whether it is a command and nothing else, but one that nobody has: a slip, which no model need read."""
+        if not _ALONE.fullmatch(text):
+            return False
+        await self.read_commands()
+        return text[1:] not in {*_OWN, *(item.name for item in self._brought)}
 
     async def run_slash(self, name: str) -> None:
         if name in _OWN:
