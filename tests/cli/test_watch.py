@@ -47,6 +47,9 @@ class Heard:
     def note(self, text: str) -> None:
         self.noted.append(text)
 
+    def withdrawn(self) -> None:
+        self.said += "|"
+
 
 def _watched(*events: Event) -> tuple[Watch, Heard]:
     heard = Heard()
@@ -67,6 +70,10 @@ def _delta(offset: int, text: str, part: int = 0) -> Event:
 
 def _part(content: Part, part: int = 0) -> Event:
     return MessagePartEvent(MessagePart(HERE, ANSWER, part, content))
+
+
+def _end(text: str) -> RunComplete:
+    return RunComplete(HERE, ANSWER, MINE, "completed", text=text)
 
 
 def _text(text: str) -> TextPart:
@@ -110,6 +117,24 @@ def test_only_its_own_end_counts() -> None:
     assert watch.end == own
 
 
+def test_an_answer_that_is_asked_for_again_begins_anew() -> None:
+    """C-30: nothing of the failed attempt stands in for the beginning of the next."""
+    failed = [_message(), _part(_text("half an ")), _delta(8, "answer")]
+    watch, heard = _watched(*failed, _message(created=False), _part(_text("a whole")), _delta(7, " one"))
+    assert heard.said == "half an answer|a whole one"
+    assert watch.said(_end("a whole one")) == 11
+    watch, heard = _watched(*failed, _message(created=False), _part(_text("half")), _delta(4, " a loaf"))
+    assert heard.said == "half an answer|half a loaf", "they begin alike"
+    assert watch.said(_end("half a loaf")) == 11
+    watch, heard = _watched(*failed, _message(created=False), _part(_text("half an ")), _delta(8, "answer, now whole"))
+    assert heard.said == "half an answer, now whole", "what is the same is not said twice"
+    thought = ReasoningPart(Reasoning("hm", ""))
+    watch, heard = _watched(*failed, _message(created=False), _part(thought), _part(_text("a whole"), 1))
+    assert heard.said == "half an answer|a whole", "the next thinks first"
+    watch, heard = _watched(*failed, _message(created=False), _part(_text("half")))
+    assert (watch.said(_end("half")), heard.said) == (0, "half an answer|"), "the next is shorter"
+
+
 @pytest.mark.parametrize(
     "events",
     [
@@ -127,7 +152,7 @@ def test_text_is_said_once_however_it_comes(events: Iterable[Event]) -> None:
     """C-30: deltas, whole parts, whole messages, twice or with holes."""
     watch, heard = _watched(*events)
     assert heard.said == "one two"
-    assert watch.said(ANSWER) == 7
+    assert watch.said(_end("one two")) == 7
 
 
 def test_text_of_other_runs_is_not_said() -> None:

@@ -117,6 +117,23 @@ async def test_4_a_busy_provider_is_asked_again_and_the_partial_answer_withdrawn
         assert len(asks(stage.provider)) == 3
 
 
+async def test_4_a_streamed_answer_that_is_withdrawn_comes_anew() -> None:
+    """C-30: in a pipe nothing can be taken back; the next attempt stands whole, on a line of its own."""
+    cut = Reply((Say(("Never ", "mind this")),), cut_after=2)
+    replies = [cut, OK]
+
+    def script(asked: Asked) -> Reply:
+        return replies.pop(0) if "tools" in asked.json and len(replies) > 1 else OK
+
+    async with staged(script) as stage:
+        done = await stage.call("run", "--stream", "hi")
+        first, second = done.out.splitlines()
+        assert (done.code, second) == (0, "All is well.")
+        assert first
+        assert "Never mind this".startswith(first)
+        assert "Trying again" in done.err
+
+
 def whole_texts(stream: RawStream) -> list[str]:
     found = []
     for event in stream.events:

@@ -245,7 +245,7 @@ def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "Th
     except Gone as gone:
         complain(f"holdfast: {gone}")
         return 124 if conduct.is_overdue else 130 if signals.stops else REFUSED
-    return conclude(end, watch.said(end.message_id), speaker, is_overdue=conduct.is_overdue)
+    return conclude(end, watch.said(end), speaker, is_overdue=conduct.is_overdue)
 
 
 def _mode(asked: Asked) -> Mode:

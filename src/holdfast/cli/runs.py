@@ -100,7 +100,7 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
         watch = Watch(run.run_id, run.session_id, speaker)
         conduct = Conduct(link, signals, speaker, watch, cancels=False)
         end = conduct.run(link.stream(FROM_NOW), deadline, may_be_old=True)
-        code = conclude(end, watch.said(end.message_id), speaker, is_overdue=False)
+        code = conclude(end, watch.said(end), speaker, is_overdue=False)
         forget(link.where.data_dir, run_id)
     sys.exit(code)
 

@@ -72,7 +72,14 @@ class Speaker:
     def note(self, text: str) -> None:
         if not self._is_quiet:
             self.clear()
+            if self._shares_terminal:
+                self.end_line()
             complain(f"holdfast: {text}")
+
+    def withdrawn(self) -> None:
+        """What is written stays written; what comes instead begins on a line of its own."""
+        if self.mode == "stream":
+            self.end_line()
 
     def finish(self, message: MessageId, text: str, said: int) -> None:
         """The final text, or what is missing of it (C-30)."""

@@ -37,19 +37,46 @@ class Ears(Protocol):
     def note(self, text: str) -> None:
         """What somebody should know, and nobody has to act on."""
 
+    def withdrawn(self) -> None:
+        """What was handed on of the last answer does not count: it comes anew, from its beginning."""
+
+
+class _Handed:
+    """The text of one part, as far as it was handed on."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self.length = 0
+
+    def text(self) -> str:
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self.length += len(piece)
+
 
 class Pieces:
-    """The text of answers as it grows, each piece handed on exactly once."""
+    """The text of answers as it grows, each piece handed on exactly once.
+
+    An attempt that failed is taken back, and another comes in its place. What was handed on is compared with it:
+    where they differ the text is handed on anew, from its beginning.
+    """
 
     def __init__(self, ears: Ears) -> None:
         self._ears = ears
         self._messages: set[MessageId] = set()
         self._is_text: dict[tuple[MessageId, int], bool] = {}
-        self._said: dict[tuple[MessageId, int], int] = {}
+        self._handed: dict[tuple[MessageId, int], _Handed] = {}
 
-    def said(self, message: MessageId) -> int:
-        """How many code points of a message's text were handed on."""
-        return sum(count for (known, _), count in self._said.items() if known == message)
+    def said(self, message: MessageId, text: str) -> int:
+        """How many code points of a whole answer were handed on; none if what was is no beginning of it."""
+        said = "".join(part.text() for (known, _), part in sorted(self._handed.items()) if known == message)
+        if text.startswith(said):
+            return len(said)
+        self._ears.withdrawn()
+        return 0
 
     def message(self, message: Message) -> None:
         if message.role != "assistant":
@@ -66,6 +93,8 @@ class Pieces:
         key = (message, index)
         is_new = key not in self._is_text
         self._is_text[key] = isinstance(part, TextPart)
+        if not self._is_text[key] and self._handed.pop(key, None) is not None:
+            self._ears.withdrawn()
         match part:
             case TextPart(data=data):
                 self._say(key, 0, data.text)
@@ -82,15 +111,23 @@ class Pieces:
             self._say(key, delta.offset, delta.text)
 
     def _say(self, key: tuple[MessageId, int], offset: int, text: str) -> None:
-        said = self._said.get(key, 0)
-        if offset > said:
+        handed = self._handed.get(key) or _Handed()
+        if offset > handed.length:
             # A hole: the whole part comes with the message's next change, or with the end.
             return
-        fresh = text[said - offset :]
-        if fresh:
-            self._said[key] = said + len(fresh)
+        if offset < handed.length:
+            known = handed.text()
+            same = known[offset : offset + len(text)]
+            if text.startswith(same):
+                text = text[len(same) :]
+            else:
+                handed, text = _Handed(), known[:offset] + text
+                self._ears.withdrawn()
+        if text:
+            self._handed[key] = handed
+            handed.add(text)
             self._ears.doing("answering")
-            self._ears.text(key[0], fresh)
+            self._ears.text(key[0], text)
 
 
 class Watch:
@@ -108,9 +145,9 @@ class Watch:
         self._ears = ears
         self._pieces = Pieces(ears)
 
-    def said(self, message: MessageId) -> int:
-        """How many code points of a message's text were handed on."""
-        return self._pieces.said(message)
+    def said(self, end: RunComplete) -> int:
+        """How many code points of the final text were handed on."""
+        return self._pieces.said(end.message_id, end.text)
 
     def catch_up(self, messages: Iterable[Message]) -> None:
         """A conversation as it is now, for one who came late or missed something."""
