@@ -89,6 +89,11 @@ def test_an_answer_to_a_question_is_told_in_its_own_words() -> None:
     ]
 
 
+def test_what_a_helper_says_is_an_answer() -> None:
+    card = Card("agent", json.dumps({"prompt": "look"}), "done", "It is in **src/a.py**, and in no other file at all.")
+    assert drawn(card, 40) == ["  ● agent  look", "  │ It is in src/a.py, and in no other", "  │ file at all."]
+
+
 def test_when_it_is_tried_again_comes_before_why() -> None:
     """On a narrow screen only one of them is seen."""
     runs = [Run(RunId("r1"), SessionId("s1"), "active", "queue", 1, started_at=2)]

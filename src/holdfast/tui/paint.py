@@ -30,6 +30,8 @@ _WIDEST = 120
 """Longer lines of prose are hard to read."""
 _COMMANDS = frozenset({"bash", "shell", "job_output"})
 """How they ended is what counts, and it stands at the end."""
+_HELPERS = frozenset({"agent", "agentic_fetch"})
+"""What they say was written by a model."""
 _MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
 _BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "asked": "? "}
 
@@ -203,7 +205,9 @@ def _steps(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rend
 def _body(card: Card, lines: list[Line], look: Look, *, is_unfolded: bool) -> RenderableType:
     """Folded, the first lines of a result; of a command the newest, while it works and afterwards."""
     if is_unfolded or len(lines) <= FOLDED_LINES + 1:
-        return Group(*_drawn(lines, look, wraps=is_unfolded or card.name == "agent"))
+        if card.name in _HELPERS and card.state == "done":
+            return Answer(card.content, code_theme=look.code_theme)
+        return Group(*_drawn(lines, look, wraps=is_unfolded))
     hidden = len(lines) - FOLDED_LINES
     if card.state == "running" or card.name in _COMMANDS:
         before = Text(f"… {hidden} lines before", style=look.faint)
