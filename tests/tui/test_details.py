@@ -4,6 +4,7 @@ import random
 import subprocess
 from difflib import unified_diff
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from rich.console import Console
@@ -31,7 +32,7 @@ from holdfast.tui.blocks import Card, Closing, Prose, Scene, blocks_of
 from holdfast.tui.commands import COMMANDS
 from holdfast.tui.differences import Differences
 from holdfast.tui.diffs import changed_span, counted, diff_of, paired, parsed
-from holdfast.tui.files import LARGEST, TooLarge, attached, listed
+from holdfast.tui.files import LARGEST, TooLarge, attached, listed, path_in_paste
 from holdfast.tui.look import DARK, PLAIN, Look
 from holdfast.tui.mentions import best, mention_at, mentioned
 from holdfast.tui.texts import code_of_block, marked, text_of_block
@@ -210,6 +211,17 @@ def test_files_that_can_go_along(tmp_path: Path) -> None:
     assert picture.mime_type == "image/png"
     with pytest.raises(TooLarge):
         attached(str(tmp_path / "d.log"), "d.log")
+
+
+def test_a_dropped_picture_is_known_however_its_path_is_written(tmp_path: Path) -> None:
+    picture = tmp_path / "my pic (1).png"
+    picture.write_bytes(b"x")
+    path = str(picture)
+    escaped = path.replace(" ", "\\ ").replace("(", "\\(").replace(")", "\\)")
+    for text in (path, f"'{path}'", f'"{path}" ', escaped, f"file://{quote(path)}", f"{path}\n"):
+        assert path_in_paste(text) == path, text
+    for text in ("it's a.png", f"{path} and {path}", f"{path}\nand more.png", str(tmp_path / "none.png")):
+        assert path_in_paste(text) is None, text
 
 
 def test_ignored_files_are_not_offered(tmp_path: Path) -> None:

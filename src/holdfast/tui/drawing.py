@@ -241,7 +241,7 @@ class Drawing(Stage):
             keys = (("enter", "steer"), ("alt+enter", "queue"), ("esc esc", "cancel"))
             queue = (("ctrl+t", "edit the queue"),) if len(runs) > 1 else (("ctrl+p", "commands"),)
             return hints(*back, *keys, *queue)
-        back += (("esc esc", "stop the command"),) if self.link.shells else ()
+        back += (("esc esc", "stop it"),) if self.link.shells else ()
         tab = ("tab", "read") if self.link.session else ("tab", "choose")
         lists = (("ctrl+p", "commands"), *(() if back else (("ctrl+s", "sessions"),)), ("ctrl+g", "help"))
         return hints(*back, ("enter", "send"), tab, *lists)

@@ -1,9 +1,11 @@
 """Files on this side: which there are, and what goes along with a prompt."""
 
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.attachments import LARGEST_FILE, kind_of
@@ -76,10 +78,16 @@ def pasted(text: str, number: int) -> Attachment:
 
 def path_in_paste(text: str) -> str | None:
     """Terminals paste the path of a picture that is dropped on them."""
-    path = text.strip().removeprefix("file://").strip("'\"").replace("\\ ", " ")
-    if "\n" in path or not path.lower().endswith(_IMAGES):
+    path = text.strip()
+    if "\n" in path or not path.strip("'\"").lower().endswith(_IMAGES):
         return None
-    path = os.path.expanduser(path)
+    try:
+        # As for a shell, most of them; else as it is.
+        words = shlex.split(path)
+    except ValueError:
+        words = []
+    path = words[0] if len(words) == 1 else path
+    path = unquote(path.removeprefix("file://")) if path.startswith("file://") else os.path.expanduser(path)
     return path if os.path.isfile(path) else None
 
 
