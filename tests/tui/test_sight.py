@@ -19,6 +19,7 @@ from holdfast.tui.blocks import Card, Prose
 from holdfast.tui.cards import body_of
 from holdfast.tui.differences import Differences
 from holdfast.tui.diffs import diff_of
+from holdfast.tui.editor import Editor
 from holdfast.tui.hints import hints
 from holdfast.tui.look import DARK, LIGHT, Look
 from holdfast.tui.screens.help import HelpScreen
@@ -273,6 +274,14 @@ async def test_a_command_that_nobody_has_is_not_sent() -> None:
         screen.editor.text = "/etc/hosts is what I mean"
         await screen.pilot.press("enter")
         await screen.shows("echo: /etc/hosts is what I mean")
+
+
+async def test_a_command_that_is_written_quickly_is_no_prompt() -> None:
+    """Enter may come before the names are offered."""
+    async with standing() as (_, server), looking(server) as screen:
+        screen.app.post_message(Editor.Sent("/help", queues=False))
+        await screen.opens(HelpScreen)
+        assert screen.app.link.session is None
 
 
 async def test_a_session_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:

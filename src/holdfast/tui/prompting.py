@@ -53,7 +53,10 @@ class Prompting(Slashes):
     # Sending.
 
     @on(Editor.Sent)
-    def _sent(self, event: Editor.Sent) -> None:
+    async def _sent(self, event: Editor.Sent) -> None:
+        if self.is_own(event.text):
+            await self.run_slash(event.text[1:])
+            return
         self.transcript.action_bottom()
         if event.text.startswith("!") and event.text[1:].strip():
             self._run_shell(event.text[1:].strip())

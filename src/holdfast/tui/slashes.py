@@ -62,12 +62,19 @@ class Slashes(Stage):
     def _others(self) -> list[CommandNote]:
         return [item for item in self._brought if item.name not in _OWN]
 
+    def is_own(self, text: str) -> bool:
+        """Whether it is one of the app's own, written out: who is quick sends it before it was offered."""
+        return text.startswith("/") and text[1:] in _OWN
+
     async def is_unknown(self, text: str) -> bool:
         """Whether it is a command and nothing else, but one that nobody has: a slip, which no model need read."""
-        if not _ALONE.fullmatch(text):
+        if not _ALONE.fullmatch(text) or not self.link.is_open:
             return False
-        await self.read_commands()
-        return text[1:] not in {*_OWN, *(item.name for item in self._brought)}
+        try:
+            known = await self.link.client.list_commands(self.link.workspace)
+        except ClientError:
+            return False
+        return text[1:] not in {*_OWN, *(item.name for item in known)}
 
     async def run_slash(self, name: str) -> None:
         if name in _OWN:
