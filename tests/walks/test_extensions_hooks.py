@@ -223,7 +223,7 @@ async def test_the_end_of_a_run_waits_for_no_hook(home: Home, tmp_path: Path) ->
         failed = await one.ask(session, ("ls", {}))
         end = await one.end(failed)
         assert (end.outcome, end.error) == ("failed", "not this")
-        await until(lambda: log.read_text().split()[4:] == ["failed"])
+        await until(lambda: log.read_text().split()[4:5] == ["failed"])
 
 
 async def test_of_many_ends_at_once_none_is_forgotten(home: Home, tmp_path: Path) -> None:

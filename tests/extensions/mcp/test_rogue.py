@@ -129,9 +129,9 @@ async def _fork(one: Hands, folder: Path) -> list[int]:
     """What it has left behind."""
     (result,) = await one.do(GO)
     assert not result.is_error
-    left = living(folder, "trap")
-    assert left
-    return left
+    # It has answered; what it began may still be on its way.
+    await until(lambda: living(folder, "trap"))
+    return living(folder, "trap")
 
 
 async def test_what_a_server_leaves_behind_goes_with_it(tmp_path: Path) -> None:
