@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config.load import parse
 from holdfast.config.store import ConfigStore, merged
 from holdfast.domain.errors import BadRequest
 
@@ -35,6 +36,19 @@ def test_what_makes_no_sense_changes_nothing(store: ConfigStore, scope: int, key
     with pytest.raises(BadRequest):
         store.set(scope, key, 1)
     assert store.read() == {}
+
+
+@pytest.mark.parametrize("key", ["options.x", ".".join("x" * 70)])
+def test_what_would_not_be_read_is_not_written(store: ConfigStore, tmp_path: Path, key: str) -> None:
+    store.set(0, "options.debug", value=True)
+    deep: object = 1
+    for _ in range(0 if len(key) > 64 else 64):
+        deep = {"a": deep}
+    with pytest.raises(BadRequest, match="deeper than 64 levels"):
+        store.set(0, key, deep)
+    store.set(0, "options.progress", value=False)
+    assert parse((tmp_path / "config.json").read_bytes(), "json", "config.json")[2] is None
+    assert store.read() == {"options": {"debug": True, "progress": False}}
 
 
 def test_a_file_that_is_no_object_is_left_alone(store: ConfigStore, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.config.files import LARGEST, Unreadable, contents, locked, replace
+from holdfast.config.lines import DEEPEST, TooDeep, json_lines
 from holdfast.domain.errors import BadRequest
 
 __all__ = ["ConfigStore", "Scope", "merged"]
@@ -86,7 +87,12 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _save(path: Path, whole: dict[str, Any]) -> None:
+    """What the settings would not be read from is not written: all that the file says would be without effect."""
     data = msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
     if len(data) > LARGEST:
         raise BadRequest(f"The settings would be larger than {LARGEST // 1024} KiB: nothing was changed.")
+    try:
+        json_lines(data.decode())
+    except (TooDeep, RecursionError) as error:
+        raise BadRequest(f"The settings would be deeper than {DEEPEST} levels: nothing was changed.") from error
     replace(str(path), data)
