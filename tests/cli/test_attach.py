@@ -1,5 +1,6 @@
 """`holdfast attach` with somebody at the terminal: lines are prompts, asks are answered; without one they are told."""
 
+import json
 import os
 import pty
 import signal
@@ -9,8 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from cli.house import PATIENCE, House
 from cli.test_ask import WRITE
+from holdfast.cli.inquire import read_answer
+from holdfast.domain.asks import Choice, Question, QuestionAnswer, QuestionKind
 
 
 class Plain:
@@ -85,6 +90,86 @@ def test_asks_are_answered(home: House) -> None:
         plain.see("word1 word2")
         assert (place / "x").read_text() == "1"
         assert plain.end() == 130
+
+
+ASKS = "words=2 tool=question " + json.dumps(
+    {
+        "questions": [
+            {"type": "yes_no", "question": "Shall I?", "description": "It decides."},
+            {
+                "type": "single_choice",
+                "question": "Which?",
+                "description": "A colour.",
+                "choices": [
+                    {"id": "red", "label": "Red"},
+                    {"id": "blue", "label": "Blue", "description": "like the sea"},
+                ],
+            },
+            {"type": "free_text", "question": "Why?", "description": "In your words."},
+        ]
+    }
+)
+
+
+def answered(home: House, place: Path) -> str:
+    """What the model was told of the answers."""
+    session = json.loads(home.say("sessions", "list", "--json", "--cwd", str(place)))[0]["id"]
+    return home.say("sessions", "export", "--cwd", str(place), session)
+
+
+def test_questions_are_answered_one_after_the_other(home: House) -> None:
+    place = began(home, "plain-questions")
+    with attached(home, place) as plain:
+        plain.type(ASKS)
+        plain.see("Shall I?\n  It decides.\n[y] yes  [n] no, or in your own words (1 of 3): ")
+        plain.type("n")
+        plain.see("Which?\n  A colour.\n  1 Red\n  2 Blue: like the sea\nA number, or your own words (2 of 3): ")
+        plain.type("2")
+        plain.see("Your answer (3 of 3): ")
+        plain.type("Because.")
+        plain.see("word1 word2")
+        assert plain.end() == 130
+    said = answered(home, place)
+    assert "answered: no" in said
+    assert "blue" in said
+    assert "Because." in said
+
+
+def test_questions_can_be_turned_down_and_are_closed_with_their_run(home: House) -> None:
+    place = began(home, "plain-questions-off")
+    with attached(home, place) as plain:
+        plain.type(ASKS)
+        plain.see("(1 of 3): ")
+        plain.type("/skip")
+        plain.see("]\n")
+        plain.type(ASKS)
+        plain.see("(1 of 3): ")
+        run = json.loads(home.say("runs", "list", "--json", "--cwd", str(place)))[0]["run_id"]
+        home.say("runs", "cancel", "--cwd", str(place), run)
+        plain.see("The questions are not open any more.")
+        plain.type("words=4")
+        plain.see("word1 word2 word3 word4")
+        assert plain.end() == 130
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "expected"),
+    [
+        ("yes_no", "Yes", QuestionAnswer("q", yes=True)),
+        ("yes_no", "n", QuestionAnswer("q", yes=False)),
+        ("yes_no", "only on Mondays", QuestionAnswer("q", notes={"_question": "only on Mondays"})),
+        ("single_choice", "2", QuestionAnswer("q", ("b",))),
+        ("single_choice", "light blue", QuestionAnswer("q", ("b",))),
+        ("single_choice", "3", QuestionAnswer("q", fill_in_text="3")),
+        ("multi_choice", "2, 1 2", QuestionAnswer("q", ("b", "a"))),
+        ("multi_choice", "1 and more", QuestionAnswer("q", fill_in_text="1 and more")),
+        ("free_text", "1", QuestionAnswer("q", fill_in_text="1")),
+        ("free_text", "  ", QuestionAnswer("q")),
+    ],
+)
+def test_what_a_line_says(kind: QuestionKind, line: str, expected: QuestionAnswer) -> None:
+    question = Question("q", kind, "?", choices=(Choice("a", "red"), Choice("b", "Light blue")))
+    assert read_answer(question, line) == expected
 
 
 def test_what_tools_do_and_what_goes_wrong_is_told(home: House) -> None:

@@ -18,7 +18,7 @@ from holdfast.domain.asks import GrantAction, PermissionNotification, Permission
 from holdfast.domain.events import PermissionNotificationEvent, PermissionRequestEvent, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import RunId
 
-__all__ = ["Asker", "Terminal"]
+__all__ = ["Asker", "Terminal", "visible"]
 
 _PATIENCE = 0.1
 _MOST_LINES = 500
@@ -61,6 +61,11 @@ class Terminal:
             return os.read(0, 4096).decode("utf-8", "replace")
         except (OSError, ValueError):
             return ""
+
+    def forget(self) -> None:
+        """A line that was meant for something else is no answer to what is asked now."""
+        while self.line():
+            pass
 
 
 class Asker:
@@ -151,17 +156,12 @@ class Asker:
         self._speaker.clear()
         self._speaker.end_line()
         if ask.id != self._shown:
-            self._forget_what_was_typed()
+            self._terminal.forget()
         self._shown = ask.id
-        always = f"  [a] always, as the rule {_visible(', '.join(ask.rules))}" if ask.rules else ""
+        always = f"  [a] always, as the rule {visible(', '.join(ask.rules))}" if ask.rules else ""
         self._terminal.say(
             f"\n{_described(ask)}\n{_change(ask)}[y] once  [s] this session{always}  [n] no, or say why not: "
         )
-
-    def _forget_what_was_typed(self) -> None:
-        """A line that was meant for something else is no answer to this."""
-        while self._terminal.line():
-            pass
 
     def _refuse(self, ask: PermissionRequest) -> None:
         self._answer(ask, "deny", _NOBODY)
@@ -187,7 +187,7 @@ def _described(ask: PermissionRequest) -> str:
     """One line, with everything visible that could hide something."""
     command = ask.params.get("command")
     what = command if isinstance(command, str) else ask.description
-    return f"{ask.tool_name}: {_visible(what)}" + (f"  ({ask.why})" if ask.why else "")
+    return f"{ask.tool_name}: {visible(what)}" + (f"  ({ask.why})" if ask.why else "")
 
 
 def _change(ask: PermissionRequest) -> str:
@@ -202,8 +202,9 @@ def _change(ask: PermissionRequest) -> str:
     else:
         lines = diff.splitlines() if isinstance(diff, str) else []
     more = f"  … {len(lines) - _MOST_LINES} more lines\n" if len(lines) > _MOST_LINES else ""
-    return "".join(f"  {_visible(line)}\n" for line in lines[:_MOST_LINES]) + more
+    return "".join(f"  {visible(line)}\n" for line in lines[:_MOST_LINES]) + more
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
+    """With everything in sight that could hide something, or steer the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -11,6 +11,7 @@ import click
 from holdfast.cli.ask import Asker, Terminal
 from holdfast.cli.common import Failure, sentences, where_options
 from holdfast.cli.conduct import session_of
+from holdfast.cli.inquire import Inquirer
 from holdfast.cli.link import Link, new_id
 from holdfast.cli.setting import latest_session
 from holdfast.cli.speak import Speaker, complain
@@ -105,10 +106,6 @@ class _Screen(Speaker):
                 self._tools([part.content])
             case MessageDeltaEvent(payload=delta):
                 self._pieces.delta(delta)
-            case QuestionRequestEvent(payload=asked):
-                self.line_of(" ".join(f"{item.question}" for item in asked.payload.questions), "The model asks")
-            case QuestionNotificationEvent():
-                self.line_of("The question is not open any more.")
             case _:
                 pass
 
@@ -119,6 +116,10 @@ class _Screen(Speaker):
                 self.line_of(ask.payload.description, f"{ask.payload.tool_name} asks for permission")
             case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
                 self.line_of("Permission was given." if notice.payload.granted else "Permission was refused.")
+            case QuestionRequestEvent(payload=asked):
+                self.line_of(" ".join(f"{item.question}" for item in asked.payload.questions), "The model asks")
+            case QuestionNotificationEvent():
+                self.line_of("The question is not open any more.")
             case _:
                 pass
 
@@ -134,15 +135,18 @@ class _Hands(Asker):
         super().__init__(link, screen, RunId(""))
         self._screen = screen
         self._session = session
+        self._inquirer = Inquirer(link, screen, self._terminal, session)
 
     def begin(self, runs: Iterator[RunId]) -> None:
         self._runs.update(runs)
         self.look()
+        self._inquirer.look()
 
     def take(self, item: Item) -> None:
         if isinstance(item.event, RunEvent) and item.event.payload.payload.session_id == self._session:
             self._runs.add(item.event.payload.payload.run_id)
         super().take(item)
+        self._inquirer.take(item)
 
     def poll(self) -> None:
         if self.is_asking:
@@ -151,10 +155,19 @@ class _Hands(Asker):
         line = self._terminal.line()
         if line is None:
             return
+        if self._inquirer.is_asking:
+            self._inquirer.answer(line)
+            return
         if not line:
             raise SystemExit(0)
         if text := line.strip():
             self._send(text)
+
+    def _close(self, ask: str, why: str) -> None:
+        was_shown = ask == self._shown
+        super()._close(ask, why)
+        if was_shown and not self.is_asking:
+            self._inquirer.again()
 
     def _send(self, text: str) -> None:
         try:
@@ -176,8 +189,8 @@ def command(*, session: str | None, **where: str | None) -> None:
     """Follow a session as plain text, until Ctrl-C: what was said, then what is being said.
 
     Without a session it is the one used last. At a terminal, every line you write is sent as a prompt, /cancel stops
-    what runs, and what tools ask is asked here. A broken connection is taken up where it broke. Leaving changes
-    nothing.
+    what runs, and what tools and the model ask is asked here. A broken connection is taken up where it broke. Leaving
+    changes nothing.
 
     \b
       holdfast attach
