@@ -167,7 +167,8 @@ class Asker:
         self._answer(ask, "deny", _NOBODY)
         rules = ", ".join(json.dumps(rule, ensure_ascii=False) for rule in ask.rules)
         hint = f" Allow it with permissions.allow = [{rules}] in the configuration, or" if rules else " To allow it,"
-        complain(f"holdfast: refused, for nobody can be asked: {_described(ask)}.{hint} run with --yolo.")
+        why = f" {ask.why}" if ask.why else ""
+        complain(f"holdfast: refused, for nobody can be asked: {_what(ask)}.{why}{hint} run with --yolo.")
 
     def _answer(self, ask: PermissionRequest, action: GrantAction, reason: str = "") -> None:
         body = {"permission": {"id": ask.id, "params": ask.params}, "action": action, "reason": reason}
@@ -184,10 +185,13 @@ class Asker:
 
 
 def _described(ask: PermissionRequest) -> str:
-    """One line, with everything visible that could hide something."""
+    return _what(ask) + (f"  ({ask.why})" if ask.why else "")
+
+
+def _what(ask: PermissionRequest) -> str:
+    """One line."""
     command = ask.params.get("command")
-    what = command if isinstance(command, str) else ask.description
-    return f"{ask.tool_name}: {visible(what)}" + (f"  ({ask.why})" if ask.why else "")
+    return f"{ask.tool_name}: {visible(command if isinstance(command, str) else ask.description)}"
 
 
 def _change(ask: PermissionRequest) -> str:
