@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -235,3 +236,62 @@ async def test_half_a_body_behind_an_answer_is_not_waited_for(monkeypatch: pytes
         writer.write(b"POST /v1/control HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert (await until_end(reader)).startswith(b"HTTP/1.1 403")
         writer.close()
+
+
+async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.http._KEEP_ALIVE_SECONDS", 0.05)
+    async with place() as where, serving(where) as server:
+        reader, writer = await open_raw(server.address)
+        writer.write(b"POST /v1/control HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert await until_end(reader) == b""
+        writer.close()
+
+
+async def test_half_a_head_gains_no_time_by_growing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.http._KEEP_ALIVE_SECONDS", 0.1)
+    async with place() as where, serving(where) as server:
+        reader, writer = await open_raw(server.address)
+        writer.write(b"GET /v1/health HTTP/1.1\r\n")
+        for _ in range(200):
+            writer.write(b"A: b\r\n")
+            with suppress(TimeoutError):
+                assert await asyncio.wait_for(reader.read(), 0.02) == b""
+                break
+        else:
+            pytest.fail("the connection is still there")
+        writer.close()
+
+
+async def test_a_body_that_makes_no_sense_is_answered() -> None:
+    async with place() as where, serving(where) as server:
+        request = b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nno number\r\n"
+        assert (await exchange(server.address, request)).status == 400
+
+
+async def test_who_asks_for_nothing_takes_no_descriptors_from_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.http._descriptors", lambda: 32)
+    async with place() as where, serving(where, with_tcp=True) as server:
+        workspace = await (await server.client()).create_workspace(where.project())
+        stream = inside(f"/v1/workspaces/{workspace.id}/events?since=0")
+        busy = [await open_raw(server.address) for _ in range(12)]
+        for reader, writer in busy:
+            writer.write(stream)
+            await asyncio.wait_for(reader.readuntil(b'"hello"'), PATIENCE)
+        for address, most in ((server.address, 4), (server.tcp, 8)):
+            idle = [await open_raw(address) for _ in range(40)]
+            gone = await asyncio.gather(*(is_cut(reader) for reader, _ in idle[: 40 - most]))
+            assert all(gone), "the oldest make room"
+            for reader, writer in idle[40 - most :]:
+                writer.write(HEALTH)
+                await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            for _, writer in idle:
+                writer.close()
+        for reader, writer in busy:
+            assert not reader.at_eof(), "who reads a stream stays"
+            writer.close()
+
+
+async def is_cut(reader: asyncio.StreamReader) -> bool:
+    with suppress(ConnectionError):
+        return await until_end(reader) == b""
+    return True

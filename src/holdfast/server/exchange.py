@@ -64,6 +64,13 @@ class Exchange:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def break_off(self) -> bool:
+        """What came of the request makes no sense. Says whether somebody can still be told."""
+        is_silent = not self._has_begun and not self.is_over
+        self.is_over = True
+        self.wake()
+        return is_silent
+
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._head = self._head_of(message["status"], message["headers"])

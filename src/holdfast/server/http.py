@@ -2,9 +2,13 @@
 
 One request of a connection is answered at a time, in the order in which they came. A body that nobody wants is
 passed over; a reader that does not read makes its writer wait, and nobody else.
+
+There are fewer connections than descriptors, however many come: who asks for nothing makes room for who does. What is
+left is for the work; those over TCP, whoever they are, get the smaller part.
 """
 
 import asyncio
+import resource
 import socket
 from collections import deque
 from collections.abc import Iterable
@@ -23,6 +27,7 @@ __all__ = ["Asgi", "Exchange", "HttpServer", "Message", "Receive", "Scope", "Sen
 _KEEP_ALIVE_SECONDS = 90.0
 _LARGEST_HEAD = 64 * 1024
 _MOST_BODY_AT_ONCE = 64 * 1024
+_ENOUGH = 65_536
 
 
 class Connection(asyncio.Protocol):
@@ -47,6 +52,7 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._silent = 0
         self._has_moved = False
+        self._is_nearer = False
         self._is_paused = False
         self._is_leaving = False
         self._idle: asyncio.TimerHandle | None = None
@@ -55,13 +61,13 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         connection = transport.get_extra_info("socket")
-        is_local = connection is not None and connection.family == socket.AF_UNIX
-        if not is_local:
+        self.is_local = connection is not None and connection.family == socket.AF_UNIX
+        if not self.is_local:
             name = transport.get_extra_info("peername")
             self._client = (str(name[0]), int(name[1])) if isinstance(name, tuple) and len(name) > 1 else ("", 0)
         elif not is_our_own(connection):
             self.transport.abort()
-        self._server.connections.add(self)
+        self._server.welcome(self)
         self._grow_tired()
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -73,8 +79,7 @@ class Connection(asyncio.Protocol):
             exchange.wake()
 
     def data_received(self, data: bytes) -> None:
-        self._rest()
-        self._has_moved = False
+        self._has_moved = self._is_nearer = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -86,8 +91,15 @@ class Connection(asyncio.Protocol):
         self._silent = 0 if self._has_moved else self._silent + len(data)
         if self._silent > _LARGEST_HEAD:
             self.abort()
-        elif not self._exchanges or self._exchanges[0].is_over:
+        elif not self.is_unasked and self._exchanges[-1].is_whole:
+            self._rest()
+        elif self._is_nearer or self._idle is None:
             self._grow_tired()
+
+    @property
+    def is_unasked(self) -> bool:
+        """Whether nobody here has anything to do for it."""
+        return not self._exchanges or self._exchanges[0].is_over
 
     def eof_received(self) -> None:
         return None
@@ -95,7 +107,8 @@ class Connection(asyncio.Protocol):
     # The parser calls these.
 
     def on_message_begin(self) -> None:
-        self._url, self._headers, self._size, self._has_moved = b"", [], 0, True
+        self._url, self._headers, self._size = b"", [], 0
+        self._has_moved = self._is_nearer = True
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -128,6 +141,7 @@ class Connection(asyncio.Protocol):
         waits = any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers)
         keeps = self._parser.should_keep_alive() and not self._parser.should_upgrade() and not self._is_leaving
         exchange = Exchange(self, scope, keeps=keeps, waits=waits)
+        self._is_nearer = True
         # What may follow the body is of no interest, and no header of the request.
         self._headers = []
         self._exchanges.append(exchange)
@@ -142,10 +156,11 @@ class Connection(asyncio.Protocol):
             exchange.pieces.append(body)
             exchange.size += len(body)
             exchange.wake()
+            self._is_nearer = True
             self.look()
 
     def on_message_complete(self) -> None:
-        self._has_moved = True
+        self._has_moved = self._is_nearer = True
         if self._exchanges:
             self._exchanges[-1].is_whole = True
             self._exchanges[-1].wake()
@@ -227,16 +242,20 @@ class Connection(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def _grow_tired(self) -> None:
-        """Of a connection on which nothing is asked, or half of something, or whose last answer nobody reads."""
+        """Of a connection on which nothing is asked, or half of something, or whose last answer nobody reads.
+
+        Half a head may grow, that gains no time; half a body does.
+        """
         self._rest()
         unread = self.transport.get_write_buffer_size()
         self._idle = self.loop.call_later(_KEEP_ALIVE_SECONDS, self._leave_alone, unread)
 
     def _leave_alone(self, before: int) -> None:
         unread = self.transport.get_write_buffer_size()
-        if not unread:
+        is_our_turn = self._is_paused and not self.is_unasked
+        if not unread and not is_our_turn:
             self.transport.close()
-        elif unread < before:
+        elif unread < before or is_our_turn:
             self._grow_tired()
         else:
             self.abort()
@@ -254,6 +273,9 @@ class Connection(asyncio.Protocol):
         elif self._exchanges[-1].is_whole:
             self._pause(is_wanted=True)
             self._exchanges[-1].keeps = False
+        elif len(self._exchanges) == 1 and self._exchanges[0].break_off():
+            self.write(NOT_HTTP)
+            self.transport.close()
         else:
             self.transport.abort()
 
@@ -263,7 +285,10 @@ class HttpServer:
 
     def __init__(self, application: Asgi) -> None:
         self.loop = asyncio.get_running_loop()
-        self.connections: set[Connection] = set()
+        # Those over the unix socket, and the others; each in the order in which they came.
+        self._connections: dict[bool, dict[Connection, None]] = {True: {}, False: {}}
+        most = _descriptors()
+        self._most = {True: most // 2, False: most // 4}
         self._application = application
         self._tasks = TaskOwner()
         self._servers: dict[Asgi, list[asyncio.Server]] = {}
@@ -285,31 +310,50 @@ class HttpServer:
         """Serve this application no more: whoever is connected to it is cut off."""
         for server in self._servers.pop(application, ()):
             server.close()
-        for connection in tuple(self.connections):
+        for connection in self.connections:
             if connection.application is application:
                 connection.abort()
 
     def answer(self, exchange: Exchange) -> None:
         self._tasks.start(exchange.run(exchange.connection.application), name="request")
 
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        return (*self._connections[True], *self._connections[False])
+
+    def welcome(self, connection: Connection) -> None:
+        """If there is no room, the oldest of its kind on which nothing is asked has to go, or it itself."""
+        alike = self._connections[connection.is_local]
+        alike[connection] = None
+        if len(alike) > self._most[connection.is_local]:
+            last = next(other for other in alike if other.is_unasked)
+            del alike[last]
+            last.abort()
+
     def forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        if not self.connections and self._empty is not None and not self._empty.done():
+        self._connections[connection.is_local].pop(connection, None)
+        if self._empty is not None and not self._empty.done() and not any(self._connections.values()):
             self._empty.set_result(None)
 
     async def stop(self, last_words: float) -> None:
         """Let nobody in, let answers end; whoever has not read its own after so many seconds is not waited for."""
         for server in chain.from_iterable(self._servers.values()):
             server.close()
-        for connection in tuple(self.connections):
+        for connection in self.connections:
             connection.leave()
         self._empty = self.loop.create_future()
-        if self.connections:
+        if any(self._connections.values()):
             hang_up = self.loop.call_later(last_words, self._hang_up)
             await self._empty
             hang_up.cancel()
         await self._tasks.drain()
 
     def _hang_up(self) -> None:
-        for connection in tuple(self.connections):
+        for connection in self.connections:
             connection.abort()
+
+
+def _descriptors() -> int:
+    """How many a process may have here."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _ENOUGH if most == resource.RLIM_INFINITY else min(most, _ENOUGH)
