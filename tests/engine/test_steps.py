@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from itertools import count
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
-from holdfast.testing.harness import FixedModels, World
+from holdfast.testing.harness import CountingClock, FixedModels, World
 
 DONE = Step((Say("done"),))
 AGAIN = Step((Call("tool"),))
@@ -167,9 +168,16 @@ async def test_a_run_may_make_so_many_steps() -> None:
 
 
 async def test_a_run_may_take_so_many_minutes() -> None:
-    """The clock of these tests counts looks at it, a millisecond each."""
-    world = await play(ScriptedModel(forever), answering("tool"), settings=limited(Limits(minutes=0.01)))
+    world = await play(ScriptedModel(forever), answering("tool"), settings=limited(Limits(minutes=0.0001)))
     assert world.end_of("r1").error.startswith("limit")
+
+
+async def test_a_clock_that_is_set_ahead_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is when the lid of a laptop was closed over night."""
+    days = count(step=86_400_000)
+    monkeypatch.setattr(CountingClock, "now_ms", lambda _: next(days))
+    world = await play(ScriptedModel([AGAIN, DONE]), answering("tool"), settings=limited(Limits(minutes=480)))
+    assert world.end_of("r1").outcome == "completed"
 
 
 async def test_a_run_may_cost_so_much() -> None:

@@ -222,10 +222,9 @@ def _usage(assembly: Assembly, request: ModelRequest, answer: Message) -> Usage:
 
 def _check_limits(turn: Turn, kit: Kit) -> None:
     limits = kit.settings.limits
-    minutes = (turn.now_ms() - turn.started_ms) / 60_000
     if limits.steps and turn.step >= limits.steps:
         raise LimitReached(f"limit: the run made {turn.step} steps, as many as it may.")
-    if limits.minutes and minutes >= limits.minutes:
-        raise LimitReached(f"limit: the run took {minutes:.0f} minutes, as many as it may.")
+    if limits.minutes and turn.minutes >= limits.minutes:
+        raise LimitReached(f"limit: the run took {turn.minutes:.0f} minutes, as many as it may.")
     if limits.cost and turn.cost >= limits.cost:
         raise LimitReached(f"limit: the run cost ${turn.cost:.2f}, as much as it may.")

@@ -70,7 +70,7 @@ class Turn:
         self.parting: tuple[Operation, ...] = ()
         """What is to be stored with the end of a turn that came to its end by itself."""
         self.step = 0
-        self.started_ms = clock.now_ms()
+        self._began = asyncio.get_running_loop().time()
         self.cost = 0.0
         self.takes_images = False
         self._recorder = recorder
@@ -94,6 +94,11 @@ class Turn:
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
+
+    @property
+    def minutes(self) -> float:
+        """How long it has worked. A clock that is set, or went on while the machine slept, does not count."""
+        return (asyncio.get_running_loop().time() - self._began) / 60
 
     async def record(self, *operations: Operation, sync: bool = False) -> Receipt:
         """Store operations of this run; a refusal is a fault of this turn."""
