@@ -34,7 +34,6 @@ __all__ = [
     "KEY",
     "LEAN",
     "LIBRARIES",
-    "OTHERS",
     "Adapter",
     "Subject",
     "collect",
@@ -93,10 +92,8 @@ ALL = (
     Subject("gemini", "gemini", "gemini-2.5-pro", _sdk("gemini")),
     Subject("vertexai", "gemini", "gemini-2.5-pro", _sdk("vertexai")),
     Subject("azure", "chat", "gpt-4.1", _sdk("azure"), "/openai/v1"),
+    Subject("mistral", "mistral", "m", _sdk("mistral")),
 )
-
-OTHERS = (Subject("mistral", "chat", "m", _sdk("mistral")),)
-"""Its wire differs where answers are concerned; how it refuses and is left is the same."""
 
 
 def message(role: Role, *parts: Part, id: str = "m1", model: str = "", provider: str = "") -> Message:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 import struct
 import subprocess
 import sys
@@ -30,9 +31,7 @@ from holdfast.domain.models import (
     FinishedPart,
     ModelInfo,
     ModelRequest,
-    ReasoningDelta,
     TextDelta,
-    ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
     UsagePart,
@@ -44,13 +43,14 @@ from holdfast.providers.pydantic import PydanticModel
 from holdfast.providers.sdk.cache_marks import marked
 from holdfast.testing.gates import Gate, settle_down, start
 from holdfast.testing.model_server import Asked, ModelServer
-from holdfast.testing.wires.script import Reply, Say
+from holdfast.testing.wires.script import Reply, Say, event
 from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prompt, read_on, serving
 
 pytestmark = LIBRARIES
 
 ANTHROPIC = next(subject for subject in ALL if subject.name == "anthropic")
 GEMINI = next(subject for subject in ALL if subject.name == "gemini")
+MISTRAL = next(subject for subject in ALL if subject.name == "mistral")
 SDKS = [subject for subject in ALL if subject.name != "compatible"]
 DONE = Reply((Say(("done",)),))
 PICTURE = base64.b64encode(b"\x89PNG").decode()
@@ -199,36 +199,35 @@ async def test_vertex_signs_in_with_the_machines_own_account(
 
 def mistral_piece(finish: str | None = None, **delta: Any) -> bytes:  # noqa: ANN401 - any JSON
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    piece: dict[str, Any] = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    return (
-        b"data: " + msgspec.json.encode(piece | {"choices": [choice]} | ({"usage": usage} if finish else {})) + b"\n\n"
-    )
+    return event({"id": "c", "model": "m", "choices": [choice]})
 
 
-async def test_mistral_answers_in_its_own_way() -> None:
-    """Thoughts are a kind of content there, and a call comes whole."""
-    thought = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
-    call = {"id": "D681PevKs", "function": {"name": "ls", "arguments": '{"path": "."}'}, "index": 0}
-    pieces = (
-        mistral_piece(role="assistant", content=thought),
-        mistral_piece(content="so"),
-        mistral_piece("tool_calls", content="", tool_calls=[call]),
-        b"data: [DONE]\n\n",
-    )
-    async with serving(Reply(raw=pieces)) as server:
-        model = PydanticModel(ModelInfo("acme", "m"), Access(server.base_url(), KEY), Selection(), kind="mistral")
-        parts = await collect(model)
-    asked = ToolCallId("D681PevKs")
-    assert parts == [
-        ReasoningDelta("hm"),
-        TextDelta("so"),
-        ToolCallStart(asked, "ls"),
-        ToolCallDelta(asked, '{"path": "."}'),
-        ToolCallEnd(asked),
-        UsagePart(Usage(3, 2)),
-        FinishedPart("tool_calls"),
-    ]
+def mistral_call(id: str | None) -> dict[str, Any]:
+    return {"function": {"name": "ls", "arguments": "{}"}, "index": 0} | ({"id": id} if id else {})
+
+
+async def test_mistral_calls_in_several_pieces_are_several_calls() -> None:
+    """Each is the first of its piece; and some servers give them no ids."""
+    pieces = [mistral_piece(tool_calls=[mistral_call(id)]) for id in ("D681PevKs", "E792QfwLt", None, None)]
+    async with serving(Reply(raw=(*pieces, mistral_piece("tool_calls", content="")))) as server:
+        parts = await collect(MISTRAL.on(server.base_url("mistral")))
+    begun = [part.id for part in parts if isinstance(part, ToolCallStart)]
+    assert begun == [part.id for part in parts if isinstance(part, ToolCallEnd)]
+    assert begun[:2] == ["D681PevKs", "E792QfwLt"]
+    assert len(set(begun) - {"null"}) == 4
+
+
+async def test_mistral_gets_ids_of_its_own_form() -> None:
+    """It refuses all others; and the conversation may have begun elsewhere."""
+    ids = ("toolu_01A09q90qw90lq917835lq9", "D681PevKs")
+    calls = [ToolCallPart(ToolCall(ToolCallId(id), "ls", "{}", finished=True)) for id in ids]
+    results = [ToolResultPart(ToolResult(ToolCallId(id), "ls", "a b", "", is_error=False)) for id in ids]
+    asked = message("user", TextPart(Text("Hi.")))
+    body = await sent(MISTRAL, prompt(asked, message("assistant", *calls), message("tool", *results)))
+    called = [call["id"] for item in body["messages"] for call in item.get("tool_calls") or ()]
+    assert called == [item["tool_call_id"] for item in body["messages"] if item["role"] == "tool"]
+    assert called[1] == "D681PevKs"
+    assert re.fullmatch("[a-zA-Z0-9]{9}", called[0])
 
 
 def test_no_library_is_loaded_before_it_is_needed() -> None:
@@ -296,7 +295,7 @@ def bedrock(url: str) -> PydanticModel:
 def every_kind(server: ModelServer) -> dict[str, str]:
     """Where each kind finds what it expects."""
     known = {subject.name: server.base_url(subject.wire) for subject in SDKS}
-    return known | {"azure": f"{server.root}/openai/v1", "mistral": server.base_url(), "bedrock": server.root}
+    return known | {"azure": f"{server.root}/openai/v1", "bedrock": server.root}
 
 
 def in_its_own_way(asked: Asked) -> Reply:

@@ -1,4 +1,4 @@
-"""A provider for tests: a real HTTP server on a real socket that says what a script tells it to, on four wires.
+"""A provider for tests: a real HTTP server on a real socket that says what a script tells it to, on five wires.
 
 It knows nothing of the adapters. Which wire a request speaks is told by its path. It keeps what it was asked,
 and it sees when the other side hangs up.
@@ -13,20 +13,22 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.tasks import TaskOwner
-from holdfast.testing.wires import anthropic, chat, gemini, responses
+from holdfast.testing.wires import anthropic, chat, gemini, mistral, responses
 from holdfast.testing.wires.discovery import answer_about_models
 from holdfast.testing.wires.script import Item, Reply
 
 __all__ = ["Asked", "ModelServer", "Wire"]
 
-Wire: TypeAlias = Literal["chat", "responses", "anthropic", "gemini"]
+Wire: TypeAlias = Literal["chat", "responses", "anthropic", "gemini", "mistral"]
 Script: TypeAlias = Callable[["Asked"], Reply]
+_MISTRAL = "/mistral"
 
 _ITEMS: dict[Wire, Callable[[Reply], Iterator[Item]]] = {
     "chat": chat.items,
     "responses": responses.items,
     "anthropic": anthropic.items,
     "gemini": gemini.items,
+    "mistral": mistral.items,
 }
 
 
@@ -49,7 +51,8 @@ class Asked:
     def wire(self) -> Wire | None:
         path = urlsplit(self.path).path
         if path.endswith("/chat/completions"):
-            return "chat"
+            # Two vendors, one path: the dialect is told by where the server says it is.
+            return "mistral" if path.startswith(_MISTRAL) else "chat"
         if path.endswith("/responses"):
             return "responses"
         if path.endswith("/messages"):
@@ -100,6 +103,8 @@ class ModelServer:
 
     def base_url(self, wire: Wire = "chat") -> str:
         """What a user would write as `base_url`."""
+        if wire == "mistral":
+            return f"{self.root}{_MISTRAL}/v1"
         return f"{self.root}/v1" if wire in ("chat", "responses") else self.root
 
     async def request(self, number: int = 0) -> Asked:

@@ -1,9 +1,24 @@
-"""Mistral."""
+"""Mistral. What pydantic-ai drops on the way is kept here: calls of several pieces, and the seals of thoughts."""
 
+import hashlib
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any, cast
 
 import httpx2
 import msgspec
+from mistralai.client.models import (
+    AssistantMessage,
+    ChatCompletionRequestMessage,
+    CompletionEvent,
+    TextChunk,
+    ThinkChunk,
+    ToolMessage,
+)
+from mistralai.client.utils.eventstreaming import EventStreamAsync
+from pydantic_ai._parts_manager import ModelResponsePartsManager
+from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseStreamEvent, ThinkingPart
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.mistral import MistralModel
 from pydantic_ai.providers.mistral import MistralProvider
 
@@ -12,6 +27,10 @@ from holdfast.providers.access import Access
 from holdfast.providers.client import USER_AGENT
 
 __all__ = ["build", "refine"]
+
+_OWN_ID = re.compile("[a-zA-Z0-9]{9}")
+_NO_ID = "null"
+"""What the library says for a call without an id."""
 
 
 class _Client:
@@ -41,10 +60,80 @@ class _Client:
         """It is not ours to close."""
 
 
+class _Parts(ModelResponsePartsManager):
+    """The parts of an answer, with what only the piece itself tells about them."""
+
+    _seal: str | None = None
+
+    async def reading(self, events: AsyncIterator[CompletionEvent]) -> AsyncGenerator[CompletionEvent, None]:
+        async for event in events:
+            self._seal = None
+            for thought in (thought for choice in event.data.choices for thought in _thoughts(choice.delta.content)):
+                self._seal = thought.signature or self._seal
+                if thought.signature and not thought.thinking:
+                    # A seal by itself would be passed over.
+                    thought.thinking = [TextChunk(text="")]
+            yield event
+
+    def handle_thinking_delta(self, **given: Any) -> Iterator[ModelResponseStreamEvent]:  # noqa: ANN401
+        return super().handle_thinking_delta(**given | {"vendor_part_id": None}, signature=self._seal)
+
+    def handle_tool_call_part(self, **given: Any) -> ModelResponseStreamEvent:  # noqa: ANN401
+        # A call comes whole: one in a later piece is another call, though it is the first there too.
+        id = given.get("tool_call_id")
+        return super().handle_tool_call_part(
+            **given | {"vendor_part_id": None, "tool_call_id": None if id == _NO_ID else id}
+        )
+
+
+class _Model(MistralModel):
+    async def _process_streamed_response(
+        self, response: EventStreamAsync[CompletionEvent], model_request_parameters: ModelRequestParameters
+    ) -> StreamedResponse:
+        parts = _Parts(model_request_parameters=model_request_parameters)
+        response.generator = parts.reading(response.generator)
+        answer = await super()._process_streamed_response(response, model_request_parameters)
+        answer._parts_manager = parts
+        return answer
+
+    async def _map_messages(
+        self, messages: Sequence[ModelMessage], model_request_parameters: ModelRequestParameters
+    ) -> list[ChatCompletionRequestMessage]:
+        mapped = await super()._map_messages(messages, model_request_parameters)
+        seals = _seals(messages)
+        for message in mapped:
+            if isinstance(message, ToolMessage):
+                message.tool_call_id = _fitting(str(message.tool_call_id))
+            elif isinstance(message, AssistantMessage):
+                for call in message.tool_calls or ():
+                    call.id = _fitting(str(call.id))
+                for thought in _thoughts(message.content):
+                    thought.signature = next(seals)
+        return mapped
+
+
+def _thoughts(content: object) -> Iterator[ThinkChunk]:
+    return (chunk for chunk in content if isinstance(chunk, ThinkChunk)) if isinstance(content, list) else iter(())
+
+
+def _seals(messages: Sequence[ModelMessage]) -> Iterator[str | None]:
+    """One for each answer with thoughts: they are sent as one block."""
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            thoughts = [part for part in message.parts if isinstance(part, ThinkingPart)]
+            if thoughts:
+                yield next((part.signature for part in reversed(thoughts) if part.signature), None)
+
+
+def _fitting(id: str) -> str:
+    """Mistral takes no ids but those of its own form; a conversation may have begun with another provider."""
+    return id if _OWN_ID.fullmatch(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
+
+
 def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> MistralModel:
     base = access.base_url.rstrip("/").removesuffix("/v1") or None
     ours = cast("httpx2.AsyncClient", _Client(client, access))
-    return MistralModel(info.model, provider=MistralProvider(api_key=access.api_key, base_url=base, http_client=ours))
+    return _Model(info.model, provider=MistralProvider(api_key=access.api_key, base_url=base, http_client=ours))
 
 
 def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
