@@ -260,9 +260,18 @@ async def test_what_was_written_is_not_lost_with_one_key() -> None:
         screen.editor.insert("half a thought")
         await screen.pilot.press("ctrl+c")
         await screen.said("ctrl+c again leaves")
-        assert screen.app.is_running
+        assert screen.app.return_value is None
         await screen.pilot.press("ctrl+c")
-        await screen.until(lambda: screen.app.return_code == 0, "the end")
+        await screen.until(lambda: screen.app.return_value == 0, "the end")
+
+
+async def test_who_has_deleted_it_leaves_at_once() -> None:
+    """Also when both keys come together, as from a terminal."""
+    async with standing() as (_, server), looking(server) as screen:
+        screen.editor.insert("half a thought")
+        for key in ("ctrl+u", "ctrl+c"):
+            screen.app.post_message(events.Key(key, None))
+        await screen.until(lambda: screen.app.return_value == 0, "the end")
 
 
 async def test_a_command_that_nobody_has_is_not_sent() -> None:

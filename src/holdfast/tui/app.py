@@ -231,6 +231,10 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         self.push_screen(HelpScreen(self.transcript.look.accent, name))
 
     def action_leave(self) -> None:
+        """After the keys before it, on the way they take: from the editor to the screen, and to the app."""
+        self.editor.call_later(self.base.call_later, self.call_later, self._leave)
+
+    def _leave(self) -> None:
         """At once, unless something was written that nobody has yet: then a second time."""
         now = time.monotonic()
         if (self.editor.text.strip() or self.editor.has_attachments) and now - self._left_at > SECOND_ESCAPE:
