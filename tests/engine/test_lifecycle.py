@@ -307,7 +307,7 @@ def test_cancelling_a_folded_run_is_refused_and_names_its_host() -> None:
 
 @pytest.mark.parametrize(
     ("position", "order"),
-    [(-1, "dbc"), (0, "dbc"), (1, "bdc"), (2, "bcd"), (3, "bcd"), (9, "bcd")],
+    [(-1, "dbc"), (0, "dbc"), (1, "bdc"), (2, "bcd"), (3, "bcd"), (9, "bcd"), (1 << 64, "bcd"), (-1 << 64, "dbc")],
 )
 def test_moving_changes_the_place_and_nothing_else(position: int, order: str) -> None:
     """Places beyond the ends of the queue mean the ends."""

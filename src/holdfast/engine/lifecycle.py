@@ -258,7 +258,8 @@ def _rearrange(lane: Lane, event: Move | Redeliver) -> Step:
     place = queue.index(found)
     del queue[place]
     if isinstance(event, Move):
-        queue.insert(max(0, event.position), found)
+        # Any number is a place, also one that no list could be asked for.
+        queue.insert(min(max(0, event.position), len(queue)), found)
     else:
         queue.insert(place, Waiting(event.run, event.delivery))
     return msgspec.structs.replace(lane, queue=tuple(queue)), ()
