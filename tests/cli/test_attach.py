@@ -92,6 +92,18 @@ def test_asks_are_answered(home: House) -> None:
         assert plain.end() == 130
 
 
+def test_who_answered_is_told_to_the_others(home: House) -> None:
+    """R10: the first answer counts."""
+    place = began(home, "plain-two")
+    with attached(home, place) as one, attached(home, place) as two:
+        one.type(WRITE)
+        two.see("or say why not: ")
+        one.see("or say why not: ")
+        one.type("y")
+        two.see("It was allowed on a command line (")
+        assert [plain.end() for plain in (one, two)] == [130, 130]
+
+
 ASKS = "words=2 tool=question " + json.dumps(
     {
         "questions": [

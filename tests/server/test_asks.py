@@ -42,6 +42,16 @@ async def test_an_ask_is_listed_answered_once_and_told_with_its_winner() -> None
         assert await one.permissions(0) == ()
 
 
+@pytest.mark.parametrize(("said", "told"), [("editor", "editor"), ("a\x1b[2Jworld", ""), ("", "")])
+async def test_the_kind_of_client_that_answered_is_told(said: str, told: str) -> None:
+    """What nobody knows is told to nobody."""
+    async with asking() as one:
+        one.client.via = said  # type: ignore[assignment]
+        run = await one.bash(await one.session(), "make")
+        assert await one.grant((await one.permissions())[0], "allow")
+        assert notices(await one.end(run))[-1].via == told
+
+
 async def test_what_only_looks_is_not_asked() -> None:
     async with asking() as one:
         session = await one.session()

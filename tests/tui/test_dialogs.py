@@ -98,11 +98,12 @@ async def test_an_answer_from_elsewhere_closes_the_dialog_and_says_so() -> None:
         await screen.write("write it")
         await screen.opens(PermissionScreen)
         other, workspace = await server.opened()
+        other.via = "page"
         ask = (await screen.app.link.client.pending_permissions(workspace))[0]
         answer = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
         assert (await other.grant(workspace, answer)).resolved
         await screen.closes()
-        await screen.said(f"Allowed by somebody on another screen ({other.client_id[:8]}).")
+        await screen.said(f"Allowed in a page ({other.client_id[:8]}).")
         await screen.shows("It said")
 
 

@@ -52,9 +52,9 @@ describe("what a tool asks", () => {
   });
 
   it("says who answered", () => {
-    expect(verdictOf({ tool_call_id: "c", granted: true, denied: false, by: "12345678-9" })).toBe("Allowed by somebody on another screen (12345678).");
-    expect(verdictOf({ tool_call_id: "c", granted: false, denied: true })).toBe("Denied by somebody on another screen.");
-    expect(verdictOf({ batch_id: "b", cancelled: true })).toBe("Dismissed by somebody on another screen.");
+    expect(verdictOf({ tool_call_id: "c", granted: true, denied: false, by: "12345678-9", via: "terminal" })).toBe("Allowed in a terminal app (12345678).");
+    expect(verdictOf({ tool_call_id: "c", granted: false, denied: true })).toBe("Denied on another screen.");
+    expect(verdictOf({ batch_id: "b", cancelled: true, via: "command" })).toBe("Dismissed on a command line.");
     expect(verdictOf({ batch_id: "b", withdrawn: true })).toContain("its run has ended");
     expect(verdictOf(undefined)).toContain("its run has ended");
   });

@@ -129,7 +129,7 @@ describe("the permission dialog", () => {
       permissions.value = [];
     });
     expect(place.querySelector(".ask-later")).toBeNull();
-    expect(find("[data-testid=permission-closed]").textContent).toContain("Denied by somebody on another screen");
+    expect(find("[data-testid=permission-closed]").textContent).toContain("Denied on another screen");
   });
 
   it("can be put aside, and taken up again", () => {
@@ -147,7 +147,7 @@ describe("the permission dialog", () => {
       permissions.value = [];
     });
     expect(place.querySelector("dialog")).toBeNull();
-    expect(find("[data-testid=permission-closed]").textContent).toContain("Allowed by somebody on another screen (someone-)");
+    expect(find("[data-testid=permission-closed]").textContent).toContain("Allowed on another screen (someone-)");
   });
 });
 

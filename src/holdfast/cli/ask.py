@@ -14,7 +14,7 @@ from holdfast.cli.link import Link
 from holdfast.cli.speak import Speaker, complain
 from holdfast.client.errors import ServerProblem
 from holdfast.client.items import Item
-from holdfast.domain.asks import GrantAction, PermissionNotification, PermissionRequest
+from holdfast.domain.asks import GrantAction, PermissionNotification, PermissionRequest, where_answered
 from holdfast.domain.events import PermissionNotificationEvent, PermissionRequestEvent, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import RunId
 
@@ -141,7 +141,8 @@ class Asker:
 
     def _told(self, notice: PermissionNotification) -> None:
         if notice.granted or notice.denied:
-            said = "withdrawn" if notice.withdrawn else "allowed elsewhere" if notice.granted else "refused elsewhere"
+            where = where_answered(notice)
+            said = "withdrawn" if notice.withdrawn else f"{'allowed' if notice.granted else 'refused'} {where}"
             self._close(notice.id, f"It was {said}.")
 
     def _close(self, ask: str, why: str) -> None:
@@ -172,7 +173,7 @@ class Asker:
 
     def _answer(self, ask: PermissionRequest, action: GrantAction, reason: str = "") -> None:
         body = {"permission": {"id": ask.id, "params": ask.params}, "action": action, "reason": reason}
-        query = (("client_id", self._link.client_id),)
+        query = (("client_id", self._link.client_id), ("via", "command"))
         self._speaker.clear()
         try:
             self._link.send("POST", self._link.path("permissions", "grant"), body=body, query=query, can_repeat=True)

@@ -7,7 +7,14 @@ from holdfast.cli.link import Link
 from holdfast.cli.speak import Speaker
 from holdfast.client.errors import ServerProblem
 from holdfast.client.items import Item
-from holdfast.domain.asks import Choice, Question, QuestionAnswer, QuestionRequest
+from holdfast.domain.asks import (
+    Choice,
+    Question,
+    QuestionAnswer,
+    QuestionNotification,
+    QuestionRequest,
+    where_answered,
+)
 from holdfast.domain.events import QuestionNotificationEvent, QuestionRequestEvent, RunCompleteEvent
 from holdfast.domain.ids import SessionId
 from holdfast.protocol.bodies import Answers
@@ -37,7 +44,7 @@ class Inquirer:
             case QuestionRequestEvent(payload=change) if change.payload.session_id == self._session:
                 self._asked(change.payload)
             case QuestionNotificationEvent(payload=change):
-                self._close(change.payload.batch_id, "The questions are not open any more.")
+                self._close(change.payload.batch_id, _closed_by(change.payload))
             case RunCompleteEvent(payload=change):
                 # A server that died has withdrawn nothing.
                 for request in [item for item in self._open.values() if item.run_id == change.payload.run_id]:
@@ -104,7 +111,7 @@ class Inquirer:
             self._begin()
 
     def _send(self, request: QuestionRequest, *, is_turned_down: bool) -> None:
-        query = [("client_id", self._link.client_id)]
+        query = [("client_id", self._link.client_id), ("via", "command")]
         try:
             if is_turned_down:
                 path = self._link.path("questions", "cancel")
@@ -116,6 +123,12 @@ class Inquirer:
         except ServerProblem as problem:
             self._terminal.say(f"{problem}\n")
         self._close(request.id, "")
+
+
+def _closed_by(notice: QuestionNotification) -> str:
+    if notice.withdrawn:
+        return "The questions are not open any more."
+    return f"They were {'turned down' if notice.cancelled else 'answered'} {where_answered(notice)}."
 
 
 def read_answer(question: Question, line: str) -> QuestionAnswer:

@@ -42,7 +42,7 @@ class Attached:
         address = thin.address
         thin.close()
         if self._client is None:
-            self._client = Client(address)
+            self._client = Client(address, via="editor")
         body = await self._client.create_workspace(self.directory, env=self._environment)
         self.workspace = body.id
         return body

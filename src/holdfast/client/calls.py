@@ -8,6 +8,7 @@ import msgspec
 from holdfast.client.errors import BrokenResponse, ServerProblem, message_of
 from holdfast.client.pool import Pool
 from holdfast.client.wire import IDEMPOTENT, Address, QueryItems, build_request, fill
+from holdfast.domain.asks import Via
 from holdfast.protocol.routes import ROUTES, Route
 
 __all__ = ["Calls"]
@@ -21,8 +22,9 @@ _JSON = (("Accept", "application/json"),)
 class Calls:
     """What all methods of the client share. `seconds` is how long an answer may take."""
 
-    def __init__(self, address: Address, *, client_id: str, seconds: float) -> None:
+    def __init__(self, address: Address, *, client_id: str, via: Via, seconds: float) -> None:
         self.client_id = client_id
+        self.via = via
         self._pool = Pool(address)
         self._seconds: float | None = seconds
         self._encoder = msgspec.json.Encoder()

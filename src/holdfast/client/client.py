@@ -15,6 +15,7 @@ from holdfast.client.sessions import SessionCalls
 from holdfast.client.stream import QUIET_SECONDS, EventStream
 from holdfast.client.wire import Address, build_request, fill
 from holdfast.client.workspaces import WorkspaceCalls
+from holdfast.domain.asks import Via
 from holdfast.domain.ids import WorkspaceId
 from holdfast.protocol.routes import PREFIX
 
@@ -32,8 +33,8 @@ def new_client_id() -> str:
 class Client(WorkspaceCalls, SessionCalls):
     """Keeps a few connections. Belongs to one event loop; close it there."""
 
-    def __init__(self, address: Address, *, client_id: str | None = None, seconds: float = 30.0) -> None:
-        super().__init__(address, client_id=client_id or new_client_id(), seconds=seconds)
+    def __init__(self, address: Address, *, client_id: str | None = None, via: Via = "", seconds: float = 30.0) -> None:
+        super().__init__(address, client_id=client_id or new_client_id(), via=via, seconds=seconds)
 
     async def __aenter__(self) -> "Client":
         return self

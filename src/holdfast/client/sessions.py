@@ -138,18 +138,19 @@ class SessionCalls(Calls):
 
     async def grant(self, workspace: WorkspaceId, answer: dict[str, Any]) -> Resolved:
         """Answer an ask: the ask as it came, and what is to be done. False if somebody was quicker."""
-        return await self._ask(Resolved, "grant", query=[("client_id", self.client_id)], body=answer, id=workspace)
+        query = [("client_id", self.client_id), ("via", self.via or None)]
+        return await self._ask(Resolved, "grant", query=query, body=answer, id=workspace)
 
     async def pending_permissions(self, workspace: WorkspaceId) -> tuple[PermissionRequest, ...]:
         return await self._ask(tuple[PermissionRequest, ...], "pending_permissions", id=workspace)
 
     async def answer_question(self, workspace: WorkspaceId, answer: dict[str, Any]) -> Resolved:
-        query = [("client_id", self.client_id)]
+        query = [("client_id", self.client_id), ("via", self.via or None)]
         return await self._ask(Resolved, "answer_question", query=query, body=answer, id=workspace)
 
     async def cancel_question(self, workspace: WorkspaceId, batch: str | None = None) -> Resolved:
         """Dismiss a batch of questions; without its id the one that is shown."""
-        query = [("batch_id", batch), ("client_id", self.client_id)]
+        query = [("batch_id", batch), ("client_id", self.client_id), ("via", self.via or None)]
         return await self._ask(Resolved, "cancel_question", query=query, id=workspace)
 
     async def pending_questions(self, workspace: WorkspaceId) -> tuple[QuestionRequest, ...]:

@@ -18,12 +18,16 @@ __all__ = [
     "QuestionNotification",
     "QuestionRequest",
     "Verdict",
+    "Via",
+    "where_answered",
 ]
 
 Decision: TypeAlias = Literal["allow", "ask", "deny"]
 GrantAction: TypeAlias = Literal["allow", "allow_session", "allow_always", "deny"]
 """Once; for what was shown, in this session; as a rule that is kept; no."""
 QuestionKind: TypeAlias = Literal["yes_no", "single_choice", "multi_choice", "free_text"]
+Via: TypeAlias = Literal["terminal", "page", "command", "editor", ""]
+"""In which kind of client somebody answered; empty if it did not say."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -55,7 +59,7 @@ class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of an ask. Neither granted nor denied: it is open. `withdrawn`: nobody answered, its run ended or
-    the time was up. `by` is the client that answered, `action` what it chose.
+    the time was up. `by` is the client that answered, `via` of which kind it is, `action` what it chose.
     """
 
     tool_call_id: ToolCallId
@@ -66,6 +70,7 @@ class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     action: str = ""
     withdrawn: bool = False
+    via: Via = ""
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,3 +120,18 @@ class QuestionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     cancelled: bool = False
     withdrawn: bool = False
+    via: Via = ""
+
+
+_PLACES: dict[Via, str] = {
+    "terminal": "in a terminal app",
+    "page": "in a page",
+    "command": "on a command line",
+    "editor": "in an editor",
+    "": "on another screen",
+}
+
+
+def where_answered(notice: PermissionNotification | QuestionNotification) -> str:
+    """For people: what kind of client it was, and which of that kind."""
+    return _PLACES[notice.via] + (f" ({notice.by[:8]})" if notice.by else "")

@@ -20,6 +20,7 @@ from holdfast.domain.asks import (
     QuestionNotification,
     QuestionRequest,
     Verdict,
+    Via,
 )
 from holdfast.domain.errors import BadRequest, PermissionDenied
 from holdfast.domain.events import (
@@ -230,7 +231,7 @@ class Asks:
 
     # What people answer.
 
-    async def grant(self, ask: str, action: GrantAction, *, reason: str = "", by: str = "") -> bool:
+    async def grant(self, ask: str, action: GrantAction, *, reason: str = "", by: str = "", via: Via = "") -> bool:
         """Answer an ask. False if it is not open any more, or never was; raises what keeps a rule from being saved."""
         opened = self._permissions.get(ask)
         if opened is None:
@@ -240,11 +241,12 @@ class Asks:
         del self._permissions[ask]
         _decide(opened, opened.answer, _Chosen(action, encodable(reason.strip())))
         is_denied = action == "deny"
-        notice = _notice(opened.request, granted=not is_denied, denied=is_denied, by=encodable(by), action=action)
+        who = encodable(by), via
+        notice = _notice(opened.request, granted=not is_denied, denied=is_denied, who=who, action=action)
         await asyncio.shield(self._announce(notice))
         return True
 
-    async def answer(self, batch: str, answers: Iterable[QuestionAnswer], *, by: str = "") -> bool:
+    async def answer(self, batch: str, answers: Iterable[QuestionAnswer], *, by: str = "", via: Via = "") -> bool:
         """Answer a batch of questions; without its id the ids of the questions tell which. Raises `BadRequest`."""
         given = {answer.request_id: cleaned(answer) for answer in answers}
         found = find_batch(self.questions, batch, given)
@@ -254,17 +256,17 @@ class Asks:
         opened = self._batches.pop(found.id)
         answered = tuple(given.get(item.id, QuestionAnswer(item.id)) for item in found.questions)
         _decide(opened, opened.answer, answered)
-        await asyncio.shield(self._close_batch(found, by=by))
+        await asyncio.shield(self._close_batch(found, by=by, via=via))
         return True
 
-    async def dismiss(self, batch: str = "", *, by: str = "") -> bool:
+    async def dismiss(self, batch: str = "", *, by: str = "", via: Via = "") -> bool:
         """Cancel a batch. Without its id: the one that clients show which show one at a time."""
         opened = self._batches.get(batch) if batch else self._shown()
         if opened is None:
             return False
         del self._batches[opened.request.id]
         _decide(opened, opened.answer, None)
-        await asyncio.shield(self._close_batch(opened.request, by=by, cancelled=True))
+        await asyncio.shield(self._close_batch(opened.request, by=by, via=via, cancelled=True))
         return True
 
     def _shown(self) -> _OpenBatch | None:
@@ -319,10 +321,16 @@ class Asks:
             self._close_batch(batch.request, withdrawn=True)
 
     def _close_batch(
-        self, request: QuestionRequest, *, by: str = "", cancelled: bool = False, withdrawn: bool = False
+        self,
+        request: QuestionRequest,
+        *,
+        by: str = "",
+        via: Via = "",
+        cancelled: bool = False,
+        withdrawn: bool = False,
     ) -> asyncio.Future[Answer]:
         self._closed_at = asyncio.get_running_loop().time()
-        notice = QuestionNotification(request.id, request.session_id, encodable(by), cancelled, withdrawn)
+        notice = QuestionNotification(request.id, request.session_id, encodable(by), cancelled, withdrawn, via)
         return self._announce(QuestionNotificationEvent(Change("created", notice)))
 
     def _announce(self, event: AskEvent) -> asyncio.Future[Answer]:
@@ -361,11 +369,12 @@ def _notice(
     *,
     granted: bool,
     denied: bool,
-    by: str = "",
+    who: tuple[str, Via] = ("", ""),
     action: str = "",
     withdrawn: bool = False,
 ) -> PermissionNotificationEvent:
+    by, via = who
     notice = PermissionNotification(
-        request.tool_call_id, granted, denied, request.id, request.session_id, by, action, withdrawn
+        request.tool_call_id, granted, denied, request.id, request.session_id, by, action, withdrawn, via
     )
     return PermissionNotificationEvent(Change("created", notice))

@@ -26,6 +26,7 @@ __all__ = ["PREFIX", "ROUTES", "Query", "Route"]
 
 _CLIENT = Query("client_id", is_required=True)
 _BY = Query("client_id")
+_VIA = Query("via")
 _SEEN = (Query("client_id"), Query("since", kind="integer"))
 _PAGE = (Query("session_id"), Query("state"), Query("limit", kind="integer"), Query("before", kind="integer"))
 _LOG = (Query("after", kind="integer"), Query("limit", kind="integer"))
@@ -239,7 +240,7 @@ _ASKS = (
         "Answer an ask; the first answer counts.",
         bodies.Grant,
         bodies.Resolved,
-        query=(_BY,),
+        query=(_BY, _VIA),
         errors=(400, 404, 503),
     ),
     _get(
@@ -255,7 +256,7 @@ _ASKS = (
         "Answer a batch of questions.",
         bodies.Answers,
         bodies.Resolved,
-        query=(_BY,),
+        query=(_BY, _VIA),
         errors=(400, 404, 503),
     ),
     _post(

@@ -1,6 +1,8 @@
 """Permissions and questions: what is open, and the answers to it."""
 
-from holdfast.domain.asks import PermissionRequest, QuestionRequest
+from typing import get_args
+
+from holdfast.domain.asks import PermissionRequest, QuestionRequest, Via
 from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent
 from holdfast.protocol.bodies import Resolved, Skip
 from holdfast.server.calls import Call
@@ -33,7 +35,7 @@ async def grant(call: Call) -> Resolved:
     body = call.body
     asks = call.desk.workspace.asks
     by = call.query.get("client_id", "")
-    return Resolved(await asks.grant(body.permission.id, body.action, reason=body.reason, by=by))
+    return Resolved(await asks.grant(body.permission.id, body.action, reason=body.reason, by=by, via=_via(call)))
 
 
 async def pending_permissions(call: Call) -> tuple[PermissionRequest, ...]:
@@ -43,14 +45,21 @@ async def pending_permissions(call: Call) -> tuple[PermissionRequest, ...]:
 async def answer_question(call: Call) -> Resolved:
     body = call.body
     by = call.query.get("client_id", "")
-    return Resolved(await call.desk.workspace.asks.answer(body.batch_request_id, body.responses, by=by))
+    asks = call.desk.workspace.asks
+    return Resolved(await asks.answer(body.batch_request_id, body.responses, by=by, via=_via(call)))
 
 
 async def cancel_question(call: Call) -> Resolved:
     query = call.query
-    dismissed = call.desk.workspace.asks.dismiss(query.get("batch_id", ""), by=query.get("client_id", ""))
-    return Resolved(await dismissed)
+    asks = call.desk.workspace.asks
+    return Resolved(await asks.dismiss(query.get("batch_id", ""), by=query.get("client_id", ""), via=_via(call)))
 
 
 async def pending_questions(call: Call) -> tuple[QuestionRequest, ...]:
     return call.desk.workspace.asks.questions
+
+
+def _via(call: Call) -> Via:
+    """What it says of itself. A word that nobody knows says nothing."""
+    said = call.query.get("via", "")
+    return next((known for known in get_args(Via) if known == said), "")

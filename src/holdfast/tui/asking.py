@@ -9,7 +9,7 @@ import msgspec
 from textual import work
 
 from holdfast.client.view import Ask
-from holdfast.domain.asks import PermissionNotification, QuestionRequest
+from holdfast.domain.asks import PermissionNotification, QuestionRequest, where_answered
 from holdfast.domain.ids import SessionId
 from holdfast.tui.alerts import alert, desktop_command
 from holdfast.tui.screens.permission import PermissionScreen
@@ -58,10 +58,10 @@ class Asking(Stage):
         answer = self.link.answers.get(ask)
         if answer is None or answer.withdrawn:
             return "Nobody has to answer that any more: its run has ended."
-        who = f"somebody on another screen ({answer.by[:8]})" if answer.by else "somebody on another screen"
+        where = where_answered(answer)
         if isinstance(answer, PermissionNotification):
-            return f"{'Allowed' if answer.granted else 'Denied'} by {who}."
-        return f"{'Dismissed' if answer.cancelled else 'Answered'} by {who}."
+            return f"{'Allowed' if answer.granted else 'Denied'} {where}."
+        return f"{'Dismissed' if answer.cancelled else 'Answered'} {where}."
 
     async def _ask_permission(self, ask: str) -> None:
         is_writing = time.monotonic() - self.editor.typed_at < STILL_WRITING

@@ -127,7 +127,7 @@ class Link:
         address = thin.address
         thin.close()
         if self._client is None:
-            self._client = Client(address)
+            self._client = Client(address, via="terminal")
         # Another machine has an environment of its own.
         is_here = self._where.again is None
         environment = tuple(f"{name}={value}" for name, value in os.environ.items()) if is_here else ()

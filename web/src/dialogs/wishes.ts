@@ -2,7 +2,7 @@
 
 import { diffOf, parsed } from "../diff/lines.ts";
 import type { DiffLine } from "../diff/lines.ts";
-import type { PermissionNotification, PermissionRequest, QuestionNotification } from "../wire/types.ts";
+import type { PermissionNotification, PermissionRequest, QuestionNotification, Via } from "../wire/types.ts";
 
 const WISHES: Readonly<Record<string, string>> = {
   execute: "run a command",
@@ -39,10 +39,18 @@ export function whatOf(ask: PermissionRequest): What {
   return { kind: "facts", facts: facts.length ? facts : [["description", ask.description]] };
 }
 
+const PLACES: Readonly<Record<Via, string>> = {
+  terminal: "in a terminal app",
+  page: "in another page",
+  command: "on a command line",
+  editor: "in an editor",
+  "": "on another screen",
+};
+
 /** What became of an ask that somebody else answered. */
 export function verdictOf(answer: PermissionNotification | QuestionNotification | undefined): string {
   if (!answer || answer.withdrawn) return "Nobody has to answer that any more: its run has ended.";
-  const who = answer.by ? `somebody on another screen (${answer.by.slice(0, 8)})` : "somebody on another screen";
-  if ("granted" in answer) return `${answer.granted ? "Allowed" : "Denied"} by ${who}.`;
-  return `${answer.cancelled ? "Dismissed" : "Answered"} by ${who}.`;
+  const where = PLACES[answer.via ?? ""] + (answer.by ? ` (${answer.by.slice(0, 8)})` : "");
+  if ("granted" in answer) return `${answer.granted ? "Allowed" : "Denied"} ${where}.`;
+  return `${answer.cancelled ? "Dismissed" : "Answered"} ${where}.`;
 }

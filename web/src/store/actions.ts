@@ -27,6 +27,7 @@ import type {
   TrustBody,
   UndoAsk,
   UndoReport,
+  Via,
   Workspace,
 } from "../wire/types.ts";
 import * as composing from "./composing.ts";
@@ -45,6 +46,7 @@ const inSession = (id: string, path = ""): string => at(`/sessions/${encodeURICo
 const inAgent = (id: string, path = ""): string => at(`/agent/sessions/${encodeURIComponent(id)}${path}`);
 const ofRun = (id: string, path = ""): string => at(`/runs/${encodeURIComponent(id)}${path}`);
 const mine = (): { client_id: string } => ({ client_id: state.clientId.value });
+const answering = (): { client_id: string; via: Via } => ({ ...mine(), via: "page" });
 
 /** Waits for something and says what went wrong with it, if something did. */
 export async function say<T>(work: Promise<T>, title?: string): Promise<T | undefined> {
@@ -195,16 +197,16 @@ export async function initProject(): Promise<void> {
 /** False: somebody was quicker, and `answers` says who. */
 export async function answerPermission(ask: PermissionRequest, action: GrantAction, reason = ""): Promise<boolean> {
   const body = { permission: ask, action, ...(reason ? { reason } : {}) };
-  return (await api.post<{ resolved: boolean }>(at("/permissions/grant", mine()), body)).resolved;
+  return (await api.post<{ resolved: boolean }>(at("/permissions/grant", answering()), body)).resolved;
 }
 
 export async function answerQuestions(batch: QuestionRequest, responses: readonly QuestionAnswer[]): Promise<boolean> {
   const body = { batch_request_id: batch.id, responses };
-  return (await api.post<{ resolved: boolean }>(at("/questions/answer", mine()), body)).resolved;
+  return (await api.post<{ resolved: boolean }>(at("/questions/answer", answering()), body)).resolved;
 }
 
 export async function dismissQuestions(batch: QuestionRequest): Promise<boolean> {
-  const path = at("/questions/cancel", { batch_id: batch.id, ...mine() });
+  const path = at("/questions/cancel", { batch_id: batch.id, ...answering() });
   return (await api.post<{ resolved: boolean }>(path)).resolved;
 }
 

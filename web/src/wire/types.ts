@@ -182,6 +182,8 @@ export interface PermissionRequest {
   readonly why?: string;
   readonly rules?: readonly string[];
 }
+/** In which kind of client somebody answered; empty if it did not say. */
+export type Via = "terminal" | "page" | "command" | "editor" | "";
 export interface PermissionNotification {
   readonly tool_call_id: string;
   readonly granted: boolean;
@@ -191,6 +193,7 @@ export interface PermissionNotification {
   readonly by?: string;
   readonly action?: string;
   readonly withdrawn?: boolean;
+  readonly via?: Via;
 }
 export interface Choice {
   readonly id: string;
@@ -229,6 +232,7 @@ export interface QuestionNotification {
   readonly by?: string;
   readonly cancelled?: boolean;
   readonly withdrawn?: boolean;
+  readonly via?: Via;
 }
 
 export interface AgentNotice {
