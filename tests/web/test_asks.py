@@ -32,7 +32,7 @@ async def test_a_permission_is_answered_in_one_tab_and_closes_in_the_other(show:
     await first.at("permission").locator('[data-action="allow"]').click()
     await expect(first.at("permission")).to_be_hidden()
     await expect(second.at("permission")).to_be_hidden()
-    await expect(second.at("permission-closed")).to_contain_text("Allowed by")
+    await expect(second.at("permission-closed")).to_contain_text("Allowed in another page")
     await expect(first.at("permission-closed")).to_be_hidden()
     await expect(first.answers.last).to_contain_text("Done.")
     client, workspace = await show.terminal()
@@ -55,7 +55,7 @@ async def test_an_ask_that_was_put_aside_says_who_answered_it(show: Stage) -> No
     await expect(second.page.get_by_label("Why not?")).to_be_focused()
     await second.page.keyboard.press("Escape")
     await second.page.keyboard.press("a")
-    await expect(first.at("permission-closed")).to_contain_text("Allowed by")
+    await expect(first.at("permission-closed")).to_contain_text("Allowed in another page")
     await expect(first.at("tool")).to_have_attribute("data-state", "done")
 
 
