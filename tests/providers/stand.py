@@ -27,10 +27,13 @@ from holdfast.providers.client import close_connections
 from holdfast.providers.compatible import CompatibleModel
 from holdfast.providers.pydantic import PydanticModel
 from holdfast.testing.model_server import Asked, ModelServer, Wire
-from holdfast.testing.wires.script import Reply
+from holdfast.testing.wires.bedrock import framed
+from holdfast.testing.wires.script import Reply, event
 
 __all__ = [
     "ALL",
+    "ENDS",
+    "ERRORS",
     "KEY",
     "LEAN",
     "LIBRARIES",
@@ -50,6 +53,7 @@ LIBRARIES = [
 ]
 """The libraries of the providers are large: the first test of each loads one. And not all of their code is fresh."""
 KEY = "canary-3f9a1c77d2"
+_AWS = {"region": "us-east-1", "access_key_id": "AKIDEXAMPLE", "secret_access_key": KEY}
 _SCHEMA = '{"type":"object","properties":{"path":{"type":"string"}}}'
 
 
@@ -68,6 +72,8 @@ class Subject(msgspec.Struct, frozen=True):
     model: str
     make: Callable[[ModelInfo, Access, Selection], Adapter]
     path: str = "/v1"
+    key: str = KEY
+    extras: dict[str, str] = {}
 
     def __str__(self) -> str:
         return self.name
@@ -75,7 +81,7 @@ class Subject(msgspec.Struct, frozen=True):
     def on(self, url: str, *, selection: Selection | None = None, access: Access | None = None) -> Adapter:
         info = ModelInfo("acme", self.model, can_reason=True, reasoning_levels=("low", "high"), supports_images=True)
         place = url.removesuffix("/v1") + self.path if url.endswith("/v1") else url
-        reach = msgspec.structs.replace(access or Access(), base_url=place, api_key=KEY)
+        reach = msgspec.structs.replace(access or Access(), base_url=place, api_key=self.key, extras=self.extras)
         return self.make(info, reach, selection or Selection())
 
 
@@ -93,7 +99,31 @@ ALL = (
     Subject("vertexai", "gemini", "gemini-2.5-pro", _sdk("vertexai")),
     Subject("azure", "chat", "gpt-4.1", _sdk("azure"), "/openai/v1"),
     Subject("mistral", "mistral", "m", _sdk("mistral")),
+    Subject("bedrock", "bedrock", "anthropic.claude-opus-x", _sdk("bedrock"), key="", extras=_AWS),
 )
+
+
+ENDS: dict[Wire, tuple[bytes, ...]] = {
+    "chat": (b'"finish_reason":"tool_calls"',),
+    "responses": (b'"type":"response.completed"',),
+    "anthropic": (b'"stop_reason":"tool_use"',),
+    "gemini": (b'"finishReason":"STOP"',),
+    "mistral": (b'"finish_reason":"tool_calls"',),
+    "bedrock": (b'"stopReason":"tool_use"',),
+}
+"""How each wire says that an answer is complete."""
+
+ERRORS: dict[Wire, bytes] = {
+    "chat": event({"error": {"message": f"The server is overloaded, {KEY}", "code": 503}}),
+    "responses": event({"type": "error", "code": "server_error", "message": f"overloaded {KEY}", "param": None}),
+    "anthropic": event(
+        {"type": "error", "error": {"type": "overloaded_error", "message": f"Overloaded {KEY}"}}, "error"
+    ),
+    "gemini": event({"error": {"code": 503, "status": "UNAVAILABLE", "message": f"The model is overloaded {KEY}"}}),
+    "mistral": event({"object": "error", "message": f"Service unavailable, overloaded {KEY}", "code": "3505"}),
+    "bedrock": framed("serviceUnavailableException", {"message": f"The model is overloaded {KEY}"}, "exception"),
+}
+"""How each wire says, in the middle of an answer, that it has too much to do."""
 
 
 def message(role: Role, *parts: Part, id: str = "m1", model: str = "", provider: str = "") -> Message:

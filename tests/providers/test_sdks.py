@@ -1,12 +1,9 @@
 """What the adapter on pydantic-ai sends, and what it says when something is missing."""
 
-import asyncio
 import base64
 import re
-import struct
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +28,15 @@ from holdfast.domain.models import (
     FinishedPart,
     ModelInfo,
     ModelRequest,
-    TextDelta,
     ToolCallEnd,
     ToolCallStart,
-    UsagePart,
 )
 from holdfast.domain.settings import Selection
-from holdfast.domain.usage import Usage
 from holdfast.providers.access import Access
 from holdfast.providers.pydantic import PydanticModel
 from holdfast.providers.sdk.cache_marks import marked
-from holdfast.testing.gates import Gate, settle_down, start
-from holdfast.testing.model_server import Asked, ModelServer
 from holdfast.testing.wires.script import Reply, Say, event
-from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prompt, read_on, serving
+from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prompt, serving
 
 pytestmark = LIBRARIES
 
@@ -73,7 +65,8 @@ async def sent(subject: Subject, request: ModelRequest, **fields: Any) -> dict[s
     async with serving(DONE) as server:
         info = fields.pop("info", ModelInfo("acme", subject.model, supports_images=True))
         access = fields.pop("access", Access())
-        reach = msgspec.structs.replace(access, base_url=server.base_url(subject.wire), api_key=KEY)
+        url = server.base_url(subject.wire)
+        reach = msgspec.structs.replace(access, base_url=url, api_key=subject.key, extras=subject.extras)
         await collect(subject.make(info, reach, Selection(**fields)), request)
         return dict(server.asked[0].json)
 
@@ -257,92 +250,14 @@ def test_what_was_loaded_is_never_searched_for_garbage() -> None:
     assert done.stdout.strip() == "True True True"
 
 
-# Bedrock, whose library blocks in threads
-
-
-def framed(kind: str, payload: dict[str, Any]) -> bytes:
-    """One message of AWS's event stream."""
-    named = ((":message-type", "event"), (":event-type", kind), (":content-type", "application/json"))
-    headers = b"".join(
-        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
-        for name, value in named
-    )
-    body = msgspec.json.encode(payload)
-    prelude = struct.pack(">II", 16 + len(headers) + len(body), len(headers))
-    data = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + body
-    return data + struct.pack(">I", zlib.crc32(data))
-
-
-BEGINNING = (
-    framed("messageStart", {"role": "assistant"}),
-    framed("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "one"}}),
-)
-ENDING = (
-    framed("contentBlockStop", {"contentBlockIndex": 0}),
-    framed("messageStop", {"stopReason": "end_turn"}),
-    framed("metadata", {"usage": {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5}, "metrics": {"latencyMs": 1}}),
-)
-
-
-KEYS = {"region": "us-east-1", "access_key_id": "AKIDEXAMPLE", "secret_access_key": KEY}
-
-
-def bedrock(url: str) -> PydanticModel:
-    access = Access(url, extras=KEYS, first_byte=30)
-    return PydanticModel(ModelInfo("acme", "amazon.nova-x"), access, Selection(), kind="bedrock")
-
-
-def every_kind(server: ModelServer) -> dict[str, str]:
-    """Where each kind finds what it expects."""
-    known = {subject.name: server.base_url(subject.wire) for subject in SDKS}
-    return known | {"azure": f"{server.root}/openai/v1", "bedrock": server.root}
-
-
-def in_its_own_way(asked: Asked) -> Reply:
-    return Reply(raw=(*BEGINNING, *ENDING)) if asked.path.endswith("/converse-stream") else DONE
-
-
 async def test_headers_and_options_reach_every_kind() -> None:
     """Those of the provider, of the model, and of the one who chose it."""
-    sent_there = Access(api_key=KEY, headers={"X-Team": "blue"}, body={"extra": 1}, options={"option": 2})
+    sent_there = Access(headers={"X-Team": "blue"}, body={"extra": 1}, options={"option": 2})
     chosen = Selection(provider_options={"chosen": 3})
-    async with serving(script=in_its_own_way) as server:
-        for kind, url in every_kind(server).items():
-            keys = {"api_key": "", "extras": KEYS} if kind == "bedrock" else {}
-            access = msgspec.structs.replace(sent_there, base_url=url, **keys)
-            info = ModelInfo("acme", "gpt-4.1" if "openai" in kind else "m")
-            await collect(PydanticModel(info, access, chosen, kind=kind))
+    async with serving(DONE) as server:
+        for subject in SDKS:
+            await collect(subject.on(server.base_url(subject.wire), selection=chosen, access=sent_there))
             asked = server.asked[-1]
-            assert asked.headers["x-team"] == "blue", kind
+            assert asked.headers["x-team"] == "blue", subject
             for piece in (b'"extra":1', b'"option":2', b'"chosen":3'):
-                assert piece in asked.body.replace(b" ", b""), (kind, piece)
-
-
-async def test_bedrock_answers() -> None:
-    async with serving(Reply(raw=(*BEGINNING, *ENDING))) as server:
-        parts = await collect(bedrock(server.root))
-    assert parts == [TextDelta("one"), UsagePart(Usage(3, 2)), FinishedPart("stop")]
-
-
-async def test_bedrock_cut_off() -> None:
-    async with serving(Reply(raw=BEGINNING)) as server:
-        with pytest.raises(ProviderError) as caught:
-            await collect(bedrock(server.root))
-    assert caught.value.trouble == "cut"
-
-
-@pytest.mark.parametrize("phase", ["before headers", "in the middle"])
-async def test_whoever_leaves_bedrock_closes_the_connection(phase: str) -> None:
-    gate = Gate()
-    is_early = phase == "before headers"
-    reply = Reply(raw=BEGINNING, before_head=gate) if is_early else Reply(raw=(*BEGINNING, gate, *ENDING))
-    async with serving(reply) as server:
-        stream = bedrock(server.root).stream(prompt())
-        if not is_early:
-            assert await anext(stream) == TextDelta("one")
-        reading = start(read_on(stream))
-        await gate.reached.wait()
-        await settle_down()
-        reading.cancel()
-        await asyncio.wait({reading})
-        await (await server.request()).hung_up.wait()
+                assert piece in asked.body.replace(b" ", b""), (subject, piece)

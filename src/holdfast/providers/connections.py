@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.providers.watch import Watch
 
-__all__ = ["Connection", "ConnectionBroken", "Connections", "NotReached", "Origin", "Reply"]
+__all__ = ["Connection", "ConnectionBroken", "Connections", "NotReached", "Origin", "Reply", "why_not_reached"]
 
 KEEP_SECONDS = 50.0
 """How long a connection that nobody uses is kept. Many servers close theirs after a minute."""
@@ -298,7 +298,7 @@ class Connections:
             connection.hang_up()
             raise
         except OSError as error:
-            raise NotReached(_why(error)) from error
+            raise NotReached(why_not_reached(error)) from error
         except BaseException:
             connection.hang_up()
             raise
@@ -323,7 +323,7 @@ class Connections:
             connection.hang_up()
 
 
-def _why(error: OSError) -> str:
+def why_not_reached(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE may name who vouches for it"
     if isinstance(error, ssl.SSLError):

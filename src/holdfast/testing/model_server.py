@@ -1,4 +1,4 @@
-"""A provider for tests: a real HTTP server on a real socket that says what a script tells it to, on five wires.
+"""A provider for tests: a real HTTP server on a real socket that says what a script tells it to, on six wires.
 
 It knows nothing of the adapters. Which wire a request speaks is told by its path. It keeps what it was asked,
 and it sees when the other side hangs up.
@@ -13,23 +13,25 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.tasks import TaskOwner
-from holdfast.testing.wires import anthropic, chat, gemini, mistral, responses
+from holdfast.testing.wires import anthropic, bedrock, chat, gemini, mistral, responses
 from holdfast.testing.wires.discovery import answer_about_models
 from holdfast.testing.wires.script import Item, Reply
 
-__all__ = ["Asked", "ModelServer", "Wire"]
+__all__ = ["WIRES", "Asked", "ModelServer", "Wire"]
 
-Wire: TypeAlias = Literal["chat", "responses", "anthropic", "gemini", "mistral"]
+Wire: TypeAlias = Literal["chat", "responses", "anthropic", "gemini", "mistral", "bedrock"]
 Script: TypeAlias = Callable[["Asked"], Reply]
 _MISTRAL = "/mistral"
 
-_ITEMS: dict[Wire, Callable[[Reply], Iterator[Item]]] = {
+WIRES: dict[Wire, Callable[[Reply], Iterator[Item]]] = {
     "chat": chat.items,
     "responses": responses.items,
     "anthropic": anthropic.items,
     "gemini": gemini.items,
     "mistral": mistral.items,
+    "bedrock": bedrock.items,
 }
+"""What each wire makes of a script."""
 
 
 class Asked:
@@ -59,8 +61,7 @@ class Asked:
             return "anthropic"
         if ":streamGenerateContent" in path:
             return "gemini"
-        # Bedrock's frames are given raw: for the rest it is like any other.
-        return "chat" if path.endswith("/converse-stream") else None
+        return "bedrock" if path.endswith("/converse-stream") else None
 
     @property
     def json(self) -> dict[str, object]:
@@ -231,12 +232,10 @@ async def _play(line: _Line, reply: Reply, wire: Wire) -> None:
     if reply.body is not None:
         line.send_whole(reply.status, reply.headers, reply.body)
         return
-    line.send_head(
-        reply.status,
-        [("content-type", "text/event-stream"), ("transfer-encoding", "chunked"), *reply.headers],
-    )
+    kind = "application/vnd.amazon.eventstream" if wire == "bedrock" else "text/event-stream"
+    line.send_head(reply.status, [("content-type", kind), ("transfer-encoding", "chunked"), *reply.headers])
     count = 0
-    for item in reply.raw if reply.raw is not None else _ITEMS[wire](reply):
+    for item in reply.raw if reply.raw is not None else WIRES[wire](reply):
         if callable(item):
             await item()
             continue

@@ -2,8 +2,10 @@
 
 import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
+import msgspec
 from boto3 import Session  # type: ignore[import-untyped]
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPConnectionPool, AWSHTTPSConnection, AWSHTTPSConnectionPool  # type: ignore[import-untyped]
 from botocore.config import Config  # type: ignore[import-untyped]
@@ -11,12 +13,16 @@ from botocore.session import Session as BotocoreSession  # type: ignore[import-u
 from botocore.tokens import FrozenAuthToken  # type: ignore[import-untyped]
 from pydantic_ai.models.bedrock import BedrockConverseModel
 from pydantic_ai.providers.bedrock import BedrockProvider
+from urllib3.exceptions import NewConnectionError
 
 from holdfast.domain.models import ModelInfo
 from holdfast.providers.access import Access
+from holdfast.providers.connections import NotReached, why_not_reached
 from holdfast.providers.watch import CURRENT
 
 __all__ = ["build", "refine"]
+
+_MOST_PAGE = 4_000
 
 
 class _Socket:
@@ -41,24 +47,28 @@ def _hold(connection: Any) -> None:  # noqa: ANN401
         watch.hold(_Socket(connection))
 
 
-class _Plain(AWSHTTPConnection):  # type: ignore[misc]
+class _Held:
+    """A connection that its watch knows of."""
+
     def connect(self) -> None:
-        super().connect()
+        try:
+            super().connect()  # type: ignore[misc]
+        except NewConnectionError as error:
+            cause = error.__cause__
+            raise NotReached(why_not_reached(cause) if isinstance(cause, OSError) else str(error)) from error
         _hold(self)
 
     def request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         _hold(self)
-        return super().request(*args, **kwargs)
+        return super().request(*args, **kwargs)  # type: ignore[misc]
 
 
-class _Secure(AWSHTTPSConnection):  # type: ignore[misc]
-    def connect(self) -> None:
-        super().connect()
-        _hold(self)
+class _Plain(_Held, AWSHTTPConnection):  # type: ignore[misc]
+    pass
 
-    def request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        _hold(self)
-        return super().request(*args, **kwargs)
+
+class _Secure(_Held, AWSHTTPSConnection):  # type: ignore[misc]
+    pass
 
 
 class _PlainPool(AWSHTTPConnectionPool):  # type: ignore[misc]
@@ -85,6 +95,9 @@ class _Bearer(BotocoreSession):  # type: ignore[misc]
 
 def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> BedrockConverseModel:
     """With a bearer key, or the credentials that AWS's own tools use."""
+    port = urlsplit(access.base_url).netloc.rpartition(":")[2]
+    if port.isdigit() and not 0 < int(port) < 65_536:
+        raise ValueError(f"there is no port {port}")
     extras = access.extras
     known: dict[str, Any] = {
         "aws_access_key_id": extras.get("access_key_id"),
@@ -102,7 +115,32 @@ def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> Bedroc
     session = Session(profile_name=extras.get("profile"), region_name=extras.get("region") or None, **known)
     sdk = session.client("bedrock-runtime", config=Config(**config), endpoint_url=access.base_url or None)
     _watch_sockets(sdk)
+    sdk.meta.events.register("before-parse.bedrock-runtime", _look_first)
     return BedrockConverseModel(info.model, provider=BedrockProvider(bedrock_client=sdk))
+
+
+def _look_first(response_dict: dict[str, Any], **_: Any) -> None:  # noqa: ANN401
+    """What is not said as AWS says it: the library would not understand it, and keep nothing of it."""
+    body = response_dict["body"]
+    if response_dict["status_code"] >= 300:
+        response_dict["body"] = _with_message(body)
+        return
+    kind = response_dict["headers"].get("content-type", "")
+    watch = CURRENT.get()
+    if watch is not None and kind.startswith(("text/html", "application/json")):
+        watch.page = response_dict["status_code"], body.read(_MOST_PAGE)
+        raise ValueError("it answered with something else than a stream")
+
+
+def _with_message(body: bytes) -> bytes:
+    """A refusal whose words are where the library looks for them."""
+    try:
+        said = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body
+    if not said or (isinstance(said, dict) and ("message" in said or "Message" in said)):
+        return body
+    return msgspec.json.encode({"message": body.decode("utf-8", "replace")})
 
 
 def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
