@@ -20,7 +20,7 @@ from holdfast.server.listen import UnixListener, bind_tcp, note_place
 from holdfast.server.observatory import Observatory, own_options
 from holdfast.server.serve import run_server
 from holdfast.server.stream import stream
-from holdfast.workspace.guard_system import seal
+from holdfast.workspace.guard_system import give_memory_back, seal
 
 __all__ = ["ServerOptions", "serve"]
 
@@ -50,6 +50,7 @@ async def serve(
     A `listener` is bound already; `take_over` gives the connections that came while nobody was there to answer.
     """
     seal()
+    give_memory_back()
     with ExitStack() as stack:
         if listener is None:
             bound = UnixListener(options.socket)

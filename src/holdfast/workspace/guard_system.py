@@ -15,6 +15,7 @@ __all__ = [
     "adopt_orphans",
     "descendants",
     "enter_namespaces",
+    "give_memory_back",
     "go_on_without_parent",
     "hide",
     "marked",
@@ -34,6 +35,7 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _
     1, 2, 4, 8, 32, 0x1000, 0x4000, 0x80000,
 )  # fmt: skip
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -60,6 +62,15 @@ def seal() -> None:
     """Let no other process of the same user look into this one: its environment, its memory, its descriptors."""
     if sys.platform == "linux":
         _check(_libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "seal")
+
+
+def give_memory_back() -> None:
+    """Large blocks leave this process when they are freed. Left alone, glibc learns from each that is freed to keep
+    blocks of its size, and a few huge prompts stay in memory for good.
+    """
+    if hasattr(_libc, "mallopt"):
+        _libc.mallopt(_MMAP_THRESHOLD, 1 << 20)
+        _libc.mallopt(_TRIM_THRESHOLD, 8 << 20)
 
 
 def enter_namespaces(*, as_user: bool, extra: int = 0) -> None:

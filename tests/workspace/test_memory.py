@@ -1,0 +1,31 @@
+"""Memory that is given back to the system."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Huge blocks come and go, each with a small one behind it that stays: what a heap cannot give back.
+_STORY = """
+from holdfast.workspace.guard_system import give_memory_back
+give_memory_back()
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4 // 1024
+before = resident()
+huge = b"x" * 30_000_000
+del huge
+huge, small = [], []
+for _ in range(4):
+    huge.append(b"x" * 29_000_000)
+    small.append(b"x" * 100_000)
+del huge
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="only glibc keeps what is freed")
+def test_huge_blocks_leave_the_process_when_they_are_freed() -> None:
+    done = subprocess.run([sys.executable, "-c", _STORY], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20
