@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
+import gc
 import json
+from types import FrameType
 from urllib.parse import quote
 
 import pytest
 
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.ids import SessionId
 from holdfast.protocol.routes import ROUTES, Route
-from server.helpers import Answer, Server, exchange, inside, open_raw, place, serving
+from server.helpers import Answer, Server, exchange, inside, open_raw, place, prompt, serving
 
 _CANARY = "c4n4ry-7f3a"
 _CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
@@ -286,3 +290,21 @@ async def test_what_is_not_even_http() -> None:
             writer.transport.abort()
         absolute = b"GET http://api.crush.localhost/v1/health HTTP/1.1\r\nHost: api.crush.localhost\r\n\r\n"
         assert (await exchange(server.address, absolute)).status == 200
+
+
+async def test_what_was_refused_leaves_nothing_for_the_collector() -> None:
+    """R11: a body that was refused is gone at once, however large; a collector counts it as one object of many."""
+    async with place() as where, serving(where) as server:
+        client = await server.client()
+        workspace = await client.create_workspace(where.project())
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            with pytest.raises(ServerProblem, match="no such session"):
+                await prompt(client, workspace.id, SessionId("none"), "x" * 1_000_000)
+            gc.collect()
+            frames = [found.f_code.co_qualname for found in gc.garbage if isinstance(found, FrameType)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+        assert "Inputs.submit" not in frames

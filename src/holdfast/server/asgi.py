@@ -78,6 +78,9 @@ class Application:
             status = status_of(error)
             if status == 500:
                 _log.exception("%s %s failed", scope["method"], found.route.path)
+            # The error knows the frames it came through, and some of them know it. Apart, they go at once, and the body
+            # that was sent with them; together they would wait for the collector, which counts a huge one as one.
+            raised.__traceback__ = None
             await _respond(send, status, _encoder.encode(problem_of(error)) + b"\n", _JSON)
 
     def _find(self, segments: tuple[str, ...], method: str) -> tuple[_Found | None, bool]:
