@@ -223,6 +223,16 @@ async def test_mistral_gets_ids_of_its_own_form() -> None:
     assert re.fullmatch("[a-zA-Z0-9]{9}", called[0])
 
 
+@pytest.mark.parametrize("name", ["mistral", "bedrock"])
+async def test_an_answer_that_ended_in_an_error_is_not_complete(name: str) -> None:
+    """Some providers have a word for it: `error`, `malformed_model_output`."""
+    subject = next(subject for subject in SDKS if subject.name == name)
+    async with serving(Reply((Say(("so",)),), finish="other")) as server:
+        with pytest.raises(ProviderError) as caught:
+            await collect(subject.on(server.base_url(subject.wire)))
+    assert caught.value.trouble == "cut"
+
+
 def test_no_library_is_loaded_before_it_is_needed() -> None:
     script = (
         "import sys, holdfast.providers.pydantic, holdfast.providers.compatible\n"

@@ -110,7 +110,7 @@ class Answer:
         said = response.finish_reason or (response.provider_details or {}).get("finish_reason")
         # On OpenAI's chat wire pydantic-ai makes a reason up when none was said; it knows that it did.
         is_made_up = getattr(response, "_has_finish_reason", True) is False and said != "content_filter"
-        if said is None or is_made_up or response.state == "incomplete":
+        if said in (None, "error") or is_made_up or response.state == "incomplete":
             return None
         return self._last(_REASONS.get(str(response.finish_reason), "other"), response)
 
