@@ -50,6 +50,28 @@ async def test_it_tells_why_something_cannot_be_started(guard: Guard) -> None:
     assert "could not be started" in (await spawn(guard, "true", cwd="/nothing/here").gone).error
 
 
+async def test_a_guard_that_is_paused_in_the_middle_of_a_request_goes_on(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command without a namespace can pause its guard, at the worst of all moments: after it was told to go on, and
+    before it has read what is asked of it.
+    """
+    await guard.ready()
+    wake, woken = guard.wake, 0
+
+    def wake_too_early() -> None:
+        nonlocal woken
+        woken += 1
+        wake()
+        if woken == 1:
+            os.kill(guard.process_id, signal.SIGSTOP)
+
+    monkeypatch.setattr(guard, "wake", wake_too_early)
+    async with asyncio.timeout(20):
+        assert (await spawn(guard, "exit 5").gone).code == 5
+    assert woken > 1
+
+
 async def test_what_a_command_leaves_behind_is_stopped(guard: Guard) -> None:
     """C-53."""
     token = new_token()

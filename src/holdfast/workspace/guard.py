@@ -83,6 +83,7 @@ class Tree:
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int | None] = loop.create_future()
         """The exit code of the command itself; None if there is none."""
+        self.has_begun = False
         self.gone: asyncio.Future[TreeEnd] = loop.create_future()
         self._line = line
         self._guard = guard
@@ -143,6 +144,7 @@ class Tree:
             self._guard.lost(self, self._end)
 
     def _take(self, said: dict[str, Any]) -> None:
+        self.has_begun = True
         if "error" in said:
             self._end = msgspec.structs.replace(self._end, error=said["error"])
         if "code" in said:
@@ -178,6 +180,7 @@ class Guard:
         self._trees: set[Tree] = set()
         self._lost: dict[int, tuple[Tree, TreeEnd]] = {}
         self._ready: asyncio.Future[Containment] | None = None
+        self._is_insisting = False
         self._is_closed = False
 
     @property
@@ -274,6 +277,18 @@ class Guard:
         body = json.dumps(request).encode()
         self._outgoing.append((_SIZE.pack(len(body)) + body, descriptors))
         self._flush()
+        if not self._is_insisting:
+            self._is_insisting = True
+            asyncio.get_running_loop().call_later(_NUDGE, self._insist)
+
+    def _insist(self) -> None:
+        """A command may have told guard or keepers to pause just when something else was asked of them: until that is
+        on its way they are told to go on.
+        """
+        self._is_insisting = bool(self._lost) or not all(tree.has_begun for tree in self._trees)
+        if self._is_insisting:
+            self.wake()
+            asyncio.get_running_loop().call_later(_NUDGE, self._insist)
 
     def _flush(self) -> None:
         line = self._line

@@ -67,6 +67,8 @@ class Keeper:
         trouble = self._start()
         if trouble:
             self._tell(error=trouble)
+        else:
+            self._tell(begun=True)
         for descriptor in self._streams:
             os.close(descriptor)
         since = time.monotonic()
