@@ -30,12 +30,13 @@ def translated(error: Exception) -> StorageError:
     """For an error before the commit: nothing was written."""
     if isinstance(error, StorageError):
         return error
-    _log.error("the storage failed: %s", type(error).__name__, exc_info=error)
+    # A full disk is tried again and again, and where it was noticed explains nothing.
+    _log.error("the storage failed: %s", type(error).__name__, exc_info=None if _is_full(error) else error)
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError, msgspec.MsgspecError)):
         return DatabaseDamaged(
             "The database is damaged: stop the server, keep a copy of its data directory and restore a backup."
         )
-    if isinstance(error, apsw.FullError):
+    if _is_full(error):
         return StorageUnavailable("The disk is full. Nothing was stored; free some space, then try again.")
     return StorageUnavailable()
 
@@ -50,6 +51,10 @@ def at_commit(error: Exception) -> StorageError:
         _log.error("the storage failed while committing", exc_info=error)
         return StorageUnknown()
     return translated(error)
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, apsw.FullError)
 
 
 def closed() -> StorageUnavailable:
