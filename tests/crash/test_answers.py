@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 
+from holdfast.domain.hooks import Ruling
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import Answer, ClearQueue, Operation, PatchSession, Write
+from holdfast.domain.ledger import Admit, Answer, ClearQueue, Write
 from holdfast.domain.models import ModelRequest
+from holdfast.domain.runs import Run
+from holdfast.engine.kit import NoHooks
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
@@ -14,26 +17,33 @@ from holdfast.testing.memory import MemoryLedger
 
 
 class SlowLedger(MemoryLedger):
-    """Holds the answer to the end of a step, and the writing of a clear."""
+    """Holds the writing of prompts that steer, and of a clear."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.after_step = Gate()
+        self.before_steering = Gate()
         self.before_clear = Gate()
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
     ) -> Sequence[Answer]:
-        if _holds(writes, ClearQueue):
+        operations = [operation for write in writes for operation in write.operations]
+        if any(isinstance(operation, Admit) and operation.run.delivery == "steer" for operation in operations):
+            await self.before_steering()
+        if any(isinstance(operation, ClearQueue) for operation in operations):
             await self.before_clear()
-        answers = await super().commit(workspace, epoch, ticket, writes)
-        if _holds(writes, PatchSession):
-            await self.after_step()
-        return answers
+        return await super().commit(workspace, epoch, ticket, writes)
 
 
-def _holds(writes: Sequence[Write], kind: type[Operation]) -> bool:
-    return any(isinstance(operation, kind) for write in writes for operation in write.operations)
+class SlowHooks(NoHooks):
+    """Think about a prompt until they are let."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+        await self.gate()
+        return await super().before_prompt(run, prompt, is_first=is_first)
 
 
 def one_call(request: ModelRequest) -> Step:
@@ -43,17 +53,19 @@ def one_call(request: ModelRequest) -> Step:
 
 async def test_a_clear_names_no_run_that_joined_a_turn_while_it_was_written() -> None:
     """R3: what the clear's answer names is cancelled; a prompt folded in meanwhile shares the turn's end."""
-    ledger, tool = SlowLedger(), GatedTool("wait")
-    world = await World.open(ScriptedModel(one_call), tools=[tool], ledger=ledger)
+    ledger, hooks = SlowLedger(), SlowHooks()
+    world = await World.open(ScriptedModel(lambda _: Step((Say("done"),))), ledger=ledger, hooks=hooks)
+    tasks = TaskOwner()
     await world.prompt("one", "r1")
-    await tool.gate.reached.wait()
-    steering = await world.prompt("by the way")
-    tool.gate.open()
-    await ledger.after_step.reached.wait()
-    clearing = TaskOwner().start(world.workspace.inputs.clear(world.session), name="clear")
+    await hooks.gate.reached.wait()
+    asking = tasks.start(world.prompt("by the way"), name="steer")
+    await ledger.before_steering.reached.wait()
+    clearing = tasks.start(world.workspace.inputs.clear(world.session), name="clear")
     await asyncio.sleep(0)
-    ledger.after_step.open()
+    ledger.before_steering.open()
+    steering = await asking
     await ledger.before_clear.reached.wait()
+    hooks.gate.open()
     for _ in range(50):
         await asyncio.sleep(0)
     assert world.workspace.engine.lane(world.session).folded == (steering.run_id,)
@@ -61,6 +73,23 @@ async def test_a_clear_names_no_run_that_joined_a_turn_while_it_was_written() ->
     assert await clearing == ()
     await world.quiet()
     assert world.end_of(steering.run_id).outcome == "completed"
+
+
+async def test_a_clear_takes_at_once_what_waits() -> None:
+    """R3: nothing that waited can join a turn any more while the clear is being written."""
+    ledger, tool = SlowLedger(), GatedTool("wait")
+    ledger.before_steering.open()
+    world = await World.open(ScriptedModel(one_call), tools=[tool], ledger=ledger)
+    await world.prompt("one", "r1")
+    await tool.gate.reached.wait()
+    steering = await world.prompt("by the way")
+    clearing = TaskOwner().start(world.workspace.inputs.clear(world.session), name="clear")
+    await ledger.before_clear.reached.wait()
+    tool.gate.open()
+    ledger.before_clear.open()
+    assert await clearing == (steering.run_id,)
+    await world.quiet()
+    assert [world.end_of(run).outcome for run in ("r1", steering.run_id)] == ["completed", "cancelled"]
 
 
 async def test_what_an_interrupt_cancels_is_stored_with_it() -> None:

@@ -64,7 +64,7 @@ def caught(flaw: str, story: str, points: range) -> str:
     [
         ("hasty", "working", range(1, 12, 4), {"R1", "R2", "R6"}),
         ("forgetful", "working", range(20, 90, 20), {"R7", "R9"}),
-        ("deaf", "stopped", range(100, 160, 5), {"R3"}),
+        ("deaf", "stopped", range(82, 96), {"R3"}),
     ],
 )
 def test_a_planted_mistake_is_caught(flaw: str, story: str, points: range, promises: set[str]) -> None:

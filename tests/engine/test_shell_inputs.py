@@ -14,10 +14,11 @@ from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, EndRun, FoldRun, RemoveRun, StartRun
 from holdfast.domain.models import ModelRequest
-from holdfast.engine.lifecycle import Accept, Cancel, Refuse, Shutdown
+from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.engine.lifecycle import Accept, Cancel, Lane, Refuse, Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedLedger, GatedModel, GatedTool, settle_down, start, until
+from holdfast.testing.gates import Gate, GatedLedger, GatedModel, GatedTool, SimpleTool, settle_down, start, until
 from holdfast.testing.harness import World
 from holdfast.testing.loop import in_virtual_time
 
@@ -140,7 +141,7 @@ async def test_a_cancel_is_answered_only_when_it_is_stored() -> None:
     await ledger.gate.reached.wait()
     await settle_down()
     assert not stopping.done()
-    assert world.workspace.engine.lane(world.session).phase == "active"
+    assert world.ends() == [], "nothing is said of it either"
     ledger.gate.open()
     await stopping
     # Another server takes over from what is on disk at this very moment.
@@ -150,8 +151,80 @@ async def test_a_cancel_is_answered_only_when_it_is_stored() -> None:
     assert model.requests == []
 
 
+async def test_a_cancel_does_not_wait_for_the_disk_to_stop_a_run() -> None:
+    """What is in the lane came before it, so nothing has to be known about numbers to stop that."""
+    ledger = GatedLedger()
+    world, model = await busy_world(ledger)
+    await world.prompt("two", "r2")
+    ledger.hold()
+    stopping = start(world.cancel())
+    await settle_down()
+    assert world.workspace.engine.lane(world.session) == Lane()
+    assert model.open_streams == 0
+    ledger.gate.open()
+    assert await stopping == ("r1", "r2")
+
+
+async def test_a_cancel_and_the_end_that_follows_at_once_are_one_write() -> None:
+    """One sync for both; the log says first that it was cancelled, then that it ended."""
+    ledger = GatedLedger()
+    world, _ = await busy_world(ledger)
+    before = len(ledger.batches)
+    assert await world.cancel() == ("r1",)
+    assert world.end_of("r1").outcome == "cancelled", "the end came with it"
+    (batch,) = ledger.batches[before:]
+    assert [type(write.operations[-1]).__name__ for write in batch] == ["CancelSession", "EndRun"]
+
+
+def test_a_cancel_waits_only_a_moment_for_an_end() -> None:
+    """A tool that takes its time to stop does not hold the answer back."""
+
+    async def main() -> None:
+        at_work, gone = Gate(), Gate()
+
+        async def stubborn(_context: ToolContext, _arguments: dict[str, object]) -> ToolOutcome:
+            try:
+                await at_work()
+            finally:
+                await gone()
+            return ToolOutcome("")
+
+        world = await World.open(ScriptedModel([Step((Call("stubborn"),))]), tools=[SimpleTool("stubborn", stubborn)])
+        await world.prompt("one", "r1")
+        await at_work.reached.wait()
+        began = asyncio.get_running_loop().time()
+        assert await world.cancel() == ("r1",)
+        assert asyncio.get_running_loop().time() == began
+        assert world.ends() == []
+        gone.open()
+        await world.quiet()
+        assert world.end_of("r1").outcome == "cancelled"
+
+    in_virtual_time(main)
+
+
+async def test_a_cancel_survives_the_removal_of_a_prompt_that_meant_to_interrupt() -> None:
+    """R3: the prompt was refused, and its marks are taken back; but not from a run that somebody else had cancelled."""
+    ledger = GatedLedger()
+    world, _ = await busy_world(ledger)
+    ledger.hold()
+    asking = start(world.prompt("instead", "r2", delivery="interrupt"))
+    await ledger.gate.reached.wait()
+    stopping = start(world.cancel())
+    closing = start(world.close())
+    await settle_down()
+    ledger.gate.open()
+    with pytest.raises(WorkspaceClosing):
+        await asking
+    assert await stopping == ("r1",)
+    await closing
+    record = await ledger.run(world.workspace.record.id, RunId("r1"))
+    assert record is not None
+    assert (record.run.outcome, record.run.cancel_requested) == ("cancelled", True)
+
+
 def test_a_slow_disk_keeps_nobody_from_stopping_a_run() -> None:
-    """After 250 ms the lane is told all the same, and the answer says that it is not stored."""
+    """The lane is told at once; after 250 ms the answer says that it is not stored."""
 
     async def main() -> None:
         ledger = GatedLedger()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.config.expand import CommandRunner, Expander, ExpansionFailed
-from holdfast.config.files import Signature, signature
+from holdfast.config.files import Signature, has_changed, signature
 from holdfast.config.lines import KeyPath
 from holdfast.config.load import Loaded, load
 from holdfast.config.locations import Places, Source
@@ -207,7 +207,7 @@ class Configuration:
     def _is_stale(self) -> bool:
         if self.trust.signature() != self._trust_seen:
             return True
-        return any(signature(source.path) != self._loaded[source.path].seen for source in self.places.sources)
+        return any(has_changed(path, loaded.seen) for path, loaded in self._loaded.items())
 
     def _read(self) -> Reading:
         self._trust_seen = self.trust.signature()

@@ -15,7 +15,17 @@ from typing import TypeAlias
 
 from holdfast.domain.errors import Conflict, HoldfastError, StorageUnavailable
 
-__all__ = ["LARGEST", "Signature", "Unreadable", "Unwritable", "contents", "locked", "replace", "signature"]
+__all__ = [
+    "LARGEST",
+    "Signature",
+    "Unreadable",
+    "Unwritable",
+    "contents",
+    "has_changed",
+    "locked",
+    "replace",
+    "signature",
+]
 
 LARGEST = 256 * 1024
 """More than anybody writes by hand. What is larger is no configuration, and is not read."""
@@ -41,6 +51,13 @@ def signature(path: str) -> Signature:
         return _signature(os.stat(path))
     except (OSError, ValueError):
         return None
+
+
+def has_changed(path: str, seen: Signature) -> bool:
+    """Whether the file is another than it was. Asked before every run, and mostly of files that are not there."""
+    if seen is None:
+        return os.access(path, os.F_OK)
+    return signature(path) != seen
 
 
 def contents(path: str) -> tuple[bytes, Signature]:

@@ -37,6 +37,7 @@ from holdfast.engine.lifecycle import (
     members,
     transition,
 )
+from holdfast.engine.lives import Ending, Life
 from holdfast.engine.ports import Clock, NewId, Outlet
 from holdfast.engine.prompts import opening, prompt_message
 from holdfast.engine.recorder import Recorder
@@ -56,26 +57,6 @@ class Outside(msgspec.Struct, frozen=True):
     new_id: NewId
 
 
-class _Life:
-    """A run that has the lane: its task, its turn, and how the task went."""
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self.task = task
-        self.turn: Turn | None = None
-        self.is_over = False
-        self.error: BaseException | None = None
-        self.deadline: asyncio.TimerHandle | None = None
-
-
-class _Ending:
-    """An end that was decided and is on its way to the store."""
-
-    def __init__(self, session: SessionId, end: End) -> None:
-        self.session = session
-        self.end = end
-        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-
 class Engine:
     """Lanes, tasks and outboxes of one workspace. `inputs.py` holds what the outside may ask of it."""
 
@@ -92,9 +73,9 @@ class Engine:
         self.recorder = Recorder(kit.ledger, record.id, record.epoch, outside.outlet, self._writing)
         self._titler = Titler(kit, self.recorder, outside.clock)
         self._lanes: dict[SessionId, Lane] = {}
-        self._lives: dict[RunId, _Life] = {}
+        self._lives: dict[RunId, Life] = {}
         self._outboxes: dict[SessionId, deque[Effect]] = {}
-        self._ends: dict[RunId, _Ending] = {}
+        self._ends: dict[RunId, Ending] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._quiet: dict[SessionId, list[asyncio.Future[None]]] = {}
 
@@ -111,6 +92,18 @@ class Engine:
         here = (ending for ending in self._ends.values() if ending.session == session)
         ending = (item.end.run for item in here if item.end.outcome == "cancelled")
         return (*ending, *members(self.lane(session)))
+
+    def is_cancelled(self, session: SessionId, run: RunId) -> bool:
+        """Whether a cancel is why this run stops, or has stopped while its end is being stored."""
+        if (ending := self._ends.get(run)) is not None:
+            return ending.end.outcome == "cancelled"
+        lane = self.lane(session)
+        return lane.cause == "cancel" and run in (lane.head, *lane.folded)
+
+    def is_winding_up(self, session: SessionId) -> bool:
+        """Whether an end is due here that the recorder does not have yet."""
+        unput = (ending for ending in self._ends.values() if not ending.is_put)
+        return self.lane(session).phase == "cancelling" or any(ending.session == session for ending in unput)
 
     async def until_told(self, run: RunId) -> None:
         """A run that has come to its end by itself, but whose end is not stored yet: wait for it."""
@@ -191,7 +184,7 @@ class Engine:
 
     def _spawn(self, session: SessionId, run: RunId) -> None:
         task = self._tasks.start(self._live(session, run), name=f"run {run}", done=partial(self._over, session, run))
-        self._lives[run] = _Life(task)
+        self._lives[run] = Life(task)
 
     async def _live(self, session: SessionId, run: RunId) -> None:
         self.tell(session, Enter(run))
@@ -249,7 +242,7 @@ class Engine:
             # A run that fails before it waits for its folds fails for a reason of its own.
             waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
         elif isinstance(effect, End):
-            self._ends[effect.run] = _Ending(session, effect)
+            self._ends[effect.run] = Ending(session, effect)
         if session in self._outboxes:
             self._outboxes[session].append(effect)
             return
@@ -302,7 +295,10 @@ class Engine:
         make = self._end_operations
         while True:
             try:
-                answer = await self.recorder.put(*await make(ends), announce=announce)
+                operations = await make(ends)
+                for end in ends:
+                    self._ends[end.run].is_put = True
+                answer = await self.recorder.put(*operations, announce=announce)
                 if isinstance(answer, Refusal) and make == self._end_operations:
                     raise Conflict(f"The store refused an end: {answer.reason}.")
             except OwnerChanged:
@@ -346,11 +342,11 @@ class Engine:
         life = self._lives[end.run]
         if end.outcome != "completed":
             await self.kit.leave(end.run)
-            if self.recorder.is_busy:
-                # What the task had put on its way is answered before this is.
-                await self.recorder.put(sync=False)
         if life.turn is None:
             life.turn = self._turn_for(await self._load(end.run))
+        if life.turn.is_unsure:
+            # What the task had put on its way is answered before this is.
+            await self.recorder.put(sync=False)
         if not life.turn.messages and life.turn.run.kind == "prompt":
             life.turn.expect(await self._prompt_message(end.run, life.turn.author))
         return life.turn

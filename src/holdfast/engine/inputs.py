@@ -2,6 +2,9 @@
 
 Each is checked, written to the numbered log, and only then told to its lane, in the order of the numbers,
 by the recorder; the answer comes last. A caller that goes away changes nothing about it.
+
+What stops runs does not wait: all that is in the lane came before it, so the lane is told at once, while it is
+being written. Its answer, and everything that is said of it, comes from the log like all others.
 """
 
 import asyncio
@@ -89,31 +92,31 @@ class Inputs:
 
     async def cancel(self, session: SessionId, by: str = "") -> tuple[RunId, ...]:
         """Stop all that is in the session now. The runs it covers; none when idle."""
-        covered: list[RunId] = []
+        engine = self._engine
+        covered = dict.fromkeys(engine.covered_by_cancel(session))
+        engine.tell(session, lifecycle.Cancel())
 
-        def tell() -> None:
-            covered.extend(self._engine.covered_by_cancel(session))
-            self._engine.tell(session, lifecycle.Cancel())
+        def late(runs: Sequence[RunId]) -> None:
+            covered.update(dict.fromkeys(run for run in engine.covered_by_cancel(session) if run in runs))
 
-        await self._stop(CancelSession(session, by), session, tell)
+        await self._stop(CancelSession(session, by), session, late)
         return tuple(covered)
 
     async def clear(self, session: SessionId, by: str = "") -> tuple[RunId, ...]:
         """End all that waits in the session; the head goes on."""
-        head = self._engine.lane(session).head
-        covered: list[RunId] = []
+        engine = self._engine
+        lane = engine.lane(session)
+        covered = dict.fromkeys(waiting.run for waiting in lane.queue)
         folded: set[RunId] = set()
+        engine.tell(session, lifecycle.ClearQueue())
 
-        def tell() -> None:
-            lane = self._engine.lane(session)
-            covered.extend(waiting.run for waiting in lane.queue)
-            folded.update(lane.folded)
-            self._engine.tell(session, lifecycle.ClearQueue())
+        def late(runs: Sequence[RunId]) -> None:
+            covered.update(dict.fromkeys(runs))
+            folded.update(engine.lane(session).folded)
 
-        receipt = await self._stop(ClearQueue(session, () if head is None else (head,), by), session, tell)
-        named = dict.fromkeys((*covered, *(run.run_id for run in receipt.runs)))
+        await self._stop(ClearQueue(session, () if lane.head is None else (lane.head,), by), session, late)
         # A run that joined a turn while the clear was being written shares that turn's end.
-        return tuple(run for run in named if run not in folded)
+        return tuple(run for run in covered if run not in folded)
 
     async def cancel_run(self, run_id: RunId, by: str = "") -> Run:
         """Stop one run, active or waiting. A finished one is answered as it is."""
@@ -121,17 +124,9 @@ class Inputs:
         if record is None:
             raise UnknownRun
         session = record.run.session_id
-        if run_id in self._engine.lane(session).folded:
-            raise RunFolded(self._engine.lane(session).head or RunId(""))
-        refused: list[Refuse] = []
-
-        def tell() -> None:
-            if (refusal := self._engine.tell(session, lifecycle.CancelRun(run_id))) is not None:
-                refused.append(refusal)
-
-        await self._stop(CancelRun(run_id, by), session, tell)
-        if refused:
-            raise _error_of(refused[0])
+        if (refusal := self._engine.tell(session, lifecycle.CancelRun(run_id))) is not None:
+            raise _error_of(refusal)
+        await self._stop(CancelRun(run_id, by), session)
         # It may have finished a moment before: then this answers its end, once that is stored.
         await self._engine.until_told(run_id)
         after = await self._engine.kit.ledger.run(self._engine.record.id, run_id)
@@ -203,20 +198,31 @@ class Inputs:
             raise UnknownRun
         return record.run.session_id
 
-    async def _stop(self, operation: Operation, session: SessionId, tell: Callable[[], None]) -> Receipt:
-        """Store a cancel, then tell the lane. A disk that is slow or full keeps nobody from stopping a run."""
-        stopping = _Stopping(self._engine, session, tell)
-        future = self._engine.recorder.put(operation, then=stopping.stored)
-        future.add_done_callback(stopping.answered)
+    async def _stop(
+        self, operation: Operation, session: SessionId, late: Callable[[Sequence[RunId]], None] = lambda _: None
+    ) -> None:
+        """Store what the lane was told in the same breath. A disk that is slow or full keeps nobody from stopping.
+
+        Prompts that were put before it and are told to the lane only now are covered too: the log says which, and
+        `late` hears of them before the lane does. An end that follows at once is stored in the same write.
+        """
+        engine = self._engine
+
+        def stored(answer: Answer) -> None:
+            if isinstance(answer, Receipt):
+                runs = [run.run_id for run in answer.runs]
+                late(runs)
+                for run in runs:
+                    engine.tell(session, lifecycle.CancelRun(run))
+
+        future = engine.recorder.put(operation, then=stored, expects=partial(engine.is_winding_up, session))
         try:
-            async with asyncio.timeout(self._engine.kit.settings.cancel_write):
-                answer = await asyncio.shield(future)
+            async with asyncio.timeout(engine.kit.settings.cancel_write):
+                answer = await future
         except (TimeoutError, StorageError) as error:
-            stopping.tell_once()
             raise StorageUnavailable(_NOT_STORED) from error
         if isinstance(answer, Refusal):
             raise UnknownRun
-        return answer
 
     async def _rearrange(self, operation: Operation, tell: Callable[[], bool]) -> None:
         """Store it, then tell the lane, which may say that the run began while it was being written."""
@@ -248,41 +254,15 @@ class _Placing:
         if self.refusal is not None:
             said = (entry.event for entry in answer.entries)
             marked = [event.payload.payload.run_id for event in said if isinstance(event, RunEvent)]
-            spared = tuple(other for other in marked if other != run.run_id)
+            # A run that somebody has cancelled meanwhile keeps the mark: it is that cancel's as well.
+            others = (other for other in marked if other != run.run_id)
+            spared = tuple(other for other in others if not self._engine.is_cancelled(run.session_id, other))
             self._removal = self._engine.recorder.put(RemoveRun(run.run_id, spared))
 
     async def removed(self) -> None:
         """Refused after all: its row is gone before the caller hears of it."""
         if self._removal is not None:
             await self._removal
-
-
-class _Stopping:
-    """A cancel on its way. The lane is told once, by the write's answer or by the impatient caller."""
-
-    def __init__(self, engine: Engine, session: SessionId, tell: Callable[[], None]) -> None:
-        self._engine = engine
-        self._session = session
-        self._tell = tell
-        self._is_told = False
-
-    def tell_once(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._tell()
-
-    def stored(self, answer: Answer) -> None:
-        if isinstance(answer, Refusal):
-            self._is_told = True
-            return
-        self.tell_once()
-        # The log says which runs it covers. The lane may have moved on since it was told, or was told too early.
-        for run in answer.runs:
-            self._engine.tell(self._session, lifecycle.CancelRun(run.run_id))
-
-    def answered(self, future: asyncio.Future[Answer]) -> None:
-        if not future.cancelled() and future.exception() is not None:
-            self.tell_once()
 
 
 def _check(prompt: Prompt) -> None:

@@ -3,6 +3,9 @@
 Writes go to the store one batch at a time, in the order in which they were put; whatever is put while a
 batch is under way makes the next one. So answers, the calls that tell the lanes, and the publication of
 events all happen in the order of the event numbers, in whatever order the waiting callers wake.
+
+A write has its place in the order from the moment it is put. One that is about to have company may wait a few passes
+of the loop for it: then both are on disk with one sync.
 """
 
 import asyncio
@@ -19,6 +22,8 @@ from holdfast.tasks import TaskOwner
 __all__ = ["Recorder"]
 
 _LOOK_AGAIN_SECONDS = 0.05
+_MOST_PASSES = 16
+"""So many passes of the loop a write may wait for what follows from it at once."""
 
 
 class _Item(msgspec.Struct):
@@ -40,13 +45,9 @@ class Recorder:
         self._outlet = outlet
         self._tasks = tasks
         self._waiting: list[_Item] = []
+        self._expecting: list[Callable[[], bool]] = []
         self._ticket = 0
         self._is_writing = False
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether something that was put is not answered yet."""
-        return self._is_writing
 
     def put(
         self,
@@ -54,12 +55,15 @@ class Recorder:
         sync: bool = True,
         then: Callable[[Answer], None] | None = None,
         announce: Callable[[Receipt], None] | None = None,
+        expects: Callable[[], bool] | None = None,
     ) -> asyncio.Future[Answer]:
         """Store the operations together. `then` is called with the answer, in number order, before the events
         are published; `announce` publishes them in place of the outlet. Both happen whether or not anybody
-        still waits for the future.
+        still waits for the future. `expects` says whether another write is about to follow from this one.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if expects is not None:
+            self._expecting.append(expects)
         self._waiting.append(_Item(Write(operations, sync=sync), then, announce, future))
         if not self._is_writing:
             self._is_writing = True
@@ -69,10 +73,19 @@ class Recorder:
     async def _drain(self) -> None:
         try:
             while self._waiting:
+                await self._gather()
                 batch, self._waiting = self._waiting, []
                 await self._write(batch)
         finally:
             self._is_writing = False
+
+    async def _gather(self) -> None:
+        """Let what follows at once from the writes that wait come along."""
+        for _ in range(_MOST_PASSES):
+            if not any(expects() for expects in self._expecting):
+                break
+            await asyncio.sleep(0)
+        self._expecting.clear()
 
     async def _write(self, batch: list[_Item]) -> None:
         self._ticket += 1

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.domain.errors import Conflict, HoldfastError
+from holdfast.domain.errors import Conflict, HoldfastError, StorageError
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -84,6 +84,7 @@ class Turn:
         self._spent = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unstored: dict[MessageId, Message] = {}
+        self._unanswered = 0
         self._later: list[Message] = []
         self._earlier_calls: frozenset[ToolCallId] = frozenset()
         self._closed = False
@@ -107,10 +108,23 @@ class Turn:
         for operation in operations:
             if isinstance(operation, PutMessage):
                 self._unstored[operation.message.id] = operation.message
-        answer = await self._recorder.put(*operations, sync=sync, then=lambda answer: self._stored(operations, answer))
+        self._unanswered += 1
+        try:
+            answer = await self._recorder.put(
+                *operations, sync=sync, then=lambda answer: self._stored(operations, answer)
+            )
+        except StorageError:
+            self._unanswered -= 1
+            raise
+        self._unanswered -= 1
         if isinstance(answer, Refusal):
             raise Conflict(f"The store refused a write of this run: {answer.reason}.")
         return answer
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the task has a write on its way, or was cut off while it waited for one."""
+        return self._unanswered > 0
 
     def expect(self, message: Message) -> None:
         """A message that has to be stored, by this turn or by whoever settles it."""

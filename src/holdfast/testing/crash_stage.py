@@ -161,7 +161,7 @@ class _Actor:
             self._stage.diary.note("trouble", "R7: a request has", problem)
         label, number, words = _scene_of(request.messages)
         scenes = _split_at_holds(words)
-        calls = [word for word in words if word.partition(":")[0] in {"note", "look", "slow"}]
+        calls = [word for word in words if word.partition(":")[0] in {"note", "look", "slow", "stiff"}]
         for gate, acts in scenes:
             if gate:
                 await self._stage.gate(gate)()
@@ -253,11 +253,20 @@ class Stage:
         for session in sessions:
             await self.workspace.engine.until_quiet(session)
 
+    async def _wait_at(self, name: str, *, is_stiff: bool) -> None:
+        """A stiff one that is cancelled takes its time, until the gate `NAME-gone` is opened."""
+        try:
+            await self.gate(name)()
+        except asyncio.CancelledError:
+            if is_stiff:
+                await self.gate(f"{name}-gone")()
+            raise
+
     def _tools(self) -> list[Tool]:
         async def note(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
             self.diary.note("tool", context.run_id, context.tool_call_id)
             if name := str(arguments.get("hold", "")):
-                await self.gate(name)()
+                await self._wait_at(name, is_stiff=bool(arguments.get("stiff")))
             await context.record(MarkRead(ReadMark(context.session_id, "notes", context.now_ms())))
             return ToolOutcome("noted")
 
@@ -315,6 +324,8 @@ def _act(word: str, call_id: ToolCallId) -> Act:
             return Call(kind, "{}", call_id)
         case "slow":
             return Call("note", f'{{"hold": "{name}"}}', call_id)
+        case "stiff":
+            return Call("note", f'{{"hold": "{name}", "stiff": true}}', call_id)
         case "think":
             return Think("Let me think about it.", "signed")
         case "fail":

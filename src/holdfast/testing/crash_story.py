@@ -57,12 +57,16 @@ async def stopping(stage: Stage, session: SessionId, tag: str) -> None:
 
 
 async def sweeping(stage: Stage, session: SessionId, tag: str) -> None:
-    """One cancel for a run in the middle of a tool and all behind it; one that comes before the run begins."""
-    await stage.ask(session, f"{tag}1 slow:{tag}1 note / say", f"{tag}-1")
+    """One cancel for a run in the middle of a tool and all behind it; one that comes before the run begins.
+
+    The tool takes its time to stop, so that there is a moment between the cancel and the end.
+    """
+    await stage.ask(session, f"{tag}1 stiff:{tag}1 note / say", f"{tag}-1")
     await stage.held(f"{tag}1")
     await stage.ask(session, f"{tag}2 note / say", f"{tag}-2")
     await stage.ask(session, f"{tag}3 say")
     await stage.cancel(session)
+    stage.go(f"{tag}1-gone")
     await stage.quiet(session)
     await asyncio.gather(stage.ask(session, f"{tag}4 note / say", f"{tag}-4"), stage.cancel(session))
     await stage.quiet(session)

@@ -173,7 +173,7 @@ class GatedLedger(MemoryLedger):
     def __init__(self) -> None:
         self.gate = Gate(is_open=True)
         self.error: Exception | None = None
-        self.seen: list[Write] = []
+        self.batches: list[Sequence[Write]] = []
         self.asked = asyncio.Event()
         """Set by every attempt to commit, also by one that fails."""
         self.refused: tuple[type, ...] = ()
@@ -191,8 +191,12 @@ class GatedLedger(MemoryLedger):
         if any(isinstance(operation, self.refused) for operation in operations):
             raise StorageUnavailable
         answers = await super().commit(workspace, epoch, ticket, writes)
-        self.seen += writes
+        self.batches.append(writes)
         return answers
+
+    @property
+    def seen(self) -> list[Write]:
+        return [write for batch in self.batches for write in batch]
 
     def hold(self, *kinds: type) -> None:
         """From now on hold every write that has an operation of one of these kinds; without kinds, every write."""
