@@ -1,4 +1,4 @@
-"""`python -m bench.bare`: an asyncio server with no agent in it, the limit beside the figures of `bench/crowd.py`.
+"""`python -m bench.bare`: an asyncio server with no agent in it, the limit beside what `crowd.py` and `wire.py` measure.
 
 It speaks just enough of the wire for the same readers and prompts: nothing is stored, nothing is remembered, a token
 is written to every reader as it is said.
@@ -38,7 +38,7 @@ class _Bare:
                     self._readers.add(writer)
                 else:
                     self._made += 1
-                    answer = b'{"id":"x%d"}' % self._made
+                    answer = b'{"id":"x%d","run_id":"","session_id":"","delivery":"queue","position":0}' % self._made
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
                     if b'"prompt"' in body:
                         self._tasks.start(self._answer(body.decode()), name="answer")

@@ -59,6 +59,8 @@ class Address(NamedTuple):
 
 def quote(text: str) -> str:
     """Percent-encode one segment of a path or one value of a query."""
+    if text.isalnum() and text.isascii():
+        return text
     raw = text.encode()
     if _UNRESERVED.issuperset(raw):
         return text
@@ -67,7 +69,7 @@ def quote(text: str) -> str:
 
 def fill(template: str, values: Mapping[str, str]) -> str:
     """The path of a route with its names filled in."""
-    return "/".join(_segment(segment, values) for segment in template.split("/"))
+    return "/".join([_segment(segment, values) for segment in template.split("/")])
 
 
 def _segment(segment: str, values: Mapping[str, str]) -> str:
@@ -88,7 +90,7 @@ def build_request(
     headers: Iterable[tuple[str, str]] = (),
 ) -> bytes:
     """The bytes of a request. `path` is encoded already; values of the query that are None are left out."""
-    asked = "&".join(f"{quote(name)}={quote(str(value))}" for name, value in query if value is not None)
+    asked = "&".join([f"{quote(name)}={quote(str(value))}" for name, value in query if value is not None])
     lines = [f"{method} {path}?{asked} HTTP/1.1" if asked else f"{method} {path} HTTP/1.1"]
     lines.append(f"Host: {address.authority}")
     if address.token:
@@ -98,7 +100,8 @@ def build_request(
     if body is not None or method not in {"GET", "HEAD", "DELETE"}:
         lines.append(f"Content-Length: {len(body or b'')}")
     lines += [f"{name}: {value}" for name, value in headers]
-    if not all(line.isascii() and line.isprintable() for line in lines):
+    whole = "".join(lines)
+    if not (whole.isascii() and whole.isprintable()):
         raise ValueError("an address, path or header has characters that HTTP does not allow")
     return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
 
@@ -141,10 +144,13 @@ class ResponseReader:
     def can_be_kept(self) -> bool:
         if self.head is None or not self.is_done or self._framing == "close" or self._buffer:
             return False
-        options = {option.strip() for option in self.head.headers.get("connection", "").lower().split(",")}
-        if "close" in options or ("transfer-encoding" in self.head.headers and "content-length" in self.head.headers):
+        headers = self.head.headers
+        if "transfer-encoding" in headers and "content-length" in headers:
             return False
-        return not self.head.is_old or "keep-alive" in options
+        if "connection" not in headers:
+            return not self.head.is_old
+        options = {option.strip() for option in headers["connection"].lower().split(",")}
+        return "close" not in options and (not self.head.is_old or "keep-alive" in options)
 
     def feed(self, data: bytes) -> bytes:
         """The part of the body that these bytes bring."""

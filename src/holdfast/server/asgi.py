@@ -138,11 +138,13 @@ def _masked(segments: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str | No
 def _segments(scope: Scope) -> tuple[str, ...]:
     raw = scope.get("raw_path") or scope["path"].encode()
     path = raw.split(b"?", 1)[0].decode("ascii", "replace")
-    return tuple(unquote(part) for part in path.removeprefix("/").split("/"))
+    parts = path.removeprefix("/").split("/")
+    return tuple([unquote(part) for part in parts] if "%" in path else parts)
 
 
 def _query(scope: Scope, route: Route) -> dict[str, str]:
-    query = dict(parse_qsl(scope["query_string"].decode("ascii", "replace"), keep_blank_values=True))
+    asked = scope["query_string"]
+    query = dict(parse_qsl(asked.decode("ascii", "replace"), keep_blank_values=True)) if asked else {}
     if route.streams and "since" not in query:
         # How a browser's own reader of such streams says what it saw last.
         for name, value in scope["headers"]:
@@ -155,11 +157,10 @@ def _query(scope: Scope, route: Route) -> dict[str, str]:
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
-    if any(
-        name == b"content-length" and value.isdigit() and int(value) > _MOST_BYTES for name, value in scope["headers"]
-    ):
-        # It need not come first.
-        raise TooLarge
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > _MOST_BYTES:
+            # It need not come first.
+            raise TooLarge
     pieces: list[bytes] = []
     size = 0
     while True:
