@@ -1,4 +1,4 @@
-"""`python -m bench.bare`: an asyncio server with no agent in it, the limit beside what `crowd.py` and `wire.py` measure.
+"""`python -m bench.bare`: an asyncio server with no agent in it, the limit beside what `crowd.py` and `wire.py` show.
 
 It speaks just enough of the wire for the same readers and prompts: nothing is stored, nothing is remembered, a token
 is written to every reader as it is said.

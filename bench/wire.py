@@ -71,15 +71,17 @@ class Floor:
     def __init__(self, client: Client, store: Bare) -> None:
         self._client = client
         self._store = store
-        self._seen: list[tuple[float, float]] = []
+        self._commits: list[float] = []
+        self._answers: list[float] = []
 
     async def look(self) -> None:
-        commit, began = self._store.commit(), time.perf_counter()
+        self._commits.append(self._store.commit())
+        began = time.perf_counter()
         await self._client.send_prompt(WorkspaceId("none"), AgentMessage(SessionId("none"), "words=0"))
-        self._seen.append((commit, time.perf_counter() - began))
+        self._answers.append(time.perf_counter() - began)
 
     def milliseconds(self) -> float:
-        return sum(median(column) for column in zip(*self._seen, strict=True)) * 1e3
+        return (median(self._commits) + median(self._answers)) * 1e3
 
 
 async def _measure(server: Served, other: Served) -> list[Figure]:
