@@ -39,6 +39,21 @@ async def test_a_file_is_named_by_a_few_letters_and_its_text_goes_along(show: St
     )
 
 
+async def test_what_was_written_is_still_there_when_the_page_is_loaded_again(show: Stage) -> None:
+    """Once it is sent it is not."""
+    screen = await show.screen()
+    await screen.is_live()
+    await screen.composer.fill("half a thought")
+    await screen.page.reload()
+    await screen.is_live()
+    await expect(screen.composer).to_have_value("half a thought")
+    await screen.composer.press("Enter")
+    await expect(screen.answers.last).to_contain_text("echo: half a thought")
+    await screen.page.reload()
+    await expect(screen.answers.last).to_contain_text("echo: half a thought")
+    await expect(screen.composer).to_have_value("")
+
+
 async def test_prompts_that_wait_are_moved_removed_and_taken_back(show: Stage) -> None:
     screen = await show.screen()
     await screen.is_live()

@@ -1,6 +1,6 @@
 // What is offered while one writes, and what is walked through: the same as in the terminal.
 
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { completed, type Offers } from "../src/chat/completion.ts";
 import { activityOf, noteOf, sizeOf } from "../src/chat/facts.ts";
 import { base64, kindOf, textFile } from "../src/chat/files.tsx";
@@ -55,6 +55,39 @@ test("results find the call they answer, though a model uses its ids again", () 
   expect(callers.of("t2", "call_0")).toBe("m2");
   expect(callers.of("t1", "call_0")).toBe("m1");
   expect(callers.of("t3", "unknown")).toBe("");
+});
+
+describe("drafts", () => {
+  /** The page, loaded again in the same tab. */
+  async function loaded() {
+    vi.resetModules();
+    const [composing, state] = await Promise.all([import("../src/store/composing.ts"), import("../src/store/state.ts")]);
+    return { text: composing.text, go: (session: string | null) => void (state.chosenId.value = session) };
+  }
+
+  test("each session has its own, and they are still there when the page is loaded again", async () => {
+    sessionStorage.clear();
+    const before = await loaded();
+    before.text.value = "for nobody yet";
+    before.go("one");
+    before.text.value = "for one";
+    before.go("two");
+    expect(before.text.value).toBe("");
+    const after = await loaded();
+    expect(after.text.value).toBe("for nobody yet");
+    after.go("one");
+    expect(after.text.value).toBe("for one");
+    after.text.value = "";
+    after.go("two");
+    const last = await loaded();
+    last.go("one");
+    expect(last.text.value).toBe("");
+  });
+
+  test.each(["no JSON", "[1]", "null", '{"": 7}'])("what is stored there and is none does no harm: %s", async (stored) => {
+    sessionStorage.setItem("holdfast-drafts", stored);
+    expect((await loaded()).text.value).toBe("");
+  });
 });
 
 describe("attachments", () => {

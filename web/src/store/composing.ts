@@ -22,9 +22,11 @@ interface Kept {
   readonly pending: readonly Pending[];
 }
 
-const drafts = new Map<string, Kept>();
+const STORED = "holdfast-drafts";
+const drafts = keptTexts();
 let current = "";
 let count = 0;
+text.value = drafts.get(current)?.text ?? "";
 
 // A draft stays with its session; one that was begun before there was a session goes along with its first prompt.
 effect(() => {
@@ -36,6 +38,29 @@ effect(() => {
   text.value = kept.text;
   pending.value = kept.pending;
 });
+
+// The texts outlive the page, not the tab: a page that is loaded again, by hand or by accident, has them.
+effect(() => {
+  const texts: Record<string, string> = {};
+  for (const [session, kept] of drafts) if (session !== current && kept.text.trim() !== "") texts[session] = kept.text;
+  if (text.value.trim() !== "") texts[current] = text.value;
+  try {
+    if (Object.keys(texts).length === 0) sessionStorage.removeItem(STORED);
+    else sessionStorage.setItem(STORED, JSON.stringify(texts));
+  } catch {
+    // The browser forbids it, or has no room: then they last as long as the page.
+  }
+});
+
+function keptTexts(): Map<string, Kept> {
+  try {
+    const texts: unknown = JSON.parse(sessionStorage.getItem(STORED) ?? "{}");
+    const pairs = Object.entries(texts as Record<string, unknown>).filter((pair): pair is [string, string] => typeof pair[1] === "string");
+    return new Map(pairs.map(([session, kept]) => [session, { text: kept, pending: [] }]));
+  } catch {
+    return new Map();
+  }
+}
 
 export function focusComposer(): void {
   focusAsked.value += 1;
