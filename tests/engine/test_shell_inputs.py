@@ -169,9 +169,10 @@ async def test_a_cancel_and_the_end_that_follows_at_once_are_one_write() -> None
     """One sync for both; the log says first that it was cancelled, then that it ended."""
     ledger = GatedLedger()
     world, _ = await busy_world(ledger)
+    await world.prompt("two", "r2")
     before = len(ledger.batches)
-    assert await world.cancel() == ("r1",)
-    assert world.end_of("r1").outcome == "cancelled", "the end came with it"
+    assert await world.cancel() == ("r1", "r2")
+    assert [world.end_of(run).outcome for run in ("r1", "r2")] == ["cancelled", "cancelled"], "the ends came with it"
     (batch,) = ledger.batches[before:]
     assert [type(write.operations[-1]).__name__ for write in batch] == ["CancelSession", "EndRun"]
 

@@ -6,7 +6,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.engine.lifecycle import End
 from holdfast.engine.turn import Turn
 
-__all__ = ["Ending", "Life"]
+__all__ = ["Ending", "Life", "answer_fold"]
 
 
 class Life:
@@ -29,3 +29,13 @@ class Ending:
         self.is_put = False
         """Whether the recorder has it."""
         self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+def answer_fold(waiter: asyncio.Future[None], error: Exception | None) -> None:
+    """A boundary whose run was cancelled meanwhile waits no more."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
