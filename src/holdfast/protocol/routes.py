@@ -293,9 +293,13 @@ _CONFIG = (
     _post("config_refresh_oauth", _W + "/config/refresh-oauth", "Refresh a token.", _ANY, errors=(400, 404)),
     _post("config_import_copilot", _W + "/config/import-copilot", "Not built.", None, _ANY, errors=(404,)),
     _get(
-        "needs_init", _W + "/project/needs-init", "Whether the project wants a start.", bodies.NeedsInit, errors=(404,)
+        "needs_init",
+        _W + "/project/needs-init",
+        "Whether to ask if the project should be described.",
+        bodies.NeedsInit,
+        errors=(404,),
     ),
-    _post("init_project", _W + "/project/init", "The project has had its start.", errors=(404,)),
+    _post("init_project", _W + "/project/init", "Whoever was to be asked about a start has been.", errors=(404, 503)),
     _get("init_prompt", _W + "/project/init-prompt", "The prompt of a start.", bodies.InitPrompt, errors=(404,)),
 )
 

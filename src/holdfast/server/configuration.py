@@ -13,7 +13,7 @@ from holdfast.config.store import merged
 from holdfast.domain.errors import BadRequest, ProviderError
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.settings import Selection
-from holdfast.protocol.bodies import ConfigProblem, InitPrompt, ModelChoice, ModelFacts, NeedsInit
+from holdfast.protocol.bodies import ConfigProblem, ModelChoice, ModelFacts
 from holdfast.providers.client import post_form
 from holdfast.providers.view import ProviderView
 from holdfast.server.calls import Call
@@ -31,16 +31,7 @@ __all__ = [
     "config_set",
     "default_small_model",
     "facts_of",
-    "init_project",
-    "init_prompt",
-    "needs_init",
 ]
-
-_INIT_PROMPT = (
-    "Look at this project and write AGENTS.md for whoever works on it next: how to build, run and test it, how the "
-    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
-)
-
 
 _RECENT = 5
 
@@ -124,8 +115,9 @@ async def config_model(call: Call) -> None:
         found = await call.desk.outfit.choice.check(msgspec.convert(chosen, Selection))
         chosen |= {"model": found.model, "provider": found.provider}
     recent = [item for item in call.desk.config.scope(0).get("recent_models", {}).get(kind, []) if item != chosen]
-    call.desk.config.set(0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
-    _set(call.desk, call.body.scope, f"models.{kind}", chosen)
+    # The choice first: if that is refused, it is not a recent one either.
+    call.desk.config.set(call.body.scope, f"models.{kind}", chosen)
+    _set(call.desk, 0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
 
 
 async def config_compact(call: Call) -> None:
@@ -176,18 +168,6 @@ async def default_small_model(call: Call) -> ModelChoice:
         return ModelChoice(selection.model, selection.provider, selection.max_tokens)
     info = (await call.desk.workspace.engine.kit.models.small()).info
     return ModelChoice(info.model, info.provider, info.max_output_tokens)
-
-
-async def needs_init(_: Call) -> NeedsInit:
-    return NeedsInit(needs_init=False)
-
-
-async def init_project(_: Call) -> None:
-    """Nothing needs to be remembered: no question is asked before the first prompt."""
-
-
-async def init_prompt(_: Call) -> InitPrompt:
-    return InitPrompt(_INIT_PROMPT)
 
 
 def _set(desk: Desk, scope: int, key: str, value: object) -> None:
