@@ -22,6 +22,9 @@ _TUI = {"compact_mode": bool, "diff_mode": str, "transparent": bool, "scrollbar"
 _OPTIONS = {
     "context_paths": [str], "tui": _TUI, "data_directory": str, "initialize_as": str, "disable_metrics": bool,
     "disabled_tools": [str], "progress": bool, "notifications": str, "debug": bool, "skills_paths": [str],
+    "global_context_paths": [str], "disabled_skills": [str], "auto_lsp": bool, "debug_lsp": bool,
+    "disable_auto_summarize": bool, "disable_provider_auto_update": bool, "disable_default_providers": bool,
+    "attribution": {"trailer_style": str, "co_authored_by": bool, "generated_with": bool},
 }  # fmt: skip
 _CONFIG = {"models": {"*": _CHOICE}, "providers": {"*": _PROVIDER}, "options": _OPTIONS, "mcp": {"*": {"type": str}}}
 _SESSION = {

@@ -165,7 +165,7 @@ class RunPatch(msgspec.Struct, frozen=True):
     delivery: Literal["steer", "queue"] | None = None
 
 
-class ModelFacts(msgspec.Struct, frozen=True):
+class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     name: str
     cost_per_1m_in: float
@@ -176,6 +176,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     default_max_tokens: int
     can_reason: bool
     supports_attachments: bool
+    reasoning_levels: tuple[str, ...] = ()
+    default_reasoning_effort: str = ""
 
 
 class ModelChoice(msgspec.Struct, frozen=True, omit_defaults=True):

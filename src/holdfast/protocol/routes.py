@@ -40,7 +40,7 @@ _A = _W + "/agent/sessions/{sid}"
 _SYSTEM = (
     _get("health", "/health", "Whether the server is there."),
     _get("version", "/version", "Who the server is.", bodies.VersionInfo),
-    _get("server_config", "/config", "The server's own configuration.", _ANY),
+    _get("server_config", "/config", "The settings that count in every workspace.", _ANY),
     _post("control", "/control", "Ask the server to stop.", bodies.Control, errors=(400, 409)),
     Route("retire_client", "DELETE", "/clients/{client_id}", "A client leaves for good.", errors=(400,)),
     _get(

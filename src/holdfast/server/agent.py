@@ -10,7 +10,7 @@ from holdfast.domain.models import ModelInfo
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import Accepted, AgentInfo, Cancelled, ModelChoice
 from holdfast.server.calls import Call
-from holdfast.server.configuration import facts_of
+from holdfast.server.configuration import choice_of, facts_of
 from holdfast.server.sessions import dressed, known
 
 __all__ = [
@@ -38,7 +38,7 @@ async def agent_info(call: Call) -> AgentInfo:
         return AgentInfo(
             is_busy=engine.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=ModelChoice("", "")
         )
-    choice = ModelChoice(info.model, info.provider, info.max_output_tokens)
+    choice = choice_of(call.desk, "large", info)
     return AgentInfo(is_busy=engine.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
 
 

@@ -1,25 +1,32 @@
 """The configuration in force, and its changes over the wire."""
 
 import asyncio
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from holdfast.choosing import Size
+from holdfast.config.configuration import Configuration, Reading
 from holdfast.config.fit import key_type, objections
+from holdfast.config.locations import places_for
 from holdfast.config.problems import key_path
 from holdfast.config.secrets import redacted
-from holdfast.config.store import merged
 from holdfast.domain.errors import BadRequest, ProviderError
 from holdfast.domain.models import ModelInfo
-from holdfast.domain.settings import Selection
+from holdfast.domain.settings import Attribution, Options, Selection
+from holdfast.manners import own_files
 from holdfast.protocol.bodies import ConfigProblem, ModelChoice, ModelFacts
 from holdfast.providers.client import post_form
 from holdfast.providers.view import ProviderView
 from holdfast.server.calls import Call
 from holdfast.server.hub import Desk
+from holdfast.workspace.surroundings import CONTEXT_NAMES
 
 __all__ = [
+    "choice_of",
     "config_compact",
     "config_import_copilot",
     "config_model",
@@ -31,6 +38,7 @@ __all__ = [
     "config_set",
     "default_small_model",
     "facts_of",
+    "server_config",
 ]
 
 _RECENT = 5
@@ -39,33 +47,67 @@ _RECENT = 5
 async def config_of(desk: Desk) -> dict[str, Any]:
     """What screens read. `providers`, `options` and `options.tui` are always there: stock clients insist."""
     models = desk.workspace.engine.kit.models
-    try:
+    infos: dict[Size, ModelInfo] = {}
+    # Without a usable model a workspace can still be opened, looked at, and set up.
+    with suppress(ProviderError):
         infos = {"large": (await models.large()).info, "small": (await models.small()).info}
-    except ProviderError:
-        # Without a usable model a workspace can still be opened, looked at, and set up.
-        infos = {}
-    tree = redacted(desk.outfit.configuration.reading().tree)
-    base = {
-        "models": {size: _choice(info) for size, info in infos.items()},
-        "providers": await _providers(desk, infos.values(), tree.get("providers", {})),
-        "options": {
-            "context_paths": ["AGENTS.md"],
-            "tui": {},
-            "data_directory": str(desk.data_dir),
-            "initialize_as": "AGENTS.md",
-            "disable_metrics": True,
-        },
-    }
-    in_force = merged(base, {name: value for name, value in tree.items() if name != "providers"})
+    reading = desk.outfit.configuration.reading()
+    in_force = _shown(reading, str(desk.data_dir))
+    in_force["providers"] = await _providers(desk, infos.values(), in_force["providers"])
     # What was chosen may be of no use; what answers is what counts.
-    return merged(in_force, {"models": base["models"]})
+    chosen = {size: msgspec.to_builtins(choice_of(desk, size, info)) for size, info in infos.items()}
+    in_force["models"] = {**in_force.get("models", {}), **chosen}
+    return in_force
+
+
+async def server_config(call: Call) -> dict[str, Any]:
+    """What counts in every workspace: the user's own settings, without those of any project."""
+    return await asyncio.to_thread(_everywhere, str(call.hub.data_dir))
+
+
+def _everywhere(data_dir: str) -> dict[str, Any]:
+    places = places_for("/", os.environ, data_dir=data_dir)
+    sources = tuple(source for source in places.sources if source.kind != "project")
+    configuration = Configuration(msgspec.structs.replace(places, sources=sources), os.environ)
+    return _shown(configuration.reading(), data_dir)
+
+
+def _shown(reading: Reading, data_dir: str) -> dict[str, Any]:
+    """The settings without what is nobody else's business; of the options also those that nobody has set."""
+    tree = redacted(reading.tree)
+    options = {**_whole(Options()), **tree.get("options", {})}
+    options["attribution"] = _whole(reading.settings.options.attribution)
+    options["context_paths"] = list(dict.fromkeys((*CONTEXT_NAMES, *options["context_paths"])))
+    options["global_context_paths"] = [str(path) for path in own_files(reading.settings.options, os.environ)]
+    # What other tools' files say of it is about other tools.
+    options["data_directory"] = data_dir
+    shown = {"providers": {}, **tree, "options": options}
+    if "mcp" in shown:
+        shown["mcp"] = {name: {"type": reading.settings.mcp[name].type, **mcp} for name, mcp in shown["mcp"].items()}
+    return shown
+
+
+def _whole(settings: Options | Attribution) -> dict[str, Any]:
+    """With its defaults, but without what has none."""
+    fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
+    return {name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None}
+
+
+def choice_of(desk: Desk, size: Size, info: ModelInfo) -> ModelChoice:
+    """Who answers, and the way the settings want it to be asked."""
+    selection: Selection = getattr(desk.outfit.configuration.settings.models, size)
+    asked = redacted(msgspec.to_builtins(selection), ("models", size))
+    most = selection.max_tokens or info.max_output_tokens
+    return msgspec.convert({**asked, "model": info.model, "provider": info.provider, "max_tokens": most}, ModelChoice)
 
 
 async def _providers(desk: Desk, infos: Iterable[ModelInfo], written: dict[str, Any]) -> dict[str, Any]:
     """Those that can be used now, by id, with what the settings say of each but its models, which are described
     whole; the ones that answer are always among them.
     """
-    known = {info.provider: _provider(info) for info in infos}
+    known: dict[str, dict[str, Any]] = {}
+    for info in dict.fromkeys(infos):
+        known.setdefault(info.provider, _provider(info))["models"].append(msgspec.to_builtins(facts_of(info)))
     if desk.outfit.choice is not None:
         known |= {view.id: _in_config(view) for view in await desk.outfit.choice.usable_view()}
     return {id: {**written.get(id, {}), **view} for id, view in known.items()}
@@ -89,6 +131,8 @@ def facts_of(info: ModelInfo) -> ModelFacts:
         default_max_tokens=info.max_output_tokens,
         can_reason=info.can_reason,
         supports_attachments=info.supports_images,
+        reasoning_levels=info.reasoning_levels,
+        default_reasoning_effort=info.default_reasoning_effort,
     )
 
 
@@ -166,8 +210,7 @@ async def default_small_model(call: Call) -> ModelChoice:
     if choice is not None and (provider := call.query.get("provider_id")):
         selection = await choice.default_small(provider)
         return ModelChoice(selection.model, selection.provider, selection.max_tokens)
-    info = (await call.desk.workspace.engine.kit.models.small()).info
-    return ModelChoice(info.model, info.provider, info.max_output_tokens)
+    return choice_of(call.desk, "small", (await call.desk.workspace.engine.kit.models.small()).info)
 
 
 def _set(desk: Desk, scope: int, key: str, value: object) -> None:
@@ -187,11 +230,5 @@ def _scope(call: Call) -> int:
     return scope if isinstance(scope, int) else -1
 
 
-def _choice(info: ModelInfo) -> dict[str, Any]:
-    return {"model": info.model, "provider": info.provider, "max_tokens": info.max_output_tokens}
-
-
 def _provider(info: ModelInfo) -> dict[str, Any]:
-    facts = facts_of(info)
-    model = {name: getattr(facts, name) for name in facts.__struct_fields__}
-    return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": [model]}
+    return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": []}
