@@ -19,6 +19,7 @@ from holdfast.protocol.bodies import (
     NewSession,
     Resolved,
     RunPatch,
+    SessionChange,
     Skip,
 )
 
@@ -38,7 +39,7 @@ class SessionCalls(Calls):
         return await self._ask(Session, "get_session", id=workspace, sid=session)
 
     async def put_session(self, workspace: WorkspaceId, session: SessionId, title: str) -> Session:
-        return await self._ask(Session, "put_session", body=NewSession(title, session), id=workspace, sid=session)
+        return await self._ask(Session, "put_session", body=SessionChange(title), id=workspace, sid=session)
 
     async def delete_session(self, workspace: WorkspaceId, session: SessionId) -> None:
         await self._send("delete_session", id=workspace, sid=session)

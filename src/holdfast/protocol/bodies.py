@@ -41,6 +41,7 @@ __all__ = [
     "PageReturn",
     "Resolved",
     "RunPatch",
+    "SessionChange",
     "ShellAsk",
     "Skip",
     "SnapshotBody",
@@ -98,10 +99,16 @@ class CurrentSession(msgspec.Struct, frozen=True):
 
 
 class NewSession(msgspec.Struct, frozen=True):
-    """Only the title of a session can be given, and the to-do list of one that exists."""
+    """Only the title of a session can be given."""
 
     title: str = "New session"
     id: SessionId = SessionId("")
+
+
+class SessionChange(msgspec.Struct, frozen=True):
+    """A session as a screen has it. Its title counts, nothing else; without one nothing is changed."""
+
+    title: str | None = None
 
 
 class FileNames(msgspec.Struct, frozen=True):
