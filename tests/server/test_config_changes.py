@@ -79,3 +79,11 @@ async def test_what_is_refused_is_neither_told_nor_kept(change: Change) -> None:
         before = _files(where)
         assert await _told(server, refused) == 0
         assert _files(where) == before
+
+
+async def test_a_provider_may_have_dots_in_its_name() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        await client.config_provider_key(workspace, {**KEY, "provider_id": "my.own"})
+        settings = server.hub.desk(workspace).outfit.settings
+        assert settings.providers["my.own"].api_key == "$MINE"

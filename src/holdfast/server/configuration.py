@@ -12,7 +12,7 @@ from holdfast.choosing import Size
 from holdfast.config.configuration import Configuration, Reading
 from holdfast.config.fit import key_type, objections
 from holdfast.config.locations import places_for
-from holdfast.config.problems import key_path
+from holdfast.config.problems import dotted, key_path
 from holdfast.config.secrets import redacted
 from holdfast.domain.errors import BadRequest, ProviderError
 from holdfast.domain.models import ModelInfo
@@ -179,11 +179,11 @@ async def config_provider_key(call: Call) -> None:
     if kind == "oauth":
         if not isinstance(key, dict) or not isinstance(key.get("access_token"), str):
             raise BadRequest("api_key must be a token: an object with access_token.")
-        _set(call.desk, _scope(call), f"providers.{provider}.oauth", key)
+        _set(call.desk, _scope(call), dotted(("providers", provider, "oauth")), key)
         return
     if not isinstance(key, str):
         raise BadRequest("provider_id and api_key are required, as text")
-    _set(call.desk, _scope(call), f"providers.{provider}.api_key", key)
+    _set(call.desk, _scope(call), dotted(("providers", provider, "api_key")), key)
 
 
 async def config_refresh_oauth(call: Call) -> None:
@@ -220,8 +220,8 @@ def _set(desk: Desk, scope: int, key: str, value: object) -> None:
 
 def _provider_id(call: Call) -> str:
     provider = call.body.get("provider_id")
-    if not isinstance(provider, str) or not provider or "." in provider:
-        raise BadRequest("provider_id is required, as text without a dot")
+    if not isinstance(provider, str) or not provider:
+        raise BadRequest("provider_id is required, as text")
     return provider
 
 
