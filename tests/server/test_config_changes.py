@@ -87,3 +87,14 @@ async def test_a_provider_may_have_dots_in_its_name() -> None:
         await client.config_provider_key(workspace, {**KEY, "provider_id": "my.own"})
         settings = server.hub.desk(workspace).outfit.settings
         assert settings.providers["my.own"].api_key == "$MINE"
+
+
+async def test_a_token_that_cannot_be_refreshed_is_not_said_to_be_missing() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        asked = {"scope": 0, "provider_id": "mine"}
+        with pytest.raises(ServerProblem, match="Nobody has signed in"):
+            await client.config_refresh_oauth(workspace, asked)
+        await client.config_provider_key(workspace, TOKEN)
+        with pytest.raises(ServerProblem, match="sign in again"):
+            await client.config_refresh_oauth(workspace, asked)

@@ -14,9 +14,11 @@ _MODEL = {
     "reasoning_levels": [str], "default_reasoning_effort": str, "supports_attachments": bool,
 }  # fmt: skip
 _CHOICE = {"model": str, "provider": str, "reasoning_effort": str, "think": bool, "max_tokens": int}
+_TOKEN = {"access_token": str, "refresh_token": str, "expires_in": int, "expires_at": int}
 _PROVIDER = {
     "id": str, "name": str, "base_url": str, "type": str, "api_key": str, "disable": bool, "models": [_MODEL],
     "extra_headers": {"*": str}, "discover_models": bool, "system_prompt_prefix": str,
+    "oauth": _TOKEN,
 }  # fmt: skip
 _TUI = {"compact_mode": bool, "diff_mode": str, "transparent": bool, "scrollbar": str}
 _OPTIONS = {

@@ -190,6 +190,8 @@ async def config_refresh_oauth(call: Call) -> None:
     """Whoever asks for a model next uses the new token; other processes find it where it is stored."""
     provider, outfit = _provider_id(call), call.desk.outfit
     if await asyncio.to_thread(outfit.credentials.token, provider) is None:
+        if (known := outfit.settings.providers.get(provider)) is not None and known.oauth:
+            raise BadRequest(f"The token of {provider} came without a way to refresh it: sign in again.")
         raise BadRequest(f"Nobody has signed in at {provider}: there is no token to refresh.")
     await outfit.refresher.refresh(provider, post_form)
     call.desk.tell_of_change()
