@@ -66,7 +66,7 @@ async def test_the_model_is_told_with_how_it_is_asked_and_how_it_thinks() -> Non
     async with place() as where, serving(where, _Thinker()) as server:
         client, workspace = await server.opened()
         assert (await client.agent_info(workspace)).model_cfg == ModelChoice("thinker", "demo", 4_096)
-        wanted = ModelChoice("thinker", "demo", 77, reasoning_effort="high", think=True, top_k=3)
+        wanted = ModelChoice("thinker", "demo", 77, reasoning_effort="high", think=True, top_k=3, top_p=0.5)
         await client.config_model(workspace, ConfigModel("large", wanted, 1))
         info = await client.agent_info(workspace)
         assert info.model_cfg == wanted

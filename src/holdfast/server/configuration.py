@@ -94,11 +94,21 @@ def _whole(settings: Options | Attribution) -> dict[str, Any]:
 
 
 def choice_of(desk: Desk, size: Size, info: ModelInfo) -> ModelChoice:
-    """Who answers, and the way the settings want it to be asked."""
-    selection: Selection = getattr(desk.outfit.configuration.settings.models, size)
-    asked = redacted(msgspec.to_builtins(selection), ("models", size))
-    most = selection.max_tokens or info.max_output_tokens
-    return msgspec.convert({**asked, "model": info.model, "provider": info.provider, "max_tokens": most}, ModelChoice)
+    """Who answers, and the way the settings want it to be asked. Screens ask for it again and again."""
+    wanted: Selection = getattr(desk.outfit.configuration.settings.models, size)
+    return ModelChoice(
+        info.model,
+        info.provider,
+        wanted.max_tokens or info.max_output_tokens,
+        wanted.reasoning_effort,
+        wanted.think,
+        wanted.temperature,
+        wanted.top_p,
+        wanted.top_k,
+        wanted.frequency_penalty,
+        wanted.presence_penalty,
+        redacted(wanted.provider_options, ("models", size, "provider_options")) if wanted.provider_options else {},
+    )
 
 
 async def _providers(desk: Desk, infos: Iterable[ModelInfo], written: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +214,7 @@ async def config_problems(call: Call) -> tuple[ConfigProblem, ...]:
 
 
 async def config_import_copilot(_: Call) -> dict[str, Any]:
-    return {"success": False}
+    return {"token": None, "success": False}
 
 
 async def default_small_model(call: Call) -> ModelChoice:
