@@ -1,6 +1,7 @@
 """Changes of the settings over the wire: each is told once, and what is refused neither told nor kept."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -98,3 +99,21 @@ async def test_a_token_that_cannot_be_refreshed_is_not_said_to_be_missing() -> N
         await client.config_provider_key(workspace, TOKEN)
         with pytest.raises(ServerProblem, match="sign in again"):
             await client.config_refresh_oauth(workspace, asked)
+
+
+@pytest.mark.parametrize("text", ["= broken", None])
+async def test_credentials_that_cannot_be_read_are_no_fault_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    _spoil(tmp_path / "holdfast" / "credentials.toml", text)
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        with pytest.raises(ServerProblem, match="move it away") as refused:
+            await client.config_refresh_oauth(workspace, {"scope": 0, "provider_id": "mine"})
+        assert refused.value.status == 400
+
+
+def _spoil(file: Path, text: str | None) -> None:
+    file.parent.mkdir()
+    file.mkdir() if text is None else file.write_text(text)

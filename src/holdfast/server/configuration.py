@@ -14,7 +14,7 @@ from holdfast.config.fit import key_type, objections
 from holdfast.config.locations import places_for
 from holdfast.config.problems import dotted, key_path
 from holdfast.config.secrets import redacted
-from holdfast.domain.errors import BadRequest, ProviderError
+from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
 from holdfast.manners import own_files
@@ -199,7 +199,12 @@ async def config_provider_key(call: Call) -> None:
 async def config_refresh_oauth(call: Call) -> None:
     """Whoever asks for a model next uses the new token; other processes find it where it is stored."""
     provider, outfit = _provider_id(call), call.desk.outfit
-    if await asyncio.to_thread(outfit.credentials.token, provider) is None:
+    try:
+        token = await asyncio.to_thread(outfit.credentials.token, provider)
+    except HoldfastError as error:
+        # The file of credentials cannot be read: it says what is to be done about it.
+        raise BadRequest(str(error)) from None
+    if token is None:
         if (known := outfit.settings.providers.get(provider)) is not None and known.oauth:
             raise BadRequest(f"The token of {provider} came without a way to refresh it: sign in again.")
         raise BadRequest(f"Nobody has signed in at {provider}: there is no token to refresh.")
