@@ -96,6 +96,8 @@ class Parts(msgspec.Struct, frozen=True):
     allows: Allows = lambda rules, permit: False
     named_model: Callable[[str], Awaitable[Model]] | None = None
     find_crew: Callable[[str], Crew | None] = lambda _: None
+    settings_now: Callable[[], EngineSettings] | None = None
+    """In place of `settings`, where they may change while the workspace is open."""
 
 
 class Furniture(Protocol):
@@ -163,7 +165,7 @@ async def _assembled(record: WorkspaceRecord, parts: Parts, *, goes_on: bool = T
         parts.ledger,
         parts.models,
         parts.tools,
-        parts.settings,
+        parts.settings_now or (lambda: parts.settings),
         permissions=asks,
         environment=parts.environment,
         lookout=parts.lookout,

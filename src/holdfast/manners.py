@@ -1,19 +1,43 @@
-"""How a workspace's settings shape what a model is told: more context files, the line below commits."""
+"""How a workspace's settings shape what a model is told, and how far a run may go: more context files, the line below
+commits, limits.
+"""
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import date
 from pathlib import Path
 
+import msgspec
+
 from holdfast.domain.ids import SessionId
-from holdfast.domain.settings import Settings
+from holdfast.domain.settings import Options, Settings
 from holdfast.domain.surroundings import Surroundings
+from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.workspace.surroundings import Lookout, Manners
 
-__all__ = ["lookout_for"]
+__all__ = ["engine_settings", "lookout_for", "own_files"]
 
 _TRAILERS = {"assisted-by": "Assisted-by: Holdfast", "co-authored-by": "Co-Authored-By: Holdfast"}
 _OWN_FILES = ("holdfast/AGENTS.md", "AGENTS.md")
+
+
+def engine_settings(given: EngineSettings, options: Options) -> EngineSettings:
+    """The engine's, with what a user has set of them."""
+    return msgspec.structs.replace(
+        given,
+        auto_summarize=given.auto_summarize and not options.disable_auto_summarize,
+        limits=Limits(options.max_steps, options.max_minutes, options.max_cost),
+        helpers=options.max_agents,
+        helper_depth=options.max_agent_depth,
+    )
+
+
+def own_files(options: Options, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where the user's own context files are, for every project; they need not be there."""
+    home = Path(environment.get("HOME") or "/")
+    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    own = options.global_context_paths or tuple(str(config / name) for name in _OWN_FILES)
+    return tuple(Path(os.path.expanduser(path)) for path in own)
 
 
 def lookout_for(
@@ -29,10 +53,7 @@ def lookout_for(
 
     def manners() -> Manners:
         options = settings().options
-        home = Path(environment.get("HOME") or "/")
-        config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-        own = options.global_context_paths or tuple(str(config / name) for name in _OWN_FILES)
-        files = tuple(Path(os.path.expanduser(path)) for path in own)
+        files = own_files(options, environment)
         trailer = _TRAILERS.get(options.attribution.trailer_style, "")
         return Manners(options.context_paths, files, trailer, notes())
 

@@ -26,15 +26,15 @@ from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.sessions import Todo
-from holdfast.domain.settings import PermissionSettings, Settings
+from holdfast.domain.settings import Options, PermissionSettings, Settings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.crews import Crew
 from holdfast.engine.ports import Ledger, Models, Outlet, Tools
-from holdfast.engine.settings import EngineSettings, Limits
+from holdfast.engine.settings import EngineSettings
 from holdfast.extensions.base import Ground
 from holdfast.extensions.extensions import Extensions
 from holdfast.extensions.substitution import Substitution
-from holdfast.manners import lookout_for
+from holdfast.manners import engine_settings, lookout_for
 from holdfast.providers.client import close_connections, post_form
 from holdfast.providers.discovery import Discovery
 from holdfast.tools.agent import Agent
@@ -188,6 +188,7 @@ class Outfit:
         self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
         self.shell = Shell(self.processes, self._secrets)
         self._sandbox: Sandbox | None = None
+        self._engine_known: tuple[Options, EngineSettings] | None = None
         self.extensions = Extensions(self._ground())
         self.tools = self._tools()
 
@@ -264,7 +265,7 @@ class Outfit:
             house.ledger,
             models,
             house.tools or tools,
-            self._engine_settings(),
+            settings_now=self._engine_settings,
             tap=lambda outlet: outlet if house.listen is None else house.listen(self.record.path, outlet),
             lookout=lookout_for(
                 self.record.path,
@@ -292,14 +293,11 @@ class Outfit:
         return these.judge(permit).decision == "allow"
 
     def _engine_settings(self) -> EngineSettings:
-        options = self.settings.options
-        return msgspec.structs.replace(
-            self._house.settings,
-            auto_summarize=self._house.settings.auto_summarize and not options.disable_auto_summarize,
-            limits=Limits(options.max_steps, options.max_minutes, options.max_cost),
-            helpers=options.max_agents,
-            helper_depth=options.max_agent_depth,
-        )
+        """As of the last look: each run looks before it begins. Asked for at every step, made when they change."""
+        options = self.configuration.settings.options
+        if self._engine_known is None or self._engine_known[0] is not options:
+            self._engine_known = options, engine_settings(self._house.settings, options)
+        return self._engine_known[1]
 
     def _tools(self) -> BuiltinTools:
         more = (

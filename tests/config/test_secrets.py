@@ -100,7 +100,8 @@ def test_no_failed_expansion_has_it(place: Place) -> None:
         (("models", "large", "model"), "gpt-5-2024-token", "gpt-5-2024-token"),
         (("options", "context_paths", 0), "docs/keys.md", "docs/keys.md"),
         (("permissions", "deny", 0), "bash(git push *)", "bash(git push *)"),
-        (("providers", "p", "oauth", "expires_at"), 17, "set"),
+        (("providers", "p", "oauth", "expires_at"), 17, 17),
+        (("providers", "p", "oauth", "pin"), 17, "set"),
         (("mcp", "m", "args", 0), "sk-proj-abcdefghij", "set"),
     ],
 )

@@ -25,13 +25,22 @@ def test_the_workspace_stands_above_the_user(store: ConfigStore) -> None:
     store.remove(1, "nothing.there.at.all")
 
 
+def test_a_name_with_dots_is_quoted_and_stored_as_it_is(store: ConfigStore) -> None:
+    store.set(0, 'providers."my.own".api_key', "$KEY")
+    assert store.read() == {"providers": {"my.own": {"api_key": "$KEY"}}}
+    store.remove(0, 'providers."my.own"')
+    assert store.read() == {"providers": {}}
+
+
 def test_what_is_written_is_its_owners_alone(store: ConfigStore, tmp_path: Path) -> None:
     store.set(0, "providers.x.api_key", "secret")
     assert stat.S_IMODE((tmp_path / "config.json").stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [tmp_path / "config.json"], "no draft is left"
 
 
-@pytest.mark.parametrize(("scope", "key"), [(2, "a"), (-1, "a"), (0, ""), (0, "a..b"), (0, ".a"), (0, "x" * 600)])
+@pytest.mark.parametrize(
+    ("scope", "key"), [(2, "a"), (-1, "a"), (0, ""), (0, "a..b"), (0, ".a"), (0, "x" * 600), (0, "a[0]"), (0, "a[0].b")]
+)
 def test_what_makes_no_sense_changes_nothing(store: ConfigStore, scope: int, key: str) -> None:
     with pytest.raises(BadRequest):
         store.set(scope, key, 1)

@@ -11,7 +11,7 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel
-from server.helpers import collect, end_of, place, prompt, read_until, serving
+from server.helpers import FeedModel, collect, end_of, place, prompt, read_until, serving
 
 
 def _step(request: ModelRequest) -> Step:
@@ -56,3 +56,21 @@ async def test_c32_acceptance_by_the_call_and_the_rest_by_events() -> None:
 def _outcome(item: Item) -> tuple[str, str]:
     assert isinstance(item.event, RunCompleteEvent)
     return item.event.payload.payload.outcome, item.event.payload.payload.error
+
+
+async def test_whoever_stops_a_run_is_named() -> None:
+    """The other screens can show who it was, whichever way it was stopped."""
+    async with place() as where:
+        model = FeedModel()
+        async with serving(where, model) as server:
+            client, workspace = await server.opened()
+            session = (await client.create_session(workspace)).id
+            runs = [(await prompt(client, workspace, session, "go")).run_id for _ in range(3)]
+            await model.asked.wait()
+            await client.cancel_run(workspace, runs[2])
+            await client.clear_queue(workspace, session)
+            await client.cancel_session(workspace, session)
+            async with client.events(workspace, since=0) as events:
+                await read_until(events, end_of(runs[0]))
+            found = [await client.get_run(workspace, run) for run in runs]
+            assert [run.cancelled_by for run in found] == [client.client_id] * 3

@@ -14,14 +14,19 @@ _MODEL = {
     "reasoning_levels": [str], "default_reasoning_effort": str, "supports_attachments": bool,
 }  # fmt: skip
 _CHOICE = {"model": str, "provider": str, "reasoning_effort": str, "think": bool, "max_tokens": int}
+_TOKEN = {"access_token": str, "refresh_token": str, "expires_in": int, "expires_at": int}
 _PROVIDER = {
     "id": str, "name": str, "base_url": str, "type": str, "api_key": str, "disable": bool, "models": [_MODEL],
     "extra_headers": {"*": str}, "discover_models": bool, "system_prompt_prefix": str,
+    "oauth": _TOKEN,
 }  # fmt: skip
 _TUI = {"compact_mode": bool, "diff_mode": str, "transparent": bool, "scrollbar": str}
 _OPTIONS = {
     "context_paths": [str], "tui": _TUI, "data_directory": str, "initialize_as": str, "disable_metrics": bool,
     "disabled_tools": [str], "progress": bool, "notifications": str, "debug": bool, "skills_paths": [str],
+    "global_context_paths": [str], "disabled_skills": [str], "auto_lsp": bool, "debug_lsp": bool,
+    "disable_auto_summarize": bool, "disable_provider_auto_update": bool, "disable_default_providers": bool,
+    "attribution": {"trailer_style": str, "co_authored_by": bool, "generated_with": bool},
 }  # fmt: skip
 _CONFIG = {"models": {"*": _CHOICE}, "providers": {"*": _PROVIDER}, "options": _OPTIONS, "mcp": {"*": {"type": str}}}
 _SESSION = {

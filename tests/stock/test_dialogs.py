@@ -44,6 +44,35 @@ async def test_dialogs(socket: Path, project: Path) -> None:
     await tui.leave()
 
 
+async def test_the_question_about_a_new_project_is_asked_once(socket: Path, project: Path) -> None:
+    """Whoever says no says so once: the next start does not ask, and every screen reads the workspace again."""
+    (project / "main.go").write_text("package main\n")
+    tui = StockTui(socket, project)
+    await tui.start()
+    assert await tui.call("GET", "/project/needs-init", into="needs_init") == {"needs_init": True}
+    await tui.call("POST", "/project/init")
+    await tui.see("config_changed updated")
+    await tui.leave()
+    again = StockTui(socket, project)
+    await again.start()
+    assert await again.call("GET", "/project/needs-init", into="needs_init") == {"needs_init": False}
+    await again.leave()
+
+
+async def test_a_token_is_hidden_and_the_rest_can_still_be_read(socket: Path, project: Path) -> None:
+    """One word where a number belongs, and a stock client could read nothing of the workspace."""
+    tui = StockTui(socket, project)
+    await tui.start()
+    provider = tui.workspace["config"]["models"]["large"]["provider"]
+    token = {"access_token": "canary", "refresh_token": "canary", "expires_in": 3600, "expires_at": 1794890155}
+    key = {"scope": 0, "provider_id": provider, "kind": "oauth", "api_key": token}
+    await tui.call("POST", "/config/provider-key", key)
+    changed = await tui.ask("GET", f"/v1/workspaces/{tui.workspace['id']}", into="workspace")
+    told = changed["config"]["providers"][provider]["oauth"]
+    assert told == {**token, "access_token": "set", "refresh_token": "set"}
+    await tui.leave()
+
+
 async def _messages(tui: StockTui) -> list[dict[str, object]]:
     found: list[dict[str, object]] = await tui.call("GET", f"/sessions/{tui.session_id}/messages", into="messages")
     return found

@@ -229,3 +229,24 @@ def test_null_is_no_list_item_and_true_is_no_number() -> None:
         decode("session", {"message_count": True})
     with pytest.raises(Confused):
         decode("mcps", {"x": {"state": 2}})
+
+
+async def test_null_is_as_good_as_nothing(socket: Path, project: Path) -> None:
+    """Go writes it for a list or a map that was never filled; what must be there must still be there."""
+    tui = StockTui(socket, project)
+    await tui.start()
+    nothing = {"env": None, "channels": None, "skills": None, "config": None}
+    body = {"path": str(project), "client_id": tui.id, **nothing}
+    assert (await tui.ask("POST", "/v1/workspaces", body, into="workspace"))["id"] == tui.workspace["id"]
+    assert not (await tui.call("POST", "/questions/answer", {"responses": None}, into="resolved"))["resolved"]
+    choice = {**tui.workspace["config"]["models"]["large"], "provider_options": None}
+    await tui.call("POST", "/config/model", {"scope": 1, "model_type": "large", "model": choice})
+    for path, wrong in {
+        "/mcp/get-prompt": {"client_id": "nobody", "prompt_id": "p", "args": None},
+        "/permissions/grant": {"permission": None, "action": "allow"},
+        "/config/compact": None,
+    }.items():
+        with pytest.raises(Unsuccessful) as refused:
+            await tui.call("POST", path, wrong)
+        assert ("There is no MCP server" in str(refused.value)) is path.startswith("/mcp"), refused.value
+    await tui.leave()

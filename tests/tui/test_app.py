@@ -1,14 +1,16 @@
 """The terminal app against the real server, with keys pressed and the screen read."""
 
 from rich.console import Console
+from textual.widgets import OptionList
 
 from holdfast.domain.ids import SessionId
+from holdfast.domain.models import ModelInfo
 from holdfast.tui.editor import Editor
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.transcript import Transcript
-from holdfast.tui.welcome import welcome
-from server.helpers import FeedModel, prompt
+from holdfast.tui.welcome import doors, welcome
+from server.helpers import EchoModel, FeedModel, prompt
 from tui.looking import looking, standing
 
 
@@ -20,6 +22,23 @@ async def test_the_first_screen_says_where_one_is_and_what_to_do() -> None:
             console.print(welcome(screen.app.link, "", 30))
         assert "Write what you want done" in capture.get()
         assert server.place.project() in capture.get()
+
+
+class _Real(EchoModel):
+    """Not the tour's: with that one nobody is offered a description of the project."""
+
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo("somebody", "real")
+
+
+async def test_the_door_names_the_file_that_would_be_written() -> None:
+    async with standing(_Real()) as (_, server), looking(server) as screen:
+        assert ("init", "Write AGENTS.md") in [door[:2] for door in doors(screen.app.link)]
+        client = screen.app.link.client
+        await client.config_set(screen.app.link.workspace, "options.initialize_as", "GUIDE.md")
+        options = screen.app.query_one("#welcome-doors", OptionList)
+        await screen.until(lambda: "Write GUIDE.md" in str(options.get_option("init").prompt), "the new name")
 
 
 async def test_a_prompt_is_answered() -> None:

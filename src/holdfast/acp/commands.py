@@ -12,7 +12,7 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 __all__ = ["BUILT_IN", "Commands"]
 
 BUILT_IN = {
-    "init": "Look at this project and write AGENTS.md for whoever works on it next",
+    "init": "Look at this project and write down, in AGENTS.md or the file that is set, how to work on it",
     "summarize": "Summarise this session, to make room in the context",
     "undo": "Take back what the last run changed in files",
 }

@@ -13,7 +13,7 @@ from holdfast.cli.speak import complain
 from holdfast.cli.transcript import as_markdown, as_text
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
-from holdfast.protocol.bodies import NewSession
+from holdfast.protocol.bodies import SessionChange
 
 __all__ = ["command"]
 
@@ -95,7 +95,7 @@ def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None
         raise click.UsageError("The title is empty: give it some words.")
     with sentences():
         link = entered(where)
-        link.send("PUT", link.path("sessions", session), body=NewSession(name))
+        link.send("PUT", link.path("sessions", session), body=SessionChange(name))
 
 
 @command.command()

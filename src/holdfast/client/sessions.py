@@ -19,6 +19,7 @@ from holdfast.protocol.bodies import (
     NewSession,
     Resolved,
     RunPatch,
+    SessionChange,
     Skip,
 )
 
@@ -38,7 +39,7 @@ class SessionCalls(Calls):
         return await self._ask(Session, "get_session", id=workspace, sid=session)
 
     async def put_session(self, workspace: WorkspaceId, session: SessionId, title: str) -> Session:
-        return await self._ask(Session, "put_session", body=NewSession(title, session), id=workspace, sid=session)
+        return await self._ask(Session, "put_session", body=SessionChange(title), id=workspace, sid=session)
 
     async def delete_session(self, workspace: WorkspaceId, session: SessionId) -> None:
         await self._send("delete_session", id=workspace, sid=session)
@@ -89,8 +90,13 @@ class SessionCalls(Calls):
     async def agent_session(self, workspace: WorkspaceId, session: SessionId) -> Session:
         return await self._ask(Session, "agent_session", id=workspace, sid=session)
 
+    @property
+    def _mine(self) -> list[tuple[str, str | int | None]]:
+        """Whose doing it is: everybody is told."""
+        return [("client_id", self.client_id)]
+
     async def cancel_session(self, workspace: WorkspaceId, session: SessionId) -> Cancelled:
-        return await self._ask(Cancelled, "cancel_session", id=workspace, sid=session)
+        return await self._ask(Cancelled, "cancel_session", query=self._mine, id=workspace, sid=session)
 
     async def count_queued(self, workspace: WorkspaceId, session: SessionId) -> int:
         return await self._ask(int, "count_queued", id=workspace, sid=session)
@@ -99,7 +105,7 @@ class SessionCalls(Calls):
         return await self._ask(tuple[str, ...], "list_queued", id=workspace, sid=session)
 
     async def clear_queue(self, workspace: WorkspaceId, session: SessionId) -> Cancelled:
-        return await self._ask(Cancelled, "clear_queue", id=workspace, sid=session)
+        return await self._ask(Cancelled, "clear_queue", query=self._mine, id=workspace, sid=session)
 
     async def summarize(self, workspace: WorkspaceId, session: SessionId) -> None:
         """Returns when the summary is done, however long it takes."""
@@ -126,7 +132,7 @@ class SessionCalls(Calls):
         return await self._ask(Run, "patch_run", body=patch, id=workspace, run_id=run)
 
     async def cancel_run(self, workspace: WorkspaceId, run: RunId) -> Run:
-        return await self._ask(Run, "cancel_run", id=workspace, run_id=run)
+        return await self._ask(Run, "cancel_run", query=self._mine, id=workspace, run_id=run)
 
     # Asks
 

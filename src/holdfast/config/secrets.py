@@ -33,7 +33,11 @@ _AFTER_FLAG = r"(?i)((?<!\S)--?[a-z0-9-]{0,40}(?:key|token|secret|password|auth)
 _FLAG = r"(?is)^(--?[a-z0-9-]*(?:key|token|secret|password|auth|credentials?|header))(?:=(.*))?$"
 _WORDS = frozenset({"", "bearer", "basic", "token"})
 _ALL_INSIDE = frozenset({"env", "headers", "extra_headers", "oauth", "oauth_token"})
-_NOT_SECRET = frozenset({"aws_auth_refresh", "max_tokens", "default_max_tokens", "token_url", "auth_url", "client_id"})
+_NOT_SECRET = frozenset(
+    {"aws_auth_refresh", "max_tokens", "default_max_tokens", "token_url", "auth_url", "client_id"}
+    # Numbers beside a token: a stock client that finds a word in their place drops all that came with it.
+    | {"expires_at", "expires_in", "auth_style"}
+)
 
 
 def is_secret(path: KeyPath) -> bool:

@@ -1,7 +1,7 @@
 """Settings that clients change over the wire: two small JSON files, the workspace's above the user's.
 
-A key is a path with dots (`options.tui.compact_mode`). A file is replaced whole, so a crash leaves the old
-one or the new one, never half of one. One process changes them at a time.
+A key is a path with dots (`options.tui.compact_mode`); a name that has dots itself is quoted. A file is replaced
+whole, so a crash leaves the old one or the new one, never half of one. One process changes them at a time.
 """
 
 from pathlib import Path
@@ -11,14 +11,13 @@ import msgspec
 
 from holdfast.config.files import LARGEST, Unreadable, contents, locked, replace
 from holdfast.config.lines import DEEPEST, TooDeep, json_lines
+from holdfast.config.problems import key_path
 from holdfast.domain.errors import BadRequest
 
 __all__ = ["ConfigStore", "Scope", "merged"]
 
 Scope = Literal[0, 1]
 """0 is the user's, 1 the workspace's."""
-
-_LONGEST_KEY = 512
 
 
 def merged(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
@@ -53,9 +52,9 @@ class ConfigStore:
     def _change(self, scope: int, key: str, value: object, *, remove: bool) -> None:
         if scope not in (0, 1):
             raise BadRequest("The scope is 0 for the user's settings or 1 for the workspace's.")
-        names = key.split(".")
-        if not all(names) or len(key) > _LONGEST_KEY:
-            raise BadRequest("A key is a path of names with dots between them, such as options.tui.compact_mode.")
+        names = [name for name in key_path(key) if isinstance(name, str)]
+        if len(names) < len(key_path(key)):
+            raise BadRequest("A list is set as a whole: name its key without a place in it.")
         path = self._files[scope]
         with locked(str(path.parent)):
             self._patch(path, names, value, remove=remove)

@@ -67,7 +67,8 @@ class Kit(msgspec.Struct, frozen=True):
     ledger: Ledger
     models: Models
     tools: Tools
-    settings: EngineSettings
+    settings_now: Callable[[], EngineSettings]
+    """They may be changed while a workspace is open."""
     permissions: Permissions = NothingAsked()
     environment: Mapping[str, str] = {}
     lookout: Lookout | None = None
@@ -81,6 +82,10 @@ class Kit(msgspec.Struct, frozen=True):
     """Whether rules that hold for one run allow something."""
     named_model: Callable[[str], Awaitable[Model]] | None = None
     """A model by its name. Raises `ProviderError` if it cannot be used."""
+
+    @property
+    def settings(self) -> EngineSettings:
+        return self.settings_now()
 
     async def model(self, name: str) -> tuple[Model, str]:
         """`large`, `small`, or the one of that name; where that cannot be used, the large one, and why."""

@@ -41,6 +41,7 @@ __all__ = [
     "PageReturn",
     "Resolved",
     "RunPatch",
+    "SessionChange",
     "ShellAsk",
     "Skip",
     "SnapshotBody",
@@ -98,10 +99,16 @@ class CurrentSession(msgspec.Struct, frozen=True):
 
 
 class NewSession(msgspec.Struct, frozen=True):
-    """Only the title of a session can be given, and the to-do list of one that exists."""
+    """Only the title of a session can be given."""
 
     title: str = "New session"
     id: SessionId = SessionId("")
+
+
+class SessionChange(msgspec.Struct, frozen=True):
+    """A session as a screen has it. Its title counts, nothing else; without one nothing is changed."""
+
+    title: str | None = None
 
 
 class FileNames(msgspec.Struct, frozen=True):
@@ -165,7 +172,7 @@ class RunPatch(msgspec.Struct, frozen=True):
     delivery: Literal["steer", "queue"] | None = None
 
 
-class ModelFacts(msgspec.Struct, frozen=True):
+class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     name: str
     cost_per_1m_in: float
@@ -176,6 +183,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     default_max_tokens: int
     can_reason: bool
     supports_attachments: bool
+    reasoning_levels: tuple[str, ...] = ()
+    default_reasoning_effort: str = ""
 
 
 class ModelChoice(msgspec.Struct, frozen=True, omit_defaults=True):

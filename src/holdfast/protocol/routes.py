@@ -16,6 +16,7 @@ from holdfast.domain.sandbox import SandboxState
 from holdfast.domain.sessions import Session
 from holdfast.domain.stats import Stats
 from holdfast.protocol import bodies, brought
+from holdfast.protocol.configuration import CONFIG_ROUTES
 from holdfast.protocol.lsp import LSP_ROUTES
 from holdfast.protocol.mcp import MCP_ROUTES
 from holdfast.protocol.route import PREFIX, Query, Route
@@ -40,7 +41,7 @@ _A = _W + "/agent/sessions/{sid}"
 _SYSTEM = (
     _get("health", "/health", "Whether the server is there."),
     _get("version", "/version", "Who the server is.", bodies.VersionInfo),
-    _get("server_config", "/config", "The server's own configuration.", _ANY),
+    _get("server_config", "/config", "The settings that count in every workspace.", _ANY),
     _post("control", "/control", "Ask the server to stop.", bodies.Control, errors=(400, 409)),
     Route("retire_client", "DELETE", "/clients/{client_id}", "A client leaves for good.", errors=(400,)),
     _get(
@@ -153,7 +154,7 @@ _SESSIONS = (
     _get("list_sessions", _W + "/sessions", "Sessions, latest first.", tuple[Session, ...], errors=(404,)),
     _post("create_session", _W + "/sessions", "A new session.", bodies.NewSession, Session, errors=(400, 404)),
     _get("get_session", _S, "A session.", Session, errors=(400, 404)),
-    Route("put_session", "PUT", _S, "Rename a session.", bodies.NewSession, Session, errors=(400, 404)),
+    Route("put_session", "PUT", _S, "Rename a session.", bodies.SessionChange, Session, errors=(400, 404)),
     Route("delete_session", "DELETE", _S, "Remove a session and all that belongs to it.", errors=(400, 404)),
     _get("list_messages", _S + "/messages", "The conversation.", tuple[Message, ...], errors=(404,)),
     _get("list_user_messages", _S + "/messages/user", "Prompts, newest first.", tuple[Message, ...], errors=(404,)),
@@ -200,11 +201,20 @@ _AGENT = (
         "Stop all that is in the session now.",
         None,
         bodies.Cancelled,
+        query=(_BY,),
         errors=(404, 503),
     ),
     _get("count_queued", _A + "/prompts/queued", "How many prompts wait.", int, errors=(404,)),
     _get("list_queued", _A + "/prompts/list", "The texts of the prompts that wait.", tuple[str, ...], errors=(404,)),
-    _post("clear_queue", _A + "/prompts/clear", "End all that waits.", None, bodies.Cancelled, errors=(404, 503)),
+    _post(
+        "clear_queue",
+        _A + "/prompts/clear",
+        "End all that waits.",
+        None,
+        bodies.Cancelled,
+        query=(_BY,),
+        errors=(404, 503),
+    ),
     _post("summarize", _A + "/summarize", "Summarise; answers when it is done.", errors=(400, 404, 409, 503)),
     _get(
         "default_small_model",
@@ -212,7 +222,7 @@ _AGENT = (
         "The small model of a provider.",
         bodies.ModelChoice,
         query=(Query("provider_id"),),
-        errors=(404,),
+        errors=(400, 404),
     ),
 )
 
@@ -228,7 +238,15 @@ _RUNS = (
         Run,
         errors=(400, 404, 409, 503),
     ),
-    _post("cancel_run", _W + "/runs/{run_id}/cancel", "Stop one run.", None, Run, errors=(404, 409, 503)),
+    _post(
+        "cancel_run",
+        _W + "/runs/{run_id}/cancel",
+        "Stop one run.",
+        None,
+        Run,
+        query=(_BY,),
+        errors=(404, 409, 503),
+    ),
 )
 
 _ASKS = (
@@ -265,7 +283,7 @@ _ASKS = (
         "Dismiss a batch of questions; without its id, the one that is shown.",
         None,
         bodies.Resolved,
-        query=(Query("batch_id"), _BY),
+        query=(Query("batch_id"), _BY, _VIA),
         errors=(404, 503),
     ),
     _get(
@@ -275,28 +293,6 @@ _ASKS = (
         tuple[QuestionRequest, ...],
         errors=(404,),
     ),
-)
-
-_CONFIG = (
-    _get(
-        "config_problems",
-        _W + "/config/problems",
-        "What is wrong with the files of settings.",
-        tuple[bodies.ConfigProblem, ...],
-        errors=(404,),
-    ),
-    _post("config_set", _W + "/config/set", "Set a key.", bodies.ConfigChange, errors=(400, 404)),
-    _post("config_remove", _W + "/config/remove", "Remove a key.", bodies.ConfigChange, errors=(400, 404)),
-    _post("config_model", _W + "/config/model", "Choose a model.", bodies.ConfigModel, errors=(400, 404)),
-    _post("config_compact", _W + "/config/compact", "Compact display.", _ANY, errors=(400, 404)),
-    _post("config_provider_key", _W + "/config/provider-key", "Set a key of a provider.", _ANY, errors=(400, 404)),
-    _post("config_refresh_oauth", _W + "/config/refresh-oauth", "Refresh a token.", _ANY, errors=(400, 404)),
-    _post("config_import_copilot", _W + "/config/import-copilot", "Not built.", None, _ANY, errors=(404,)),
-    _get(
-        "needs_init", _W + "/project/needs-init", "Whether the project wants a start.", bodies.NeedsInit, errors=(404,)
-    ),
-    _post("init_project", _W + "/project/init", "The project has had its start.", errors=(404,)),
-    _get("init_prompt", _W + "/project/init-prompt", "The prompt of a start.", bodies.InitPrompt, errors=(404,)),
 )
 
 _EXTENSIONS = (
@@ -380,7 +376,7 @@ ROUTES: tuple[Route, ...] = (
     *_AGENT,
     *_RUNS,
     *_ASKS,
-    *_CONFIG,
+    *CONFIG_ROUTES,
     *_WORK,
     *_EXTENSIONS,
 )

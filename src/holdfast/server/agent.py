@@ -3,14 +3,15 @@
 import msgspec
 
 from holdfast.bus.bus import Subscription
-from holdfast.domain.errors import ProviderError
-from holdfast.domain.events import RunCompleteEvent
+from holdfast.domain.errors import Conflict, ProviderError
+from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import Accepted, AgentInfo, Cancelled, ModelChoice
 from holdfast.server.calls import Call
-from holdfast.server.configuration import facts_of
+from holdfast.server.configuration import choice_of, facts_of
+from holdfast.server.hub import ServerLeaving
 from holdfast.server.sessions import dressed, known
 
 __all__ = [
@@ -27,6 +28,10 @@ __all__ = [
 ]
 
 
+class SummaryCancelled(Conflict):
+    """The summary was cancelled: the conversation is as it was."""
+
+
 async def agent_info(call: Call) -> AgentInfo:
     """Asked again and again by screens: nothing here touches the disk."""
     engine = call.desk.workspace.engine
@@ -38,7 +43,7 @@ async def agent_info(call: Call) -> AgentInfo:
         return AgentInfo(
             is_busy=engine.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=ModelChoice("", "")
         )
-    choice = ModelChoice(info.model, info.provider, info.max_output_tokens)
+    choice = choice_of(call.desk, "large", info)
     return AgentInfo(is_busy=engine.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
 
 
@@ -92,16 +97,21 @@ async def summarize(call: Call) -> None:
     heard = call.desk.workspace.bus.subscribe(None)
     try:
         run = await call.desk.workspace.inputs.summarize(call.session)
-        error = await _end_of(run.run_id, heard)
+        end = await _end_of(run.run_id, heard)
     finally:
         heard.close()
-    if error:
-        raise ProviderError(error)
+    if end is None:
+        raise ServerLeaving
+    if end.cancelled:
+        raise SummaryCancelled
+    if end.error:
+        raise ProviderError(end.error)
 
 
-async def _end_of(run: RunId, heard: Subscription) -> str:
+async def _end_of(run: RunId, heard: Subscription) -> RunComplete | None:
+    """None if the workspace is closed first."""
     while frames := await heard.take():
         for frame in frames:
             if isinstance(frame.event, RunCompleteEvent) and frame.event.payload.payload.run_id == run:
-                return frame.event.payload.payload.error
-    return "The server stopped before the summary was finished."
+                return frame.event.payload.payload
+    return None

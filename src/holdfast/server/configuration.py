@@ -1,25 +1,32 @@
 """The configuration in force, and its changes over the wire."""
 
 import asyncio
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from holdfast.choosing import Size
+from holdfast.config.configuration import Configuration, Reading
 from holdfast.config.fit import key_type, objections
-from holdfast.config.problems import key_path
+from holdfast.config.locations import places_for
+from holdfast.config.problems import dotted, key_path
 from holdfast.config.secrets import redacted
-from holdfast.config.store import merged
-from holdfast.domain.errors import BadRequest, ProviderError
+from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.models import ModelInfo
-from holdfast.domain.settings import Selection
-from holdfast.protocol.bodies import ConfigProblem, InitPrompt, ModelChoice, ModelFacts, NeedsInit
+from holdfast.domain.settings import Attribution, Options, Selection
+from holdfast.manners import own_files
+from holdfast.protocol.bodies import ConfigProblem, ModelChoice, ModelFacts
 from holdfast.providers.client import post_form
 from holdfast.providers.view import ProviderView
 from holdfast.server.calls import Call
 from holdfast.server.hub import Desk
+from holdfast.workspace.surroundings import CONTEXT_NAMES
 
 __all__ = [
+    "choice_of",
     "config_compact",
     "config_import_copilot",
     "config_model",
@@ -31,16 +38,8 @@ __all__ = [
     "config_set",
     "default_small_model",
     "facts_of",
-    "init_project",
-    "init_prompt",
-    "needs_init",
+    "server_config",
 ]
-
-_INIT_PROMPT = (
-    "Look at this project and write AGENTS.md for whoever works on it next: how to build, run and test it, how the "
-    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
-)
-
 
 _RECENT = 5
 
@@ -48,33 +47,77 @@ _RECENT = 5
 async def config_of(desk: Desk) -> dict[str, Any]:
     """What screens read. `providers`, `options` and `options.tui` are always there: stock clients insist."""
     models = desk.workspace.engine.kit.models
-    try:
+    infos: dict[Size, ModelInfo] = {}
+    # Without a usable model a workspace can still be opened, looked at, and set up.
+    with suppress(ProviderError):
         infos = {"large": (await models.large()).info, "small": (await models.small()).info}
-    except ProviderError:
-        # Without a usable model a workspace can still be opened, looked at, and set up.
-        infos = {}
-    tree = redacted(desk.outfit.configuration.reading().tree)
-    base = {
-        "models": {size: _choice(info) for size, info in infos.items()},
-        "providers": await _providers(desk, infos.values(), tree.get("providers", {})),
-        "options": {
-            "context_paths": ["AGENTS.md"],
-            "tui": {},
-            "data_directory": str(desk.data_dir),
-            "initialize_as": "AGENTS.md",
-            "disable_metrics": True,
-        },
-    }
-    in_force = merged(base, {name: value for name, value in tree.items() if name != "providers"})
+    reading = desk.outfit.configuration.reading()
+    in_force = _shown(reading, str(desk.data_dir))
+    in_force["providers"] = await _providers(desk, infos.values(), in_force["providers"])
     # What was chosen may be of no use; what answers is what counts.
-    return merged(in_force, {"models": base["models"]})
+    chosen = {size: msgspec.to_builtins(choice_of(desk, size, info)) for size, info in infos.items()}
+    in_force["models"] = {**in_force.get("models", {}), **chosen}
+    return in_force
+
+
+async def server_config(call: Call) -> dict[str, Any]:
+    """What counts in every workspace: the user's own settings, without those of any project."""
+    return await asyncio.to_thread(_everywhere, str(call.hub.data_dir))
+
+
+def _everywhere(data_dir: str) -> dict[str, Any]:
+    places = places_for("/", os.environ, data_dir=data_dir)
+    sources = tuple(source for source in places.sources if source.kind != "project")
+    configuration = Configuration(msgspec.structs.replace(places, sources=sources), os.environ)
+    return _shown(configuration.reading(), data_dir)
+
+
+def _shown(reading: Reading, data_dir: str) -> dict[str, Any]:
+    """The settings without what is nobody else's business; of the options also those that nobody has set."""
+    tree = redacted(reading.tree)
+    options = {**_whole(Options()), **tree.get("options", {})}
+    options["attribution"] = _whole(reading.settings.options.attribution)
+    options["context_paths"] = list(dict.fromkeys((*CONTEXT_NAMES, *options["context_paths"])))
+    options["global_context_paths"] = [str(path) for path in own_files(reading.settings.options, os.environ)]
+    # What other tools' files say of it is about other tools.
+    options["data_directory"] = data_dir
+    shown = {"providers": {}, **tree, "options": options}
+    if "mcp" in shown:
+        shown["mcp"] = {name: {"type": reading.settings.mcp[name].type, **mcp} for name, mcp in shown["mcp"].items()}
+    return shown
+
+
+def _whole(settings: Options | Attribution) -> dict[str, Any]:
+    """With its defaults, but without what has none."""
+    fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
+    return {name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None}
+
+
+def choice_of(desk: Desk, size: Size, info: ModelInfo) -> ModelChoice:
+    """Who answers, and the way the settings want it to be asked. Screens ask for it again and again."""
+    wanted: Selection = getattr(desk.outfit.configuration.settings.models, size)
+    return ModelChoice(
+        info.model,
+        info.provider,
+        wanted.max_tokens or info.max_output_tokens,
+        wanted.reasoning_effort,
+        wanted.think,
+        wanted.temperature,
+        wanted.top_p,
+        wanted.top_k,
+        wanted.frequency_penalty,
+        wanted.presence_penalty,
+        redacted(wanted.provider_options, ("models", size, "provider_options")) if wanted.provider_options else {},
+    )
 
 
 async def _providers(desk: Desk, infos: Iterable[ModelInfo], written: dict[str, Any]) -> dict[str, Any]:
     """Those that can be used now, by id, with what the settings say of each but its models, which are described
     whole; the ones that answer are always among them.
     """
-    known = {info.provider: _provider(info) for info in infos}
+    known: dict[str, dict[str, Any]] = {}
+    for info in dict.fromkeys(infos):
+        known.setdefault(info.provider, _provider(info))["models"].append(msgspec.to_builtins(facts_of(info)))
     if desk.outfit.choice is not None:
         known |= {view.id: _in_config(view) for view in await desk.outfit.choice.usable_view()}
     return {id: {**written.get(id, {}), **view} for id, view in known.items()}
@@ -98,6 +141,8 @@ def facts_of(info: ModelInfo) -> ModelFacts:
         default_max_tokens=info.max_output_tokens,
         can_reason=info.can_reason,
         supports_attachments=info.supports_images,
+        reasoning_levels=info.reasoning_levels,
+        default_reasoning_effort=info.default_reasoning_effort,
     )
 
 
@@ -124,8 +169,9 @@ async def config_model(call: Call) -> None:
         found = await call.desk.outfit.choice.check(msgspec.convert(chosen, Selection))
         chosen |= {"model": found.model, "provider": found.provider}
     recent = [item for item in call.desk.config.scope(0).get("recent_models", {}).get(kind, []) if item != chosen]
-    call.desk.config.set(0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
-    _set(call.desk, call.body.scope, f"models.{kind}", chosen)
+    # The choice first: if that is refused, it is not a recent one either.
+    call.desk.config.set(call.body.scope, f"models.{kind}", chosen)
+    _set(call.desk, 0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
 
 
 async def config_compact(call: Call) -> None:
@@ -143,17 +189,24 @@ async def config_provider_key(call: Call) -> None:
     if kind == "oauth":
         if not isinstance(key, dict) or not isinstance(key.get("access_token"), str):
             raise BadRequest("api_key must be a token: an object with access_token.")
-        _set(call.desk, _scope(call), f"providers.{provider}.oauth", key)
+        _set(call.desk, _scope(call), dotted(("providers", provider, "oauth")), key)
         return
     if not isinstance(key, str):
         raise BadRequest("provider_id and api_key are required, as text")
-    _set(call.desk, _scope(call), f"providers.{provider}.api_key", key)
+    _set(call.desk, _scope(call), dotted(("providers", provider, "api_key")), key)
 
 
 async def config_refresh_oauth(call: Call) -> None:
     """Whoever asks for a model next uses the new token; other processes find it where it is stored."""
     provider, outfit = _provider_id(call), call.desk.outfit
-    if await asyncio.to_thread(outfit.credentials.token, provider) is None:
+    try:
+        token = await asyncio.to_thread(outfit.credentials.token, provider)
+    except HoldfastError as error:
+        # The file of credentials cannot be read: it says what is to be done about it.
+        raise BadRequest(str(error)) from None
+    if token is None:
+        if (known := outfit.settings.providers.get(provider)) is not None and known.oauth:
+            raise BadRequest(f"The token of {provider} came without a way to refresh it: sign in again.")
         raise BadRequest(f"Nobody has signed in at {provider}: there is no token to refresh.")
     await outfit.refresher.refresh(provider, post_form)
     call.desk.tell_of_change()
@@ -166,7 +219,7 @@ async def config_problems(call: Call) -> tuple[ConfigProblem, ...]:
 
 
 async def config_import_copilot(_: Call) -> dict[str, Any]:
-    return {"success": False}
+    return {"token": None, "success": False}
 
 
 async def default_small_model(call: Call) -> ModelChoice:
@@ -174,20 +227,7 @@ async def default_small_model(call: Call) -> ModelChoice:
     if choice is not None and (provider := call.query.get("provider_id")):
         selection = await choice.default_small(provider)
         return ModelChoice(selection.model, selection.provider, selection.max_tokens)
-    info = (await call.desk.workspace.engine.kit.models.small()).info
-    return ModelChoice(info.model, info.provider, info.max_output_tokens)
-
-
-async def needs_init(_: Call) -> NeedsInit:
-    return NeedsInit(needs_init=False)
-
-
-async def init_project(_: Call) -> None:
-    """Nothing needs to be remembered: no question is asked before the first prompt."""
-
-
-async def init_prompt(_: Call) -> InitPrompt:
-    return InitPrompt(_INIT_PROMPT)
+    return choice_of(call.desk, "small", (await call.desk.workspace.engine.kit.models.small()).info)
 
 
 def _set(desk: Desk, scope: int, key: str, value: object) -> None:
@@ -197,8 +237,8 @@ def _set(desk: Desk, scope: int, key: str, value: object) -> None:
 
 def _provider_id(call: Call) -> str:
     provider = call.body.get("provider_id")
-    if not isinstance(provider, str) or not provider or "." in provider:
-        raise BadRequest("provider_id is required, as text without a dot")
+    if not isinstance(provider, str) or not provider:
+        raise BadRequest("provider_id is required, as text")
     return provider
 
 
@@ -207,11 +247,5 @@ def _scope(call: Call) -> int:
     return scope if isinstance(scope, int) else -1
 
 
-def _choice(info: ModelInfo) -> dict[str, Any]:
-    return {"model": info.model, "provider": info.provider, "max_tokens": info.max_output_tokens}
-
-
 def _provider(info: ModelInfo) -> dict[str, Any]:
-    facts = facts_of(info)
-    model = {name: getattr(facts, name) for name in facts.__struct_fields__}
-    return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": [model]}
+    return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": []}

@@ -22,6 +22,7 @@ _OTHERS = (
     "log",
     "lsp",
     "mcp",
+    "project",
     "skills",
     "undo",
     "work",

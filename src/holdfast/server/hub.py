@@ -79,7 +79,7 @@ class Desk:
         self.outfit = outfit
         workspace.asks.save_rule = self._save_rule
         workspace.asks.timeout = outfit.settings.options.ask_timeout
-        outfit.on_settings = self._publish_change
+        outfit.on_settings = self._settings_changed
         outfit.publish = workspace.engine.outside.outlet.publish_live
         outfit.extensions.start()
         self.lenders: set[ClientId] = set()
@@ -102,6 +102,10 @@ class Desk:
         self.outfit.configuration.reading()
         if self._changes == told:
             self._publish_change()
+
+    def _settings_changed(self) -> None:
+        self.workspace.asks.timeout = self.outfit.configuration.settings.options.ask_timeout
+        self._publish_change()
 
     def _publish_change(self) -> None:
         self._changes += 1

@@ -1,10 +1,11 @@
 """Sessions, their messages, the files they changed and read."""
 
+import asyncio
 from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.domain.errors import BadRequest, UnknownSession
+from holdfast.domain.errors import BadRequest, ToolError, UnknownSession
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.growth import grow
 from holdfast.domain.ids import SessionId
@@ -14,6 +15,7 @@ from holdfast.domain.sessions import Session
 from holdfast.server.calls import Call
 from holdfast.server.hub import Desk, Hub
 from holdfast.server.presence import attached
+from holdfast.workspace.files import locate
 
 __all__ = [
     "create_session",
@@ -43,8 +45,10 @@ def dressed(hub: Hub, desk: Desk, session: Session) -> Session:
     )
 
 
-async def known(call: Call) -> Session:
-    session = await call.desk.workspace.engine.kit.ledger.session(call.desk.id, call.session)
+async def known(call: Call, session_id: SessionId | None = None) -> Session:
+    """The session that is meant: the one in the path, if no other is named."""
+    ledger = call.desk.workspace.engine.kit.ledger
+    session = await ledger.session(call.desk.id, call.session if session_id is None else session_id)
     if session is None:
         raise UnknownSession
     return session
@@ -64,7 +68,11 @@ async def get_session(call: Call) -> Session:
 
 
 async def put_session(call: Call) -> Session:
-    """Only the title changes: counters and pointers are nobody's to set."""
+    """Only the title changes, and only if there is one: counters and pointers are nobody's to set, and the to-do list
+    that a screen sends along may be older than the model's.
+    """
+    if call.body.title is None:
+        return dressed(call.hub, call.desk, await known(call))
     session = await call.desk.workspace.sessions.rename(call.session, _title(call.body.title))
     return dressed(call.hub, call.desk, session)
 
@@ -87,12 +95,14 @@ async def list_user_messages(call: Call) -> list[Message]:
 
 
 async def list_all_user_messages(call: Call) -> list[Message]:
+    """Newest first, whichever session they are of: what a person goes back through."""
     ledger = call.desk.workspace.engine.kit.ledger
     found: list[Message] = []
     for session in await ledger.sessions(call.desk.id):
         messages = await ledger.messages(call.desk.id, session.id)
         found += [message for message in reversed(messages) if message.role == "user"]
-    return found
+    # Of one second, those of a session stay in their order.
+    return sorted(found, key=lambda message: message.created_at, reverse=True)
 
 
 async def list_history(call: Call) -> list[FileVersion]:
@@ -106,17 +116,27 @@ async def list_read_files(call: Call) -> list[str]:
 
 
 async def mark_read(call: Call) -> None:
+    """Under the name that tools know the file by: otherwise they would not know that it was read."""
+    session, path = await known(call, call.body.session_id), await _real_path(call, call.body.path)
     engine = call.desk.workspace.engine
-    mark = ReadMark(call.body.session_id, call.body.path, engine.outside.clock.now_ms())
+    mark = ReadMark(session.id, path, engine.outside.clock.now_ms())
     await engine.recorder.put(MarkRead(mark), sync=False)
 
 
 async def last_read(call: Call) -> str:
     ledger = call.desk.workspace.engine.kit.ledger
-    mark = await ledger.read_mark(call.desk.id, SessionId(call.query["session_id"]), call.query["path"])
+    path = await _real_path(call, call.query["path"])
+    mark = await ledger.read_mark(call.desk.id, SessionId(call.query["session_id"]), path)
     if mark is None:
         return _NEVER
     return datetime.fromtimestamp(mark.read_at / 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+async def _real_path(call: Call, given: str) -> str:
+    try:
+        return (await asyncio.to_thread(locate, call.desk.path, given)).path
+    except ToolError as error:
+        raise BadRequest(str(error)) from None
 
 
 def _title(text: str) -> str:

@@ -13,7 +13,7 @@ from holdfast.server.calls import Call
 from holdfast.server.hub import client_id_of
 from holdfast.server.presence import Retire, Stop, is_idle
 
-__all__ = ["control", "health", "openapi", "retire_client", "server_config", "version"]
+__all__ = ["control", "health", "openapi", "retire_client", "version"]
 
 
 async def health(_: Call) -> None:
@@ -23,10 +23,6 @@ async def health(_: Call) -> None:
 async def version(_: Call) -> VersionInfo:
     machine = f"{platform.system().lower()}/{platform.machine()}"
     return VersionInfo(__version__, "", f"holdfast-{__version__}", "", machine, PROTOCOL, os.getpid())
-
-
-async def server_config(_: Call) -> dict[str, Any]:
-    return {}
 
 
 async def control(call: Call) -> None:

@@ -158,7 +158,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
 
     def _draw_doors(self) -> None:
         found, accent = doors(self.link), self.transcript.look.accent
-        names = (accent, *(action for action, _, _ in found))
+        names = (accent, *(title for _, title, _ in found))
         if names != self._doors:
             self._doors = names
             options = self.base.query_one("#welcome-doors", OptionList)

@@ -29,7 +29,7 @@ COMMANDS = (
     Command("recall", "Find a prompt you sent before", "recall", "ctrl+r"),
     Command("editor", "Write in your own editor", "editor", "ctrl+o"),
     Command("summarize", "Summarise this session", "summarize"),
-    Command("init", "Write AGENTS.md for this project", "init"),
+    Command("init", "Describe this project in a file", "init"),
     Command("yolo", "Let tools act without asking, or not", "yolo", "ctrl+y"),
     Command("theme", "Choose a theme", "themes"),
     Command("fold", "Unfold or fold all tools and thoughts", "fold_all"),

@@ -19,10 +19,10 @@ DOORS = (
     ("tour", "Take the tour", "no key, no network: everything but the model is real"),
     ("last", "Go on", "with the session used last"),
     ("models", "Choose a model", "or set a key"),
-    ("init", "Write AGENTS.md", "the model describes the project for whoever comes next"),
+    ("init", "Write {guide}", "the model describes the project for whoever comes next"),
     ("help", "Keys", "on one page"),
 )
-"""What can be begun with, beside writing: the action, its name, and a word about it."""
+"""What can be begun with, beside writing: the action, its name, and a word about it. Settings name the guide."""
 
 
 def welcome(link: Link, found: str, height: int, accent: str = "") -> Text:
@@ -65,7 +65,7 @@ def doors(link: Link) -> list[tuple[str, str, str]]:
     is_there = os.path.exists(os.path.join(link.directory, guide))
     has_sessions = any(not item.parent_session_id for item in link.view.sessions.values())
     opens = {"tour": is_scripted(link), "last": has_sessions, "init": not is_there and not is_scripted(link)}
-    return [door for door in DOORS if opens.get(door[0], True)]
+    return [(name, title.format(guide=guide), about) for name, title, about in DOORS if opens.get(name, True)]
 
 
 def _fact(name: str, value: str) -> Text:

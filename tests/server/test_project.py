@@ -1,0 +1,116 @@
+"""The start of a project: who is asked about it, when, and that nobody is asked twice."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.client.client import Client
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.events import ConfigChangedEvent
+from holdfast.domain.ids import WorkspaceId
+from server.helpers import Place, place, read_until, serving
+
+
+async def _asks(client: Client, workspace: WorkspaceId) -> bool:
+    return (await client.needs_init(workspace)).needs_init
+
+
+async def test_somebody_is_asked_once_and_a_new_server_remembers_it() -> None:
+    async with place() as where:
+        _fill(where, ("main.py",))
+        async with serving(where) as server:
+            client, workspace = await server.opened()
+            assert await _asks(client, workspace)
+            assert await _asks(client, workspace), "to look is not to be asked"
+            await client.init_project(workspace)
+            assert not await _asks(client, workspace)
+            assert os.listdir(where.project()) == ["main.py"]
+        async with serving(where) as server:
+            client, workspace = await server.opened()
+            assert not await _asks(client, workspace)
+
+
+async def test_one_workspace_says_nothing_of_another() -> None:
+    async with place() as where, serving(where) as server:
+        for name in ("one", "two"):
+            _fill(where, ("main.py",), name)
+        client, one = await server.opened("one")
+        two = (await client.create_workspace(where.project("two"))).id
+        await client.init_project(one)
+        assert [await _asks(client, workspace) for workspace in (one, two)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (),
+        (".git/HEAD", ".gitignore"),
+        ("main.py", "AGENTS.md"),
+        ("main.py", "CLAUDE.md"),
+        ("main.py", ".cursor/rules/style.md"),
+        ("main.py", "docs/house.md"),
+        ("main.py", "GUIDE.md"),
+    ],
+)
+async def test_nobody_is_asked_where_nothing_is_or_somebody_has_described_it(files: tuple[str, ...]) -> None:
+    """Also by the files that the settings name, and by the one that would be written."""
+    async with place() as where, serving(where) as server:
+        _fill(where, files)
+        client, workspace = await server.opened()
+        await client.config_set(workspace, "options.context_paths", ["docs/house.md"])
+        await client.config_set(workspace, "options.initialize_as", "GUIDE.md")
+        assert not await _asks(client, workspace)
+
+
+async def test_a_guide_above_in_the_repository_counts() -> None:
+    async with place() as where, serving(where) as server:
+        _fill(where, ("main.py", ".git/HEAD", "AGENTS.md", "below/more.py"))
+        client, below = await server.opened("project/below")
+        assert not await _asks(client, below)
+        os.unlink(f"{where.project()}/AGENTS.md")
+        assert await _asks(client, below)
+
+
+async def test_the_prompt_names_the_file_that_is_set() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        assert "write AGENTS.md " in (await client.init_prompt(workspace)).prompt
+        await client.config_set(workspace, "options.initialize_as", "docs/GUIDE.md")
+        prompt = (await client.init_prompt(workspace)).prompt
+        assert "write docs/GUIDE.md " in prompt
+        assert "AGENTS.md" not in prompt
+
+
+async def test_a_mark_that_cannot_be_kept_is_told_and_changes_nothing() -> None:
+    async with place() as where, serving(where) as server:
+        _fill(where, ("main.py",))
+        client, workspace = await server.opened()
+        data = server.hub.desk(workspace).data_dir
+        _put_in_the_way(data)
+        cursor = (await client.snapshot(workspace)).cursor
+        async with client.events(workspace, since=cursor) as events:
+            await read_until(events, lambda item: item.number is None)
+            with pytest.raises(ServerProblem) as refused:
+                await client.init_project(workspace)
+            assert refused.value.status == 503
+            data.unlink()
+            await client.init_project(workspace)
+            await client.create_session(workspace)
+            told = await read_until(events, lambda item: item.number is not None)
+        assert sum(isinstance(item.event, ConfigChangedEvent) for item in told) == 1
+        assert not await _asks(client, workspace)
+
+
+def _put_in_the_way(data: Path) -> None:
+    data.parent.mkdir(exist_ok=True)
+    if data.exists():
+        data.rename(data.with_suffix(".away"))
+    data.write_text("in the way")
+
+
+def _fill(where: Place, files: tuple[str, ...], project: str = "project") -> None:
+    for name in files:
+        path = Path(where.project(project), name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("text\n")

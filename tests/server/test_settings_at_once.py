@@ -1,0 +1,35 @@
+"""Settings that are changed while a workspace is open: the next run goes by them."""
+
+from holdfast.domain.models import ModelRequest
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from server.helpers import end_of, place, prompt, read_until, serving
+
+
+def _busy(request: ModelRequest) -> Step:
+    """Looks around three times, then is done."""
+    steps = sum(message.role == "tool" for message in request.messages)
+    return Step((Call("ls", '{"path": "."}'),)) if steps < 3 else Step((Say("done"),))
+
+
+async def test_a_limit_counts_from_the_next_run_on() -> None:
+    async with place() as where, serving(where, ScriptedModel(_busy)) as server:
+        client, workspace = await server.opened()
+        ends = []
+        for most in (500, 2, 0):
+            await client.config_set(workspace, "options.max_steps", most)
+            session = (await client.create_session(workspace)).id
+            cursor = (await client.snapshot(workspace)).cursor
+            async with client.events(workspace, since=cursor) as events:
+                run = await prompt(client, workspace, session, "look around")
+                await read_until(events, end_of(run.run_id))
+            ends.append((await client.get_run(workspace, run.run_id)).outcome)
+        assert ends == ["completed", "failed", "completed"]
+
+
+async def test_the_patience_of_asks_is_the_one_that_is_set() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        asks = server.hub.desk(workspace).workspace.asks
+        assert asks.timeout == 86_400
+        await client.config_set(workspace, "options.ask_timeout", 7)
+        assert asks.timeout == 7

@@ -1,0 +1,34 @@
+"""A summary that somebody asks for: it is answered when it is there, and only then."""
+
+import pytest
+
+from holdfast.client.errors import ServerProblem
+from holdfast.testing.gates import start
+from server.helpers import FeedModel, end_of, place, prompt, read_until, serving
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_summary_that_was_cancelled_is_none(is_cancelled: bool) -> None:
+    async with place() as where:
+        model = FeedModel()
+        async with serving(where, model) as server:
+            client, workspace = await server.opened()
+            session = (await client.create_session(workspace)).id
+            model.words.put_nowait(None)
+            async with client.events(workspace, since=0) as events:
+                run = await prompt(client, workspace, session, "hello")
+                await read_until(events, end_of(run.run_id))
+                model.asked.clear()
+                asked = start(client.summarize(workspace, session))
+                await model.asked.wait()
+                if is_cancelled:
+                    await client.cancel_session(workspace, session)
+                    with pytest.raises(ServerProblem) as refused:
+                        await asked
+                    assert refused.value.status == 409
+                else:
+                    model.words.put_nowait("short")
+                    model.words.put_nowait(None)
+                    await asked
+            known = await client.get_session(workspace, session)
+            assert bool(known.summary_message_id) is not is_cancelled
