@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 
-from holdfast.domain.errors import HoldfastError, ToolError
+from holdfast.domain.errors import HoldfastError, StorageError, ToolError
 from holdfast.domain.ids import RunId, SessionId, helper_session
 from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import text_of
@@ -108,7 +108,9 @@ class Helpers:
     async def _withdrawn(self, submitted: Awaitable[Run], session: SessionId) -> None:
         with suppress(HoldfastError):
             await submitted
-            await self._inputs.cancel(session)
+            # It stops even if that cannot be stored.
+            with suppress(StorageError):
+                await self._inputs.cancel(session)
             await self._engine.until_quiet(session)
 
     async def _charge(self, context: ToolContext, session: SessionId) -> None:
