@@ -1,21 +1,34 @@
 """The shell's contract: what stops runs meets what is on its way, to the disk or to its end."""
 
 import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
-from engine.held import slow_reads
+import pytest
+
+from engine.held import busy_world, gated, slow_reads
+from holdfast.domain.errors import RunFolded, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.hooks import Ruling
+from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import (
+    Admit,
+    Answer,
+    CancelRun,
+    CancelSession,
     EndRun,
     PatchSession,
+    RemoveRun,
+    Write,
 )
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.kit import NoHooks
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, settle_down, start
+from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start
 from holdfast.testing.harness import World
 from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.memory import MemoryLedger
 
 _SHORT = EngineSettings(titles=False, grace=0.5, margin=0.1)
 
@@ -37,6 +50,122 @@ class SlowHooks(NoHooks):
             except asyncio.CancelledError:
                 continue
         return Ruling()
+
+
+# Prompts on their way
+
+
+async def test_a_cancel_that_fails_stops_the_prompt_that_was_on_its_way() -> None:
+    """Its answer says that runs are being stopped: so are those that came into the lane while it was being written."""
+    ledger, model = GatedLedger(), gated()
+    world = await World.open(model, ledger=ledger)
+    ledger.hold(Admit)
+    asking = start(world.prompt("one", "r1"))
+    await ledger.gate.reached.wait()
+    stopping = start(world.cancel())
+    await settle_down()
+    ledger.refused = (CancelSession,)
+    # Nobody has to wait for it.
+    stopping.cancel()
+    ledger.gate.open()
+    await asking
+    await world.quiet()
+    assert world.end_of("r1").outcome == "cancelled"
+    assert model.requests == []
+
+
+async def test_a_cancel_that_fails_leaves_alone_what_came_after_it() -> None:
+    """R3: also if the next batch is stored before its caller wakes."""
+    ledger = GatedLedger()
+    world = await World.open(talking(), ledger=ledger)
+    ledger.hold(Admit)
+    first = start(world.prompt("one", "r1"))
+    await ledger.gate.reached.wait()
+    stopping = start(world.cancel())
+    await settle_down()
+    ledger.refused = (CancelSession,)
+    ledger.gate.open()
+    with pytest.raises(StorageUnavailable):
+        await stopping
+    await world.prompt("two", "r2")
+    await first
+    await world.quiet()
+    assert [(end.run_id, end.outcome) for end in world.ends()] == [("r1", "cancelled"), ("r2", "completed")]
+
+
+class LateLedger(MemoryLedger):
+    """Holds the answer to a prompt that steers, and the writing of a cancel of one run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_steering = Gate()
+        self.before_cancel = Gate()
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        operations = [operation for write in writes for operation in write.operations]
+        if any(isinstance(operation, CancelRun) for operation in operations):
+            await self.before_cancel()
+        answers = await super().commit(workspace, epoch, ticket, writes)
+        if any(isinstance(operation, Admit) and operation.run.delivery == "steer" for operation in operations):
+            await self.after_steering()
+        return answers
+
+
+async def test_a_cancel_of_a_run_that_joins_a_turn_meanwhile_is_refused() -> None:
+    """R3: it was stored, but not in its lane yet, when the cancel came. It shares its host's end, and that is said."""
+    ledger, hooks = LateLedger(), SlowHooks()
+    world = await World.open(talking(), ledger=ledger, hooks=hooks)
+    await world.prompt("one", "r1")
+    await hooks.gate.reached.wait()
+    asking = start(world.prompt("by the way", "r2", delivery="steer"))
+    await ledger.after_steering.reached.wait()
+    stopping = start(world.workspace.inputs.cancel_run(RunId("r2")))
+    await settle_down()
+    ledger.after_steering.open()
+    await asking
+    await ledger.before_cancel.reached.wait()
+    hooks.gate.open()
+    await settle_down()
+    assert world.workspace.engine.lane(world.session).folded == ("r2",)
+    ledger.before_cancel.open()
+    with pytest.raises(RunFolded) as caught:
+        await stopping
+    assert "r1" in str(caught.value)
+    await world.quiet()
+    assert world.end_of("r2").outcome == "completed"
+
+
+STOPS: list[Callable[[World], Coroutine[Any, Any, object]]] = [
+    lambda world: world.cancel(),
+    lambda world: world.workspace.inputs.clear(world.session),
+    lambda world: world.workspace.inputs.cancel_run(RunId("r3")),
+]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+async def test_a_stop_survives_the_removal_of_a_prompt_also_for_what_is_parked(
+    stop: Callable[[World], Coroutine[Any, Any, object]],
+) -> None:
+    """R3: the workspace closes, and the prompt that was to interrupt is refused. It had marked what is parked."""
+    ledger = GatedLedger()
+    world, _ = await busy_world(ledger)
+    await world.prompt("three", "r3", delivery="queue")
+    ledger.hold()
+    asking = start(world.prompt("instead", "r2", delivery="interrupt"))
+    await ledger.gate.reached.wait()
+    closing = start(world.close())
+    await settle_down()
+    stopping = start(stop(world))
+    await settle_down()
+    ledger.gate.open()
+    with pytest.raises(WorkspaceClosing):
+        await asking
+    await stopping
+    await closing
+    assert ledger.writes_of(RemoveRun)
+    assert (await world.run("r3")).cancel_requested
 
 
 # Turns on their way to their ends
@@ -114,3 +243,25 @@ async def test_a_summary_that_is_complete_stays_when_a_cancel_comes() -> None:
     assert session is not None
     assert session.summary_message_id == (await world.messages())[-1].id
     assert world.end_of(run.run_id).outcome == "cancelled"
+
+
+# Many at once
+
+
+async def test_many_cancels_do_not_wait_for_each_others_ends() -> None:
+    """They share a sync as it is. What a hundred runs still have to do would only keep all answers back."""
+    ledger = GatedLedger()
+    model = GatedModel(talking())
+    model.before.shut()
+    world = await World.open(model, ledger=ledger)
+    sessions = [(await world.workspace.sessions.create()).id for _ in range(100)]
+    await asyncio.gather(*(world.prompt("go", f"r{place}", session=session) for place, session in enumerate(sessions)))
+    await settle_down()
+    before = len(ledger.batches)
+    covered = await asyncio.gather(*(world.workspace.inputs.cancel(session) for session in sessions))
+    assert [len(runs) for runs in covered] == [1] * 100
+    (batch, *_) = ledger.batches[before:]
+    assert {type(operation) for write in batch for operation in write.operations} == {CancelSession}
+    for session in sessions:
+        await world.workspace.engine.until_quiet(session)
+    assert {end.outcome for end in world.ends()} == {"cancelled"}

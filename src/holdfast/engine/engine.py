@@ -7,7 +7,7 @@ they are carried out one after the other, outside of any run's task, so that no 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -100,10 +100,17 @@ class Engine:
         lane = self.lane(session)
         return lane.cause == "cancel" and run in (lane.head, *lane.folded)
 
-    def is_winding_up(self, session: SessionId) -> bool:
-        """Whether an end is due here that the recorder does not have yet."""
-        unput = (ending for ending in self._ends.values() if not ending.is_put)
-        return self.lane(session).phase == "cancelling" or any(ending.session == session for ending in unput)
+    def is_covered(self, session: SessionId, run: RunId) -> bool:
+        """Whether a cancel of the session stops this run now, or an earlier one has and its end is not stored yet."""
+        if (ending := self._ends.get(run)) is not None:
+            return ending.end.outcome == "cancelled"
+        return run in members(self.lane(session))
+
+    def is_winding_up(self, session: SessionId, runs: Iterable[RunId]) -> bool:
+        """Whether an end of one of these is due that the recorder does not have yet."""
+        if self.lane(session).phase == "cancelling":
+            return True
+        return any(not ending.is_put for run in runs if (ending := self._ends.get(run)) is not None)
 
     async def until_told(self, run: RunId) -> None:
         """A run that has come to its end by itself, but whose end is not stored yet: wait for it."""

@@ -24,6 +24,8 @@ __all__ = ["Recorder"]
 _LOOK_AGAIN_SECONDS = 0.05
 _MOST_PASSES = 16
 """So many passes of the loop a write may wait for what follows from it at once."""
+_MANY = 32
+"""So many writes share a sync as it is: they wait for no others, and nobody waits for them."""
 
 
 class _Item(msgspec.Struct):
@@ -31,6 +33,7 @@ class _Item(msgspec.Struct):
 
     write: Write
     then: Callable[[Answer], None] | None
+    otherwise: Callable[[], object] | None
     announce: Callable[[Receipt], None] | None
     future: asyncio.Future[Answer]
 
@@ -54,17 +57,19 @@ class Recorder:
         *operations: Operation,
         sync: bool = True,
         then: Callable[[Answer], None] | None = None,
+        otherwise: Callable[[], object] | None = None,
         announce: Callable[[Receipt], None] | None = None,
         expects: Callable[[], bool] | None = None,
     ) -> asyncio.Future[Answer]:
         """Store the operations together. `then` is called with the answer, in number order, before the events
-        are published; `announce` publishes them in place of the outlet. Both happen whether or not anybody
-        still waits for the future. `expects` says whether another write is about to follow from this one.
+        are published, and `otherwise` in its place if they could not be stored; `announce` publishes the events in
+        place of the outlet. All of it happens whether or not anybody still waits for the future.
+        `expects` says whether another write is about to follow from this one.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if expects is not None:
             self._expecting.append(expects)
-        self._waiting.append(_Item(Write(operations, sync=sync), then, announce, future))
+        self._waiting.append(_Item(Write(operations, sync=sync), then, otherwise, announce, future))
         if not self._is_writing:
             self._is_writing = True
             self._tasks.start(self._drain(), name="recorder")
@@ -82,7 +87,7 @@ class Recorder:
     async def _gather(self) -> None:
         """Let what follows at once from the writes that wait come along."""
         for _ in range(_MOST_PASSES):
-            if not any(expects() for expects in self._expecting):
+            if len(self._waiting) >= _MANY or not any(expects() for expects in self._expecting):
                 break
             await asyncio.sleep(0)
         self._expecting.clear()
@@ -93,6 +98,8 @@ class Recorder:
             answers = await self._commit([item.write for item in batch])
         except Exception as error:
             for item in batch:
+                if item.otherwise is not None:
+                    item.otherwise()
                 if not item.future.done():
                     item.future.set_exception(error)
                     # It counts as seen: a caller may have gone away, and then nobody looks.
