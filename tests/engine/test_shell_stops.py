@@ -52,6 +52,11 @@ class SlowHooks(NoHooks):
         return Ruling()
 
 
+class RefusingHooks(NoHooks):
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+        return Ruling("deny")
+
+
 # Prompts on their way
 
 
@@ -166,6 +171,40 @@ async def test_a_stop_survives_the_removal_of_a_prompt_also_for_what_is_parked(
     await closing
     assert ledger.writes_of(RemoveRun)
     assert (await world.run("r3")).cancel_requested
+
+
+async def test_a_clear_names_nothing_that_has_come_to_its_end_by_itself() -> None:
+    """R3: it failed before it had begun, and its end is not stored yet: in the store it looks as if it waited."""
+    gate = Gate()
+
+    async def farewell(_: RunId) -> None:
+        await gate()
+
+    hooks = RefusingHooks()
+    world = await World.open(talking(), farewell=farewell, hooks=hooks)
+    await world.prompt("one", "r1")
+    await gate.reached.wait()
+    assert await world.workspace.inputs.clear(world.session) == ()
+    gate.open()
+    await world.quiet()
+    assert world.end_of("r1").outcome == "failed"
+
+
+async def test_a_clear_names_nothing_that_was_refused() -> None:
+    """The workspace closes while the prompt is on its way: its row is there for a moment only."""
+    ledger = GatedLedger()
+    world = await World.open(talking(), ledger=ledger)
+    ledger.hold(Admit)
+    asking = start(world.prompt("one", "r1"))
+    await ledger.gate.reached.wait()
+    clearing = start(world.workspace.inputs.clear(world.session))
+    closing = start(world.close())
+    await settle_down()
+    ledger.gate.open()
+    with pytest.raises(WorkspaceClosing):
+        await asking
+    assert await clearing == ()
+    await closing
 
 
 # Turns on their way to their ends

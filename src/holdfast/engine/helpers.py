@@ -91,7 +91,7 @@ class Helpers:
 
     async def _finished(self, prompt: Prompt) -> Run:
         """The helper's run, at its end: by itself, or because the one that sent it was stopped."""
-        submitted = self._tasks.start(self._inputs.submit(prompt), name=f"helper {prompt.run_id}")
+        submitted = self._tasks.start(self._inputs.submit(prompt), name=f"helper {prompt.run_id}", done=_seen)
         try:
             await asyncio.shield(submitted)
             await self._engine.until_quiet(prompt.session_id)
@@ -129,3 +129,9 @@ class Helpers:
         if not words:
             raise ToolError("The helper finished without a word. Ask again, more precisely.")
         return words
+
+
+def _seen(submitted: asyncio.Task[Run]) -> None:
+    """Why a helper could not be sent is told to its sender, or to whoever withdraws it."""
+    if not submitted.cancelled():
+        submitted.exception()

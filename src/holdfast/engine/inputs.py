@@ -111,7 +111,7 @@ class Inputs:
         folded: set[RunId] = set()
 
         def late(runs: Sequence[RunId]) -> None:
-            covered.update(dict.fromkeys(runs))
+            covered.update(dict.fromkeys(run for run in runs if engine.is_covered(session, run)))
             folded.update(engine.lane(session).folded)
 
         operation = ClearQueue(session, () if lane.head is None else (lane.head,), by)
