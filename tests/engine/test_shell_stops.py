@@ -27,7 +27,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.loop import SeededLoop, in_virtual_time
 from holdfast.testing.memory import MemoryLedger
 
 _SHORT = EngineSettings(titles=False, grace=0.5, margin=0.1)
@@ -285,6 +285,27 @@ async def test_a_summary_that_is_complete_stays_when_a_cancel_comes() -> None:
 
 
 # Many at once
+
+
+def test_a_cancel_waits_for_few_passes_where_each_takes_long() -> None:
+    """Where a hundred models stream, sixteen of them would be longer than the sync that they spare."""
+
+    async def main() -> None:
+        passes = 0
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SeededLoop)
+
+        def expects() -> bool:
+            nonlocal passes
+            passes += 1
+            loop.pass_time(0.001)
+            return True
+
+        world = await World.open(talking())
+        await world.workspace.engine.recorder.put(expects=expects)
+        assert 1 < passes < 5
+
+    in_virtual_time(main)
 
 
 async def test_many_cancels_do_not_wait_for_each_others_ends() -> None:

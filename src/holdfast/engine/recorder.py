@@ -24,6 +24,8 @@ __all__ = ["Recorder"]
 _LOOK_AGAIN_SECONDS = 0.05
 _MOST_PASSES = 16
 """So many passes of the loop a write may wait for what follows from it at once."""
+_LONGEST_SECONDS = 0.002
+"""Where many others are at work a pass takes long, and waiting costs more than a second sync."""
 _MANY = 32
 """So many writes share a sync as it is: they wait for no others, and nobody waits for them."""
 
@@ -86,8 +88,12 @@ class Recorder:
 
     async def _gather(self) -> None:
         """Let what follows at once from the writes that wait come along."""
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + _LONGEST_SECONDS
         for _ in range(_MOST_PASSES):
             if len(self._waiting) >= _MANY or not any(expects() for expects in self._expecting):
+                break
+            if loop.time() > latest:
                 break
             await asyncio.sleep(0)
         self._expecting.clear()
