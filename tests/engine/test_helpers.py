@@ -9,14 +9,14 @@ from engine.helpers import PATIENT, results_of, texts_of
 from holdfast.domain.errors import HelpersSession, StorageUnavailable
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, helper_session, is_helper_session
-from holdfast.domain.ledger import Admit
+from holdfast.domain.ledger import Admit, CancelSession
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.crews import Crew
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate, GatedLedger, GatedTool, SimpleTool, until
+from holdfast.testing.gates import Gate, GatedLedger, GatedTool, SimpleTool, settle_down, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
 from holdfast.testing.loop import in_virtual_time
 
@@ -159,6 +159,31 @@ def test_a_helper_on_its_way_when_its_sender_is_given_up_does_nothing(is_paralle
         await world.close()
 
     in_virtual_time(main)
+
+
+async def test_a_helper_ends_before_its_sender_also_when_its_cancel_cannot_be_stored() -> None:
+    """R4: the disk fails for a moment, and the helper's tool takes its time."""
+    ledger, at_work, gone = GatedLedger(), Gate(), Gate()
+
+    async def slow(_context: ToolContext, _arguments: dict[str, object]) -> ToolOutcome:
+        try:
+            await at_work()
+        finally:
+            await gone()
+        return ToolOutcome("")
+
+    world = await World.open(scripted(Step((Call("look"),))), tools=[sender()], settings=PATIENT, ledger=ledger)
+    world.workspace.engine.kit.crews.add("task", Crew(FixedTools([SimpleTool("look", slow)])))
+    await world.prompt("find it", "r1")
+    await at_work.reached.wait()
+    ledger.refused = (CancelSession,)
+    with pytest.raises(StorageUnavailable):
+        await world.cancel()
+    await gone.reached.wait()
+    await settle_down()
+    gone.open()
+    await world.quiet()
+    assert [(end.outcome, end.run_id == "r1") for end in world.ends()] == [("cancelled", False), ("cancelled", True)]
 
 
 async def test_a_helper_that_fails_is_a_result() -> None:

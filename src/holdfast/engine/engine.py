@@ -7,7 +7,7 @@ they are carried out one after the other, outside of any run's task, so that no 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -40,7 +40,7 @@ from holdfast.engine.lifecycle import (
 from holdfast.engine.lives import Ending, Life, answer_fold
 from holdfast.engine.ports import Clock, NewId, Outlet
 from holdfast.engine.prompts import opening, prompt_message
-from holdfast.engine.recorder import Recorder
+from holdfast.engine.recorder import Recorder, for_a_moment
 from holdfast.engine.steps import drive, drive_summary
 from holdfast.engine.titles import Titler
 from holdfast.engine.turn import Turn
@@ -103,10 +103,17 @@ class Engine:
         lane = self.lane(session)
         return lane.cause == "cancel" and run in (lane.head, *lane.folded)
 
-    def is_winding_up(self, session: SessionId) -> bool:
-        """Whether an end is due here that the recorder does not have yet."""
-        unput = (ending for ending in self._ends.values() if not ending.is_put)
-        return self.lane(session).phase == "cancelling" or any(ending.session == session for ending in unput)
+    def is_covered(self, session: SessionId, run: RunId) -> bool:
+        """Whether a cancel of the session stops this run now, or an earlier one has and its end is not stored yet."""
+        if (ending := self._ends.get(run)) is not None:
+            return ending.end.outcome == "cancelled"
+        return run in members(self.lane(session))
+
+    def is_winding_up(self, session: SessionId, runs: Iterable[RunId]) -> bool:
+        """Whether an end of one of these is due that the recorder does not have yet."""
+        if self.lane(session).phase == "cancelling":
+            return True
+        return any(not ending.is_put for run in runs if (ending := self._ends.get(run)) is not None)
 
     async def until_told(self, run: RunId) -> None:
         """A run that has come to its end by itself, but whose end is not stored yet: wait for it."""
@@ -261,17 +268,11 @@ class Engine:
             elif isinstance(effect, Fold):
                 await self._fold(effect)
             elif isinstance(effect, End):
-                await self._let_the_head_join(session)
+                # What one cancel ends is stored together, if the head is as quick to stop as those that only waited.
+                await for_a_moment(lambda: self.lane(session).phase == "cancelling", _QUICK_PASSES)
                 await self._end(session, [effect, *leading_ends(outbox)])
         del self._outboxes[session]
         self._wake_if_quiet(session)
-
-    async def _let_the_head_join(self, session: SessionId) -> None:
-        """What one cancel ends is stored together, if the head is as quick to stop as those that only waited."""
-        for _ in range(_QUICK_PASSES):
-            if self.lane(session).phase != "cancelling":
-                return
-            await asyncio.sleep(0)
 
     def _wake_if_quiet(self, session: SessionId) -> None:
         if session in self._quiet and session not in self._outboxes and not members(self.lane(session)):

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 
-from holdfast.domain.errors import HoldfastError, ToolError
+from holdfast.domain.errors import HoldfastError, StorageError, ToolError
 from holdfast.domain.ids import RunId, SessionId, helper_session
 from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import text_of
@@ -91,7 +91,7 @@ class Helpers:
 
     async def _finished(self, prompt: Prompt) -> Run:
         """The helper's run, at its end: by itself, or because the one that sent it was stopped."""
-        submitted = self._tasks.start(self._inputs.submit(prompt), name=f"helper {prompt.run_id}")
+        submitted = self._tasks.start(self._inputs.submit(prompt), name=f"helper {prompt.run_id}", done=_seen)
         try:
             await asyncio.shield(submitted)
             await self._engine.until_quiet(prompt.session_id)
@@ -108,7 +108,9 @@ class Helpers:
     async def _withdrawn(self, submitted: Awaitable[Run], session: SessionId) -> None:
         with suppress(HoldfastError):
             await submitted
-            await self._inputs.cancel(session)
+            # It stops even if that cannot be stored.
+            with suppress(StorageError):
+                await self._inputs.cancel(session)
             await self._engine.until_quiet(session)
 
     async def _charge(self, context: ToolContext, session: SessionId) -> None:
@@ -127,3 +129,9 @@ class Helpers:
         if not words:
             raise ToolError("The helper finished without a word. Ask again, more precisely.")
         return words
+
+
+def _seen(submitted: asyncio.Task[Run]) -> None:
+    """Why a helper could not be sent is told to its sender, or to whoever withdraws it."""
+    if not submitted.cancelled():
+        submitted.exception()

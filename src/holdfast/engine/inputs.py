@@ -8,7 +8,7 @@ being written. Its answer, and everything that is said of it, comes from the log
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Literal
 
@@ -48,7 +48,7 @@ from holdfast.domain.runs import AttachmentNote, Prompt, Run
 from holdfast.domain.sameness import body_hash
 from holdfast.engine import lifecycle
 from holdfast.engine.engine import Engine
-from holdfast.engine.lifecycle import Refuse, transition
+from holdfast.engine.lifecycle import LaneEvent, Refuse, members, transition
 
 __all__ = ["Inputs"]
 
@@ -63,6 +63,8 @@ class Inputs:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._asked: set[SessionId | RunId] = set()
+        """What is to stop since the workspace closes. Runs that are parked are in no lane that could tell."""
 
     async def submit(self, prompt: Prompt) -> Run:
         """Accept a prompt: on disk and in its lane when this returns. The same request again answers the same."""
@@ -75,7 +77,7 @@ class Inputs:
             return await self._answer_again(prompt, refusal)
         if self._engine.storage_fails:
             raise StorageUnavailable
-        placing = _Placing(self._engine, run)
+        placing = _Placing(self._engine, run, self._asked)
         admit = Admit(run, body_hash(prompt), prompt.attachments, prompt.brief)
         answer = await self._engine.recorder.put(admit, then=placing.stored)
         if isinstance(answer, Refusal):
@@ -94,12 +96,11 @@ class Inputs:
         """Stop all that is in the session now. The runs it covers; none when idle."""
         engine = self._engine
         covered = dict.fromkeys(engine.covered_by_cancel(session))
-        engine.tell(session, lifecycle.Cancel())
 
         def late(runs: Sequence[RunId]) -> None:
-            covered.update(dict.fromkeys(run for run in engine.covered_by_cancel(session) if run in runs))
+            covered.update(dict.fromkeys(run for run in runs if engine.is_covered(session, run)))
 
-        await self._stop(CancelSession(session, by), session, late)
+        await self._stop(CancelSession(session, by), session, lifecycle.Cancel(), late)
         return tuple(covered)
 
     async def clear(self, session: SessionId, by: str = "") -> tuple[RunId, ...]:
@@ -108,13 +109,13 @@ class Inputs:
         lane = engine.lane(session)
         covered = dict.fromkeys(waiting.run for waiting in lane.queue)
         folded: set[RunId] = set()
-        engine.tell(session, lifecycle.ClearQueue())
 
         def late(runs: Sequence[RunId]) -> None:
-            covered.update(dict.fromkeys(runs))
+            covered.update(dict.fromkeys(run for run in runs if engine.is_covered(session, run)))
             folded.update(engine.lane(session).folded)
 
-        await self._stop(ClearQueue(session, () if lane.head is None else (lane.head,), by), session, late)
+        operation = ClearQueue(session, () if lane.head is None else (lane.head,), by)
+        await self._stop(operation, session, lifecycle.ClearQueue(), late)
         # A run that joined a turn while the clear was being written shares that turn's end.
         return tuple(run for run in covered if run not in folded)
 
@@ -123,10 +124,9 @@ class Inputs:
         record = await self._engine.kit.ledger.run(self._engine.record.id, run_id)
         if record is None:
             raise UnknownRun
-        session = record.run.session_id
-        if (refusal := self._engine.tell(session, lifecycle.CancelRun(run_id))) is not None:
-            raise _error_of(refusal)
-        await self._stop(CancelRun(run_id, by), session)
+        refused = await self._stop(CancelRun(run_id, by), record.run.session_id, lifecycle.CancelRun(run_id))
+        if refused:
+            raise _error_of(refused[0])
         # It may have finished a moment before: then this answers its end, once that is stored.
         await self._engine.until_told(run_id)
         after = await self._engine.kit.ledger.run(self._engine.record.id, run_id)
@@ -199,23 +199,39 @@ class Inputs:
         return record.run.session_id
 
     async def _stop(
-        self, operation: Operation, session: SessionId, late: Callable[[Sequence[RunId]], None] = lambda _: None
-    ) -> None:
-        """Store what the lane was told in the same breath. A disk that is slow or full keeps nobody from stopping.
+        self,
+        operation: CancelSession | CancelRun | ClearQueue,
+        session: SessionId,
+        event: LaneEvent,
+        late: Callable[[Sequence[RunId]], None] = lambda _: None,
+    ) -> list[Refuse]:
+        """Tell the lane and store it, in one breath. A disk that is slow or full keeps nobody from stopping.
 
         Prompts that were put before it and are told to the lane only now are covered too: the log says which, and
         `late` hears of them before the lane does. An end that follows at once is stored in the same write.
         """
         engine = self._engine
+        here = members(engine.lane(session))
+        if engine.closing:
+            self._asked.add(operation.run_id if isinstance(operation, CancelRun) else session)
+        if (refusal := engine.tell(session, event)) is not None:
+            return [refusal]
+        refused: list[Refuse] = []
 
         def stored(answer: Answer) -> None:
             if isinstance(answer, Receipt):
                 runs = [run.run_id for run in answer.runs]
                 late(runs)
-                for run in runs:
-                    engine.tell(session, lifecycle.CancelRun(run))
+                told = (engine.tell(session, lifecycle.CancelRun(run)) for run in runs)
+                refused.extend(refusal for refusal in told if refusal is not None)
 
-        future = engine.recorder.put(operation, then=stored, expects=partial(engine.is_winding_up, session))
+        future = engine.recorder.put(
+            operation,
+            then=stored,
+            # What was put before it is in the lane by now, what was put after it is not, and no log names either.
+            otherwise=lambda: engine.tell(session, event),
+            expects=partial(engine.is_winding_up, session, here),
+        )
         try:
             async with asyncio.timeout(engine.kit.settings.cancel_write):
                 answer = await future
@@ -223,6 +239,7 @@ class Inputs:
             raise StorageUnavailable(_NOT_STORED) from error
         if isinstance(answer, Refusal):
             raise UnknownRun
+        return refused
 
     async def _rearrange(self, operation: Operation, tell: Callable[[], bool]) -> None:
         """Store it, then tell the lane, which may say that the run began while it was being written."""
@@ -240,9 +257,10 @@ class Inputs:
 class _Placing:
     """A run on its way into its lane. It gets there, or is removed, whether or not its caller still waits."""
 
-    def __init__(self, engine: Engine, run: Run) -> None:
+    def __init__(self, engine: Engine, run: Run, asked: Set[SessionId | RunId]) -> None:
         self._engine = engine
         self._run = run
+        self._asked = asked
         self.refusal: Refuse | None = None
         self._removal: asyncio.Future[Answer] | None = None
 
@@ -256,8 +274,12 @@ class _Placing:
             marked = [event.payload.payload.run_id for event in said if isinstance(event, RunEvent)]
             # A run that somebody has cancelled meanwhile keeps the mark: it is that cancel's as well.
             others = (other for other in marked if other != run.run_id)
-            spared = tuple(other for other in others if not self._engine.is_cancelled(run.session_id, other))
+            spared = tuple(other for other in others if not self._is_cancelled(other))
             self._removal = self._engine.recorder.put(RemoveRun(run.run_id, spared))
+
+    def _is_cancelled(self, other: RunId) -> bool:
+        session = self._run.session_id
+        return not self._asked.isdisjoint((session, other)) or self._engine.is_cancelled(session, other)
 
     async def removed(self) -> None:
         """Refused after all: its row is gone before the caller hears of it."""

@@ -19,11 +19,25 @@ from holdfast.domain.ledger import Answer, Operation, Receipt, Write
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.tasks import TaskOwner
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "for_a_moment"]
 
 _LOOK_AGAIN_SECONDS = 0.05
 _MOST_PASSES = 16
 """So many passes of the loop a write may wait for what follows from it at once."""
+_LONGEST_SECONDS = 0.002
+"""Where many others are at work a pass takes long, and waiting costs more than a second sync."""
+_MANY = 32
+"""So many writes share a sync as it is: they wait for no others, and nobody waits for them."""
+
+
+async def for_a_moment(holds: Callable[[], bool], passes: int) -> None:
+    """As long as it holds, but only for a few passes of the loop."""
+    loop = asyncio.get_running_loop()
+    latest = loop.time() + _LONGEST_SECONDS
+    for _ in range(passes):
+        if not holds() or loop.time() > latest:
+            return
+        await asyncio.sleep(0)
 
 
 class _Item(msgspec.Struct):
@@ -31,6 +45,7 @@ class _Item(msgspec.Struct):
 
     write: Write
     then: Callable[[Answer], None] | None
+    otherwise: Callable[[], object] | None
     announce: Callable[[Receipt], None] | None
     future: asyncio.Future[Answer]
 
@@ -54,17 +69,19 @@ class Recorder:
         *operations: Operation,
         sync: bool = True,
         then: Callable[[Answer], None] | None = None,
+        otherwise: Callable[[], object] | None = None,
         announce: Callable[[Receipt], None] | None = None,
         expects: Callable[[], bool] | None = None,
     ) -> asyncio.Future[Answer]:
         """Store the operations together. `then` is called with the answer, in number order, before the events
-        are published; `announce` publishes them in place of the outlet. Both happen whether or not anybody
-        still waits for the future. `expects` says whether another write is about to follow from this one.
+        are published, and `otherwise` in its place if they could not be stored; `announce` publishes the events in
+        place of the outlet. All of it happens whether or not anybody still waits for the future.
+        `expects` says whether another write is about to follow from this one.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if expects is not None:
             self._expecting.append(expects)
-        self._waiting.append(_Item(Write(operations, sync=sync), then, announce, future))
+        self._waiting.append(_Item(Write(operations, sync=sync), then, otherwise, announce, future))
         if not self._is_writing:
             self._is_writing = True
             self._tasks.start(self._drain(), name="recorder")
@@ -81,11 +98,11 @@ class Recorder:
 
     async def _gather(self) -> None:
         """Let what follows at once from the writes that wait come along."""
-        for _ in range(_MOST_PASSES):
-            if not any(expects() for expects in self._expecting):
-                break
-            await asyncio.sleep(0)
+        await for_a_moment(self._expects_more, _MOST_PASSES)
         self._expecting.clear()
+
+    def _expects_more(self) -> bool:
+        return len(self._waiting) < _MANY and any(expects() for expects in self._expecting)
 
     async def _write(self, batch: list[_Item]) -> None:
         self._ticket += 1
@@ -93,6 +110,8 @@ class Recorder:
             answers = await self._commit([item.write for item in batch])
         except Exception as error:
             for item in batch:
+                if item.otherwise is not None:
+                    item.otherwise()
                 if not item.future.done():
                     item.future.set_exception(error)
                     # It counts as seen: a caller may have gone away, and then nobody looks.

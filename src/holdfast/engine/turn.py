@@ -5,7 +5,7 @@ what has to be settled. Once closed, it lets nothing of its task through any mor
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -88,6 +88,7 @@ class Turn:
         self._later: list[Message] = []
         self._earlier_calls: frozenset[ToolCallId] = frozenset()
         self._closed = False
+        self._said: tuple[Message, ...] = ()
 
     @property
     def author(self) -> Author:
@@ -127,9 +128,10 @@ class Turn:
         return self._unanswered > 0
 
     def expect(self, message: Message) -> None:
-        """A message that has to be stored, by this turn or by whoever settles it."""
-        self.messages.append(message)
-        self._unstored[message.id] = message
+        """The prompt has to be stored, by this turn or by whoever settles it. The first to say so counts."""
+        if not self.messages:
+            self.messages.append(message)
+            self._unstored[message.id] = message
 
     async def start(self) -> None:
         """The run begins: a fact on disk before the model hears of it. It begins once."""
@@ -237,25 +239,24 @@ class Turn:
 
     async def finish_step(self, finish: Finish, *also: Operation) -> Message:
         """The answer is complete."""
-        if self._open is None:
-            raise TurnClosed
-        message = self._open.message(finish)
-        self._drop_growth()
+        message = self._complete(finish)
         await self.record(*also, PutMessage(message))
-        self._open = None
-        self.insert_answer(message)
         return message
 
     def leave(self, finish: Finish, *parting: Operation) -> None:
         """The answer is complete, and it is the last: it is stored together with the run's end."""
+        message = self._complete(finish)
+        self._unstored[message.id] = message
+        self.parting = parting
+
+    def _complete(self, finish: Finish) -> Message:
+        """Nothing takes its end back, also not a cancel that comes while it is being stored."""
         if self._open is None:
             raise TurnClosed
         message = self._open.message(finish)
-        self._drop_growth()
-        self._open = None
+        self.drop_open()
         self.insert_answer(message)
-        self._unstored[message.id] = message
-        self.parting = parting
+        return message
 
     def insert_answer(self, message: Message) -> None:
         """An answer stands before the results of its tools, which were stored while it was still open."""
@@ -278,18 +279,23 @@ class Turn:
         self._drop_growth()
         self._open = None
 
-    def close(self) -> list[Message]:
-        """Let nothing of the task through from now on; answer all that was said, the open message included."""
-        self._closed = True
-        self._drop_growth()
-        if self._open is not None:
-            self.insert_answer(self._open.message())
-            self._open = None
-        return self.messages
+    def close(self) -> Sequence[Message]:
+        """Let nothing of the task through from now on; answer all that was said, the open message included.
+
+        A task that was given up may go on for a while: what it adds to its own list is no part of this any more.
+        """
+        if not self._closed:
+            self._closed = True
+            self._drop_growth()
+            if self._open is not None:
+                self.insert_answer(self._open.message())
+                self._open = None
+            self._said = tuple(self.messages)
+        return self._said
 
     def unstored(self) -> list[Message]:
         """Messages whose write failed, in order."""
-        return [message for message in self.messages if message.id in self._unstored]
+        return [message for message in self._said if message.id in self._unstored]
 
     def _stored(self, operations: tuple[Operation, ...], answer: Answer) -> None:
         if isinstance(answer, Refusal):

@@ -33,6 +33,7 @@ class Witness:
         self.cancelled: set[RunId] = set()
         """Runs that a cancel of their session said it covers."""
         self.asked_to_stop: set[RunId] = set()
+        """Runs that a clear named, or that were asked to stop by their names and had not ended by then."""
         self.moved: set[SessionId] = set()
         self.unstored_cancel = False
         self.refused = 0
@@ -122,7 +123,8 @@ def _one_end_each(witness: Witness, runs: dict[RunId, Run], log: Sequence[tuple[
 
 def _cancels_hold(witness: Witness, runs: dict[RunId, Run]) -> None:
     """R3: what a cancel covered did not complete; what no cancel covered was not cancelled."""
-    for run_id in witness.cancelled:
+    for run_id in witness.cancelled | witness.asked_to_stop:
+        assert run_id in runs, f"R3: {run_id} was named by a cancel, and there is no such run"
         assert runs[run_id].outcome != "completed", f"R3: {run_id} was covered by a cancel and completed"
     interrupting = {prompt.session_id for prompt, _ in witness.accepted.values() if prompt.delivery == "interrupt"}
     for run_id, run in runs.items():

@@ -50,6 +50,10 @@ class SeededLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
+    def pass_time(self, seconds: float) -> None:
+        """Whoever runs now takes so long."""
+        self._now += seconds
+
     def _run_once(self) -> None:
         ready: Any = self._ready  # type: ignore[attr-defined]
         scheduled: Any = self._scheduled  # type: ignore[attr-defined]
