@@ -86,6 +86,8 @@ async def stream(call: Call, receive: Receive, send: Send) -> None:
     heard = call.desk.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
     asks = call.desk.workspace.asks
     form = None if since >= 0 else WholeMessages(partial(_growing, call.desk), _dialogs(asks))
+    if (exchange := exchange_of(send)) is not None:
+        exchange.sign = HEARTBEAT if form is None else QUIET_HEARTBEAT
     try:
         if name is not None:
             call.hub.tell(Attach(call.desk.id, name))
