@@ -77,6 +77,8 @@ class Writer:
                 self._between_groups()
             if is_last:
                 return
+            # The next may be long in coming, and what was written may be large.
+            del group
 
     def _take(self) -> tuple[list[Job[Any]], bool]:
         """Everything that waits, at least one; and whether it is the end."""
