@@ -38,7 +38,7 @@ STORED: list[Operation] = [
     PatchSession(SessionPatch(SessionId("s"), 1, title=HUGE)),
     PatchSession(SessionPatch(SessionId("s"), 1, title="short")),
     Admit(run("prompt", prompt=HUGE), b"hash"),
-    Admit(run("file"), b"hash", attachments=(Attachment("a", "a", "text/plain", HUGE.encode()),)),
+    Admit(run("file"), b"hash", attachments=(Attachment(HUGE.encode(), "a", "a", "text/plain"),)),
     StartRun(RunId("file"), 1),
     PutMessage(message("m", HUGE)),
     PutMessage(message("m", HUGE, updated_at=200)),
