@@ -238,7 +238,7 @@ def _fits(include: str) -> Callable[[str], bool]:
 
 
 async def _mended(pieces: AsyncGenerator[bytes, None], folder: str) -> AsyncGenerator[bytes, None]:
-    """Lines as records, those put together again whose path has line breaks in it: only the last of its lines has a NUL.
+    """Lines as records, those put together again whose path has line breaks in it: only their last one has a NUL.
 
     What a program says besides has none either; so the disk is asked which path there is.
     """
