@@ -92,8 +92,8 @@ def require(root: str) -> None:
     """Raises `ToolError` if the directory of the workspace was moved or removed meanwhile."""
     if not os.path.isdir(root):
         raise ToolError(
-            f"The directory of this workspace, {root}, is gone: it was moved or removed. Nothing can be done in it until"
-            " it is back. Say so to the user, who can put it back, or start Holdfast where it is now."
+            f"The directory of this workspace, {root}, is gone: it was moved or removed. Nothing can be done in it"
+            " until it is back. Say so to the user, who can put it back, or start Holdfast where it is now."
         )
 
 
