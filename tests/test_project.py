@@ -26,6 +26,7 @@ PURE = (
     "server/counters.py",
     "server/spans.py",
     "domain/*.py",
+    "engine/leftovers.py",
     "engine/lifecycle.py",
     "engine/assembly.py",
     "engine/history.py",

@@ -208,7 +208,7 @@ def test_an_ask_ends_with_its_server(alone: House) -> None:
         plain.see("or say why not: ")
         server.kill()
         server.wait(PATIENCE)
-        plain.see("Its run has ended.")
+        plain.see("It was withdrawn.")
         plain.type("words=4")
         plain.see("word1 word2 word3 word4")
     assert not (place / "x").exists()

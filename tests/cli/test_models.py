@@ -1,5 +1,6 @@
 """`holdfast models`: what it shows, finds and advises. No server of ours is needed for it."""
 
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli.models import command
+from holdfast.cli.waiting import waiting
 from holdfast.providers.discovery import LOCAL_SERVERS
 
 
@@ -200,8 +202,33 @@ def test_a_refresh_that_fails_says_why(home: Home) -> None:
     home.environment |= {"PATH": str(home.path), "npm_config_registry": None, "NPM_CONFIG_REGISTRY": None}
     result = home.call("--refresh")
     assert result.exit_code == 4
+    first, *_ = result.stderr.splitlines()
+    assert first == "Fetching the newest catalogue from the npm registry, for 30 s at most ..."
     assert "npm_config_registry" in result.stderr
     assert not (home.path / "d/catalog.json").exists()
+
+
+def test_at_a_terminal_a_wait_is_seen_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.waiting._SECOND", 0.001)
+    told: list[str] = []
+    third = threading.Event()
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            size = super().write(text)
+            told.append(text)
+            if "".join(told).endswith("..."):
+                third.set()
+            return size
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with waiting("Fetching"):
+        assert third.wait(20)
+    assert "".join(told).startswith("Fetching ...")
+    assert "".join(told).endswith("\n")
 
 
 def test_names_from_elsewhere_cannot_move_the_cursor(home: Home) -> None:

@@ -30,6 +30,7 @@ from server.helpers import end_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WRITE = 'tool=write {"file_path": "note.txt", "content": "one\\ntwo\\n"}'
+QUESTION = 'tool=question {"questions": [{"type": "yes_no", "question": "Shall I?", "description": "Now."}]}'
 NONSENSE = (
     b"nonsense {",
     b"[]",
@@ -264,6 +265,26 @@ async def test_the_server_may_be_killed(alone: House) -> None:
         os.kill(again, 9)
         await editor.say(session, "words=3 at once")
         assert editor.text(session).endswith("word1 word2 word3")
+
+
+@pytest.mark.parametrize("asks", [WRITE, QUESTION])
+async def test_what_a_killed_server_had_asked_is_withdrawn(alone: House, asks: str) -> None:
+    """R10: the editor's question goes with the run that asked; an answer to it would be one to nobody."""
+    async with desk(alone) as editor:
+        session = await editor.session()
+        editor.choose = lambda _: None
+        prompt = start(editor.refused(session, f"please {asks}"))
+        await editor.until(lambda: editor.asked)
+        process = alone.server_process()
+        assert process is not None
+        os.kill(process, 9)
+        assert "was stopped" in await prompt
+        request = next(item for item in editor.raw if item.get("method") == "session/request_permission")
+        await editor.until(lambda: [item for item in editor.raw if item.get("method") == "$/cancel_request"])
+        withdrawn = [item["params"] for item in editor.raw if item.get("method") == "$/cancel_request"]
+        assert withdrawn == [{"requestId": request["id"]}]
+        await editor.say(session, "words=2 again")
+        assert editor.text(session).endswith("word1 word2")
 
 
 async def test_two_modes(home: House, editor: Desk) -> None:

@@ -13,6 +13,7 @@ from holdfast.domain.events import (
     QuestionNotificationEvent,
     QuestionRequestEvent,
     RunCompleteEvent,
+    decode_event,
 )
 from holdfast.domain.ids import SessionId, ToolCallId
 from holdfast.domain.models import ModelRequest
@@ -20,7 +21,7 @@ from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
 from holdfast.engine.inquiries import check_answers, find_batch, subject_of
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import SimpleTool, settle_down
+from holdfast.testing.gates import SimpleTool, settle_down, until
 from holdfast.testing.harness import World
 from holdfast.testing.loop import in_virtual_time, run_seeded
 from holdfast.testing.memory import MemoryLedger
@@ -53,6 +54,38 @@ class Scene:
         world = await World.open(ScriptedModel(script), tools=tools, ledger=self._ledger)
         world.workspace.asks.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
         return world
+
+
+async def test_r4_what_a_dead_server_had_asked_is_withdrawn_with_the_runs_that_asked() -> None:
+    """R4, R10: once, before the end of the run, and by nobody. What was answered is not closed again."""
+    ledger = MemoryLedger()
+    scene = Scene(ledger)
+    dead = await scene.open()
+    other = (await dead.workspace.sessions.create("other")).id
+    for session in (dead.session, other):
+        await dead.workspace.inputs.submit(_prompt(session))
+    asks = dead.workspace.asks
+    await until(lambda: len(asks.permissions) == len(asks.questions) == 2)
+    await asks.grant(asks.permissions[0].id, "allow", by="somebody")
+    bodies = [body for _, body in await ledger.events_after(dead.workspace.record.id, 0, 1_000)]
+    again = await World.open(ScriptedModel([]), ledger=ledger, ids="later")
+    told = [event for _, event in again.tape.events]
+    kinds = [type(event) for event in told]
+    assert kinds.count(RunCompleteEvent) == 2
+    notices = [event.payload.payload for event in told if isinstance(event, PermissionNotificationEvent)]
+    assert [(item.session_id, item.withdrawn, item.by) for item in notices] == [(other, True, "")]
+    closed = [event.payload.payload for event in told if isinstance(event, QuestionNotificationEvent)]
+    assert {(item.session_id, item.withdrawn, item.by) for item in closed} == {
+        (dead.session, True, ""),
+        (other, True, ""),
+    }
+    assert kinds.index(PermissionNotificationEvent) < kinds.index(RunCompleteEvent)
+    again.tape.events[:0] = [(number, decode_event(body)) for number, body in enumerate(bodies, 1)]
+    _check(again)
+    third = await World.open(ScriptedModel([]), ledger=ledger, ids="third")
+    assert not any(isinstance(event, PermissionNotificationEvent) for _, event in third.tape.events)
+    for world in (dead, again, third):
+        await world.close()
 
 
 async def _answer(world: World, dice: random.Random, seen: list[bool]) -> None:

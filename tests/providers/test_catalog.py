@@ -6,13 +6,14 @@ import io
 import itertools
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.usage import Price
+from holdfast.providers import refresh
 from holdfast.providers.catalog import (
     Catalog,
     close_matches,
@@ -34,6 +36,7 @@ from holdfast.providers.harvest import PACKAGE, harvest
 from holdfast.providers.offers import WIRES
 from holdfast.providers.prices import completed, known_price
 from holdfast.providers.refresh import RefreshFailed, made_of, refresh_catalog
+from holdfast.testing.hostile import new_token, survivors
 
 SNAPSHOT = Path(__file__).parents[2] / "src/holdfast/providers/catalog.json"
 
@@ -364,6 +367,43 @@ def test_without_npm_the_registry_is_asked_and_checked(tmp_path: Path) -> None:
             refresh_catalog(tmp_path, {"PATH": str(tmp_path), "npm_config_registry": f"{address}elsewhere"})
     with registry(newer() + b"more", right) as address, pytest.raises(RefreshFailed, match="not what"):
         refresh_catalog(tmp_path, {"PATH": str(tmp_path), "NPM_CONFIG_REGISTRY": address})
+
+
+def test_an_npm_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is what it has started, which is stopped with it."""
+    monkeypatch.setattr(refresh, "LIMIT", 0.3)
+    token = new_token()
+    environment = npm(tmp_path, None)
+    (tmp_path / "bin" / "npm").write_text(f"#!/bin/sh\nsleep {token} & sleep {token}\n")
+    with pytest.raises(RefreshFailed, match=r"npm was not done within 0\.3 s"):
+        refresh_catalog(tmp_path, environment)
+    # A signal takes a moment.
+    assert not all(survivors(token) for _ in range(1_000))
+
+
+@pytest.mark.parametrize(("limit", "silence", "told"), [(60, 0.1, "said nothing"), (0.1, 60, "was not done")])
+def test_a_registry_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, silence: float, told: str
+) -> None:
+    """Neither one that says nothing, nor one that never comes to its end."""
+    monkeypatch.setattr(refresh, "LIMIT", limit)
+    monkeypatch.setattr(refresh, "_SILENCE", silence)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        talking = threading.Thread(target=_talk_on, args=(listener, silence > limit), daemon=True)
+        talking.start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(RefreshFailed, match=told):
+            refresh_catalog(tmp_path, {"PATH": str(tmp_path), "npm_config_registry": address})
+        talking.join(20)
+
+
+def _talk_on(listener: socket.socket, is_talking: bool) -> None:
+    with listener.accept()[0] as connection, suppress(OSError):
+        connection.recv(4_096)
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 60000000\r\n\r\n" if is_talking else b"")
+        while is_talking:
+            connection.sendall(b"x")
+        connection.recv(1)
 
 
 def test_without_npm_and_registry_it_says_what_to_do(tmp_path: Path) -> None:

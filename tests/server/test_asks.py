@@ -376,7 +376,11 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
             assert (snapshot.permissions, snapshot.questions) == ((), ())
             view = View()
             async with client.events(workspace, since=0) as events:
-                for item in await read_until(events, end_of("r1")):
-                    view.apply(item)
-            assert view.permissions == {}
+                told = await read_until(events, end_of("r1"))
+            for item in told[:-1]:
+                view.apply(item)
+            assert view.permissions == {}, "R4: it is closed before the end"
+            notices = [item.event for item in told if isinstance(item.event, PermissionNotificationEvent)]
+            closed = [notice.payload.payload for notice in notices if notice.payload.payload.denied]
+            assert [(notice.withdrawn, notice.by, notice.action) for notice in closed] == [(True, "", "")]
             assert not (Path(project) / "x").exists()

@@ -168,6 +168,37 @@ async def test_server_restart(process: Process, project: Path) -> None:
     check("server-restart", A=tui)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "asked"),
+    [
+        ('tool=write {"file_path": "x", "content": "1"}', "permission_request created"),
+        (
+            'tool=question {"questions": [{"type": "yes_no", "question": "?", "description": "!"}]}',
+            "question_batch_request created",
+        ),
+    ],
+)
+async def test_what_a_killed_server_had_asked_is_closed(
+    process: Process, project: Path, prompt: str, asked: str
+) -> None:
+    """R10: a stock client asks nobody what is open: who comes back is told what is not any more."""
+    tui = StockTui(process.socket, project)
+    await tui.start()
+    await tui.send(prompt)
+    await tui.see(asked)
+    await process.end(signal.SIGKILL)
+    await tui.see_the_end()
+    assert tui.screen.dialog or tui.screen.form
+    await process.start()
+    await tui.reconnect()
+    await tui.watch(lambda label: label.startswith(asked.replace("request", "notification")))
+    assert (tui.screen.dialog, tui.screen.form) == (None, None)
+    await tui.send("now words=2")
+    await tui.see(FINISHED)
+    assert tui.screen.text("assistant")[-1] == "word1 word2"
+    await tui.leave()
+
+
 async def test_a_killed_server_is_seen_and_survived(process: Process, project: Path) -> None:
     """Who waits for its run is let go; the run that was active is told as failed; the session goes on."""
     tui, run = StockTui(process.socket, project), StockRun(process.socket, project)

@@ -126,6 +126,14 @@ def seen(result: ToolResult) -> dict[str, Any]:
 # Results
 
 
+async def test_a_workspace_that_is_gone_is_called_gone(desk: Desk) -> None:
+    desk.root.rename(desk.root.with_name("moved"))
+    for place in ("", "b"):
+        result = await desk.run("pwd", working_dir=place)
+        assert result.is_error
+        assert result.content.startswith(f"The directory of this workspace, {desk.root}, is gone")
+
+
 async def test_output_exit_code_and_directory(desk: Desk) -> None:
     result = await desk.run("echo out; echo err >&2; exit 3")
     assert result.content == f"out\nerr\nExit code 3\n\n<cwd>{desk.root}</cwd>"

@@ -19,6 +19,17 @@ def repository(desk: Desk) -> None:
     (desk.root / ".git").mkdir()
 
 
+async def test_names_with_line_breaks_stay_in_their_line(desk: Desk) -> None:
+    """A JSON string, as the model has to give it back."""
+    repository(desk)
+    desk.put("b\nc.txt", b"needle\n")
+    whole = f'"{desk.root}/b\\nc.txt"'
+    assert '  - "b\\nc.txt"' in (await desk.does("ls")).content.splitlines()
+    assert (await desk.does("glob", pattern="*c.txt")).content == whole
+    found = (await desk.does("grep", pattern="needle")).content
+    assert found.splitlines()[2:] == [f"{whole}:", "  Line 1, Char 1: needle"]
+
+
 async def test_ls_shows_a_tree(desk: Desk) -> None:
     repository(desk)
     desk.put("b/c.txt", b"")

@@ -40,6 +40,29 @@ async def test_outside_of_the_workspace_somebody_is_asked(desk: Desk, path: str)
     assert (desk.root.parent / "secret.txt").read_bytes() == b"secret"
 
 
+GONE = [
+    ("ls", {}),
+    ("ls", {"path": "b"}),
+    ("grep", {"pattern": "one"}),
+    ("glob", {"pattern": "*"}),
+    ("view", {"file_path": "a.txt"}),
+    ("edit", {"file_path": "a.txt", "old_string": "one", "new_string": "1"}),
+    ("multiedit", {"file_path": "a.txt", "edits": [{"old_string": "one", "new_string": "1"}]}),
+    ("write", {"file_path": "b/a.txt", "content": "x"}),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments"), GONE)
+async def test_a_workspace_that_is_gone_is_called_gone(desk: Desk, tool: str, arguments: dict[str, object]) -> None:
+    """Nothing is made in its place, and what lies elsewhere can be read."""
+    desk.root.rename(desk.root.with_name("moved"))
+    told = await desk.fails(tool, **arguments)
+    assert told.startswith(f"The directory of this workspace, {desk.root}, is gone")
+    assert "user" in told
+    assert not desk.root.exists()
+    assert "1|secret" in (await desk.does("view", file_path=str(desk.root.parent / "secret.txt"))).content
+
+
 async def test_inside_nobody_is_asked_for_reading(desk: Desk) -> None:
     for tool, arguments in (
         ("view", {"file_path": "a.txt"}),

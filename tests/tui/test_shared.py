@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.segment import Segment
+from textual.screen import ModalScreen
 
 from holdfast.client.errors import ClientError, Unreachable
 from holdfast.client.locate import Where
@@ -14,7 +15,9 @@ from holdfast.domain.events import AgentEvent, AgentNotice, Change
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.bodies import SnapshotBody
 from holdfast.tui.app import HoldfastApp
+from holdfast.tui.screens.permission import PermissionScreen
 from holdfast.tui.screens.picker import Picker
+from holdfast.tui.screens.question import QuestionScreen
 from server.helpers import FeedModel, place, process, prompt
 from tui.looking import Screen, drawn, looking, standing
 
@@ -59,6 +62,34 @@ async def test_a_server_that_is_killed_is_survived() -> None:
                 await screen.write("words=4")
                 await screen.shows("word4")
                 assert screen.conversation().count("▌ words=3") == 1
+                await pilot.press("ctrl+c")
+                await screen.until(lambda: not app.is_running, "the app has ended")
+
+
+@pytest.mark.parametrize(
+    ("ask", "dialog"),
+    [
+        ('tool=write {"file_path": "x", "content": "1"}', PermissionScreen),
+        ('tool=question {"questions": [{"type": "yes_no", "question": "?", "description": "!"}]}', QuestionScreen),
+    ],
+)
+async def test_what_a_killed_server_had_asked_is_closed(ask: str, dialog: type[ModalScreen[object]]) -> None:
+    """R10: the dialog goes with the run that asked, and the next prompt is no answer to it."""
+    async with place() as where:
+        app = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project())
+        async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
+            screen = Screen(app, pilot)
+            await screen.until(lambda: app.link.state == "live", "the workspace is open")
+            await screen.write(ask)
+            await screen.opens(dialog)
+            os.kill(first.process.pid, signal.SIGKILL)
+            await first.process.wait()
+            await screen.until(lambda: app.link.state != "live", "the line is cut")
+            async with process(where):
+                await screen.closes()
+                await screen.write("words=4")
+                await screen.shows("word4")
+                assert not (where.root / "project" / "x").exists()
                 await pilot.press("ctrl+c")
                 await screen.until(lambda: not app.is_running, "the app has ended")
 

@@ -1,5 +1,6 @@
 """Lines that a person types, and what commands get to see, through the real server."""
 
+import asyncio
 import json
 
 import pytest
@@ -54,8 +55,9 @@ async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
         assert [problems_of_request(request) for request in one.model.requests] == [[], [], []]
 
 
-async def test_a_line_ends_with_whoever_typed_it() -> None:
-    """The connection is cut: nothing of it is left, and nothing is stored."""
+@pytest.mark.parametrize("shuts", [False, True])
+async def test_a_line_ends_with_whoever_typed_it(*, shuts: bool) -> None:
+    """The connection is cut: nothing of it is left, and nothing is stored. Also if its caller had only been reading."""
     token = new_token()
     async with hands() as one:
         session = await one.session()
@@ -63,11 +65,27 @@ async def test_a_line_ends_with_whoever_typed_it() -> None:
         path = f"/v1/workspaces/{one.workspace}/agent/sessions/{session}/shell"
         _, writer = await open_raw(one.server.address)
         writer.write(inside(path, "POST", body, ("Content-Type: application/json",)))
+        if shuts:
+            writer.write_eof()
         await until((one.project / "begun").exists)
         assert survivors(token)
         writer.transport.abort()
         await until(lambda: not survivors(token))
         assert await shells(one, session) == []
+
+
+async def test_who_shuts_its_side_of_the_connection_waits_for_its_line() -> None:
+    async with hands() as one:
+        session = await one.session()
+        body = json.dumps({"command": "touch begun; until [ -e go ]; do sleep 0.01; done; echo seen"}).encode()
+        path = f"/v1/workspaces/{one.workspace}/agent/sessions/{session}/shell"
+        reader, writer = await open_raw(one.server.address)
+        writer.write(inside(path, "POST", body, ("Content-Type: application/json",)))
+        writer.write_eof()
+        await until((one.project / "begun").exists)
+        (one.project / "go").touch()
+        assert b'"seen' in await asyncio.wait_for(reader.read(), 20)
+        writer.close()
 
 
 async def test_a_line_in_an_unknown_session_runs_and_is_not_stored() -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import parse_qsl, urlsplit
 
+import pytest
 from playwright.async_api import Browser, expect
 
 from cli.house import House, house
@@ -132,6 +133,39 @@ async def test_a_killed_server_is_found_again_and_what_it_said_is_kept(browser: 
             await expect(listed.locator(".dot.busy")).to_have_count(0)
             await expect(screen.answers.last).to_contain_text("word3")
             await expect(screen.answers.last).to_contain_text(re.compile("interrupted", re.IGNORECASE))
+            await screen.send("words=3")
+            await expect(screen.answers.last).to_contain_text("word1 word2 word3")
+            screen.check()
+        finally:
+            await context.close()
+
+
+@pytest.mark.parametrize(
+    ("ask", "dialog"),
+    [
+        ('tool=write {"file_path": "x", "content": "1"}', "permission"),
+        ('tool=question {"questions": [{"type": "yes_no", "question": "?", "description": "!"}]}', "question"),
+    ],
+)
+async def test_what_a_killed_server_had_asked_is_closed(browser: Browser, ask: str, dialog: str) -> None:
+    """R10: the dialog goes with the run that asked."""
+    with house() as home:
+        context = await browser.new_context()
+        context.set_default_timeout(PATIENCE)
+        try:
+            link = await _link(home)
+            screen = Screen(await context.new_page(), link.partition("/#")[0])
+            screen.expected.append(_LOST)
+            await screen.page.goto(link)
+            await screen.send(ask)
+            await expect(screen.at(dialog)).to_be_visible()
+            pid = home.server_process()
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await expect(screen.at("connection")).not_to_have_attribute("data-state", "live")
+            assert "interrupted" in await asyncio.to_thread(home.say, "runs", "--json")
+            await screen.is_live()
+            await expect(screen.at(dialog)).to_be_hidden()
             await screen.send("words=3")
             await expect(screen.answers.last).to_contain_text("word1 word2 word3")
             screen.check()

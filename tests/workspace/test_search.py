@@ -160,6 +160,16 @@ async def test_one_file_or_directory_can_be_searched(place: Place) -> None:
     assert sorted(await place.lines("needle", "a")) == ["-y:1:1:needle", "x:1:1:needle"]
 
 
+async def test_names_with_line_breaks_are_whole(place: Place) -> None:
+    """What stands before such a name, and after its line break, are names of other files, too."""
+    names = ["a", "b.txt", "a\nb.txt", "\n", "c\n\nd/\ne", "d\n1:1:needle"]
+    for name in names:
+        place.put(name)
+    assert sorted(await place.lines("needle")) == sorted(f"{name}:1:1:needle" for name in names)
+    assert await place.lines("needle", "a\nb.txt") == ["a\nb.txt:1:1:needle"]
+    assert sorted(await place.names("*")) == sorted(names)
+
+
 async def test_plain_text_is_taken_as_it_is(place: Place) -> None:
     place.put("a", b"f(x)[0]\nfx0\n")
     assert await place.lines("f(x)[", literal=True) == ["a:1:1:f(x)[0]"]

@@ -98,7 +98,7 @@ class Asker:
             case PermissionNotificationEvent(payload=change):
                 self._told(change.payload)
             case RunCompleteEvent(payload=change):
-                # A server that died has withdrawn nothing.
+                # A run that has ended asks for nothing, whatever was said before.
                 for ask in [ask for ask in self._open.values() if ask.run_id == change.payload.run_id]:
                     self._close(ask.id, "Its run has ended.")
             case _:

@@ -115,7 +115,10 @@ class _Screen(Speaker):
             case PermissionRequestEvent(payload=ask):
                 self.line_of(ask.payload.description, f"{ask.payload.tool_name} asks for permission")
             case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
-                self.line_of("Permission was given." if notice.payload.granted else "Permission was refused.")
+                refused = (
+                    "Permission is not asked for any more." if notice.payload.withdrawn else "Permission was refused."
+                )
+                self.line_of("Permission was given." if notice.payload.granted else refused)
             case QuestionRequestEvent(payload=asked):
                 self.line_of(" ".join(f"{item.question}" for item in asked.payload.questions), "The model asks")
             case QuestionNotificationEvent():

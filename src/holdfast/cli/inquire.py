@@ -46,7 +46,7 @@ class Inquirer:
             case QuestionNotificationEvent(payload=change):
                 self._close(change.payload.batch_id, _closed_by(change.payload))
             case RunCompleteEvent(payload=change):
-                # A server that died has withdrawn nothing.
+                # A run that has ended asks for nothing, whatever was said before.
                 for request in [item for item in self._open.values() if item.run_id == change.payload.run_id]:
                     self._close(request.id, "The run that asked has ended.")
             case _:

@@ -56,9 +56,11 @@ def _models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, as_js
     configuration = configuration_for(cwd, data_dir)
     data = Path(configuration.places.trust_file).parent
     if refresh:
-        from holdfast.providers.refresh import refresh_catalog
+        from holdfast.cli.waiting import waiting
+        from holdfast.providers.refresh import LIMIT, refresh_catalog
 
-        source = refresh_catalog(data, os.environ).source
+        with waiting(f"Fetching the newest catalogue from the npm registry, for {LIMIT:g} s at most"):
+            source = refresh_catalog(data, os.environ).source
         click.echo(f"The catalogue is now that of {source.made} ({source.package} {source.version}).", err=True)
     credentials = Credentials(configuration.places.credentials_file, os.environ)
     chosen, views, problem = asyncio.run(_asked(ChosenModels(means_of(configuration, credentials, data))))

@@ -1,7 +1,8 @@
 """What becomes of runs that had no end when the server stopped. The plan is pure; one write carries it out.
 
 A recorded cancel wins. A run that had started ends `interrupted`, with those folded into it; a sub-agent's
-run ends with its parent; a summary is not tried again. Whatever had not started is queued again, in order.
+run ends with its parent; a summary is not tried again. What they had asked of people is withdrawn with them. Whatever
+had not started is queued again, in order.
 Nothing is left to do the second time, so it may be killed and done again at any point.
 """
 
@@ -10,24 +11,29 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.domain.errors import Conflict
+from holdfast.domain.events import AskEvent
 from holdfast.domain.ids import MessageId, RunId
-from holdfast.domain.ledger import DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
+from holdfast.domain.ledger import Announce, DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome, Run
 from holdfast.engine.drafts import Author
 from holdfast.engine.ending import INTERRUPTED, last_answer, tell_hooks, updated
 from holdfast.engine.engine import Engine
+from holdfast.engine.leftovers import Leftovers
 from holdfast.engine.lifecycle import Accept
 from holdfast.engine.settle import Ending, settle
 
 __all__ = ["Plan", "plan", "recover"]
 
+_PAGE = 500
+
 
 class Plan(msgspec.Struct, frozen=True):
-    """The runs to end, with their outcome, and those to queue again."""
+    """The runs to end, with their outcome, and those to queue again; when it is carried out, what was withdrawn."""
 
     ends: tuple[tuple[Run, Outcome], ...]
     again: tuple[Run, ...]
+    withdrawn: tuple[AskEvent, ...] = ()
 
 
 def plan(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> Plan:
@@ -74,13 +80,17 @@ async def recover(engine: Engine, *, goes_on: bool = True) -> Plan:
     decided = plan(open_runs, hosts)
     operations: list[Operation] = []
     answers: dict[RunId, Message | None] = {}
+    cut: list[Run] = []
     for run, outcome in decided.ends:
         settled, answers[run.run_id] = await _settle(engine, run, outcome)
         operations += settled
+        if any(isinstance(item, PutMessage) and item.message.tool_results for item in settled):
+            cut.append(run)
         last = answers.get(run.folded_into or run.run_id)
         operations.append(_end(run, outcome, last, engine.outside.clock.now_ms()))
     if operations:
-        stored = await _stored(engine, operations)
+        decided = msgspec.structs.replace(decided, withdrawn=tuple(await _withdrawn(engine, cut)))
+        stored = await _stored(engine, [*map(Announce, decided.withdrawn), *operations])
         tell_hooks(stored, engine.kit.hooks)
     for run in decided.again if goes_on else ():
         engine.tell(run.session_id, Accept(run.run_id, "steer" if run.delivery == "steer" else "queue"))
@@ -95,6 +105,19 @@ async def _stored(engine: Engine, operations: list[Operation]) -> Receipt:
     if isinstance(answer, Refusal):
         raise Conflict(f"What an earlier server left could not be ended: {answer.reason}.")
     return answer
+
+
+async def _withdrawn(engine: Engine, runs: Sequence[Run]) -> list[AskEvent]:
+    """What these runs had asked and nobody had answered. Only a call that was cut off can have asked."""
+    if not runs:
+        return []
+    left = Leftovers({run.run_id for run in runs})
+    cursor = min(run.number for run in runs)
+    while page := await engine.kit.ledger.events_after(engine.record.id, cursor, _PAGE):
+        for number, body in page:
+            left.feed(body)
+            cursor = number
+    return left.withdrawn()
 
 
 async def _settle(engine: Engine, run: Run, outcome: Outcome) -> tuple[list[Operation], Message | None]:

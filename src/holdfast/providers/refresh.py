@@ -8,9 +8,12 @@ import base64
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,10 +26,16 @@ from holdfast.providers.catalog import Catalog, encode_catalog, parse_catalog, r
 from holdfast.providers.harvest import PACKAGE, harvest
 from holdfast.providers.prices import completed, known_price, prices_version
 
-__all__ = ["RefreshFailed", "fetch_package", "made_of", "refresh_catalog"]
+__all__ = ["LIMIT", "RefreshFailed", "fetch_package", "made_of", "refresh_catalog"]
 
-_LIMIT = 60.0
+LIMIT = 30.0
+"""How many seconds all of it may take. Who has waited so long looks at their network."""
+
+_SILENCE = 10.0
 _LARGEST = 64 * 1024 * 1024
+
+_NPM_PATIENCE = {"npm_config_fetch_timeout": f"{_SILENCE * 1_000:.0f}", "npm_config_fetch_retries": "1"}
+"""Left alone, npm tries for minutes."""
 
 
 class RefreshFailed(HoldfastError):
@@ -77,34 +86,66 @@ def _by_npm(npm: str, environment: Mapping[str, str]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="holdfast-catalog-") as place:
         command = [npm, "pack", "--silent", "--ignore-scripts", f"{PACKAGE}@latest"]
         try:
-            done = subprocess.run(
-                command, cwd=place, env=dict(environment), capture_output=True, timeout=_LIMIT, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            raise RefreshFailed("npm did not answer in time") from None
+            status = _run(command, place, {**_NPM_PATIENCE, **environment})
+        except OSError as error:
+            raise RefreshFailed(f"npm cannot be started ({error.strerror})") from None
         tarballs = list(Path(place).glob("*.tgz"))
-        if done.returncode != 0 or not tarballs:
+        if status != 0 or not tarballs:
             raise RefreshFailed(f"npm could not fetch {PACKAGE}: try `npm view {PACKAGE}`")
         return tarballs[0].read_bytes()
+
+
+def _run(command: list[str], place: str, environment: Mapping[str, str]) -> int:
+    """Its exit status. What it starts goes with it when the time is up."""
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        command, cwd=place, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+    ) as process:
+        try:
+            return process.wait(LIMIT)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise _late("npm") from None
+            raise
+
+
+def _late(who: str) -> RefreshFailed:
+    return RefreshFailed(f"{who} was not done within {LIMIT:g} s, so the registry may be out of reach")
 
 
 def _by_http(registry: str) -> bytes:
     import httpx2  # noqa: PLC0415 - a quarter of a second
 
-    try:
-        with httpx2.Client(timeout=_LIMIT, follow_redirects=True) as client:
-            answer = client.get(f"{registry}/{quote(PACKAGE, safe='@')}/latest")
+    end = time.monotonic() + LIMIT
+
+    def fetched(client: httpx2.Client, address: str) -> bytes:
+        data = b""
+        with client.stream("GET", address) as answer:
             answer.raise_for_status()
-            dist: dict[str, Any] = msgspec.json.decode(answer.content)["dist"]
-            tarball = client.get(dist["tarball"])
-            tarball.raise_for_status()
+            for piece in answer.iter_bytes():
+                data += piece
+                if time.monotonic() > end:
+                    raise _late("the registry")
+                if len(data) > _LARGEST:
+                    raise RefreshFailed("the package is not what the registry says it is")
+        return data
+
+    try:
+        with httpx2.Client(timeout=_SILENCE, follow_redirects=True) as client:
+            answer = fetched(client, f"{registry}/{quote(PACKAGE, safe='@')}/latest")
+            dist: dict[str, Any] = msgspec.json.decode(answer)["dist"]
+            tarball = fetched(client, dist["tarball"])
+    except httpx2.TimeoutException:
+        raise RefreshFailed(f"the registry {registry} has said nothing for {_SILENCE:g} s") from None
     except httpx2.HTTPError:
         raise RefreshFailed("the registry did not answer as it should") from None
     except (ValueError, KeyError, TypeError):
         raise RefreshFailed(f"what npm_config_registry names is no npm registry, or has no {PACKAGE}") from None
-    if len(tarball.content) > _LARGEST or _sum_of(tarball.content) != dist.get("integrity"):
+    if _sum_of(tarball) != dist.get("integrity"):
         raise RefreshFailed("the package is not what the registry says it is")
-    return tarball.content
+    return tarball
 
 
 def _sum_of(data: bytes) -> str:

@@ -87,16 +87,23 @@ def tokens_of(text: str) -> Iterator[str]:
 
 
 class ScriptedModel:
-    """Answers each request with the step its script gives it."""
+    """Answers each request with the step its script gives it. Who answers for months must not remember them."""
 
     def __init__(
-        self, script: Script | Iterable[Step], *, info: ModelInfo = _INFO, pause: Callable[[], float] = lambda: 0.0
+        self,
+        script: Script | Iterable[Step],
+        *,
+        info: ModelInfo = _INFO,
+        pause: Callable[[], float] = lambda: 0.0,
+        remembers: bool = True,
     ) -> None:
         self._script = script if callable(script) else _in_order(script)
         self._info = info
         self._pause = pause
         self.requests: list[ModelRequest] = []
         """What was asked so far, for those who want to see it."""
+        self._remembers = remembers
+        self._asked = 0
         self.open_streams = 0
 
     @property
@@ -104,7 +111,9 @@ class ScriptedModel:
         return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
-        self.requests.append(request)
+        self._asked += 1
+        if self._remembers:
+            self.requests.append(request)
         self.open_streams += 1
         try:
             for part in self._play(self._script(request)):
@@ -123,7 +132,7 @@ class ScriptedModel:
                     if signature:
                         yield ReasoningSignature(signature)
                 case Call():
-                    yield from _call(act, ToolCallId(f"call_{len(self.requests)}_{number}"))
+                    yield from _call(act, ToolCallId(f"call_{self._asked}_{number}"))
                 case Fail(hangs_up=True):
                     return
                 case Fail(message=message, trouble=trouble, retry_after=wait):

@@ -66,7 +66,7 @@ class TourModel:
 
 def tour_titles() -> ScriptedModel:
     """The small model that goes with the tour."""
-    return ScriptedModel(lambda _: Step((Say("A scripted conversation"),)), info=TOUR)
+    return ScriptedModel(lambda _: Step((Say("A scripted conversation"),)), info=TOUR, remembers=False)
 
 
 def _last_prompt(request: ModelRequest) -> str:

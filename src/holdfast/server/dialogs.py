@@ -5,7 +5,7 @@ that is open, and an answer does not say which batch it means. So the oldest of 
 when it is closed; for questions after a pause, so that a key meant for one form does not reach the next.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from holdfast.domain.asks import PermissionRequest, QuestionRequest
 from holdfast.domain.events import (
@@ -61,13 +61,19 @@ class Dialogs:
 
     def __init__(
         self,
-        permissions: Iterable[PermissionRequest] = (),
-        questions: Iterable[QuestionRequest] = (),
+        permissions: Sequence[PermissionRequest] = (),
+        questions: Sequence[QuestionRequest] = (),
         *,
         now: float = 0.0,
         pause: float = 0.0,
+        withdrawn: Sequence[AskEvent] = (),
     ) -> None:
-        """`pause`: how long it is until the next form may be shown."""
+        """`pause`: how long it is until the next form may be shown. `withdrawn`: what a server that died left open; who
+        was its client still shows it. Whatever form is shown goes with any notice, or when another takes its place.
+        """
+        self._stale = [encode_event(event) for event in withdrawn if isinstance(event, PermissionNotificationEvent)]
+        forms = [encode_event(event) for event in withdrawn if isinstance(event, QuestionNotificationEvent)]
+        self._stale += [] if questions else forms[:1]
         self._permissions = _Line(0.0, now)
         self._questions = _Line(PAUSE_SECONDS, now + pause)
         for ask in permissions:
@@ -91,9 +97,12 @@ class Dialogs:
                 return [body] if self._questions.close(closed.payload.batch_id, now) else []
 
     def due(self, now: float) -> list[bytes]:
-        return [*self._permissions.due(now), *self._questions.due(now)]
+        stale, self._stale = self._stale, []
+        return [*stale, *self._permissions.due(now), *self._questions.due(now)]
 
     @property
     def next_due(self) -> float | None:
+        if self._stale:
+            return 0.0
         times = [due for due in (self._permissions.next_due, self._questions.next_due) if due is not None]
         return min(times, default=None)

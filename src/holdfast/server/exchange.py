@@ -34,6 +34,8 @@ class Exchange:
         """Whether all of the answer has been handed over, or nobody is there to have it."""
         self.ends_with_connection = False
         """Set before the answer begins, for a body without length or chunks."""
+        self.sign = b""
+        """What may stand anywhere in the answer and means nothing, for who wants to know whether it is still read."""
         self.pieces: list[bytes] = []
         self.size = 0
         self._waits = waits
@@ -59,6 +61,11 @@ class Exchange:
         self._is_told = self.is_whole
         self.connection.look()
         return {"type": "http.request", "body": body, "more_body": not self.is_whole}
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody who has the whole request waits for its caller to leave."""
+        return self._is_told and self._waiter is not None and not self._waiter.done()
 
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -89,6 +96,10 @@ class Exchange:
         """More of a body that has begun, without waiting for its reader."""
         if not self.is_over:
             self.connection.write(self._framed(data, more=True))
+
+    def give_sign(self) -> None:
+        if self._has_begun and not self.connection.is_full:
+            self.write(self.sign)
 
     def _head_of(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         lines = [b"HTTP/1.1 %d %s" % (status, REASONS.get(status, b""))]

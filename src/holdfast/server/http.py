@@ -1,7 +1,8 @@
 """HTTP/1.1 on connections of our own. httptools takes requests apart; what is behind is an ASGI application.
 
 One request of a connection is answered at a time, in the order in which they came. A body that nobody wants is
-passed over; a reader that does not read makes its writer wait, and nobody else.
+passed over; a reader that does not read makes its writer wait, and nobody else. Who has shut its own side gets the
+answers to what it asked, and then the end of the connection.
 
 There are fewer connections than descriptors, however many come: who asks for nothing makes room for who does. What is
 left is for the work; those over TCP, whoever they are, get the smaller part.
@@ -19,12 +20,14 @@ import httptools
 
 from holdfast.server.exchange import Asgi, Exchange, Message, Receive, Scope, Send, exchange_of
 from holdfast.server.heads import NOT_HTTP
-from holdfast.server.listen import is_our_own
+from holdfast.server.listen import is_hung_up, is_our_own
 from holdfast.tasks import TaskOwner
 
 __all__ = ["Asgi", "Exchange", "HttpServer", "Message", "Receive", "Scope", "Send", "exchange_of"]
 
 _KEEP_ALIVE_SECONDS = 90.0
+_LOOK_SECONDS = 0.5
+"""How often somebody looks whether a reader that has shut its own side is still there."""
 _LARGEST_HEAD = 64 * 1024
 _MOST_BODY_AT_ONCE = 64 * 1024
 _ENOUGH = 65_536
@@ -55,6 +58,8 @@ class Connection(asyncio.Protocol):
         self._is_nearer = False
         self._is_paused = False
         self._is_leaving = False
+        self._has_ended = False
+        self._watch: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
 
@@ -73,6 +78,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._server.forget(self)
         self._rest()
+        if self._watch is not None:
+            self._watch.cancel()
         self.resume_writing()
         for exchange in self._exchanges:
             exchange.is_over = True
@@ -101,8 +108,34 @@ class Connection(asyncio.Protocol):
         """Whether nobody here has anything to do for it."""
         return not self._exchanges or self._exchanges[0].is_over
 
-    def eof_received(self) -> None:
-        return None
+    def eof_received(self) -> bool:
+        """Says whether the connection stays: for the answers to what was asked whole. Nobody else can ask here."""
+        if self._exchanges and not self._exchanges[-1].is_whole:
+            if len(self._exchanges) == 1:
+                return False
+            self._exchanges.pop()
+        if self.is_unasked:
+            return False
+        self._rest()
+        self._exchanges[-1].keeps = False
+        self._has_ended = True
+        self._look_for_reader()
+        return not self.transport.is_closing()
+
+    def _look_for_reader(self) -> None:
+        """Who has left altogether has shut its own side, too, and often the system cannot tell the one from the other.
+
+        Then a stream is written to: if nobody is there, that fails. Work that goes on only while its caller is there,
+        and says nothing until it is done, is given up.
+        """
+        hung_up = is_hung_up(self.transport.get_extra_info("socket"))
+        head = self._exchanges[0] if self._exchanges else None
+        if hung_up is None and head is not None and head.sign:
+            head.give_sign()
+        elif hung_up or (hung_up is None and head is not None and head.is_watched):
+            self.abort()
+        if not self.transport.is_closing():
+            self._watch = self.loop.call_later(_LOOK_SECONDS, self._look_for_reader)
 
     # The parser calls these.
 
@@ -234,7 +267,7 @@ class Connection(asyncio.Protocol):
             self.look()
 
     def _pause(self, *, is_wanted: bool) -> None:
-        if is_wanted != self._is_paused and not self.transport.is_closing():
+        if is_wanted != self._is_paused and not self._has_ended and not self.transport.is_closing():
             self._is_paused = is_wanted
             if is_wanted:
                 self.transport.pause_reading()

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.config.store import ConfigStore
 from holdfast.core import App, NobodyAnswers, Workspace
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
-from holdfast.domain.events import Attached, AttachedEvent, Change, ConfigChanged, ConfigChangedEvent
+from holdfast.domain.events import AskEvent, Attached, AttachedEvent, Change, ConfigChanged, ConfigChangedEvent
 from holdfast.domain.health import Finding
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.outfit import Outfit
@@ -158,6 +158,8 @@ class Hub:
         """Set when the server ends: from then on nothing is opened, and nothing is answered but that."""
         self._graces = graces or Graces()
         self._desks: dict[WorkspaceId, Desk] = {}
+        self.withdrawn: dict[WorkspaceId, Sequence[AskEvent]] = {}
+        """What the server before this one had asked and never closed; a workspace may have been closed since."""
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._left: dict[WorkspaceId, WorkspaceBody] = {}
         self._tasks = TaskOwner()
@@ -222,6 +224,8 @@ class Hub:
             known.outfit.learn_keys(environment)
             return known
         desk = self._desks[workspace.record.id] = Desk(workspace, body, self.data_dir)
+        if workspace.recovered.withdrawn:
+            self.withdrawn[desk.id] = workspace.recovered.withdrawn
         self._look_later()
         workspace.engine.on_busy = lambda _: self._worked(desk)
         desk.outfit.jobs.on_busy = lambda _: self._worked(desk)

@@ -6,6 +6,7 @@ socket, which is removed; a live one is never taken over.
 
 import fcntl
 import os
+import select
 import socket
 import stat
 import sys
@@ -17,6 +18,7 @@ __all__ = [
     "UnixListener",
     "UnsafeDirectory",
     "bind_tcp",
+    "is_hung_up",
     "is_our_own",
     "may_be_our_own",
     "note_place",
@@ -107,6 +109,17 @@ def is_our_own(connection: socket.socket) -> bool:
     except OSError:
         return False
     return uid is None or uid == os.getuid()
+
+
+def is_hung_up(connection: socket.socket) -> bool | None:
+    """Whether nobody is at the other end of a connection that says no more; None where the system does not tell who
+    has left from who only reads. A unix socket of Linux does, TCP only after a write that failed.
+    """
+    if sys.platform != "linux":
+        return None
+    poll = select.poll()
+    poll.register(connection, 0)
+    return bool(poll.poll(0)) or (False if connection.family == socket.AF_UNIX else None)
 
 
 def may_be_our_own(client: tuple[str, int], port: int) -> bool:

@@ -10,7 +10,6 @@ from holdfast.bus.bus import Subscription
 from holdfast.bus.frames import Frame, GapEvent, HelloEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message
-from holdfast.engine.asks import Asks
 from holdfast.protocol.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
 from holdfast.server.calls import Call
 from holdfast.server.dialogs import Dialogs
@@ -85,7 +84,9 @@ async def stream(call: Call, receive: Receive, send: Send) -> None:
     name = client_id_of(client) if client else None
     heard = call.desk.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
     asks = call.desk.workspace.asks
-    form = None if since >= 0 else WholeMessages(partial(_growing, call.desk), _dialogs(asks))
+    form = None if since >= 0 else WholeMessages(partial(_growing, call.desk), _dialogs(call))
+    if (exchange := exchange_of(send)) is not None:
+        exchange.sign = HEARTBEAT if form is None else QUIET_HEARTBEAT
     try:
         if name is not None:
             call.hub.tell(Attach(call.desk.id, name))
@@ -119,10 +120,11 @@ def _growing(desk: Desk, session: SessionId, message: MessageId) -> Message | No
     return next((item for item in desk.workspace.engine.open_messages(session) if item.id == message), None)
 
 
-def _dialogs(asks: Asks) -> Dialogs:
+def _dialogs(call: Call) -> Dialogs:
     """What is open when a reader comes: taken together with its subscription, so that nothing is missed or doubled."""
-    now = asyncio.get_running_loop().time()
-    return Dialogs(asks.permissions, asks.questions, now=now, pause=asks.pause)
+    asks, now = call.desk.workspace.asks, asyncio.get_running_loop().time()
+    withdrawn = call.hub.withdrawn.get(call.desk.id, ())
+    return Dialogs(asks.permissions, asks.questions, now=now, pause=asks.pause, withdrawn=withdrawn)
 
 
 async def _send_all(heard: Subscription, send: Send, form: WholeMessages | Joiner) -> None:

@@ -13,6 +13,7 @@ from holdfast.storage.datadir import DirectoryLock, prepare
 from holdfast.storage.faults import translated
 from holdfast.storage.readers import Readers
 from holdfast.storage.reserve import reserve
+from holdfast.storage.shrink import LOG_BYTES
 from holdfast.storage.writer import Probe, Work, Writer
 
 __all__ = ["Database"]
@@ -107,6 +108,7 @@ def _connections(path: Path, vfs: str | None) -> list[apsw.Connection]:
     try:
         opened.append(_connect(path, apsw.SQLITE_OPEN_READWRITE, vfs))
         opened[0].pragma("journal_mode", "WAL")
+        opened[0].pragma("journal_size_limit", LOG_BYTES)
         opened[0].pragma("foreign_keys", 1)
         schema.migrate(opened[0])
         opened.extend(_connect(path, apsw.SQLITE_OPEN_READONLY, vfs) for _ in range(_READERS))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import apsw
 
 from holdfast.domain.ledger import Entry
+from holdfast.storage.large import may_keep
 from holdfast.storage.places import bounds, number_at, place
 from holdfast.storage.retention import PASS, Retention
 
@@ -23,6 +24,7 @@ class EventLog:
         self._connection.executemany(
             "INSERT INTO events (place, at, body) VALUES (?, ?, ?)",
             [(self._first + entry.number, at, entry.body) for entry in entries],
+            can_cache=may_keep(entries[-1].body),
         )
 
     def after(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:

@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import SessionId
+from holdfast.storage.large import may_keep
 
 __all__ = ["FileTable"]
 
@@ -48,7 +49,9 @@ class FileTable:
         ):
             return int(key)
         self._connection.execute(
-            "INSERT INTO contents (workspace, digest, content) VALUES (?, ?, ?)", (self._workspace, digest, content)
+            "INSERT INTO contents (workspace, digest, content) VALUES (?, ?, ?)",
+            (self._workspace, digest, content),
+            can_cache=may_keep(content),
         )
         return self._connection.last_insert_rowid()
 

@@ -10,6 +10,7 @@ from holdfast.domain.events import MessageDelta, MessageDeltaEvent, MessagePart,
 from holdfast.domain.growth import grow
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.messages import Message
+from holdfast.storage.large import may_keep
 
 __all__ = ["MessageTable"]
 
@@ -40,9 +41,11 @@ class MessageTable:
         return self._find(message_id) is not None
 
     def add(self, message: Message) -> None:
+        body = _encoder.encode(message)
         self._connection.execute(
             "INSERT INTO messages (workspace, id, session, run_id, body) VALUES (?, ?, ?, ?, ?)",
-            (self._workspace, message.id, message.session_id, message.run_id, _encoder.encode(message)),
+            (self._workspace, message.id, message.session_id, message.run_id, body),
+            can_cache=may_keep(body),
         )
 
     def put(self, message: Message) -> None:
@@ -52,11 +55,12 @@ class MessageTable:
         ord_, run_id = found
         body = _encoder.encode(message)
         if run_id == message.run_id:
-            self._connection.execute("UPDATE messages SET body = ? WHERE ord = ?", (body, ord_))
+            query = "UPDATE messages SET body = ? WHERE ord = ?"
+            self._connection.execute(query, (body, ord_), can_cache=may_keep(body))
         else:
             self._known.pop(message.id)
             query = "UPDATE messages SET run_id = ?, body = ? WHERE ord = ?"
-            self._connection.execute(query, (message.run_id, body, ord_))
+            self._connection.execute(query, (message.run_id, body, ord_), can_cache=may_keep(body))
         self._connection.execute("DELETE FROM growth WHERE message = ?", (ord_,))
 
     def add_growth(self, message_id: MessageId, growth: Sequence[MessageDelta | MessagePart]) -> None:
@@ -65,8 +69,9 @@ class MessageTable:
             MessageDeltaEvent(item) if isinstance(item, MessageDelta) else MessagePartEvent(item) for item in growth
         ]
         if (found := self._find(message_id)) is not None:
-            row = (found[0], _encoder.encode(events))
-            self._connection.execute("INSERT INTO growth (message, body) VALUES (?, ?)", row)
+            body = _encoder.encode(events)
+            query = "INSERT INTO growth (message, body) VALUES (?, ?)"
+            self._connection.execute(query, (found[0], body), can_cache=may_keep(body))
 
     def delete(self, message_id: MessageId) -> None:
         self._known.pop(message_id, None)

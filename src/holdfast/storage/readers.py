@@ -52,6 +52,8 @@ class Readers:
     def _run(self, connection: apsw.Connection) -> None:
         while (job := self._jobs.get()) is not None:
             deliver([(job.reply, _read(connection, job))])
+            # The next may be long in coming, and what was read may be large.
+            del job
 
 
 def _read(connection: apsw.Connection, job: Job[T]) -> object:

@@ -10,6 +10,7 @@ from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, RunRecord
 from holdfast.domain.runs import Attachment, Brief, Run
+from holdfast.storage.large import may_keep
 from holdfast.storage.places import bounds, place
 
 __all__ = ["RunTable"]
@@ -145,9 +146,11 @@ class RunTable:
         if record.attachments or record.brief is not None or len(run.prompt) > _LONG:
             self._store_held()
             brief = None if record.brief is None else _packer.encode(record.brief)
+            attachments = _packer.encode(record.attachments)
             self._connection.execute(
                 "INSERT INTO inputs (place, prompt, attachments, brief) VALUES (?, ?, ?, ?)",
-                (where, run.prompt, _packer.encode(record.attachments), brief),
+                (where, run.prompt, attachments, brief),
+                can_cache=may_keep(run.prompt, attachments, brief or b""),
             )
 
     def _store_held(self) -> None:
@@ -160,11 +163,13 @@ class RunTable:
         where, body = self._first + run.number, _encode(run)
         if run.outcome is None and run.state != "folded":
             # It never was either, and what is not set costs no index anything.
-            self._connection.execute("UPDATE runs SET body = ? WHERE place = ?", (body, where))
+            query = "UPDATE runs SET body = ? WHERE place = ?"
+            self._connection.execute(query, (body, where), can_cache=may_keep(body))
             return
         self._connection.execute(
             "UPDATE runs SET folded = ?, outcome = ?, body = ? WHERE place = ?",
             (run.state == "folded", run.outcome, body, where),
+            can_cache=may_keep(body),
         )
 
     def delete(self, run_id: RunId) -> None:

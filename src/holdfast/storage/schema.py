@@ -6,6 +6,8 @@ from pathlib import Path
 
 import apsw
 
+from holdfast.storage import shrink
+
 __all__ = ["APPLICATION_ID", "create", "migrate", "newest_version"]
 
 APPLICATION_ID = 0x484C4446
@@ -40,6 +42,7 @@ def create(path: Path, vfs: str | None) -> None:
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     with contextlib.closing(apsw.Connection(str(draft), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)) as connection:
         connection.pragma("synchronous", "FULL")
+        shrink.prepare(connection)
         migrate(connection)
         connection.pragma("journal_mode", "WAL")
     draft.rename(path)

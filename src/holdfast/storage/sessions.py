@@ -5,6 +5,7 @@ import msgspec
 
 from holdfast.domain.ids import SessionId
 from holdfast.domain.sessions import Session
+from holdfast.storage.large import may_keep
 from holdfast.storage.messages import MessageTable
 from holdfast.storage.runs import RunTable
 
@@ -40,22 +41,19 @@ class SessionTable:
     def put(self, session: Session) -> None:
         is_known = session.id in self._known
         self._known[session.id] = session
+        body = _encoder.encode(session)
         if is_known:
             self._connection.execute(
                 "UPDATE sessions SET updated_at = ?, body = ? WHERE workspace = ? AND id = ?",
-                (session.updated_at, _encoder.encode(session), self._workspace, session.id),
+                (session.updated_at, body, self._workspace, session.id),
+                can_cache=may_keep(body),
             )
             return
         self._connection.execute(
             "INSERT INTO sessions (workspace, id, parent, updated_at, body) VALUES (?1, ?2, ?3, ?4, ?5)"
             " ON CONFLICT (workspace, id) DO UPDATE SET updated_at = ?4, body = ?5",
-            (
-                self._workspace,
-                session.id,
-                session.parent_session_id,
-                session.updated_at,
-                _encoder.encode(session),
-            ),
+            (self._workspace, session.id, session.parent_session_id, session.updated_at, body),
+            can_cache=may_keep(body),
         )
 
     def delete(self, session_id: SessionId) -> None:

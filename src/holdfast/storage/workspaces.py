@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.domain.errors import OwnerChanged
 from holdfast.domain.ids import WorkspaceId
+from holdfast.storage.large import may_keep
 
 __all__ = ["JUMP", "WorkspaceRow", "advance", "answers", "find", "mark_clean", "owned", "take_over", "unfinished"]
 
@@ -67,6 +68,7 @@ def advance(connection: apsw.Connection, row: WorkspaceRow, *, said: int, ticket
     connection.execute(
         "UPDATE workspaces SET newest = newest + ?1, held = held + ?1, ticket = ?2, answers = ?3 WHERE key = ?4",
         (said, ticket, answers, row.key),
+        can_cache=may_keep(answers),
     )
 
 

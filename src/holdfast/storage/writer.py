@@ -11,6 +11,7 @@ from holdfast.domain.errors import StorageError, StorageUnknown
 from holdfast.storage.faults import WHOLE_GROUP, at_commit, closed, translated
 from holdfast.storage.replies import Reply, deliver
 from holdfast.storage.reserve import LOG_PAGES
+from holdfast.storage.shrink import Shrinker
 
 __all__ = ["Job", "Probe", "Work", "Writer"]
 
@@ -47,6 +48,7 @@ class Writer:
         self._is_closed = False
         self._is_full_sync: bool | None = None
         self._wal_pages = 0
+        self._shrinker = Shrinker()
         connection.set_wal_hook(self._note_pages)
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
@@ -77,6 +79,9 @@ class Writer:
                 self._between_groups()
             if is_last:
                 return
+            # The next may be long in coming, and what was written may be large.
+            del group
+            self._while_idle()
 
     def _take(self) -> tuple[list[Job[Any]], bool]:
         """Everything that waits, at least one; and whether it is the end."""
@@ -144,12 +149,26 @@ class Writer:
         """Housekeeping that fails is tried again after a later group."""
         try:
             self._tidy(self._connection)
-            # After the answers: nobody waits for it.
-            if self._wal_pages >= LOG_PAGES:
-                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._empty_log()
         except (apsw.Error, StorageError) as error:
             self._roll_back()
             translated(error)
+
+    def _while_idle(self) -> None:
+        """Whoever comes meanwhile waits for one step at most."""
+        try:
+            while self._jobs.empty() and self._shrinker.has_work(self._connection):
+                self._set_sync(full=False)
+                self._shrinker.step(self._connection)
+                self._empty_log()
+        except apsw.Error as error:
+            self._roll_back()
+            translated(error)
+
+    def _empty_log(self) -> None:
+        # After the answers: nobody waits for it.
+        if self._wal_pages >= LOG_PAGES:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def _note_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages

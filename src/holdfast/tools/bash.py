@@ -9,6 +9,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.jobs import JobInfo, NoRoomForJobs
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
+from holdfast.workspace.files import require
 from holdfast.workspace.guard import TreeEnd
 from holdfast.workspace.jobs import Job, Jobs
 from holdfast.workspace.process import Running
@@ -173,5 +174,6 @@ def _directory(context: ToolContext, arguments: BashArguments) -> str:
         raise ToolError("A command cannot contain a NUL character.")
     place = Path(context.workspace_path, arguments.working_dir).resolve()
     if not place.is_dir():
+        require(context.workspace_path)
         raise ToolError(f"{place} is not a directory: choose another working_dir, or leave it out.")
     return str(place)

@@ -18,7 +18,7 @@ from holdfast.domain.ledger import AddFile, MarkRead
 from holdfast.domain.tools import Permit, ToolContext
 from holdfast.workspace import diffs
 from holdfast.workspace.drafts import Draft
-from holdfast.workspace.files import Digest, Place, digest_of, locate, look, read
+from holdfast.workspace.files import Digest, Place, digest_of, locate, look, read, require
 from holdfast.workspace.text import Form, decoded, stand_in
 
 __all__ = [
@@ -68,7 +68,14 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 async def place_of(context: ToolContext, given: str) -> Place:
-    return await asyncio.to_thread(locate, context.workspace_path, given, context.environment.get("HOME", ""))
+    return await asyncio.to_thread(_place_of, context.workspace_path, given, context.environment.get("HOME", ""))
+
+
+def _place_of(root: str, given: str, home: str) -> Place:
+    place = locate(root, given, home)
+    if place.is_inside:
+        require(root)
+    return place
 
 
 async def current(context: ToolContext, given: str) -> Current:

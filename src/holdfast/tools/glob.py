@@ -12,7 +12,7 @@ from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.grep import search_environment, searched
-from holdfast.workspace.paths import is_within
+from holdfast.workspace.paths import in_one_line, is_within
 from holdfast.workspace.search import Search, Searcher
 
 __all__ = ["Glob", "GlobArguments"]
@@ -45,7 +45,7 @@ class Glob(BaseTool[GlobArguments]):
         seconds = self._settings().glob.get("timeout", 0) / 1e9 or _SECONDS
         where = Search(place.root, place.path, search_environment(context), seconds)
         found = await self._searcher.files(where, pattern)
-        lines = [posixpath.join(place.path, path) for path in found.paths]
+        lines = [in_one_line(posixpath.join(place.path, path)) for path in found.paths]
         if found.is_truncated:
             lines += ["", "(there are more: use a sharper pattern or path)"]
         if found.is_late:

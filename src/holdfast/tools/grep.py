@@ -17,6 +17,7 @@ from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.changing import place_of
 from holdfast.workspace.files import Place, look
+from holdfast.workspace.paths import in_one_line
 from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
 
 __all__ = ["Grep", "GrepArguments", "search_environment", "searched"]
@@ -80,7 +81,7 @@ def _text(found: FoundText, folder: str, seconds: float) -> str:
     more = " or more" if found.is_truncated or found.is_late else ""
     lines = [f"Found {len(found.matches)}{more} match{'es' * (len(found.matches) != 1)}"]
     for path, matches in groupby(found.matches, key=lambda match: match.path):
-        lines += ["", f"{os.path.join(folder, path)}:"]
+        lines += ["", f"{in_one_line(os.path.join(folder, path))}:"]
         lines += [f"  Line {match.line}, Char {match.column}: {match.text}" for match in matches]
     if found.is_truncated:
         lines += ["", "(only the newest files are shown: use a sharper pattern, path or include)"]

@@ -18,6 +18,7 @@ from holdfast.tools.changing import place_of
 from holdfast.workspace.files import Place, descend
 from holdfast.workspace.git import repository_of
 from holdfast.workspace.ignore import Ignore
+from holdfast.workspace.paths import in_one_line
 
 __all__ = ["Ls", "LsArguments"]
 
@@ -77,7 +78,7 @@ class _Listing:
         while waiting:
             folder, name, is_folder, level = waiting.pop()
             path = os.path.join(folder, name)
-            lines.append(f"{'  ' * level}- {name}{'/' if is_folder else _target(path)}")
+            lines.append(f"{'  ' * level}- {in_one_line(name)}{'/' if is_folder else _target(path)}")
             below = self.children.get(path, []) if is_folder else []
             waiting += [(path, child, kind, level + 1) for child, kind in reversed(below)]
         return lines
@@ -128,6 +129,6 @@ class Ls(BaseTool[LsArguments]):
 def _target(path: str) -> str:
     """Where a link leads."""
     try:
-        return f" -> {os.readlink(path)}" if os.path.islink(path) else ""
+        return f" -> {in_one_line(os.readlink(path))}" if os.path.islink(path) else ""
     except OSError:
         return ""

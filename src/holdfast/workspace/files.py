@@ -17,7 +17,20 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.paths import is_within, joined, shown, similar
 
-__all__ = ["Digest", "Place", "Seen", "descend", "digest_of", "locate", "look", "opened", "read", "too_large", "weigh"]
+__all__ = [
+    "Digest",
+    "Place",
+    "Seen",
+    "descend",
+    "digest_of",
+    "locate",
+    "look",
+    "opened",
+    "read",
+    "require",
+    "too_large",
+    "weigh",
+]
 
 _STRANGE = ("/proc", "/sys", "/dev")
 _FINE = ("/dev/shm",)
@@ -73,6 +86,15 @@ def digest_of(data: bytes) -> str:
 
 def too_large(name: str, size: int, most: int) -> ToolError:
     return ToolError(f"{name} has {size:,} bytes; at most {most:,} are taken. Use a smaller section, or bash.")
+
+
+def require(root: str) -> None:
+    """Raises `ToolError` if the directory of the workspace was moved or removed meanwhile."""
+    if not os.path.isdir(root):
+        raise ToolError(
+            f"The directory of this workspace, {root}, is gone: it was moved or removed. Nothing can be done in it"
+            " until it is back. Say so to the user, who can put it back, or start Holdfast where it is now."
+        )
 
 
 def locate(root: str, given: str, home: str = "") -> Place:

@@ -1,13 +1,14 @@
 """Names of files: joined, compared, shown, matched. Nothing here looks at a disk."""
 
 import difflib
+import json
 import posixpath
 import re
 from collections.abc import Iterable
 
 from holdfast.domain.errors import ToolError
 
-__all__ = ["glob_regex", "is_within", "joined", "shown", "similar"]
+__all__ = ["glob_regex", "in_one_line", "is_within", "joined", "shown", "similar"]
 
 _LONGEST = 4_096
 _MOST_ALTERNATIVES = 200
@@ -33,6 +34,11 @@ def _kept(root: str, given: str) -> str:
 def is_within(root: str, path: str) -> bool:
     """Whether the path is the root or below it. Both are real paths."""
     return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def in_one_line(path: str) -> str:
+    """The path for a list of one path a line: as a JSON string, if it has line breaks or the like in it."""
+    return json.dumps(path, ensure_ascii=False) if any(character < " " for character in path) else path
 
 
 def shown(root: str, path: str) -> str:

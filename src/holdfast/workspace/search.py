@@ -28,6 +28,7 @@ _MOST_PER_FILE = 101
 _MOST_GATHERED = 10_000
 _MOST_FILES = 200_000
 _LONGEST = 500
+_MOST_TORN = 50
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -164,7 +165,8 @@ class Searcher:
         seen = False
         try:
             async with running(self._start, way.arguments, where.folder, way.environment) as child:
-                async with aclosing(splitted(child.child.stdout, b"\0" if read is None else b"\n")) as records:
+                pieces = splitted(child.child.stdout, b"\0" if read is None else b"\n")
+                async with aclosing(pieces if read is None else _mended(pieces, where.folder)) as records:
                     async for record in records:
                         match = _file(record) if read is None else read(record, way.separator)
                         if match is not None:
@@ -233,6 +235,29 @@ def _fits(include: str) -> Callable[[str], bool]:
         return lambda _: True
     regex = glob_regex(include)
     return lambda path: regex.match(path) is not None
+
+
+async def _mended(pieces: AsyncGenerator[bytes, None], folder: str) -> AsyncGenerator[bytes, None]:
+    """Lines as records, those put together again whose path has line breaks in it: only their last one has a NUL.
+
+    What a program says besides has none either; so the disk is asked which path there is.
+    """
+    torn: list[bytes] = []
+    async with aclosing(pieces) as lines:
+        async for line in lines:
+            if b"\0" not in line:
+                torn = [*torn[-_MOST_TORN:], line]
+                continue
+            yield await asyncio.to_thread(_put_together, torn, line, folder) if torn else line
+            torn = []
+
+
+def _put_together(torn: Sequence[bytes], last: bytes, folder: str) -> bytes:
+    for first in range(len(torn)):
+        whole = b"\n".join([*torn[first:], last])
+        if os.path.lexists(os.path.join(os.fsencode(folder), whole.partition(b"\0")[0])):
+            return whole
+    return last
 
 
 def _match(record: bytes, separator: bytes) -> Match | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.domain.jobs import ShellResult
 from holdfast.workspace.environment import command_environment
+from holdfast.workspace.files import require
 from holdfast.workspace.guard import CannotStart
 from holdfast.workspace.process import Launch, Processes
 
@@ -43,6 +44,7 @@ class Shell:
         """Run a line a user typed. It ends with its caller: who is cancelled leaves nothing behind."""
         if "\0" in line:
             raise CannotStart("A command cannot contain a NUL character.")
+        require(cwd)
         running, end = await self.processes.run(self.launch(line, cwd, client, columns=columns))
         if end.error:
             raise CannotStart(end.error)
