@@ -255,3 +255,26 @@ def test_help_teaches(name: str) -> None:
     assert "Usage: holdfast" in said
     if name not in ("completion", "demo"):
         assert f"\n    holdfast {name}" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("holdfast ser", {"serve", "server"}),
+        ("holdfast runs ", {"cancel", "list", "show", "wait"}),
+        ("holdfast sessions --j", {"--json"}),
+        ("holdfast run --delivery re", {"reject"}),
+    ],
+)
+def test_words_are_completed(line: str, words: set[str]) -> None:
+    """Also those of a group that lists when it is called without a word."""
+    given = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_HOLDFAST_COMPLETE": "bash_complete"}
+    said = CliRunner().invoke(holdfast, [], prog_name="holdfast", env=given).stdout
+    assert {word.partition(",")[2] for word in said.split()} == words
+
+
+def test_fish_is_told_all_of_an_explanation() -> None:
+    """A comma in it does not end it."""
+    script = CliRunner().invoke(holdfast, ["completion", "fish"]).stdout
+    assert 'string split -m 1 ","' in script
+    assert 'string split ","' not in script

@@ -4,11 +4,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from holdfast.cli.oneshot import REFUSED
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = [
     "DefaultGroup",
@@ -87,9 +90,19 @@ class DefaultGroup(click.Group):
     default = "list"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+        is_default = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
+        # A shell that completes a line has not got to its end: any command may follow.
+        if is_default and not ctx.resilient_parsing:
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        found = super().shell_complete(ctx, incomplete)
+        default = self.get_command(ctx, self.default) if incomplete.startswith("-") else None
+        if default is None:
+            return found
+        known = {item.value for item in found}
+        return [*found, *(item for item in default.shell_complete(ctx, incomplete) if item.value not in known)]
 
 
 def clipped(text: str, width: int) -> str:

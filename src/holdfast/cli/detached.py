@@ -2,9 +2,10 @@
 
 import os
 
-__all__ = ["directory_of", "forget", "remember"]
+__all__ = ["directory_of", "remember"]
 
 _MOST = 500
+"""Older ones go. A note stays when its answer was fetched: who asks again is told again."""
 
 
 def remember(data_dir: str, run: str, directory: str) -> None:
@@ -27,10 +28,3 @@ def directory_of(data_dir: str, run: str) -> str | None:
             return file.read()
     except (OSError, ValueError):
         return None
-
-
-def forget(data_dir: str, run: str) -> None:
-    try:
-        os.unlink(os.path.join(data_dir, "detached", run))
-    except OSError:
-        return

@@ -1,6 +1,6 @@
 """The commands for click. Each is loaded when it is called."""
 
-import sys
+import os
 from importlib import import_module
 
 import click
@@ -20,7 +20,7 @@ class _Lazy(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Without a command it is the terminal app, where there is a terminal."""
         if not args:
-            args = ["tui"] if sys.stdin.isatty() and sys.stdout.isatty() else ["--help"]
+            args = ["tui"] if os.isatty(0) and os.isatty(1) else ["--help"]
         elif args[0].startswith("-") and args[0] not in _OWN_OPTIONS:
             args = ["tui", *args]
         return super().parse_args(ctx, args)

@@ -29,7 +29,8 @@ def command(*, follow: bool, lines: int, data_dir: str | None) -> None:
         try:
             _show(path, lines, follow=follow)
         except OSError as error:
-            if isinstance(error, BrokenPipeError):
+            if error.filename is None:
+                # It was read, and could not be written.
                 raise
             raise Failure(f"There is no log to read at {path}: {error.strerror}.") from None
 

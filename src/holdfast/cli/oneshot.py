@@ -211,7 +211,9 @@ def _detach(link: Link, signals: Signals, asked: Asked, message: Message) -> int
         from json import dumps
 
         text = dumps({"run_id": run, "session_id": session}, separators=(",", ":"))
-    Speaker("stream").write(text + "\n")
+    speaker = Speaker("stream")
+    speaker.remedy = f"The prompt is accepted: its run is {run}."
+    speaker.write(text + "\n")
     return 0
 
 
@@ -228,7 +230,6 @@ def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "Th
     from holdfast.cli.ask import Asker
     from holdfast.cli.conduct import Conduct, Gone
     from holdfast.cli.detached import remember
-    from holdfast.cli.signals import DETACHED
     from holdfast.cli.watch import Watch
     from holdfast.domain.ids import RunId, SessionId
 
@@ -238,14 +239,15 @@ def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "Th
     conduct = Conduct(link, signals, speaker, watch, asker=Asker(link, speaker, watch.run))
     try:
         end = conduct.run(stream, sent.deadline, may_be_old=sent.may_be_old)
-    except SystemExit as leaving:
-        if leaving.code == DETACHED:
-            remember(link.where.data_dir, sent.run, asked.cwd)
+        return conclude(end, watch.said(end), speaker, is_overdue=conduct.is_overdue)
+    except SystemExit:
+        # Who leaves without the answer fetches it later, from wherever they are by then.
+        remember(link.where.data_dir, sent.run, asked.cwd)
         raise
     except Gone as gone:
+        remember(link.where.data_dir, sent.run, asked.cwd)
         complain(f"holdfast: {gone}")
         return 124 if conduct.is_overdue else 130 if signals.stops else REFUSED
-    return conclude(end, watch.said(end), speaker, is_overdue=conduct.is_overdue)
 
 
 def _mode(asked: Asked) -> Mode:

@@ -84,7 +84,6 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
     Ctrl-C ends the waiting, not the run.
     """
     from holdfast.cli.conduct import Conduct
-    from holdfast.cli.detached import forget
     from holdfast.cli.signals import Signals
     from holdfast.cli.speak import Speaker
     from holdfast.cli.watch import Watch
@@ -101,7 +100,6 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
         conduct = Conduct(link, signals, speaker, watch, cancels=False)
         end = conduct.run(link.stream(FROM_NOW), deadline, may_be_old=True)
         code = conclude(end, watch.said(end), speaker, is_overdue=False)
-        forget(link.where.data_dir, run_id)
     sys.exit(code)
 
 

@@ -1,0 +1,66 @@
+"""Standard streams that are full, closed or gone: a sentence, and an exit code that tells."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.house import PATIENCE, House
+
+
+def _shell(house: House, line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`$H` is the command."""
+    return subprocess.run(
+        ["sh", "-c", line],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        cwd=cwd or house.work,
+        env={**house.environment, "H": f"{sys.executable} -m holdfast"},
+    )
+
+
+@pytest.mark.parametrize("command", ["dirs", "logs", "sessions --json", "completion bash", "--help"])
+@pytest.mark.parametrize("stdout", ["> /dev/full", ">&-"])
+def test_what_cannot_be_written_is_said_in_a_sentence(home: House, command: str, stdout: str) -> None:
+    log = Path(home.where.log)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("a line\n")
+    done = _shell(home, f"$H {command} {stdout}")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "could not be written" in done.stderr
+
+
+def test_a_closed_stdin_is_an_empty_one(home: House) -> None:
+    assert _shell(home, "$H run words=2 <&-").stdout == "word1 word2\n"
+    done = _shell(home, "$H tui <&-")
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+
+
+def test_who_leaves_and_cannot_print_the_run_id_is_told_it(home: House) -> None:
+    done = _shell(home, "$H run --detach --run-id left words=2 > /dev/full")
+    assert done.returncode == 1
+    assert "its run is left." in done.stderr
+
+
+def test_an_answer_is_fetched_twice_and_from_anywhere(alone: House) -> None:
+    """Also one that could not be written, and after another server has taken over."""
+    assert _shell(alone, "$H run --run-id kept words=2 > /dev/full").returncode == 1
+    for _ in range(2):
+        assert alone.say("server", "stop") == "Stopped."
+        fetched = alone.call("runs", "wait", "kept", cwd=Path("/"))
+        assert (fetched.returncode, fetched.stdout) == (0, "word1 word2\n")
+
+
+def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: House) -> None:
+    code = (
+        "import atexit, os, signal, sys; from holdfast.cli.main import main; sys.argv[1:] = ['dirs']\n"
+        "atexit.register(lambda: [os.kill(os.getpid(), number) for number in (1, 2, 15)]); main()"
+    )
+    process = home.start(code=code)
+    said, complaint = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, complaint) == (0, b"")
+    assert said.startswith(b"data ")
