@@ -1,5 +1,7 @@
 """Standard streams that are full, closed or gone: a sentence, and an exit code that tells."""
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +66,64 @@ def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: House) -> 
     said, complaint = process.communicate(timeout=PATIENCE)
     assert (process.returncode, complaint) == (0, b"")
     assert said.startswith(b"data ")
+
+
+def _on_a_terminal(house: House, *arguments: str) -> bytes:
+    """What a command, or a line of Python, sends to a terminal that is its stdout and stderr."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=follower,
+        stderr=follower,
+        cwd=house.work,
+        env=house.environment,
+    )
+    os.close(follower)
+    shown = b""
+    try:
+        while piece := os.read(leader, 4096):
+            shown += piece
+    except OSError:
+        pass
+    finally:
+        os.close(leader)
+    process.wait(PATIENCE)
+    return shown
+
+
+EVIL = "a\x1b]0;owned\x07b\x1b[2Jc\x9b31m\u202ed"
+TAME = "a]0;ownedb[2Jc31md"
+
+
+def test_text_of_others_does_not_steer_a_terminal(home: House) -> None:
+    run_id = home.say("run", "--detach", f"words=1 {EVIL}")
+    assert home.say("runs", "wait", run_id) == "word1"
+    session = home.run_of(run_id).session_id
+    home.say("sessions", "rename", session, EVIL)
+    commands = (("runs", "show", run_id), ("sessions", "show", session), ("sessions", "export", session))
+    for command in commands:
+        shown = _on_a_terminal(home, "-m", "holdfast", *command).decode()
+        assert TAME in shown
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
+
+
+def test_an_answer_does_not_steer_a_terminal(home: House) -> None:
+    said = (
+        f"from holdfast.cli.speak import Speaker, complain; text = {EVIL!r}\n"
+        "Speaker('stream').write(text + chr(10)); complain(text); Speaker('json').line(text[-1].encode())"
+    )
+    assert _on_a_terminal(home, "-c", said).decode() == f"{TAME}\r\n{TAME}\r\nd\r\n"
+
+
+def test_a_name_of_a_tool_does_not_steer_the_line_of_progress(home: House) -> None:
+    """Nor does it wrap where the terminal is narrow: a line that wraps cannot be cleared."""
+    said = (
+        "import fcntl, struct, termios; from holdfast.cli.speak import Speaker\n"
+        "fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack('HHHH', 9, 24, 0, 0))\n"
+        f"speaker = Speaker('final'); speaker.doing('tool ' + {EVIL!r} * 9); speaker.draw()"
+    )
+    shown = _on_a_terminal(home, "-c", said).decode().removeprefix("\r\x1b[K")
+    assert "\x1b" not in shown
+    assert shown.startswith("⠙ tool a]")
+    assert len(shown) < 24

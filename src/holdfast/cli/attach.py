@@ -14,7 +14,7 @@ from holdfast.cli.conduct import session_of
 from holdfast.cli.inquire import Inquirer
 from holdfast.cli.link import Link, new_id
 from holdfast.cli.setting import latest_session
-from holdfast.cli.speak import Speaker, complain
+from holdfast.cli.speak import Speaker, complain, harmless
 from holdfast.cli.transcript import as_text, asked_of, ending_of, said_by
 from holdfast.cli.watch import Pieces
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
@@ -41,8 +41,6 @@ from holdfast.protocol.sse import SseEvent
 __all__ = ["command"]
 
 _QUIET = 60.0
-_STEERS = dict.fromkeys(number for number in (*range(0x20), *range(0x7F, 0xA0)) if chr(number) not in "\n\t")
-"""What would steer the terminal is no part of a text."""
 
 
 class _Screen(Speaker):
@@ -58,7 +56,7 @@ class _Screen(Speaker):
         """Prompts that stand there already, because somebody typed them."""
 
     def write(self, text: str) -> None:
-        super().write(text.translate(_STEERS))
+        super().write(harmless(text))
 
     def doing(self, what: str) -> None:
         """A tool is told when it is known what it is to do."""

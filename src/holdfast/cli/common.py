@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.cli.oneshot import REFUSED
+from holdfast.cli.speak import harmless
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -34,7 +35,7 @@ class Failure(click.ClickException):
     exit_code = REFUSED
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401
-        click.echo(f"holdfast: {self.format_message()}", file=file or sys.stderr)
+        click.echo(f"holdfast: {harmless(self.format_message())}", file=file or sys.stderr)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
 from holdfast.cli.link import FROM_NOW, Link, path_of
-from holdfast.cli.speak import complain, conclude
+from holdfast.cli.speak import complain, conclude, for_stdout
 from holdfast.client.locate import locate
 from holdfast.domain.runs import Run
 
@@ -66,10 +66,10 @@ def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
             return
         click.echo(f"run      {run.run_id}\nsession  {run.session_id}\nstate    {run.outcome or run.state}")
         if run.error:
-            click.echo(f"error    {run.error}")
-        click.echo(f"\n> {run.prompt}")
+            click.echo(for_stdout(f"error    {run.error}"))
+        click.echo(for_stdout(f"\n> {run.prompt}"))
         if run.message_id:
-            click.echo(f"\n{complete_of(link, run).text}")
+            click.echo(for_stdout(f"\n{complete_of(link, run).text}"))
 
 
 @command.command()

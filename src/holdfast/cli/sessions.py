@@ -6,10 +6,10 @@ from typing import BinaryIO
 
 import click
 
-from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
+from holdfast.cli.common import DefaultGroup, Failure, age, clipped, sentences, table, where_options
 from holdfast.cli.link import Link, entered
 from holdfast.cli.setting import latest_session
-from holdfast.cli.speak import complain
+from holdfast.cli.speak import complain, for_stdout, harmless
 from holdfast.cli.transcript import as_markdown, as_text
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
@@ -80,8 +80,8 @@ def _show(link: Link, session: str, *, as_json: bool) -> None:
         return
     import msgspec
 
-    click.echo(f"{found.title} ({found.id})\n")
-    click.echo(as_text(msgspec.json.decode(raw, type=tuple[Message, ...])))
+    click.echo(for_stdout(f"{found.title} ({found.id})\n"))
+    click.echo(for_stdout(as_text(msgspec.json.decode(raw, type=tuple[Message, ...]))))
 
 
 @command.command()
@@ -110,7 +110,9 @@ def delete(*, session: str, yes: bool, **where: str | None) -> None:
         if not yes:
             if not sys.stdin.isatty():
                 raise click.UsageError("Say --yes to delete a session without being asked.")
-            click.confirm(f"Delete “{found.title}” with {found.message_count} messages?", abort=True, err=True)
+            click.confirm(
+                f"Delete “{clipped(found.title, 60)}” with {found.message_count} messages?", abort=True, err=True
+            )
         link.send("DELETE", link.path("sessions", session))
 
 
@@ -130,4 +132,5 @@ def export(*, session: str, form: str, output: BinaryIO, **where: str | None) ->
     if form == "json":
         output.write(msgspec.json.encode({"session": found, "messages": messages}) + b"\n")
     else:
-        output.write(as_markdown(found, messages).encode("utf-8", "replace"))
+        text = as_markdown(found, messages)
+        output.write((harmless(text) if output.isatty() else text).encode("utf-8", "replace"))
