@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from holdfast.cli.lean import load_msgspec
 from holdfast.cli.speak import complain
-from holdfast.client.locate import Where, locate
-from holdfast.domain.errors import HoldfastError
-from holdfast.server.listen import UnixListener
+from holdfast.client.locate import TAKEN, Where, locate
+from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
+from holdfast.server.listen import AddressTaken, UnixListener
 from holdfast.server.porch import Porch
 
 __all__ = ["FLAGS", "VALUES", "Start", "boot", "serve_quickly"]
@@ -60,7 +60,8 @@ def boot(start: Start) -> int:
             listener.close()
     except HoldfastError as error:
         complain(f"Error: {error}")
-        return 1
+        is_taken = isinstance(error, (AddressTaken, DataDirectoryBusy))
+        return TAKEN if is_taken and start.started_by_client else 1
     except KeyboardInterrupt:
         return 130
     return 0

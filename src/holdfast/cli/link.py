@@ -113,7 +113,8 @@ class Link:
     def _may_pass(self, error: ClientError, *, is_first: bool) -> bool:
         if isinstance(error, ServerProblem):
             return error.status == 503
-        return not (isinstance(error, Unreachable) and is_first)
+        # One that answered and has left meanwhile is followed by another, where one can be started.
+        return not (isinstance(error, Unreachable) and is_first and self._starts <= 0)
 
     def _join(self) -> None:
         asked: dict[str, object] = {"id": "", "path": self.directory, "client_id": self.client_id}

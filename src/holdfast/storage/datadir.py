@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.domain.errors import DataDirectoryBusy, StorageUnavailable
 
-__all__ = ["DirectoryLock", "prepare"]
+__all__ = ["DirectoryLock", "prepare", "unusable"]
 
 
 def prepare(data_dir: Path) -> None:
@@ -14,7 +14,7 @@ def prepare(data_dir: Path) -> None:
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise _unusable(data_dir, error) from None
+        raise unusable(data_dir, error) from None
 
 
 class DirectoryLock:
@@ -27,7 +27,7 @@ class DirectoryLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise _unusable(path, error) from None
+            raise unusable(path, error) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -51,7 +51,8 @@ class DirectoryLock:
             self._descriptor = -1
 
 
-def _unusable(path: Path, error: OSError) -> StorageUnavailable:
+def unusable(path: Path, error: OSError) -> StorageUnavailable:
+    """Not a matter of room: somebody else's, or not to be written."""
     return StorageUnavailable(
         f"{path} cannot be used: {error.strerror}. Another data directory can be chosen with --data-dir or "
         "HOLDFAST_DATA_DIR."
