@@ -119,28 +119,17 @@ def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
     link.meanwhile = _load
     try:
         link.enter(signals.wait)
-        session = _session(link, asked, text)
-        run = asked.run_id or new_id()
-        if asked.is_verbose:
-            complain(f"run {run}, session {session}")
-        message: Message = {
-            "session_id": session,
-            "prompt": text,
-            "run_id": run,
-            "delivery": asked.delivery,
-            "client_id": link.client_id,
-            "interactive": False,
-        }
-        if asked.yolo:
-            message["yolo"] = True
-        elif link.is_yolo:
-            complain("holdfast: in this workspace tools act without asking: somebody who works in it has said so.")
+        session, is_new = _session(link, asked, text)
+        message = _message(link, asked, session, text)
         if attachments:
             message["attachments"] = attachments
-        if asked.detach:
-            return _detach(link, signals, asked, message)
-        stream = link.stream(FROM_NOW)
-        is_old = _post(link, message, signals) or asked.run_id is not None
+        run = str(message["run_id"])
+        if asked.is_verbose:
+            complain(f"run {run}, session {session}")
+        stream = None if asked.detach else link.stream(FROM_NOW)
+        is_old = _post(link, message, signals, is_new=is_new) or asked.run_id is not None
+        if stream is None:
+            return _detach(link, asked, run, session)
         link.deadline = None
         return _follow(link, signals, asked, _Sent(run, session, deadline, is_old), stream)
     except TimedOut as late:
@@ -150,22 +139,40 @@ def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
         return 124
 
 
-def _session(link: Link, asked: Asked, text: str) -> str:
-    """The one that was chosen, the one where this run id was used before, the last one, or a new one."""
+def _message(link: Link, asked: Asked, session: str, text: str) -> Message:
+    message: Message = {
+        "session_id": session,
+        "prompt": text,
+        "run_id": asked.run_id or new_id(),
+        "delivery": asked.delivery,
+        "client_id": link.client_id,
+        "interactive": False,
+    }
+    if asked.yolo:
+        message["yolo"] = True
+    elif link.is_yolo:
+        complain("holdfast: in this workspace tools act without asking: somebody who works in it has said so.")
+    return message
+
+
+def _session(link: Link, asked: Asked, text: str) -> tuple[str, bool]:
+    """The one that was chosen, the one where this run id was used before, the last one, or a new one; whether it is
+    new.
+    """
     if asked.model or asked.small_model:
         from holdfast.cli.setting import choose_models
 
         choose_models(link, asked.model, asked.small_model)
     if asked.session:
-        return asked.session
+        return asked.session, False
     if asked.run_id and (known := _session_of(link, asked.run_id)) is not None:
-        return known
+        return known, False
     if asked.continues:
         from holdfast.cli.setting import latest_session
 
         if (latest := latest_session(link)) is not None:
-            return latest.id
-    return text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": _title(text)}), "id")
+            return latest.id, False
+    return text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": _title(text)}), "id"), True
 
 
 def _session_of(link: Link, run: str) -> str | None:
@@ -187,7 +194,7 @@ def _title(text: str) -> str:
     return (head.rpartition(" ")[0] or head) + "…"
 
 
-def _post(link: Link, message: Message, signals: Signals) -> bool:
+def _post(link: Link, message: Message, signals: Signals, *, is_new: bool) -> bool:
     """Send the prompt. Whether it had to be sent twice: with its run id that does no harm."""
     signals.is_running = True
     try:
@@ -196,15 +203,25 @@ def _post(link: Link, message: Message, signals: Signals) -> bool:
         link.enter(signals.wait)
         link.send("POST", link.path("agent"), body=message, can_repeat=True)
         return True
+    except ServerProblem as problem:
+        if is_new and 400 <= problem.status < 500:
+            _take_back(link, str(message["session_id"]))
+        raise
     return False
 
 
-def _detach(link: Link, signals: Signals, asked: Asked, message: Message) -> int:
+def _take_back(link: Link, session: str) -> None:
+    """A session that was made for a prompt that was refused: nobody would know what it is for."""
+    try:
+        link.send("DELETE", link.path("sessions", session))
+    except HoldfastError:
+        return
+
+
+def _detach(link: Link, asked: Asked, run: str, session: str) -> int:
     """Leave as soon as the prompt is stored."""
     from holdfast.cli.detached import remember
 
-    _post(link, message, signals)
-    run, session = str(message["run_id"]), str(message["session_id"])
     remember(link.where.data_dir, run, asked.cwd)
     text = run
     if asked.as_json:
