@@ -244,7 +244,7 @@ def _load() -> None:
 def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "ThinStream") -> int:
     """Wait for the end of the run."""
     load_msgspec()
-    from holdfast.cli.ask import Asker
+    from holdfast.cli.ask import Asker, Terminal
     from holdfast.cli.conduct import Conduct, Gone
     from holdfast.cli.detached import remember
     from holdfast.cli.watch import Watch
@@ -253,7 +253,7 @@ def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "Th
     speaker = Speaker(_mode(asked), is_quiet=asked.is_quiet, is_verbose=asked.is_verbose)
     speaker.remedy = f"It is kept: holdfast runs wait {sent.run} prints it."
     watch = Watch(RunId(sent.run), SessionId(sent.session), speaker)
-    conduct = Conduct(link, signals, speaker, watch, asker=Asker(link, speaker, watch.run))
+    conduct = Conduct(link, signals, speaker, watch, asker=Asker(link, speaker, watch.run, Terminal(opens=True)))
     try:
         end = conduct.run(stream, sent.deadline, may_be_old=sent.may_be_old)
         return conclude(end, watch.said(end), speaker, is_overdue=conduct.is_overdue)

@@ -81,8 +81,14 @@ def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
 def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **where: str | None) -> None:
     """Wait for a run and print its answer, from any directory. Exit codes are those of `holdfast run`.
 
-    Ctrl-C ends the waiting, not the run.
+    Ctrl-C ends the waiting, not the run. What its tools ask is asked here, at a terminal; without one it is refused,
+    as in `holdfast run`, unless somebody works on it elsewhere.
+
+    \b
+      holdfast runs wait ID > answer.md
+      holdfast runs wait --timeout 60 ID || holdfast runs cancel ID
     """
+    from holdfast.cli.ask import Asker, Terminal
     from holdfast.cli.conduct import Conduct
     from holdfast.cli.signals import Signals
     from holdfast.cli.speak import Speaker
@@ -97,7 +103,8 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
         link = _link(where)
         run = _find(link, run_id)
         watch = Watch(run.run_id, run.session_id, speaker)
-        conduct = Conduct(link, signals, speaker, watch, cancels=False)
+        asker = Asker(link, speaker, run.run_id, Terminal(opens=True), is_somebodys=run.interactive)
+        conduct = Conduct(link, signals, speaker, watch, cancels=False, asker=asker)
         end = conduct.run(link.stream(FROM_NOW), deadline, may_be_old=True)
         code = conclude(end, watch.said(end), speaker, is_overdue=False)
     sys.exit(code)
