@@ -117,6 +117,30 @@ def test_a_session_is_renamed_and_deleted(home: House) -> None:
         assert "no such session" in done.stderr
 
 
+def test_the_beginning_of_an_id_is_enough(home: House) -> None:
+    """Of a run that was left, also from elsewhere; where several begin so, nothing is guessed."""
+    place = home.home / "short"
+    place.mkdir()
+    run_id = home.say("run", "--cwd", str(place), "--detach", "words=2")
+    assert home.say("runs", "wait", run_id[:10]) == "word1 word2"
+    session = home.run_of(run_id, str(place)).session_id
+    short = session[:12]
+    assert session in home.say("sessions", "show", short, "--cwd", str(place))
+    assert home.say("run", "--cwd", str(place), "--session", short, "words=1") == "word1"
+    home.say("sessions", "rename", "--cwd", str(place), short, "New", "words")
+    assert home.say("sessions", "export", "--cwd", str(place), short).startswith("# New words\n")
+    listed = home.say("runs", "list", "--cwd", str(place), "--session", short, "--json")
+    assert len(msgspec.json.decode(listed)) == 2
+    assert home.call("runs", "show", run_id[:3], "--cwd", str(place)).returncode == 4
+    home.say("sessions", "delete", "--yes", "--cwd", str(place), short)
+    assert msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place))) == []
+    home.say("run", "--cwd", str(place), "--run-id", "same-1", "words=1")
+    home.say("run", "--cwd", str(place), "--run-id", "same-2", "words=1")
+    done = home.call("runs", "show", "same", "--cwd", str(place))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "same can mean same-1, same-2: give more of it." in done.stderr
+
+
 def test_where_nothing_was_said_yet(home: House) -> None:
     empty = home.home / "empty"
     empty.mkdir()

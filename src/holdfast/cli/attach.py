@@ -13,6 +13,7 @@ from holdfast.cli.common import Failure, sentences, where_options
 from holdfast.cli.conduct import session_of
 from holdfast.cli.inquire import Inquirer
 from holdfast.cli.link import Link, new_id
+from holdfast.cli.names import session_named
 from holdfast.cli.setting import latest_session
 from holdfast.cli.speak import Speaker, complain, harmless
 from holdfast.cli.transcript import as_text, asked_of, ending_of, said_by
@@ -197,7 +198,7 @@ def command(*, session: str | None, **where: str | None) -> None:
     with sentences():
         link = Link(locate(where["host"], where["data_dir"]), where["cwd"] or ".")
         link.enter()
-        chosen = SessionId(session or "")
+        chosen = session_named(link, session or "")
         if not chosen:
             latest = latest_session(link)
             if latest is None:

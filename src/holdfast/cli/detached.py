@@ -2,7 +2,7 @@
 
 import os
 
-__all__ = ["directory_of", "remember"]
+__all__ = ["directory_of", "noted", "remember"]
 
 _MOST = 500
 """Older ones go. A note stays when its answer was fetched: who asks again is told again."""
@@ -28,3 +28,11 @@ def directory_of(data_dir: str, run: str) -> str | None:
             return file.read()
     except (OSError, ValueError):
         return None
+
+
+def noted(data_dir: str) -> list[str]:
+    """The runs that there is a note of."""
+    try:
+        return os.listdir(os.path.join(data_dir, "detached"))
+    except OSError:
+        return []

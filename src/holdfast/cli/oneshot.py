@@ -32,6 +32,8 @@ REFUSED = 4
 
 _LOST = (ConnectionLost, TimedOut, Unreachable)
 _LONGEST_TITLE = 50
+_ID = 32
+"""How many characters an id of ours has."""
 _LARGEST = 24 << 20
 """As base64, with all that goes along, it is what a server takes."""
 
@@ -164,7 +166,7 @@ def _session(link: Link, asked: Asked, text: str) -> tuple[str, bool]:
 
         choose_models(link, asked.model, asked.small_model)
     if asked.session:
-        return asked.session, False
+        return _named(link, asked.session), False
     if asked.run_id and (known := _session_of(link, asked.run_id)) is not None:
         return known, False
     if asked.continues:
@@ -173,6 +175,15 @@ def _session(link: Link, asked: Asked, text: str) -> tuple[str, bool]:
         if (latest := latest_session(link)) is not None:
             return latest.id, False
     return text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": _title(text)}), "id"), True
+
+
+def _named(link: Link, session: str) -> str:
+    """An id in full is not looked at here: the server knows best."""
+    if len(session) >= _ID:
+        return session
+    from holdfast.cli.names import session_named
+
+    return session_named(link, session)
 
 
 def _session_of(link: Link, run: str) -> str | None:

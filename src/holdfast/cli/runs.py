@@ -8,6 +8,7 @@ import click
 
 from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
 from holdfast.cli.link import FROM_NOW, Link, path_of
+from holdfast.cli.names import run_named, session_named
 from holdfast.cli.speak import complain, conclude, for_stdout
 from holdfast.client.locate import locate
 from holdfast.domain.runs import Run
@@ -37,7 +38,7 @@ def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | 
     with sentences():
         link = _link(where)
         link.enter()
-        query = (("session_id", session), ("limit", limit))
+        query = (("session_id", session_named(link, session) if session else None), ("limit", limit))
         if as_json:
             click.echo(link.send("GET", link.path("runs"), query=query).strip())
             return
@@ -62,7 +63,7 @@ def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
         link = _link(where)
         run = _find(link, run_id)
         if as_json:
-            click.echo(link.send("GET", link.path("runs", run_id)).strip())
+            click.echo(link.send("GET", link.path("runs", run.run_id)).strip())
             return
         click.echo(f"run      {run.run_id}\nsession  {run.session_id}\nstate    {run.outcome or run.state}")
         if run.error:
@@ -117,8 +118,7 @@ def cancel(*, run_id: str, **where: str | None) -> None:
     """Stop one run; others of its session go on."""
     with sentences():
         link = _link(where)
-        _find(link, run_id)
-        path = link.path("runs", run_id, "cancel")
+        path = link.path("runs", _find(link, run_id).run_id, "cancel")
         run = link.ask(Run, "POST", path, query=(("client_id", link.client_id),), can_repeat=True)
         click.echo(run.outcome or run.state)
 
@@ -128,13 +128,30 @@ def _link(where: dict[str, Any]) -> Link:
 
 
 def _find(link: Link, run_id: str) -> Run:
-    """In the workspaces that are open, in the one noted when it was left, in that of this directory."""
-    from holdfast.cli.detached import directory_of
-    from holdfast.protocol.bodies import WorkspaceBody
+    """In the workspaces that are open, in the one noted when it was left, in that of this directory. The first
+    characters of an id will do, of the runs of this directory and of those that were left.
+    """
+    from holdfast.cli.detached import noted
 
     path_of("runs", run_id)
     here, link.directory = link.directory, ""
     link.enter()
+    found = _look(link, run_id, here)
+    if found is None:
+        link.directory = here
+        link.enter()
+        full = run_named(link, run_id, noted(link.where.data_dir))
+        found = _look(link, full, here) if full != run_id else None
+    if found is None:
+        raise Failure(f"There is no run {run_id} in {here}: go to its directory, or name it with --cwd.")
+    return found
+
+
+def _look(link: Link, run_id: str, here: str) -> Run | None:
+    """Wherever it is, the link is in its workspace then."""
+    from holdfast.cli.detached import directory_of
+    from holdfast.protocol.bodies import WorkspaceBody
+
     for item in link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces"):
         if _in(link, item.id, run_id) is not None:
             here = item.path
@@ -143,10 +160,7 @@ def _find(link: Link, run_id: str) -> Run:
         here = directory_of(link.where.data_dir, run_id) or here
     link.directory = here
     link.enter()
-    run = _in(link, link.workspace, run_id)
-    if run is None:
-        raise Failure(f"There is no run {run_id} in {here}: go to its directory, or name it with --cwd.")
-    return run
+    return _in(link, link.workspace, run_id)
 
 
 def _in(link: Link, workspace: str, run_id: str) -> Run | None:

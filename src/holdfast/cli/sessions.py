@@ -8,6 +8,7 @@ import click
 
 from holdfast.cli.common import DefaultGroup, Failure, age, clipped, sentences, table, where_options
 from holdfast.cli.link import Link, entered
+from holdfast.cli.names import session_named
 from holdfast.cli.setting import latest_session
 from holdfast.cli.speak import complain, for_stdout, harmless
 from holdfast.cli.transcript import as_markdown, as_text
@@ -56,7 +57,8 @@ def list_sessions(*, as_json: bool, **where: str | None) -> None:
 def show(*, session: str, as_json: bool, **where: str | None) -> None:
     """Read a session."""
     with sentences():
-        _show(entered(where), session, as_json=as_json)
+        link = entered(where)
+        _show(link, session_named(link, session), as_json=as_json)
 
 
 @command.command()
@@ -95,7 +97,7 @@ def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None
         raise click.UsageError("The title is empty: give it some words.")
     with sentences():
         link = entered(where)
-        link.send("PUT", link.path("sessions", session), body=NewSession(name))
+        link.send("PUT", link.path("sessions", session_named(link, session)), body=NewSession(name))
 
 
 @command.command()
@@ -106,14 +108,14 @@ def delete(*, session: str, yes: bool, **where: str | None) -> None:
     """Remove a session and all that belongs to it."""
     with sentences():
         link = entered(where)
-        found = link.ask(Session, "GET", link.path("sessions", session))
+        found = link.ask(Session, "GET", link.path("sessions", session_named(link, session)))
         if not yes:
             if not sys.stdin.isatty():
                 raise click.UsageError("Say --yes to delete a session without being asked.")
             click.confirm(
                 f"Delete “{clipped(found.title, 60)}” with {found.message_count} messages?", abort=True, err=True
             )
-        link.send("DELETE", link.path("sessions", session))
+        link.send("DELETE", link.path("sessions", found.id))
 
 
 @command.command()
@@ -127,8 +129,8 @@ def export(*, session: str, form: str, output: BinaryIO, **where: str | None) ->
 
     with sentences():
         link = entered(where)
-        found = link.ask(Session, "GET", link.path("sessions", session))
-        messages = link.ask(tuple[Message, ...], "GET", link.path("sessions", session, "messages"))
+        found = link.ask(Session, "GET", link.path("sessions", session_named(link, session)))
+        messages = link.ask(tuple[Message, ...], "GET", link.path("sessions", found.id, "messages"))
     if form == "json":
         output.write(msgspec.json.encode({"session": found, "messages": messages}) + b"\n")
     else:
