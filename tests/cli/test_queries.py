@@ -3,12 +3,15 @@
 import os
 import signal
 from pathlib import Path
+from unicodedata import combining, east_asian_width
 
+import click
 import msgspec
 import pytest
 from click.testing import CliRunner
 
 from cli.house import PATIENCE, House
+from holdfast.cli.common import table
 from holdfast.cli.group import holdfast
 from holdfast.server.logfile import KEPT, LONGEST
 
@@ -205,6 +208,7 @@ def test_without_a_server(alone: House) -> None:
     places = msgspec.json.decode(alone.say("dirs", "--json"))
     assert places["data"] == os.path.realpath(alone.home / "d")
     assert places["server"].startswith("unix://")
+    assert places["settings"] == str(alone.home / ".config/holdfast/config.toml")
     assert "database" in alone.say("dirs")
     assert alone.server_process() is None
     assert not (alone.home / "d").exists()
@@ -279,6 +283,34 @@ def test_help_teaches(name: str) -> None:
     assert "Usage: holdfast" in said
     if name not in ("completion", "demo"):
         assert f"\n    holdfast {name}" in said
+
+
+@pytest.mark.parametrize("group", ["sessions", "runs", "server"])
+def test_help_teaches_by_example_in_every_group(group: str) -> None:
+    found = holdfast.get_command(click.Context(holdfast), group)
+    assert isinstance(found, click.Group)
+    for name in found.commands:
+        said = CliRunner().invoke(holdfast, [group, name, "--help"], prog_name="holdfast").stdout
+        assert f"\n    holdfast {group}" in said
+        assert max(map(len, said.splitlines())) <= 100
+
+
+def test_the_first_help_teaches() -> None:
+    said = CliRunner().invoke(holdfast, ["--help"]).stdout
+    assert '\n    git diff | holdfast run "' in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_tables_fit_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide letters take two columns; where it is narrow the beginnings of ids must do."""
+    rows = [("0123456789abcdef" * 2, "completed", "日本語" * 40), ("own", "failed", "ab\u0301\x1b[2J" * 40)]
+    for columns in (50, 200):
+        monkeypatch.setattr(os, "get_terminal_size", lambda _, columns=columns: os.terminal_size((columns, 9)))
+        lines = table(("RUN", "STATE", "PROMPT"), rows).splitlines()
+        widths = [sum(2 if east_asian_width(each) == "W" else not combining(each) for each in line) for line in lines]
+        assert columns - 1 <= max(widths) <= columns
+        assert lines[1].startswith("01234567  completed" if columns == 50 else f"{rows[0][0]}  completed")
+        assert lines[2].startswith("own ")
 
 
 @pytest.mark.parametrize(

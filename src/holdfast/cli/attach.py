@@ -193,7 +193,8 @@ def command(*, session: str | None, **where: str | None) -> None:
 
     \b
       holdfast attach
-      holdfast attach 3f6c…
+      holdfast attach 3f6c              the beginning of an id is enough
+      holdfast attach > talk.txt        also into a file or a pipe
     """
     with sentences():
         link = Link(locate(where["host"], where["data_dir"]), where["cwd"] or ".")

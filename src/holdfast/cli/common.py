@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from unicodedata import combining, east_asian_width
 
 import click
 
@@ -27,6 +28,11 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_USUAL = 80
+_NARROW = 76
+_ID = 32
+_SHORT_ID = 8
 
 
 class Failure(click.ClickException):
@@ -107,9 +113,20 @@ class DefaultGroup(click.Group):
 
 
 def clipped(text: str, width: int) -> str:
-    """One line of at most so many characters."""
+    """One line of at most so many columns."""
     line = "".join(character if character.isprintable() else " " for character in " ".join(text[:1000].split()))
-    return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+    if _columns(line) <= width:
+        return line
+    while line and _columns(line) > width - 1:
+        line = line[:-1]
+    return line + "…"
+
+
+def _columns(line: str) -> int:
+    """How wide a terminal shows it: some characters take two columns, some none."""
+    if line.isascii():
+        return len(line)
+    return sum(2 if east_asian_width(each) in "WF" else not combining(each) for each in line)
 
 
 def age(seconds: float) -> str:
@@ -121,11 +138,23 @@ def age(seconds: float) -> str:
 
 
 def table(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns as wide as they must be; what is last gets the rest of 80 columns."""
+    """Columns as wide as they must be; what is last gets the rest of the terminal, or of 80 columns. Ids come first:
+    where it is narrow their beginnings must do, which is all that a command needs.
+    """
+    room = _room()
+    if room < _NARROW:
+        rows = [(row[0][:_SHORT_ID] if len(row[0]) == _ID else row[0], *row[1:]) for row in rows]
     widths = [max(len(row[index]) for row in [names, *rows]) for index in range(len(names) - 1)]
-    room = max(10, 80 - sum(widths) - 2 * len(widths))
+    room = max(10, room - sum(widths) - 2 * len(widths))
     lines = []
     for row in [names, *rows]:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         lines.append("  ".join([*cells, clipped(row[-1], room)]).rstrip())
     return "\n".join(lines)
+
+
+def _room() -> int:
+    try:
+        return os.get_terminal_size(1).columns or _USUAL
+    except OSError:
+        return _USUAL

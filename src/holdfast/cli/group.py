@@ -47,4 +47,13 @@ def holdfast() -> None:
 
     Prompts belong to the workspace, not to the terminal: they are on disk when they are accepted, they end
     exactly once, and they survive the death of the server.
+
+    \b
+      holdfast                                  the terminal app, here
+      holdfast run "What does this project do?" one prompt, its answer on stdout
+      git diff | holdfast run "Review this"     what comes on stdin goes along
+      holdfast run --detach "Fix the build"     leave at once; prints a run id
+      holdfast runs wait ID                     its answer, when it is there
+      holdfast login anthropic                  a key, for a real model
+      holdfast COMMAND --help                   more of each
     """

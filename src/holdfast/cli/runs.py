@@ -34,7 +34,13 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | None) -> None:
-    """The runs of this directory, newest first."""
+    """The runs of this directory, newest first.
+
+    \b
+      holdfast runs
+      holdfast runs list --limit 5 --json
+      holdfast runs list --session 3f6c
+    """
     with sentences():
         link = _link(where)
         link.enter()
@@ -56,7 +62,12 @@ def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | 
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
-    """What is known of a run, and its text so far."""
+    """What is known of a run, and its text so far. The beginning of an id is enough.
+
+    \b
+      holdfast runs show 9a41
+      holdfast runs show 9a41 --json | jq -r .outcome
+    """
     from holdfast.cli.conduct import complete_of
 
     with sentences():
@@ -115,7 +126,11 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
 @click.argument("run_id", metavar="ID")
 @where_options
 def cancel(*, run_id: str, **where: str | None) -> None:
-    """Stop one run; others of its session go on."""
+    """Stop one run; others of its session go on.
+
+    \b
+      holdfast runs cancel 9a41
+    """
     with sentences():
         link = _link(where)
         path = link.path("runs", _find(link, run_id).run_id, "cancel")

@@ -31,7 +31,7 @@ def command() -> None:
       holdfast server                 whether it runs
       holdfast server start           in the background
       holdfast server stop            if it is not working
-      holdfast server stop --force    in any case: what runs is interrupted, what waits goes on at the next start
+      holdfast server stop --force    in any case: what runs is interrupted
     """
 
 
@@ -39,7 +39,12 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def status(*, as_json: bool, **where: str | None) -> None:
-    """Whether the server runs. Does not start one; exits with 4 if there is none."""
+    """Whether the server runs. Does not start one; exits with 4 if there is none.
+
+    \b
+      holdfast server status
+      holdfast server status --json | jq .pid
+    """
     _tell(where, as_json=as_json, can_start=False)
 
 
@@ -47,7 +52,11 @@ def status(*, as_json: bool, **where: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def start(*, as_json: bool, **where: str | None) -> None:
-    """Start the server in the background, if none runs. It leaves a minute after the last one who used it."""
+    """Start the server in the background, if none runs. It leaves a minute after the last one who used it.
+
+    \b
+      holdfast server start
+    """
     _tell(where, as_json=as_json, can_start=True)
 
 
@@ -81,7 +90,12 @@ def _tell(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) ->
 @click.option("--force", is_flag=True, help="Also while it works.")
 @server_options
 def stop(*, force: bool, **where: str | None) -> None:
-    """Stop the server, and wait until it has gone."""
+    """Stop the server, and wait until it has gone.
+
+    \b
+      holdfast server stop
+      holdfast server stop --force      what runs is interrupted, what waits goes on later
+    """
     with sentences():
         link = Link(locate(where["host"], where["data_dir"]))
         try:

@@ -26,6 +26,7 @@ def command() -> None:
     \b
       holdfast sessions                        those of this directory
       holdfast sessions last                   read the one used last
+      holdfast sessions show 3f6c              the beginning of an id is enough
       holdfast sessions export ID > talk.md
       holdfast run --session ID "Go on"
     """
@@ -35,7 +36,13 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def list_sessions(*, as_json: bool, **where: str | None) -> None:
-    """The sessions of this directory, latest first."""
+    """The sessions of this directory, latest first.
+
+    \b
+      holdfast sessions
+      holdfast sessions --json | jq -r '.[].title'
+      holdfast sessions --cwd ~/another/project
+    """
     with sentences():
         link = entered(where)
         if as_json:
@@ -55,7 +62,12 @@ def list_sessions(*, as_json: bool, **where: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The messages as JSON.")
 @where_options
 def show(*, session: str, as_json: bool, **where: str | None) -> None:
-    """Read a session."""
+    """Read a session.
+
+    \b
+      holdfast sessions show 3f6c
+      holdfast sessions show 3f6c --json
+    """
     with sentences():
         link = entered(where)
         _show(link, session_named(link, session), as_json=as_json)
@@ -65,7 +77,11 @@ def show(*, session: str, as_json: bool, **where: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The messages as JSON.")
 @where_options
 def last(*, as_json: bool, **where: str | None) -> None:
-    """Read the session used last."""
+    """Read the session used last.
+
+    \b
+      holdfast sessions last | less
+    """
     with sentences():
         link = entered(where)
         latest = latest_session(link)
@@ -91,7 +107,11 @@ def _show(link: Link, session: str, *, as_json: bool) -> None:
 @click.argument("title", nargs=-1, required=True)
 @where_options
 def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None:
-    """Give a session another title."""
+    """Give a session another title.
+
+    \b
+      holdfast sessions rename 3f6c The parser, second try
+    """
     name = " ".join(title).strip()
     if not name:
         raise click.UsageError("The title is empty: give it some words.")
@@ -105,7 +125,12 @@ def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @where_options
 def delete(*, session: str, yes: bool, **where: str | None) -> None:
-    """Remove a session and all that belongs to it."""
+    """Remove a session and all that belongs to it.
+
+    \b
+      holdfast sessions delete 3f6c
+      holdfast sessions delete --yes 3f6c      in a script
+    """
     with sentences():
         link = entered(where)
         found = link.ask(Session, "GET", link.path("sessions", session_named(link, session)))
@@ -124,7 +149,12 @@ def delete(*, session: str, yes: bool, **where: str | None) -> None:
 @click.option("-o", "--output", type=click.File("wb", atomic=True), default="-", help="A file instead of stdout.")
 @where_options
 def export(*, session: str, form: str, output: BinaryIO, **where: str | None) -> None:
-    """Write a whole session to stdout or a file."""
+    """Write a whole session to stdout or a file.
+
+    \b
+      holdfast sessions export 3f6c > talk.md
+      holdfast sessions export 3f6c --format json --output talk.json
+    """
     import msgspec
 
     with sentences():
