@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.cli.lean import load_msgspec
+from holdfast.cli.lean import load_msgspec, undisturbed
 from holdfast.cli.speak import complain
 from holdfast.client.locate import TAKEN, Where, locate
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
@@ -73,14 +73,15 @@ def _serve(start: Start, where: Where, tcp: tuple[str, int] | None, listener: Un
     # What is loaded stays: looking through it for garbage, again and again while it grows, finds none.
     gc.disable()
     try:
-        load_msgspec()
-        import logging
-        from pathlib import Path
+        with undisturbed():
+            load_msgspec()
+            import logging
+            from pathlib import Path
 
-        import uvloop
+            import uvloop
 
-        from holdfast.app import ServerOptions, serve
-        from holdfast.server.logfile import TurningLog
+            from holdfast.app import ServerOptions, serve
+            from holdfast.server.logfile import TurningLog
     except BaseException:
         porch.close()
         raise

@@ -6,6 +6,7 @@ from importlib import import_module
 import click
 
 from holdfast import __version__
+from holdfast.cli.lean import undisturbed
 from holdfast.cli.main import COMMANDS
 
 __all__ = ["holdfast"]
@@ -31,7 +32,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        command = import_module(COMMANDS[cmd_name][0]).command
+        with undisturbed():
+            command = import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command
 

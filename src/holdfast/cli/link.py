@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from json import dumps, loads
 from typing import Any, TypeVar
 
+from holdfast.cli.lean import undisturbed
 from holdfast.client.age import gives_way
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import (
@@ -166,7 +167,8 @@ class Link:
 
         raw = self.send(method, path, body=body, query=query, can_repeat=can_repeat)
         try:
-            return msgspec.json.decode(raw, type=answer)
+            with undisturbed():
+                return msgspec.json.decode(raw, type=answer)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BrokenResponse from None
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli.asked import Asked, read_quickly
-from holdfast.cli.lean import load_msgspec
+from holdfast.cli.lean import load_msgspec, undisturbed
 from holdfast.cli.link import FROM_NOW, Link, new_id, text_in
 from holdfast.cli.signals import Signals
 from holdfast.cli.speak import Mode, Speaker, complain, conclude
@@ -247,14 +247,15 @@ def _detach(link: Link, asked: Asked, run: str, session: str) -> int:
 
 def _load() -> None:
     """What follows a run needs."""
-    load_msgspec()
-    import_module("holdfast.cli.ask")
-    import_module("holdfast.cli.conduct")
+    with undisturbed():
+        load_msgspec()
+        import_module("holdfast.cli.ask")
+        import_module("holdfast.cli.conduct")
 
 
 def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "ThinStream") -> int:
     """Wait for the end of the run."""
-    load_msgspec()
+    _load()
     from holdfast.cli.ask import Asker, Terminal
     from holdfast.cli.conduct import Conduct, Gone
     from holdfast.cli.detached import remember
