@@ -264,3 +264,18 @@ def test_a_server_that_leaves_after_it_was_found_is_followed_by_another(
     with closing(link.Link(alone.where, str(alone.work))) as made:
         made.enter()
         assert made.workspace
+
+
+def test_a_server_that_does_not_answer_is_named_by_its_process(alone: House) -> None:
+    alone.serve()
+    process = alone.server_process()
+    assert process is not None
+    os.kill(process, signal.SIGSTOP)
+    code = "from holdfast.cli import server, main; server._ANSWER = 0.3; main.main()"
+    for command in ("status", "stop"):
+        asked = alone.start("server", command, code=code)
+        said, complaint = asked.communicate(timeout=PATIENCE)
+        assert (asked.returncode, said) == (4, b"")
+        assert f"kill -9 {process}:".encode() in complaint
+    os.kill(process, signal.SIGCONT)
+    assert alone.say("server", "stop") == "Stopped."
