@@ -150,3 +150,36 @@ def test_a_signal_while_types_are_loaded_waits(home: House) -> None:
     process = home.start(code=LOADING)
     said, complaint = process.communicate(timeout=PATIENCE)
     assert (process.returncode, said, complaint) == (130, b"loaded\nloaded\n", b"")
+
+
+def test_a_letter_that_the_terminal_does_not_know_is_no_error(home: House) -> None:
+    home.say("run", "--run-id", "letters", "words=2 日本")
+    done = _shell(home, "PYTHONIOENCODING=latin-1 $H runs show letters")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"> words=2 \u65e5\u672c" in done.stdout
+
+
+def test_time_is_up_also_for_a_pipe_that_has_no_end(home: House) -> None:
+    """C-46: who left it open may never close it."""
+    read, write = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", "run", "--timeout", "0.3", "words=2"],
+            stdin=read,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            cwd=home.work,
+            env=home.environment,
+        )
+    finally:
+        os.close(read)
+        os.close(write)
+    assert (done.returncode, done.stdout) == (124, "")
+    assert "stdin has no end" in done.stderr
+
+
+def test_a_terminal_that_cannot_clear_a_line_is_not_drawn_on(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(home.environment, "TERM", "dumb")
+    assert _on_a_terminal(home, "-m", "holdfast", "run", "words=3 pause=60") == b"word1 word2 word3\r\n"

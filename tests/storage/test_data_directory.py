@@ -98,6 +98,12 @@ def test_a_directory_that_cannot_be_written_is_named(
     assert caplog.text == ""
 
 
+def test_a_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable, match=r"not valid UTF-8.*--data-dir"):
+        SqliteLedger(tmp_path / "a\udcff")
+    assert list(tmp_path.iterdir()) == []
+
+
 def _garbage(path: Path) -> None:
     path.write_bytes(b"These are my notes, not a database.\n" * 300)
 

@@ -50,7 +50,9 @@ def main() -> None:
         if code is not None:
             sys.exit(code)
         from holdfast.cli.group import holdfast
+        from holdfast.cli.streams import accept_all
 
+        accept_all()
         holdfast(prog_name="holdfast")
     except KeyboardInterrupt:
         # Also while something is still being loaded.

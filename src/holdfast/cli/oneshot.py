@@ -5,8 +5,8 @@ loaded while the server works already.
 """
 
 import os
+import select
 import stat
-import sys
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,9 +21,11 @@ from holdfast.client.locate import locate
 from holdfast.domain.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import BinaryIO, TypeAlias
 
     from holdfast.client.thin import ThinStream
+
+    _Source: TypeAlias = "BinaryIO | _Fed"
 
 __all__ = ["REFUSED", "Misuse", "execute", "run_quickly"]
 
@@ -34,6 +36,9 @@ _LOST = (ConnectionLost, TimedOut, Unreachable)
 _LONGEST_TITLE = 50
 _ID = 32
 """How many characters an id of ours has."""
+_AT_ONCE = 1 << 20
+_LOOKING = 3.0
+"""After so many seconds without a word on stdin, whoever looks on is told."""
 _LARGEST = 24 << 20
 """As base64, with all that goes along, it is what a server takes."""
 
@@ -68,15 +73,19 @@ def run_quickly(arguments: list[str]) -> int | None:
 
 def execute(asked: Asked) -> int:
     """The exit code. Raises `Misuse` before anything is sent."""
+    deadline = None if asked.timeout is None else time.monotonic() + asked.timeout
     try:
-        text = _prompt(asked)
+        text = _prompt(asked, deadline)
     except KeyboardInterrupt:
         return 130
+    except TimeoutError:
+        complain("holdfast: timed out. What comes on stdin has no end: < /dev/null leaves it out.")
+        return 124
     if not text.strip() and not asked.attach:
         raise Misuse('There is no prompt: write one behind the command, as in holdfast run "…", or pipe it in.')
     attachments = [_attachment(path) for path in asked.attach]
     try:
-        return _execute(asked, text, attachments)
+        return _execute(asked, text, attachments, deadline)
     except HoldfastError as error:
         complain(f"holdfast: {error}")
     except UnicodeEncodeError:
@@ -86,15 +95,46 @@ def execute(asked: Asked) -> int:
     return REFUSED
 
 
-def _prompt(asked: Asked) -> str:
+def _prompt(asked: Asked, deadline: float | None) -> str:
     """Stdin, if it is a pipe or a file, then the arguments."""
     pieces = [" ".join(asked.prompt).encode("utf-8", "replace").decode()]
     if _is_fed():
-        pieces.insert(0, _read("What comes on stdin", sys.stdin.buffer).decode("utf-8", "replace").strip("\r\n"))
+        fed = _read("What comes on stdin", _Fed(deadline, is_told=asked.is_quiet))
+        pieces.insert(0, fed.decode("utf-8", "replace").strip("\r\n"))
     return "\n\n".join(piece for piece in pieces if piece)
 
 
-def _read(what: str, file: "BinaryIO") -> bytes:
+class _Fed:
+    """Stdin, as long as there is time. Who looks on is told what is waited for: a pipe may have been left open."""
+
+    def __init__(self, deadline: float | None, *, is_told: bool) -> None:
+        self._deadline = deadline
+        self._is_told = is_told or not os.isatty(2)
+
+    def read(self, most: int) -> bytes:
+        pieces: list[bytes] = []
+        while most > 0:
+            self._wait()
+            piece = os.read(0, min(most, _AT_ONCE))
+            if not piece:
+                break
+            pieces.append(piece)
+            most -= len(piece)
+        return b"".join(pieces)
+
+    def _wait(self) -> None:
+        while True:
+            left = _LOOKING if self._deadline is None else self._deadline - time.monotonic()
+            if select.select([0], [], [], max(0.0, min(left, _LOOKING)))[0]:
+                return
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                raise TimeoutError
+            if not self._is_told:
+                self._is_told = True
+                complain("holdfast: waiting for the end of stdin; Ctrl-C leaves.")
+
+
+def _read(what: str, file: "_Source") -> bytes:
     """All of it, if it has an end that the server would take: not everything has one."""
     content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
@@ -112,8 +152,7 @@ def _is_fed() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
-def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
-    deadline = None if asked.timeout is None else time.monotonic() + asked.timeout
+def _execute(asked: Asked, text: str, attachments: list[Message], deadline: float | None) -> int:
     signals = Signals()
     signals.install()
     link = Link(locate(asked.host, asked.data_dir), asked.cwd)

@@ -53,7 +53,8 @@ class Speaker:
         """What to do if an answer cannot be written."""
         self._is_quiet = is_quiet
         self._is_verbose = is_verbose
-        self._draws = not is_quiet and not is_verbose and _is_terminal(2)
+        can_clear = os.environ.get("TERM") != "dumb"
+        self._draws = not is_quiet and not is_verbose and can_clear and _is_terminal(2)
         self._shows = _is_terminal(1)
         self._shares_terminal = self._draws and self._shows
         self._began = time.monotonic()

@@ -2,10 +2,11 @@
 
 import os
 import sys
+from io import TextIOWrapper
 
 from holdfast.cli.speak import BROKEN_PIPE, complain
 
-__all__ = ["replace_closed", "unwritten"]
+__all__ = ["accept_all", "replace_closed", "unwritten"]
 
 
 def replace_closed() -> None:
@@ -23,6 +24,13 @@ def replace_closed() -> None:
     if sys.stderr is None:
         os.open(os.devnull, os.O_WRONLY)
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def accept_all() -> None:
+    """A letter that the terminal's encoding has not is written as its number: better than nothing at all."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def unwritten(error: OSError) -> int:

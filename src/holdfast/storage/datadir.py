@@ -8,9 +8,13 @@ from holdfast.domain.errors import DataDirectoryBusy, StorageUnavailable
 
 __all__ = ["DirectoryLock", "prepare", "unusable"]
 
+_ELSEWHERE = "Another data directory can be chosen with --data-dir or HOLDFAST_DATA_DIR."
+
 
 def prepare(data_dir: Path) -> None:
     """Make the directory if it is missing. One that exists keeps its mode: somebody chose it."""
+    if not _is_utf8(str(data_dir)):
+        raise StorageUnavailable(f"The name of the data directory {data_dir} is not valid UTF-8. {_ELSEWHERE}")
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -53,7 +57,13 @@ class DirectoryLock:
 
 def unusable(path: Path, error: OSError) -> StorageUnavailable:
     """Not a matter of room: somebody else's, or not to be written."""
-    return StorageUnavailable(
-        f"{path} cannot be used: {error.strerror}. Another data directory can be chosen with --data-dir or "
-        "HOLDFAST_DATA_DIR."
-    )
+    return StorageUnavailable(f"{path} cannot be used: {error.strerror}. {_ELSEWHERE}")
+
+
+def _is_utf8(name: str) -> bool:
+    """The database's library takes no other."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
