@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from cli.house import PATIENCE, House
 from holdfast.cli.common import table
 from holdfast.cli.group import holdfast
+from holdfast.cli.names import in_full
+from holdfast.domain.errors import BadRequest
 from holdfast.server.logfile import KEPT, LONGEST
 
 
@@ -121,7 +123,7 @@ def test_a_session_is_renamed_and_deleted(home: House) -> None:
 
 
 def test_the_beginning_of_an_id_is_enough(home: House) -> None:
-    """Of a run that was left, also from elsewhere; where several begin so, nothing is guessed."""
+    """Of a run that was left, also from elsewhere."""
     place = home.home / "short"
     place.mkdir()
     run_id = home.say("run", "--cwd", str(place), "--detach", "words=2")
@@ -137,11 +139,15 @@ def test_the_beginning_of_an_id_is_enough(home: House) -> None:
     assert home.call("runs", "show", run_id[:3], "--cwd", str(place)).returncode == 4
     home.say("sessions", "delete", "--yes", "--cwd", str(place), short)
     assert msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place))) == []
-    home.say("run", "--cwd", str(place), "--run-id", "same-1", "words=1")
-    home.say("run", "--cwd", str(place), "--run-id", "same-2", "words=1")
-    done = home.call("runs", "show", "same", "--cwd", str(place))
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "same can mean same-1, same-2: give more of it." in done.stderr
+
+
+def test_only_what_is_certain_is_found_by_its_beginning() -> None:
+    first, second = "abcd" + "0" * 28, "abcd" + "1" * 28
+    assert in_full("abcd0", [first, second, "abcd0-mine"]) == first
+    assert in_full("abcd", ["abcd", first]) == "abcd"
+    assert in_full("job-1", ["job-10", first]) == "job-1", "names that somebody chose are not guessed"
+    with pytest.raises(BadRequest, match=f"abcd can mean {first}, {second}: give more of it"):
+        in_full("abcd", [second, first])
 
 
 def test_where_nothing_was_said_yet(home: House) -> None:

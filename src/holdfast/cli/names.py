@@ -1,4 +1,7 @@
-"""Ids as people type them: their first characters are enough, where only one begins so."""
+"""Ids as people type them: the first characters of one that we made are enough, where only one begins so.
+
+A name that somebody chose is never guessed: a script that asks for job-1 does not mean job-10.
+"""
 
 from collections.abc import Iterable
 
@@ -12,7 +15,8 @@ __all__ = ["in_full", "run_named", "session_named"]
 
 _SHORTEST = 4
 _LONGEST = 32
-"""Ids that we make have this many characters: such a one is not looked for."""
+"""Ids that we make have this many hexadecimal digits: such a one is not looked for."""
+_DIGITS = frozenset("0123456789abcdef")
 _SHOWN = 5
 _MOST_RUNS = 1000
 
@@ -35,8 +39,9 @@ def run_named(link: Link, text: str, more: Iterable[str] = ()) -> RunId:
 
 def in_full(text: str, known: Iterable[str]) -> str:
     """The one id that begins so. Raises `BadRequest` if there are several."""
-    found = sorted({name for name in known if name.startswith(text)})
-    if text in found or not found:
+    known = set(known)
+    found = sorted(name for name in known if name.startswith(text) and len(name) == _LONGEST and set(name) <= _DIGITS)
+    if text in known or not found:
         return text
     if len(found) > 1:
         more = ", …" if len(found) > _SHOWN else ""
