@@ -279,3 +279,27 @@ def test_a_server_that_does_not_answer_is_named_by_its_process(alone: House) -> 
         assert f"kill -9 {process}:".encode() in complaint
     os.kill(process, signal.SIGCONT)
     assert alone.say("server", "stop") == "Stopped."
+
+
+DYING = """
+import os, select, signal
+from holdfast.cli import main, oneshot
+
+def once(link, *rest):
+    oneshot._session = session
+    process = link.ask_plainly("GET", "/v1/version")["pid"]
+    watch = os.pidfd_open(process)
+    os.kill(process, signal.SIGKILL)
+    select.select([watch], [], [])
+    return session(link, *rest)
+
+session, oneshot._session = oneshot._session, once
+main.main()
+"""
+
+
+def test_a_server_that_dies_before_the_prompt_is_sent_is_followed_by_another(alone: House) -> None:
+    alone.say("server", "start")
+    process = alone.start("run", "words=2", code=DYING)
+    said, complaint = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, said, complaint) == (0, b"word1 word2\n", b"")

@@ -21,11 +21,13 @@ from holdfast.client.locate import locate
 from holdfast.domain.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from typing import BinaryIO, TypeAlias
+    from collections.abc import Callable
+    from typing import BinaryIO, TypeAlias, TypeVar
 
     from holdfast.client.thin import ThinStream
 
     _Source: TypeAlias = "BinaryIO | _Fed"
+    T = TypeVar("T")
 
 __all__ = ["REFUSED", "Misuse", "execute", "run_quickly"]
 
@@ -160,14 +162,14 @@ def _execute(asked: Asked, text: str, attachments: list[Message], deadline: floa
     link.meanwhile = _load
     try:
         link.enter(signals.wait)
-        session, is_new = _session(link, asked, text)
+        session, is_new = _surely(link, signals, lambda: _session(link, asked, text))
         message = _message(link, asked, session, text)
         if attachments:
             message["attachments"] = attachments
         run = str(message["run_id"])
         if asked.is_verbose:
             complain(f"run {run}, session {session}")
-        stream = None if asked.detach else link.stream(FROM_NOW)
+        stream = None if asked.detach else _surely(link, signals, lambda: link.stream(FROM_NOW))
         is_old = _post(link, message, signals, is_new=is_new) or asked.run_id is not None
         if stream is None:
             return _detach(link, asked, run, session)
@@ -178,6 +180,15 @@ def _execute(asked: Asked, text: str, attachments: list[Message], deadline: floa
             raise
         complain(f"holdfast: timed out. {late}")
         return 124
+
+
+def _surely(link: Link, signals: Signals, work: "Callable[[], T]") -> "T":
+    """Before the prompt is sent, a server that dies is followed by another; at worst an empty session is left."""
+    try:
+        return work()
+    except (ConnectionLost, Unreachable):
+        link.enter(signals.wait)
+        return work()
 
 
 def _message(link: Link, asked: Asked, session: str, text: str) -> Message:
