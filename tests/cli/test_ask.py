@@ -6,12 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from cli.house import PATIENCE, House
+from holdfast.cli.link import Link, text_in
 
 WRITE = 'tool=write {"file_path": "x", "content": "1"} words=2'
 ANSWER = "word1 word2\n"
@@ -23,7 +24,7 @@ class Seat:
     def __init__(self, home: House, place: Path, *arguments: str) -> None:
         self._master, slave = pty.openpty()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "run", "--quiet", *arguments],
+            [sys.executable, *(arguments if arguments[0] == "-c" else ("-m", "holdfast", *_quietly(*arguments)))],
             stdin=slave,
             stderr=slave,
             stdout=subprocess.PIPE,
@@ -51,6 +52,10 @@ class Seat:
         if self._process.stdout is not None and not self._process.stdout.closed:
             self._process.communicate(timeout=PATIENCE)
         os.close(self._master)
+
+
+def _quietly(*arguments: str) -> tuple[str, ...]:
+    return arguments if arguments[0] == "runs" else ("run", "--quiet", *arguments)
 
 
 @contextmanager
@@ -117,3 +122,61 @@ def test_an_ask_that_is_answered_elsewhere_is_closed(home: House, place: Path) -
         at.see("It was withdrawn.")
         assert at.end() == (130, "")
     assert not (place / "x").exists()
+
+
+PIPED = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv("/bin/sh", ["sh", "-c", sys.argv[1]])
+"""
+
+
+def test_who_pipes_a_prompt_at_a_terminal_is_asked_there(home: House, place: Path) -> None:
+    line = f"echo '{WRITE}' | {sys.executable} -m holdfast run --quiet"
+    with seat(home, place, "-c", PIPED, line) as at:
+        at.see("say why not: ")
+        at.type("y\n")
+        assert at.end() == (0, ANSWER)
+    assert (place / "x").exists()
+
+
+def test_who_pipes_a_prompt_in_the_background_is_not_asked(home: House, place: Path) -> None:
+    """To read from a terminal where it is not one's turn is to be stopped."""
+    line = f"set -m; echo '{WRITE}' | {sys.executable} -m holdfast run --quiet & wait"
+    with seat(home, place, "-c", PIPED, line) as at:
+        assert at.end() == (0, ANSWER)
+        at.see("refused, for nobody can be asked")
+    assert not (place / "x").exists()
+
+
+def test_who_waits_for_a_run_at_a_terminal_is_asked(home: House, place: Path) -> None:
+    left = home.say("run", "--detach", "--cwd", str(place), WRITE)
+    with seat(home, place, "runs", "wait", left) as at:
+        at.see("say why not: ")
+        at.type("y\n")
+        assert at.end() == (0, ANSWER)
+    assert (place / "x").exists()
+
+
+def test_who_waits_for_a_run_without_a_terminal_does_not_wait_for_ever(home: House, place: Path) -> None:
+    left = home.say("run", "--detach", "--cwd", str(place), WRITE)
+    done = home.call("runs", "wait", left, cwd=place)
+    assert (done.returncode, done.stdout) == (0, ANSWER)
+    assert "refused, for nobody can be asked: write:" in done.stderr
+    assert not (place / "x").exists()
+
+
+def test_who_waits_without_a_terminal_decides_nothing_for_somebody_who_works_there(home: House, place: Path) -> None:
+    with closing(Link(home.where, str(place))) as link:
+        link.enter()
+        session = text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": "x"}), "id")
+        prompt = {"session_id": session, "prompt": WRITE, "run_id": "theirs", "interactive": True}
+        link.send("POST", link.path("agent"), body=prompt)
+        waiting = home.start("runs", "wait", "theirs", "--cwd", str(place))
+        assert waiting.stderr is not None
+        told = waiting.stderr.readline().decode()
+        assert "waits for a permission: write: Create file" in told
+        assert f"holdfast attach {session}" in told
+        link.send("POST", link.path("runs", "theirs", "cancel"))
+        assert waiting.wait(PATIENCE) == 130

@@ -147,6 +147,8 @@ def test_check_names_everything_that_is_wrong(place: Commands) -> None:
     assert lines[2].startswith(f"error: {place.project_file}:1: this is not TOML")
     assert "NOT_THERE is not set" in lines[3]
     assert len(lines) == 4, "a command is not run for a check"
+    found = msgspec.json.decode(place.call("config", "check", "--json").stdout)
+    assert [problem["severity"] for problem in found] == [line.partition(":")[0] for line in lines]
 
 
 def test_a_stored_key_is_as_good_as_a_variable(place: Commands) -> None:
@@ -180,6 +182,8 @@ def test_schema_and_paths(place: Commands) -> None:
     lines = place.say("config", "path").splitlines()
     assert f"* user    {place.user_file}" in lines
     assert f"  project {place.project_file}" in lines
+    files = msgspec.json.decode(place.say("config", "path", "--json"))
+    assert [f"{'*' if file['is_there'] else ' '} {file['kind']:<8}{file['path']}" for file in files] == lines
     assert place.say("config", "path", "--project") == f"{place.project_file}\n"
     assert place.say("config", "path", "--user") == f"{place.user_file}\n"
 

@@ -3,13 +3,18 @@
 import os
 import signal
 from pathlib import Path
+from unicodedata import combining, east_asian_width
 
+import click
 import msgspec
 import pytest
 from click.testing import CliRunner
 
 from cli.house import PATIENCE, House
+from holdfast.cli.common import table
 from holdfast.cli.group import holdfast
+from holdfast.cli.names import in_full
+from holdfast.domain.errors import BadRequest
 from holdfast.server.logfile import KEPT, LONGEST
 
 
@@ -117,6 +122,34 @@ def test_a_session_is_renamed_and_deleted(home: House) -> None:
         assert "no such session" in done.stderr
 
 
+def test_the_beginning_of_an_id_is_enough(home: House) -> None:
+    """Of a run that was left, also from elsewhere."""
+    place = home.home / "short"
+    place.mkdir()
+    run_id = home.say("run", "--cwd", str(place), "--detach", "words=2")
+    assert home.say("runs", "wait", run_id[:10]) == "word1 word2"
+    session = home.run_of(run_id, str(place)).session_id
+    short = session[:12]
+    assert session in home.say("sessions", "show", short, "--cwd", str(place))
+    assert home.say("run", "--cwd", str(place), "--session", short, "words=1") == "word1"
+    home.say("sessions", "rename", "--cwd", str(place), short, "New", "words")
+    assert home.say("sessions", "export", "--cwd", str(place), short).startswith("# New words\n")
+    listed = home.say("runs", "list", "--cwd", str(place), "--session", short, "--json")
+    assert len(msgspec.json.decode(listed)) == 2
+    assert home.call("runs", "show", run_id[:3], "--cwd", str(place)).returncode == 4
+    home.say("sessions", "delete", "--yes", "--cwd", str(place), short)
+    assert msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place))) == []
+
+
+def test_only_what_is_certain_is_found_by_its_beginning() -> None:
+    first, second = "abcd" + "0" * 28, "abcd" + "1" * 28
+    assert in_full("abcd0", [first, second, "abcd0-mine"]) == first
+    assert in_full("abcd", ["abcd", first]) == "abcd"
+    assert in_full("job-1", ["job-10", first]) == "job-1", "names that somebody chose are not guessed"
+    with pytest.raises(BadRequest, match=f"abcd can mean {first}, {second}: give more of it"):
+        in_full("abcd", [second, first])
+
+
 def test_where_nothing_was_said_yet(home: House) -> None:
     empty = home.home / "empty"
     empty.mkdir()
@@ -181,6 +214,7 @@ def test_without_a_server(alone: House) -> None:
     places = msgspec.json.decode(alone.say("dirs", "--json"))
     assert places["data"] == os.path.realpath(alone.home / "d")
     assert places["server"].startswith("unix://")
+    assert places["settings"] == str(alone.home / ".config/holdfast/config.toml")
     assert "database" in alone.say("dirs")
     assert alone.server_process() is None
     assert not (alone.home / "d").exists()
@@ -255,3 +289,54 @@ def test_help_teaches(name: str) -> None:
     assert "Usage: holdfast" in said
     if name not in ("completion", "demo"):
         assert f"\n    holdfast {name}" in said
+
+
+@pytest.mark.parametrize("group", ["sessions", "runs", "server"])
+def test_help_teaches_by_example_in_every_group(group: str) -> None:
+    found = holdfast.get_command(click.Context(holdfast), group)
+    assert isinstance(found, click.Group)
+    for name in found.commands:
+        said = CliRunner().invoke(holdfast, [group, name, "--help"], prog_name="holdfast").stdout
+        assert f"\n    holdfast {group}" in said
+        assert max(map(len, said.splitlines())) <= 100
+
+
+def test_the_first_help_teaches() -> None:
+    said = CliRunner().invoke(holdfast, ["--help"]).stdout
+    assert '\n    git diff | holdfast run "' in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_tables_fit_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide letters take two columns; where it is narrow the beginnings of ids must do."""
+    rows = [("0123456789abcdef" * 2, "completed", "日本語" * 40), ("own", "failed", "ab\u0301\x1b[2J" * 40)]
+    for columns in (50, 200):
+        monkeypatch.setattr(os, "get_terminal_size", lambda _, columns=columns: os.terminal_size((columns, 9)))
+        lines = table(("RUN", "STATE", "PROMPT"), rows).splitlines()
+        widths = [sum(2 if east_asian_width(each) == "W" else not combining(each) for each in line) for line in lines]
+        assert columns - 1 <= max(widths) <= columns
+        assert lines[1].startswith("01234567  completed" if columns == 50 else f"{rows[0][0]}  completed")
+        assert lines[2].startswith("own ")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("holdfast ser", {"serve", "server"}),
+        ("holdfast runs ", {"cancel", "list", "show", "wait"}),
+        ("holdfast sessions --j", {"--json"}),
+        ("holdfast run --delivery re", {"reject"}),
+    ],
+)
+def test_words_are_completed(line: str, words: set[str]) -> None:
+    """Also those of a group that lists when it is called without a word."""
+    given = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_HOLDFAST_COMPLETE": "bash_complete"}
+    said = CliRunner().invoke(holdfast, [], prog_name="holdfast", env=given).stdout
+    assert {word.partition(",")[2] for word in said.split()} == words
+
+
+def test_fish_is_told_all_of_an_explanation() -> None:
+    """A comma in it does not end it."""
+    script = CliRunner().invoke(holdfast, ["completion", "fish"]).stdout
+    assert 'string split -m 1 ","' in script
+    assert 'string split ","' not in script

@@ -126,6 +126,23 @@ def test_a_refusal_is_4(home: House) -> None:
     assert "No Holdfast server answers" in done.stderr
 
 
+def test_a_prompt_that_is_refused_leaves_no_session_behind(home: House) -> None:
+    """Most of it is zeros, each of which takes six bytes on the wire."""
+    place = home.home / "refused"
+    place.mkdir()
+    done = home.call("run", "--cwd", str(place), stdin="\0" * (6 << 20))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "(413)" in done.stderr
+    assert msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place))) == []
+
+
+def test_a_prompt_that_begins_with_a_dash(home: House) -> None:
+    done = home.call("run", "-5 + 3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "stands behind --" in done.stderr
+    assert home.say("run", "--", "-5 words=2") == "word1 word2"
+
+
 def test_a_session_goes_on(home: House) -> None:
     place = home.home / "goes-on"
     place.mkdir()
@@ -284,9 +301,9 @@ import atexit, sys
 from holdfast.cli import main, oneshot
 
 post = oneshot._post
-def noted(*arguments):
+def noted(*arguments, **more):
     print("sent", *sys.modules, file=sys.stderr)
-    return post(*arguments)
+    return post(*arguments, **more)
 oneshot._post = noted
 atexit.register(lambda: print("ended", *sys.modules, file=sys.stderr))
 sys.argv[0] = "holdfast"

@@ -8,13 +8,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from cli.house import PATIENCE, House
+from holdfast.cli import link
+from holdfast.client.locate import find_or_start
+from holdfast.client.thin import Thin
+from holdfast.client.wire import Address
 
 
 def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: House) -> None:
@@ -243,3 +247,59 @@ def test_an_answer_that_makes_no_sense_is_not_echoed(alone: House, body: bytes) 
             out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (4, b"")
     assert err == b"holdfast: The server answered with status 418.\n"
+
+
+def test_a_server_that_leaves_after_it_was_found_is_followed_by_another(
+    alone: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answered, and is gone when it is asked for the workspace (C-46)."""
+    gone = Thin(Address(path=f"{alone.home}/r/gone"))
+    tries = iter([gone])
+    monkeypatch.setattr(link, "gives_way", lambda *_: False)
+    monkeypatch.setattr(
+        link, "find_or_start", lambda *given, **more: next(tries, None) or find_or_start(*given, **more)
+    )
+    for name, value in alone.environment.items():
+        monkeypatch.setenv(name, value)
+    with closing(link.Link(alone.where, str(alone.work))) as made:
+        made.enter()
+        assert made.workspace
+
+
+def test_a_server_that_does_not_answer_is_named_by_its_process(alone: House) -> None:
+    alone.serve()
+    process = alone.server_process()
+    assert process is not None
+    os.kill(process, signal.SIGSTOP)
+    code = "from holdfast.cli import server, main; server._ANSWER = 0.3; main.main()"
+    for command in ("status", "stop"):
+        asked = alone.start("server", command, code=code)
+        said, complaint = asked.communicate(timeout=PATIENCE)
+        assert (asked.returncode, said) == (4, b"")
+        assert f"kill -9 {process}:".encode() in complaint
+    os.kill(process, signal.SIGCONT)
+    assert alone.say("server", "stop") == "Stopped."
+
+
+DYING = """
+import os, select, signal
+from holdfast.cli import main, oneshot
+
+def once(link, *rest):
+    oneshot._session = session
+    process = link.ask_plainly("GET", "/v1/version")["pid"]
+    watch = os.pidfd_open(process)
+    os.kill(process, signal.SIGKILL)
+    select.select([watch], [], [])
+    return session(link, *rest)
+
+session, oneshot._session = oneshot._session, once
+main.main()
+"""
+
+
+def test_a_server_that_dies_before_the_prompt_is_sent_is_followed_by_another(alone: House) -> None:
+    alone.say("server", "start")
+    process = alone.start("run", "words=2", code=DYING)
+    said, complaint = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, said, complaint) == (0, b"word1 word2\n", b"")

@@ -15,7 +15,7 @@ import pytest
 
 from client.play import short_directory
 from holdfast.client.errors import StartFailed, Unreachable, UnsafePlace
-from holdfast.client.locate import Where, find_or_start, locate, secure_directory, serve_command
+from holdfast.client.locate import TAKEN, Where, find_or_start, locate, secure_directory, serve_command
 from holdfast.client.places import (
     BadHost,
     data_directory,
@@ -253,6 +253,42 @@ def test_a_program_that_is_not_there(stage: Stage) -> None:
 def test_a_start_that_takes_too_long(stage: Stage) -> None:
     with pytest.raises(StartFailed, match="in time"):
         find_or_start(stage.where, command=stage.command(unready=10**9), patience=1.0)
+
+
+LEAVING = f"""
+import os, sys
+place, *command = sys.argv[1:]
+try:
+    os.rmdir(place)
+except FileNotFoundError:
+    os.execv(command[0], command)
+sys.exit({TAKEN})
+"""
+
+
+def test_a_server_that_is_leaving_is_followed_by_another(stage: Stage) -> None:
+    """Its place is taken until it has gone: who is started too early is started again."""
+    place = stage.socket.parent.with_name("taken")
+    place.mkdir()
+    command = [sys.executable, "-I", "-u", "-c", LEAVING, str(place), *stage.command()]
+    find_or_start(stage.where, command=command).close()
+    assert len(stage.started()) == 1
+    assert not place.exists()
+
+
+def test_a_server_that_does_not_answer_and_does_not_leave(stage: Stage) -> None:
+    program = f"import sys; print('words of the one'); sys.exit({TAKEN})"
+    with pytest.raises(StartFailed, match=r"(?s)in the way.*words of the one$"):
+        find_or_start(stage.where, command=[sys.executable, "-I", "-u", "-c", program], patience=0.3)
+
+
+def test_a_log_that_cannot_be_written_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = stage.data / "logs" / "server.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("of somebody else")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StartFailed, match=r"log \S+/server\.log cannot be written"):
+        find_or_start(stage.where, command=stage.command())
 
 
 def test_another_starter_that_does_not_get_ready(stage: Stage) -> None:

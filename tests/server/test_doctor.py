@@ -11,7 +11,7 @@ from holdfast.domain.health import Finding
 from holdfast.domain.models import ModelInfo
 from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
 from holdfast.server import doctor
-from holdfast.server.hub import Desk
+from holdfast.server.desk import Desk
 from holdfast.testing.harness import FixedModels
 from server.helpers import place, serving
 

@@ -1,5 +1,6 @@
 """Opening a data directory: one server at a time, and nothing that is not ours is touched."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -81,6 +82,26 @@ async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageUnavailable, match="file"):
         SqliteLedger(tmp_path / "file")
+
+
+def test_a_directory_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a sentence: what the log says is shown to whoever wanted a server started."""
+
+    def refused(path: Path, _: str | None) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("holdfast.storage.schema.create", refused)
+    with pytest.raises(StorageUnavailable, match=rf"{tmp_path} cannot be used: Permission denied.*--data-dir"):
+        SqliteLedger(tmp_path)
+    assert caplog.text == ""
+
+
+def test_a_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable, match=r"not valid UTF-8.*--data-dir"):
+        SqliteLedger(tmp_path / "a\udcff")
+    assert list(tmp_path.iterdir()) == []
 
 
 def _garbage(path: Path) -> None:

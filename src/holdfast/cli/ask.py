@@ -17,6 +17,7 @@ from holdfast.client.items import Item
 from holdfast.domain.asks import GrantAction, PermissionNotification, PermissionRequest, where_answered
 from holdfast.domain.events import PermissionNotificationEvent, PermissionRequestEvent, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import RunId
+from holdfast.domain.runs import Run
 
 __all__ = ["Asker", "Terminal", "visible"]
 
@@ -37,14 +38,18 @@ _ANSWERS: dict[str, GrantAction] = {
 
 
 class Terminal:
-    """Where a person is asked: stderr and stdin, if both are a terminal."""
+    """Where a person is asked: stderr and stdin, if both are a terminal. With `opens`, a prompt may have come on stdin:
+    then the terminal that this process belongs to is read instead, if stderr goes there and it is our turn there.
+    """
+
+    def __init__(self, *, opens: bool = False) -> None:
+        self._input = 0
+        if opens and os.isatty(2) and not os.isatty(0):
+            self._input = _own_terminal()
 
     @property
     def is_there(self) -> bool:
-        try:
-            return os.isatty(0) and os.isatty(2)
-        except OSError:
-            return False
+        return os.isatty(self._input) and os.isatty(2)
 
     def say(self, text: str) -> None:
         try:
@@ -56,9 +61,9 @@ class Terminal:
     def line(self) -> str | None:
         """What was typed, up to its end of line; None if nothing was yet. An end of input is an empty word."""
         try:
-            if not select.select([0], [], [], 0)[0]:
+            if not select.select([self._input], [], [], 0)[0]:
                 return None
-            return os.read(0, 4096).decode("utf-8", "replace")
+            return os.read(self._input, 4096).decode("utf-8", "replace")
         except (OSError, ValueError):
             return ""
 
@@ -68,10 +73,34 @@ class Terminal:
             pass
 
 
-class Asker:
-    """The asks of one run and of the helpers it sends."""
+def _own_terminal() -> int:
+    """Who reads where it is not their turn is stopped, and would never end."""
+    try:
+        opened = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+        if os.tcgetpgrp(opened) == os.getpgrp():
+            return opened
+        os.close(opened)
+    except OSError:
+        pass
+    return 0
 
-    def __init__(self, link: Link, speaker: Speaker, run: RunId, terminal: Terminal | None = None) -> None:
+
+class Asker:
+    """The asks of one run and of the helpers it sends. Without a terminal they are refused, unless somebody works on
+    the run elsewhere: then they are only told.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        speaker: Speaker,
+        run: RunId,
+        terminal: Terminal | None = None,
+        *,
+        is_somebodys: bool = False,
+    ) -> None:
+        self._is_somebodys = is_somebodys
+        self._told_of: set[str] = set()
         self._link = link
         self._speaker = speaker
         self._runs = {run}
@@ -107,11 +136,24 @@ class Asker:
     def look(self) -> None:
         """Something may have been missed: ask what is open."""
         pending = self._link.ask(tuple[PermissionRequest, ...], "GET", self._link.path("permissions", "pending"))
-        known = {ask.id: ask for ask in pending if ask.run_id in self._runs}
+        known = {ask.id: ask for ask in pending if self._is_ours(ask.run_id)}
         for name in self._open.keys() - known.keys():
             self._close(name, "It is not open any more.")
         for ask in known.values():
             self._asked(ask)
+
+    def _is_ours(self, run: RunId) -> bool:
+        """Also of a helper that was sent before anybody looked."""
+        if not run or run in self._runs:
+            return bool(run)
+        try:
+            found = self._link.ask(Run, "GET", self._link.path("runs", run))
+        except ServerProblem:
+            return False
+        if not self._is_ours(found.parent_run_id):
+            return False
+        self._runs.add(run)
+        return True
 
     def poll(self) -> None:
         """Take what was typed, if anything was."""
@@ -133,7 +175,10 @@ class Asker:
         if ask.id in self._open:
             return
         if not self._terminal.is_there:
-            self._refuse(ask)
+            if self._is_somebodys:
+                self._tell(ask)
+            else:
+                self._refuse(ask)
             return
         self._open[ask.id] = ask
         if not self._shown:
@@ -163,6 +208,12 @@ class Asker:
         self._terminal.say(
             f"\n{_described(ask)}\n{_change(ask)}[y] once  [s] this session{always}  [n] no, or say why not: "
         )
+
+    def _tell(self, ask: PermissionRequest) -> None:
+        if ask.id not in self._told_of:
+            self._told_of.add(ask.id)
+            where = f"answer it where the run was begun, or with holdfast attach {ask.session_id}"
+            self._speaker.note(f"the run waits for a permission: {_what(ask)}; {where}.")
 
     def _refuse(self, ask: PermissionRequest) -> None:
         self._answer(ask, "deny", _NOBODY)

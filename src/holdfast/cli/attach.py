@@ -13,8 +13,9 @@ from holdfast.cli.common import Failure, sentences, where_options
 from holdfast.cli.conduct import session_of
 from holdfast.cli.inquire import Inquirer
 from holdfast.cli.link import Link, new_id
+from holdfast.cli.names import session_named
 from holdfast.cli.setting import latest_session
-from holdfast.cli.speak import Speaker, complain
+from holdfast.cli.speak import Speaker, complain, harmless
 from holdfast.cli.transcript import as_text, asked_of, ending_of, said_by
 from holdfast.cli.watch import Pieces
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
@@ -41,8 +42,6 @@ from holdfast.protocol.sse import SseEvent
 __all__ = ["command"]
 
 _QUIET = 60.0
-_STEERS = dict.fromkeys(number for number in (*range(0x20), *range(0x7F, 0xA0)) if chr(number) not in "\n\t")
-"""What would steer the terminal is no part of a text."""
 
 
 class _Screen(Speaker):
@@ -58,7 +57,7 @@ class _Screen(Speaker):
         """Prompts that stand there already, because somebody typed them."""
 
     def write(self, text: str) -> None:
-        super().write(text.translate(_STEERS))
+        super().write(harmless(text))
 
     def doing(self, what: str) -> None:
         """A tool is told when it is known what it is to do."""
@@ -197,12 +196,13 @@ def command(*, session: str | None, **where: str | None) -> None:
 
     \b
       holdfast attach
-      holdfast attach 3f6c…
+      holdfast attach 3f6c              the beginning of an id is enough
+      holdfast attach > talk.txt        also into a file or a pipe
     """
     with sentences():
         link = Link(locate(where["host"], where["data_dir"]), where["cwd"] or ".")
         link.enter()
-        chosen = SessionId(session or "")
+        chosen = session_named(link, session or "")
         if not chosen:
             latest = latest_session(link)
             if latest is None:

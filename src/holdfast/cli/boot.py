@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.cli.lean import load_msgspec
+from holdfast.cli.lean import load_msgspec, undisturbed
 from holdfast.cli.speak import complain
-from holdfast.client.locate import Where, locate
-from holdfast.domain.errors import HoldfastError
-from holdfast.server.listen import UnixListener
+from holdfast.client.locate import TAKEN, Where, locate
+from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
+from holdfast.server.listen import AddressTaken, UnixListener
 from holdfast.server.porch import Porch
 
 __all__ = ["FLAGS", "VALUES", "Start", "boot", "serve_quickly"]
@@ -60,7 +60,8 @@ def boot(start: Start) -> int:
             listener.close()
     except HoldfastError as error:
         complain(f"Error: {error}")
-        return 1
+        is_taken = isinstance(error, (AddressTaken, DataDirectoryBusy))
+        return TAKEN if is_taken and start.started_by_client else 1
     except KeyboardInterrupt:
         return 130
     return 0
@@ -72,14 +73,15 @@ def _serve(start: Start, where: Where, tcp: tuple[str, int] | None, listener: Un
     # What is loaded stays: looking through it for garbage, again and again while it grows, finds none.
     gc.disable()
     try:
-        load_msgspec()
-        import logging
-        from pathlib import Path
+        with undisturbed():
+            load_msgspec()
+            import logging
+            from pathlib import Path
 
-        import uvloop
+            import uvloop
 
-        from holdfast.app import ServerOptions, serve
-        from holdfast.server.logfile import TurningLog
+            from holdfast.app import ServerOptions, serve
+            from holdfast.server.logfile import TurningLog
     except BaseException:
         porch.close()
         raise

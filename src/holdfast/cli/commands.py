@@ -5,7 +5,7 @@ import click
 from holdfast.cli.common import DefaultGroup, sentences, table, where_options
 from holdfast.cli.link import entered
 from holdfast.cli.place import printable
-from holdfast.cli.speak import complain
+from holdfast.cli.speak import complain, for_stdout
 from holdfast.domain.commands import CommandNote
 from holdfast.protocol.brought import CommandAsk, CommandText
 
@@ -61,7 +61,7 @@ def show(*, words: tuple[str, ...], as_json: bool, **where: str | None) -> None:
         return
     import msgspec
 
-    click.echo(msgspec.json.decode(raw, type=CommandText).prompt)
+    click.echo(for_stdout(msgspec.json.decode(raw, type=CommandText).prompt))
 
 
 def _takes(note: CommandNote) -> str:

@@ -4,11 +4,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from unicodedata import combining, east_asian_width
 
 import click
 
 from holdfast.cli.oneshot import REFUSED
+from holdfast.cli.speak import harmless
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = [
     "DefaultGroup",
@@ -24,6 +29,11 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_USUAL = 80
+_NARROW = 76
+_ID = 32
+_SHORT_ID = 8
+
 
 class Failure(click.ClickException):
     """A sentence on stderr."""
@@ -31,7 +41,7 @@ class Failure(click.ClickException):
     exit_code = REFUSED
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401
-        click.echo(f"holdfast: {self.format_message()}", file=file or sys.stderr)
+        click.echo(f"holdfast: {harmless(self.format_message())}", file=file or sys.stderr)
 
 
 @contextmanager
@@ -87,15 +97,36 @@ class DefaultGroup(click.Group):
     default = "list"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+        is_default = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
+        # A shell that completes a line has not got to its end: any command may follow.
+        if is_default and not ctx.resilient_parsing:
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        found = super().shell_complete(ctx, incomplete)
+        default = self.get_command(ctx, self.default) if incomplete.startswith("-") else None
+        if default is None:
+            return found
+        known = {item.value for item in found}
+        return [*found, *(item for item in default.shell_complete(ctx, incomplete) if item.value not in known)]
+
 
 def clipped(text: str, width: int) -> str:
-    """One line of at most so many characters."""
+    """One line of at most so many columns."""
     line = "".join(character if character.isprintable() else " " for character in " ".join(text[:1000].split()))
-    return line if len(line) <= width else line[: max(0, width - 1)] + "…"
+    if _columns(line) <= width:
+        return line
+    while line and _columns(line) > width - 1:
+        line = line[:-1]
+    return line + "…"
+
+
+def _columns(line: str) -> int:
+    """How wide a terminal shows it: some characters take two columns, some none."""
+    if line.isascii():
+        return len(line)
+    return sum(2 if east_asian_width(each) in "WF" else not combining(each) for each in line)
 
 
 def age(seconds: float) -> str:
@@ -107,11 +138,23 @@ def age(seconds: float) -> str:
 
 
 def table(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns as wide as they must be; what is last gets the rest of 80 columns."""
+    """Columns as wide as they must be; what is last gets the rest of the terminal, or of 80 columns. Ids come first:
+    where it is narrow their beginnings must do, which is all that a command needs.
+    """
+    room = _room()
+    if room < _NARROW:
+        rows = [(row[0][:_SHORT_ID] if len(row[0]) == _ID else row[0], *row[1:]) for row in rows]
     widths = [max(len(row[index]) for row in [names, *rows]) for index in range(len(names) - 1)]
-    room = max(10, 80 - sum(widths) - 2 * len(widths))
+    room = max(10, room - sum(widths) - 2 * len(widths))
     lines = []
     for row in [names, *rows]:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         lines.append("  ".join([*cells, clipped(row[-1], room)]).rstrip())
     return "\n".join(lines)
+
+
+def _room() -> int:
+    try:
+        return os.get_terminal_size(1).columns or _USUAL
+    except OSError:
+        return _USUAL

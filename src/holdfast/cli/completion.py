@@ -14,6 +14,8 @@ def command(*, shell: str) -> None:
       bash   holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
       zsh    holdfast completion zsh > ~/.zfunc/_holdfast
       fish   holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+
+    For zsh the directory must be known before compinit runs, in ~/.zshrc: fpath=(~/.zfunc $fpath)
     """
     from click.shell_completion import get_completion_class
 
@@ -22,4 +24,6 @@ def command(*, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     made = kind(holdfast, {}, "holdfast", "_HOLDFAST_COMPLETE")
-    click.echo(made.source_template % made.source_vars())
+    script = made.source_template % made.source_vars()
+    # What explains a word may have commas; click's script for fish would cut it there.
+    click.echo(script.replace('string split ","', 'string split -m 1 ","'))

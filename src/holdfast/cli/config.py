@@ -151,12 +151,13 @@ def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
 
 
 @command.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @directory_options
-def check(*, cwd: str, data_dir: str | None) -> None:
+def check(*, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """Name everything that is wrong with the files in force here; exit 1 if there is anything."""
     with sentences():
         configuration = configuration_for(cwd, data_dir)
-        if _print_problems(configuration.reading(), configuration):
+        if _print_problems(configuration.reading(), configuration, as_json=as_json):
             sys.exit(1)
         files = [source.path for source in configuration.places.sources if os.path.isfile(source.path)]
         click.echo(f"{len(files)} {'file' if len(files) == 1 else 'files'}, nothing wrong.", err=True)
@@ -179,13 +180,21 @@ def schema() -> None:
 @command.command()
 @click.option("--project", is_flag=True, help="Only the project's own file.")
 @click.option("--user", is_flag=True, help="Only your own file.")
+@click.option("--json", "as_json", is_flag=True, help="All of them as JSON.")
 @directory_options
-def path(*, project: bool, user: bool, cwd: str, data_dir: str | None) -> None:
+def path(*, project: bool, user: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """All files that are looked at, lowest first; those that are there have a mark."""
     with sentences():
         places = configuration_for(cwd, data_dir).places
         if project or user:
             click.echo(printable(places.project_file if project else places.user_file))
+            return
+        if as_json:
+            import msgspec
+
+            known = ((source, os.path.lexists(source.path)) for source in places.sources)
+            rows = [{"path": source.path, "kind": source.kind, "is_there": there} for source, there in known]
+            click.echo(msgspec.json.encode(rows))
             return
         for source in places.sources:
             mark = "*" if os.path.lexists(source.path) else " "
@@ -274,11 +283,16 @@ def _hint(reading: Reading) -> None:
         click.echo(f"{what} no effect until you trust it: holdfast trust.", err=True)
 
 
-def _print_problems(reading: Reading, configuration: Configuration | None = None) -> bool:
+def _print_problems(reading: Reading, configuration: Configuration | None = None, *, as_json: bool = False) -> bool:
     """Whether there are any. They are the answer, and so go to stdout."""
     problems: list[Problem] = list(reading.problems)
     if configuration is not None:
         problems += [*_open_to_others(configuration), *_unresolved(configuration)]
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(problems))
+        return bool(problems)
     styles = {"error": "red", "warning": "yellow"}
     for problem in problems:
         word = click.style(problem.severity, fg=styles[problem.severity]) if in_terminal() else problem.severity

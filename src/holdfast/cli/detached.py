@@ -2,9 +2,10 @@
 
 import os
 
-__all__ = ["directory_of", "forget", "remember"]
+__all__ = ["directory_of", "noted", "remember"]
 
 _MOST = 500
+"""Older ones go. A note stays when its answer was fetched: who asks again is told again."""
 
 
 def remember(data_dir: str, run: str, directory: str) -> None:
@@ -29,8 +30,9 @@ def directory_of(data_dir: str, run: str) -> str | None:
         return None
 
 
-def forget(data_dir: str, run: str) -> None:
+def noted(data_dir: str) -> list[str]:
+    """The runs that there is a note of."""
     try:
-        os.unlink(os.path.join(data_dir, "detached", run))
+        return os.listdir(os.path.join(data_dir, "detached"))
     except OSError:
-        return
+        return []

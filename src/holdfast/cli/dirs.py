@@ -14,15 +14,23 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def command(*, as_json: bool, data_dir: str | None, host: str | None) -> None:
-    """Say where things are kept. Starts nothing and makes nothing.
+    """Say where things are kept: your settings, keys, the data, the log, the socket. Starts nothing, makes nothing.
+
+    Settings of projects and clients stand above yours: holdfast config path names all files.
 
     \b
       holdfast dirs
       holdfast dirs --json
     """
+    from holdfast.config.locations import places_for
+
     with sentences():
         where = locate(host, data_dir)
+    known = {**os.environ, "HOME": os.environ.get("HOME") or os.path.expanduser("~")}
+    mine = places_for("/", known, data_dir=where.data_dir)
     places = {
+        "settings": mine.user_file,
+        "keys": mine.credentials_file,
         "data": where.data_dir,
         "database": os.path.join(where.data_dir, "holdfast.db"),
         "config": os.path.join(where.data_dir, "config.json"),

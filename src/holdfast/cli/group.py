@@ -1,11 +1,12 @@
 """The commands for click. Each is loaded when it is called."""
 
-import sys
+import os
 from importlib import import_module
 
 import click
 
 from holdfast import __version__
+from holdfast.cli.lean import undisturbed
 from holdfast.cli.main import COMMANDS
 
 __all__ = ["holdfast"]
@@ -20,7 +21,7 @@ class _Lazy(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Without a command it is the terminal app, where there is a terminal."""
         if not args:
-            args = ["tui"] if sys.stdin.isatty() and sys.stdout.isatty() else ["--help"]
+            args = ["tui"] if os.isatty(0) and os.isatty(1) else ["--help"]
         elif args[0].startswith("-") and args[0] not in _OWN_OPTIONS:
             args = ["tui", *args]
         return super().parse_args(ctx, args)
@@ -31,7 +32,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        command = import_module(COMMANDS[cmd_name][0]).command
+        with undisturbed():
+            command = import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command
 
@@ -47,4 +49,13 @@ def holdfast() -> None:
 
     Prompts belong to the workspace, not to the terminal: they are on disk when they are accepted, they end
     exactly once, and they survive the death of the server.
+
+    \b
+      holdfast                                  the terminal app, here
+      holdfast run "What does this project do?" one prompt, its answer on stdout
+      git diff | holdfast run "Review this"     what comes on stdin goes along
+      holdfast run --detach "Fix the build"     leave at once; prints a run id
+      holdfast runs wait ID                     its answer, when it is there
+      holdfast login anthropic                  a key, for a real model
+      holdfast COMMAND --help                   more of each
     """

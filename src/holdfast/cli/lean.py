@@ -1,9 +1,14 @@
-"""Loads msgspec without what it does not need."""
+"""Loads msgspec without what it does not need, and without being disturbed."""
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
-__all__ = ["load_msgspec"]
+__all__ = ["load_msgspec", "undisturbed"]
+
+_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _UNNEEDED = "typing_extensions"
 
@@ -19,3 +24,15 @@ def load_msgspec() -> None:
         import_module("msgspec")
     finally:
         del sys.modules[_UNNEEDED]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Signals wait until it is over. While msgspec gets to know a type, an exception out of a signal's handler would
+    end the process with a segmentation fault.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

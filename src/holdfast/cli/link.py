@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from json import dumps, loads
 from typing import Any, TypeVar
 
+from holdfast.cli.lean import undisturbed
 from holdfast.client.age import gives_way
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import (
@@ -113,7 +114,8 @@ class Link:
     def _may_pass(self, error: ClientError, *, is_first: bool) -> bool:
         if isinstance(error, ServerProblem):
             return error.status == 503
-        return not (isinstance(error, Unreachable) and is_first)
+        # One that answered and has left meanwhile is followed by another, where one can be started.
+        return not (isinstance(error, Unreachable) and is_first and self._starts <= 0)
 
     def _join(self) -> None:
         asked: dict[str, object] = {"id": "", "path": self.directory, "client_id": self.client_id}
@@ -165,7 +167,8 @@ class Link:
 
         raw = self.send(method, path, body=body, query=query, can_repeat=can_repeat)
         try:
-            return msgspec.json.decode(raw, type=answer)
+            with undisturbed():
+                return msgspec.json.decode(raw, type=answer)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BrokenResponse from None
 

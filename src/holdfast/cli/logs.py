@@ -6,6 +6,7 @@ from collections import deque
 import click
 
 from holdfast.cli.common import Failure, sentences
+from holdfast.cli.speak import harmless
 from holdfast.client.locate import locate
 
 __all__ = ["command"]
@@ -29,7 +30,8 @@ def command(*, follow: bool, lines: int, data_dir: str | None) -> None:
         try:
             _show(path, lines, follow=follow)
         except OSError as error:
-            if isinstance(error, BrokenPipeError):
+            if error.filename is None:
+                # It was read, and could not be written.
                 raise
             raise Failure(f"There is no log to read at {path}: {error.strerror}.") from None
 
@@ -39,10 +41,10 @@ def _show(path: str, lines: int, *, follow: bool) -> None:
 
     file = open(path, "rb")  # noqa: SIM115
     try:
-        click.echo(b"".join(deque(file, maxlen=lines)), nl=False)
+        _say(b"".join(deque(file, maxlen=lines)))
         while follow:
             if piece := file.read():
-                click.echo(piece, nl=False)
+                _say(piece)
             elif _is_another(path, file.fileno(), file.tell()):
                 file.close()
                 file = open(path, "rb")  # noqa: SIM115
@@ -50,6 +52,13 @@ def _show(path: str, lines: int, *, follow: bool) -> None:
                 wait_quietly(_BETWEEN_LOOKS)
     finally:
         file.close()
+
+
+def _say(piece: bytes) -> None:
+    if os.isatty(1):
+        click.echo(harmless(piece.decode("utf-8", "replace")), nl=False)
+    else:
+        click.echo(piece, nl=False)
 
 
 def _is_another(path: str, descriptor: int, position: int) -> bool:

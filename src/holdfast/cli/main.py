@@ -41,16 +41,36 @@ def main() -> None:
     """Run the command line; a user's mistake is a sentence, never a traceback."""
     if sys.platform == "win32":
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from holdfast.cli.streams import replace_closed
+
+        replace_closed()
     try:
         code = None if "_HOLDFAST_COMPLETE" in os.environ else _quickly(sys.argv[1:])
         if code is not None:
             sys.exit(code)
         from holdfast.cli.group import holdfast
+        from holdfast.cli.streams import accept_all
 
+        accept_all()
         holdfast(prog_name="holdfast")
     except KeyboardInterrupt:
         # Also while something is still being loaded.
         sys.exit(130)
+    except OSError as error:
+        from holdfast.cli.streams import unwritten
+
+        sys.exit(unwritten(error))
+    finally:
+        _be_deaf()
+
+
+def _be_deaf() -> None:
+    """What was done is done: a signal that comes while the process is cleared away does not change its exit code."""
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _quickly(arguments: list[str]) -> int | None:

@@ -5,14 +5,14 @@ loaded while the server works already.
 """
 
 import os
+import select
 import stat
-import sys
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli.asked import Asked, read_quickly
-from holdfast.cli.lean import load_msgspec
+from holdfast.cli.lean import load_msgspec, undisturbed
 from holdfast.cli.link import FROM_NOW, Link, new_id, text_in
 from holdfast.cli.signals import Signals
 from holdfast.cli.speak import Mode, Speaker, complain, conclude
@@ -21,9 +21,13 @@ from holdfast.client.locate import locate
 from holdfast.domain.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from collections.abc import Callable
+    from typing import BinaryIO, TypeAlias, TypeVar
 
     from holdfast.client.thin import ThinStream
+
+    _Source: TypeAlias = "BinaryIO | _Fed"
+    T = TypeVar("T")
 
 __all__ = ["REFUSED", "Misuse", "execute", "run_quickly"]
 
@@ -32,6 +36,11 @@ REFUSED = 4
 
 _LOST = (ConnectionLost, TimedOut, Unreachable)
 _LONGEST_TITLE = 50
+_ID = 32
+"""How many characters an id of ours has."""
+_AT_ONCE = 1 << 20
+_LOOKING = 3.0
+"""After so many seconds without a word on stdin, whoever looks on is told."""
 _LARGEST = 24 << 20
 """As base64, with all that goes along, it is what a server takes."""
 
@@ -66,15 +75,19 @@ def run_quickly(arguments: list[str]) -> int | None:
 
 def execute(asked: Asked) -> int:
     """The exit code. Raises `Misuse` before anything is sent."""
+    deadline = None if asked.timeout is None else time.monotonic() + asked.timeout
     try:
-        text = _prompt(asked)
+        text = _prompt(asked, deadline)
     except KeyboardInterrupt:
         return 130
+    except TimeoutError:
+        complain("holdfast: timed out. What comes on stdin has no end: < /dev/null leaves it out.")
+        return 124
     if not text.strip() and not asked.attach:
         raise Misuse('There is no prompt: write one behind the command, as in holdfast run "…", or pipe it in.')
     attachments = [_attachment(path) for path in asked.attach]
     try:
-        return _execute(asked, text, attachments)
+        return _execute(asked, text, attachments, deadline)
     except HoldfastError as error:
         complain(f"holdfast: {error}")
     except UnicodeEncodeError:
@@ -84,15 +97,46 @@ def execute(asked: Asked) -> int:
     return REFUSED
 
 
-def _prompt(asked: Asked) -> str:
+def _prompt(asked: Asked, deadline: float | None) -> str:
     """Stdin, if it is a pipe or a file, then the arguments."""
     pieces = [" ".join(asked.prompt).encode("utf-8", "replace").decode()]
     if _is_fed():
-        pieces.insert(0, _read("What comes on stdin", sys.stdin.buffer).decode("utf-8", "replace").strip("\r\n"))
+        fed = _read("What comes on stdin", _Fed(deadline, is_told=asked.is_quiet))
+        pieces.insert(0, fed.decode("utf-8", "replace").strip("\r\n"))
     return "\n\n".join(piece for piece in pieces if piece)
 
 
-def _read(what: str, file: "BinaryIO") -> bytes:
+class _Fed:
+    """Stdin, as long as there is time. Who looks on is told what is waited for: a pipe may have been left open."""
+
+    def __init__(self, deadline: float | None, *, is_told: bool) -> None:
+        self._deadline = deadline
+        self._is_told = is_told or not os.isatty(2)
+
+    def read(self, most: int) -> bytes:
+        pieces: list[bytes] = []
+        while most > 0:
+            self._wait()
+            piece = os.read(0, min(most, _AT_ONCE))
+            if not piece:
+                break
+            pieces.append(piece)
+            most -= len(piece)
+        return b"".join(pieces)
+
+    def _wait(self) -> None:
+        while True:
+            left = _LOOKING if self._deadline is None else self._deadline - time.monotonic()
+            if select.select([0], [], [], max(0.0, min(left, _LOOKING)))[0]:
+                return
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                raise TimeoutError
+            if not self._is_told:
+                self._is_told = True
+                complain("holdfast: waiting for the end of stdin; Ctrl-C leaves.")
+
+
+def _read(what: str, file: "_Source") -> bytes:
     """All of it, if it has an end that the server would take: not everything has one."""
     content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
@@ -110,8 +154,7 @@ def _is_fed() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
-def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
-    deadline = None if asked.timeout is None else time.monotonic() + asked.timeout
+def _execute(asked: Asked, text: str, attachments: list[Message], deadline: float | None) -> int:
     signals = Signals()
     signals.install()
     link = Link(locate(asked.host, asked.data_dir), asked.cwd)
@@ -119,28 +162,17 @@ def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
     link.meanwhile = _load
     try:
         link.enter(signals.wait)
-        session = _session(link, asked, text)
-        run = asked.run_id or new_id()
-        if asked.is_verbose:
-            complain(f"run {run}, session {session}")
-        message: Message = {
-            "session_id": session,
-            "prompt": text,
-            "run_id": run,
-            "delivery": asked.delivery,
-            "client_id": link.client_id,
-            "interactive": False,
-        }
-        if asked.yolo:
-            message["yolo"] = True
-        elif link.is_yolo:
-            complain("holdfast: in this workspace tools act without asking: somebody who works in it has said so.")
+        session, is_new = _surely(link, signals, lambda: _session(link, asked, text))
+        message = _message(link, asked, session, text)
         if attachments:
             message["attachments"] = attachments
-        if asked.detach:
-            return _detach(link, signals, asked, message)
-        stream = link.stream(FROM_NOW)
-        is_old = _post(link, message, signals) or asked.run_id is not None
+        run = str(message["run_id"])
+        if asked.is_verbose:
+            complain(f"run {run}, session {session}")
+        stream = None if asked.detach else _surely(link, signals, lambda: link.stream(FROM_NOW))
+        is_old = _post(link, message, signals, is_new=is_new) or asked.run_id is not None
+        if stream is None:
+            return _detach(link, asked, run, session)
         link.deadline = None
         return _follow(link, signals, asked, _Sent(run, session, deadline, is_old), stream)
     except TimedOut as late:
@@ -150,22 +182,58 @@ def _execute(asked: Asked, text: str, attachments: list[Message]) -> int:
         return 124
 
 
-def _session(link: Link, asked: Asked, text: str) -> str:
-    """The one that was chosen, the one where this run id was used before, the last one, or a new one."""
+def _surely(link: Link, signals: Signals, work: "Callable[[], T]") -> "T":
+    """Before the prompt is sent, a server that dies is followed by another; at worst an empty session is left."""
+    try:
+        return work()
+    except (ConnectionLost, Unreachable):
+        link.enter(signals.wait)
+        return work()
+
+
+def _message(link: Link, asked: Asked, session: str, text: str) -> Message:
+    message: Message = {
+        "session_id": session,
+        "prompt": text,
+        "run_id": asked.run_id or new_id(),
+        "delivery": asked.delivery,
+        "client_id": link.client_id,
+        "interactive": False,
+    }
+    if asked.yolo:
+        message["yolo"] = True
+    elif link.is_yolo:
+        complain("holdfast: in this workspace tools act without asking: somebody who works in it has said so.")
+    return message
+
+
+def _session(link: Link, asked: Asked, text: str) -> tuple[str, bool]:
+    """The one that was chosen, the one where this run id was used before, the last one, or a new one; whether it is
+    new.
+    """
     if asked.model or asked.small_model:
         from holdfast.cli.setting import choose_models
 
         choose_models(link, asked.model, asked.small_model)
     if asked.session:
-        return asked.session
+        return _named(link, asked.session), False
     if asked.run_id and (known := _session_of(link, asked.run_id)) is not None:
-        return known
+        return known, False
     if asked.continues:
         from holdfast.cli.setting import latest_session
 
         if (latest := latest_session(link)) is not None:
-            return latest.id
-    return text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": _title(text)}), "id")
+            return latest.id, False
+    return text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": _title(text)}), "id"), True
+
+
+def _named(link: Link, session: str) -> str:
+    """An id in full is not looked at here: the server knows best."""
+    if len(session) >= _ID:
+        return session
+    from holdfast.cli.names import session_named
+
+    return session_named(link, session)
 
 
 def _session_of(link: Link, run: str) -> str | None:
@@ -187,7 +255,7 @@ def _title(text: str) -> str:
     return (head.rpartition(" ")[0] or head) + "…"
 
 
-def _post(link: Link, message: Message, signals: Signals) -> bool:
+def _post(link: Link, message: Message, signals: Signals, *, is_new: bool) -> bool:
     """Send the prompt. Whether it had to be sent twice: with its run id that does no harm."""
     signals.is_running = True
     try:
@@ -196,56 +264,69 @@ def _post(link: Link, message: Message, signals: Signals) -> bool:
         link.enter(signals.wait)
         link.send("POST", link.path("agent"), body=message, can_repeat=True)
         return True
+    except ServerProblem as problem:
+        if is_new and 400 <= problem.status < 500:
+            _take_back(link, str(message["session_id"]))
+        raise
     return False
 
 
-def _detach(link: Link, signals: Signals, asked: Asked, message: Message) -> int:
+def _take_back(link: Link, session: str) -> None:
+    """A session that was made for a prompt that was refused: nobody would know what it is for."""
+    try:
+        link.send("DELETE", link.path("sessions", session))
+    except HoldfastError:
+        return
+
+
+def _detach(link: Link, asked: Asked, run: str, session: str) -> int:
     """Leave as soon as the prompt is stored."""
     from holdfast.cli.detached import remember
 
-    _post(link, message, signals)
-    run, session = str(message["run_id"]), str(message["session_id"])
     remember(link.where.data_dir, run, asked.cwd)
     text = run
     if asked.as_json:
         from json import dumps
 
         text = dumps({"run_id": run, "session_id": session}, separators=(",", ":"))
-    Speaker("stream").write(text + "\n")
+    speaker = Speaker("stream")
+    speaker.remedy = f"The prompt is accepted: its run is {run}."
+    speaker.write(text + "\n")
     return 0
 
 
 def _load() -> None:
     """What follows a run needs."""
-    load_msgspec()
-    import_module("holdfast.cli.ask")
-    import_module("holdfast.cli.conduct")
+    with undisturbed():
+        load_msgspec()
+        import_module("holdfast.cli.ask")
+        import_module("holdfast.cli.conduct")
 
 
 def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "ThinStream") -> int:
     """Wait for the end of the run."""
-    load_msgspec()
-    from holdfast.cli.ask import Asker
+    _load()
+    from holdfast.cli.ask import Asker, Terminal
     from holdfast.cli.conduct import Conduct, Gone
     from holdfast.cli.detached import remember
-    from holdfast.cli.signals import DETACHED
     from holdfast.cli.watch import Watch
     from holdfast.domain.ids import RunId, SessionId
 
     speaker = Speaker(_mode(asked), is_quiet=asked.is_quiet, is_verbose=asked.is_verbose)
     speaker.remedy = f"It is kept: holdfast runs wait {sent.run} prints it."
     watch = Watch(RunId(sent.run), SessionId(sent.session), speaker)
-    conduct = Conduct(link, signals, speaker, watch, asker=Asker(link, speaker, watch.run))
+    conduct = Conduct(link, signals, speaker, watch, asker=Asker(link, speaker, watch.run, Terminal(opens=True)))
     try:
         end = conduct.run(stream, sent.deadline, may_be_old=sent.may_be_old)
-    except SystemExit as leaving:
-        if leaving.code == DETACHED:
-            remember(link.where.data_dir, sent.run, asked.cwd)
+        return conclude(end, watch.said(end), speaker, is_overdue=conduct.is_overdue)
+    except SystemExit:
+        # Who leaves without the answer fetches it later, from wherever they are by then.
+        remember(link.where.data_dir, sent.run, asked.cwd)
         raise
     except Gone as gone:
+        remember(link.where.data_dir, sent.run, asked.cwd)
         complain(f"holdfast: {gone}")
         return 124 if conduct.is_overdue else 130 if signals.stops else REFUSED
-    return conclude(end, watch.said(end), speaker, is_overdue=conduct.is_overdue)
 
 
 def _mode(asked: Asked) -> Mode:

@@ -24,7 +24,18 @@ def _run_id(_context: click.Context, _parameter: click.Parameter, value: str | N
     return value
 
 
-@click.command("run", context_settings={"max_content_width": 100})
+class _Run(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.possibilities:
+                raise
+            hint = "A prompt that begins with a dash stands behind --, as in: holdfast run -- -5 + 3"
+            raise click.UsageError(f"{error.message} {hint}", ctx) from None
+
+
+@click.command("run", cls=_Run, context_settings={"max_content_width": 100})
 @click.argument("prompt", nargs=-1)
 @click.option("-s", "--session", metavar="ID", help="Go on in this session.")
 @click.option("-c", "--continue", "continues", is_flag=True, help="Go on in the session used last.")
@@ -62,7 +73,9 @@ def command(**given: Any) -> None:  # noqa: ANN401 - what click makes of the opt
     \b
       holdfast run "What does this project do?"
       git diff | holdfast run "Review this change" > review.md
+      holdfast run --attach screen.png "What is wrong here?"
       holdfast run --continue "And the tests?"
+      holdfast run --yolo --timeout 600 "Make the tests pass"
       holdfast run --detach "Fix the build"         prints a run id
       holdfast runs wait ID                         prints its answer
 

@@ -8,7 +8,8 @@ import click
 
 from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
 from holdfast.cli.link import FROM_NOW, Link, path_of
-from holdfast.cli.speak import complain, conclude
+from holdfast.cli.names import run_named, session_named
+from holdfast.cli.speak import complain, conclude, for_stdout
 from holdfast.client.locate import locate
 from holdfast.domain.runs import Run
 
@@ -33,11 +34,17 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | None) -> None:
-    """The runs of this directory, newest first."""
+    """The runs of this directory, newest first.
+
+    \b
+      holdfast runs
+      holdfast runs list --limit 5 --json
+      holdfast runs list --session 3f6c
+    """
     with sentences():
         link = _link(where)
         link.enter()
-        query = (("session_id", session), ("limit", limit))
+        query = (("session_id", session_named(link, session) if session else None), ("limit", limit))
         if as_json:
             click.echo(link.send("GET", link.path("runs"), query=query).strip())
             return
@@ -55,21 +62,26 @@ def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | 
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
-    """What is known of a run, and its text so far."""
+    """What is known of a run, and its text so far. The beginning of an id is enough.
+
+    \b
+      holdfast runs show 9a41
+      holdfast runs show 9a41 --json | jq -r .outcome
+    """
     from holdfast.cli.conduct import complete_of
 
     with sentences():
         link = _link(where)
         run = _find(link, run_id)
         if as_json:
-            click.echo(link.send("GET", link.path("runs", run_id)).strip())
+            click.echo(link.send("GET", link.path("runs", run.run_id)).strip())
             return
         click.echo(f"run      {run.run_id}\nsession  {run.session_id}\nstate    {run.outcome or run.state}")
         if run.error:
-            click.echo(f"error    {run.error}")
-        click.echo(f"\n> {run.prompt}")
+            click.echo(for_stdout(f"error    {run.error}"))
+        click.echo(for_stdout(f"\n> {run.prompt}"))
         if run.message_id:
-            click.echo(f"\n{complete_of(link, run).text}")
+            click.echo(for_stdout(f"\n{complete_of(link, run).text}"))
 
 
 @command.command()
@@ -81,10 +93,15 @@ def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
 def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **where: str | None) -> None:
     """Wait for a run and print its answer, from any directory. Exit codes are those of `holdfast run`.
 
-    Ctrl-C ends the waiting, not the run.
+    Ctrl-C ends the waiting, not the run. What its tools ask is asked here, at a terminal; without one it is refused,
+    as in `holdfast run`, unless somebody works on it elsewhere.
+
+    \b
+      holdfast runs wait ID > answer.md
+      holdfast runs wait --timeout 60 ID || holdfast runs cancel ID
     """
+    from holdfast.cli.ask import Asker, Terminal
     from holdfast.cli.conduct import Conduct
-    from holdfast.cli.detached import forget
     from holdfast.cli.signals import Signals
     from holdfast.cli.speak import Speaker
     from holdfast.cli.watch import Watch
@@ -98,10 +115,10 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
         link = _link(where)
         run = _find(link, run_id)
         watch = Watch(run.run_id, run.session_id, speaker)
-        conduct = Conduct(link, signals, speaker, watch, cancels=False)
+        asker = Asker(link, speaker, run.run_id, Terminal(opens=True), is_somebodys=run.interactive)
+        conduct = Conduct(link, signals, speaker, watch, cancels=False, asker=asker)
         end = conduct.run(link.stream(FROM_NOW), deadline, may_be_old=True)
         code = conclude(end, watch.said(end), speaker, is_overdue=False)
-        forget(link.where.data_dir, run_id)
     sys.exit(code)
 
 
@@ -109,11 +126,14 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
 @click.argument("run_id", metavar="ID")
 @where_options
 def cancel(*, run_id: str, **where: str | None) -> None:
-    """Stop one run; others of its session go on."""
+    """Stop one run; others of its session go on.
+
+    \b
+      holdfast runs cancel 9a41
+    """
     with sentences():
         link = _link(where)
-        _find(link, run_id)
-        path = link.path("runs", run_id, "cancel")
+        path = link.path("runs", _find(link, run_id).run_id, "cancel")
         run = link.ask(Run, "POST", path, query=(("client_id", link.client_id),), can_repeat=True)
         click.echo(run.outcome or run.state)
 
@@ -123,13 +143,30 @@ def _link(where: dict[str, Any]) -> Link:
 
 
 def _find(link: Link, run_id: str) -> Run:
-    """In the workspaces that are open, in the one noted when it was left, in that of this directory."""
-    from holdfast.cli.detached import directory_of
-    from holdfast.protocol.bodies import WorkspaceBody
+    """In the workspaces that are open, in the one noted when it was left, in that of this directory. The first
+    characters of an id will do, of the runs of this directory and of those that were left.
+    """
+    from holdfast.cli.detached import noted
 
     path_of("runs", run_id)
     here, link.directory = link.directory, ""
     link.enter()
+    found = _look(link, run_id, here)
+    if found is None:
+        link.directory = here
+        link.enter()
+        full = run_named(link, run_id, noted(link.where.data_dir))
+        found = _look(link, full, here) if full != run_id else None
+    if found is None:
+        raise Failure(f"There is no run {run_id} in {here}: go to its directory, or name it with --cwd.")
+    return found
+
+
+def _look(link: Link, run_id: str, here: str) -> Run | None:
+    """Wherever it is, the link is in its workspace then."""
+    from holdfast.cli.detached import directory_of
+    from holdfast.protocol.bodies import WorkspaceBody
+
     for item in link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces"):
         if _in(link, item.id, run_id) is not None:
             here = item.path
@@ -138,10 +175,7 @@ def _find(link: Link, run_id: str) -> Run:
         here = directory_of(link.where.data_dir, run_id) or here
     link.directory = here
     link.enter()
-    run = _in(link, link.workspace, run_id)
-    if run is None:
-        raise Failure(f"There is no run {run_id} in {here}: go to its directory, or name it with --cwd.")
-    return run
+    return _in(link, link.workspace, run_id)
 
 
 def _in(link: Link, workspace: str, run_id: str) -> Run | None:

@@ -2,21 +2,27 @@
 
 import os
 import select
+import socket
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import click
 
 from holdfast.cli.common import DefaultGroup, Failure, sentences, server_options
 from holdfast.cli.link import Link, wait_quietly
 from holdfast.client.age import end_of
-from holdfast.client.errors import ConnectionLost, Unreachable
+from holdfast.client.errors import ConnectionLost, TimedOut, Unreachable
 from holdfast.client.locate import locate
 from holdfast.protocol.bodies import Control, VersionInfo, WorkspaceBody
 
 __all__ = ["command"]
 
 _PATIENCE = 15.0
+_NONE = "No server runs. One is started when it is needed, or by holdfast server start."
+_ANSWER = 5.0
+"""How many seconds a server that is well takes for any of this, and more."""
 
 
 class _Group(DefaultGroup):
@@ -31,7 +37,7 @@ def command() -> None:
       holdfast server                 whether it runs
       holdfast server start           in the background
       holdfast server stop            if it is not working
-      holdfast server stop --force    in any case: what runs is interrupted, what waits goes on at the next start
+      holdfast server stop --force    in any case: what runs is interrupted
     """
 
 
@@ -39,7 +45,12 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def status(*, as_json: bool, **where: str | None) -> None:
-    """Whether the server runs. Does not start one; exits with 4 if there is none."""
+    """Whether the server runs. Does not start one; exits with 4 if there is none.
+
+    \b
+      holdfast server status
+      holdfast server status --json | jq .pid
+    """
     _tell(where, as_json=as_json, can_start=False)
 
 
@@ -47,7 +58,11 @@ def status(*, as_json: bool, **where: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def start(*, as_json: bool, **where: str | None) -> None:
-    """Start the server in the background, if none runs. It leaves a minute after the last one who used it."""
+    """Start the server in the background, if none runs. It leaves a minute after the last one who used it.
+
+    \b
+      holdfast server start
+    """
     _tell(where, as_json=as_json, can_start=True)
 
 
@@ -55,15 +70,16 @@ def _tell(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) ->
     import msgspec
 
     with sentences():
-        link = Link(locate(where["host"], where["data_dir"]))
-        try:
-            link.connect(can_start=can_start)
-        except Unreachable:
-            if can_start or where["host"]:
-                raise
-            raise Failure("No server runs. One is started when it is needed, or by holdfast server start.") from None
-        version = link.ask(VersionInfo, "GET", "/v1/version")
-        workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
+        link = _link(where)
+        with _stuck(link):
+            try:
+                link.connect(can_start=can_start)
+            except Unreachable:
+                if can_start or where["host"]:
+                    raise
+                raise Failure(_NONE) from None
+            version = link.ask(VersionInfo, "GET", "/v1/version")
+            workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
     paths = [item.path for item in workspaces]
     address = str(link.where.address)
     if as_json:
@@ -81,20 +97,61 @@ def _tell(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) ->
 @click.option("--force", is_flag=True, help="Also while it works.")
 @server_options
 def stop(*, force: bool, **where: str | None) -> None:
-    """Stop the server, and wait until it has gone."""
+    """Stop the server, and wait until it has gone.
+
+    \b
+      holdfast server stop
+      holdfast server stop --force      what runs is interrupted, what waits goes on later
+    """
     with sentences():
-        link = Link(locate(where["host"], where["data_dir"]))
+        link = _link(where)
         try:
             link.connect(can_start=False)
         except Unreachable:
             click.echo("No server runs.")
             return
-        process = link.ask(VersionInfo, "GET", "/v1/version").pid
-        ended = end_of(process) if link.where.address.path else None
-        link.send("POST", "/v1/control", body=Control("stop", force), can_repeat=True)
+        with _stuck(link):
+            process = link.ask(VersionInfo, "GET", "/v1/version").pid
+            ended = end_of(process) if link.where.address.path else None
+            link.send("POST", "/v1/control", body=Control("stop", force), can_repeat=True)
         if not (_has_gone(link) and _has_ended(ended)):
             raise Failure("The server was asked to stop and is still there: look at holdfast logs.")
     click.echo("Stopped.")
+
+
+def _link(where: Mapping[str, str | None]) -> Link:
+    link = Link(locate(where["host"], where["data_dir"]))
+    link.patience = _ANSWER
+    return link
+
+
+@contextmanager
+def _stuck(link: Link) -> Iterator[None]:
+    """A server that listens and does not answer: who knows its process can end it."""
+    try:
+        yield
+    except TimedOut:
+        process = _process_at(link.where.address.path)
+        if not process:
+            raise
+        raise Failure(
+            f"The server (process {process}) listens and does not answer. If that stays so, end it with "
+            f"kill -9 {process}: what was accepted is on disk, and what waits goes on at the next start."
+        ) from None
+
+
+def _process_at(path: str) -> int:
+    """Who listens at a unix socket, or 0 where the system does not say."""
+    if not path or not hasattr(socket, "SO_PEERCRED"):
+        return 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(path)
+            data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        except OSError:
+            return 0
+    return int.from_bytes(data[:4], sys.byteorder)
 
 
 def _has_gone(link: Link) -> bool:

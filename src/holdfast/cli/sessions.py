@@ -6,10 +6,11 @@ from typing import BinaryIO
 
 import click
 
-from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
+from holdfast.cli.common import DefaultGroup, Failure, age, clipped, sentences, table, where_options
 from holdfast.cli.link import Link, entered
+from holdfast.cli.names import session_named
 from holdfast.cli.setting import latest_session
-from holdfast.cli.speak import complain
+from holdfast.cli.speak import complain, for_stdout, harmless
 from holdfast.cli.transcript import as_markdown, as_text
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
@@ -25,6 +26,7 @@ def command() -> None:
     \b
       holdfast sessions                        those of this directory
       holdfast sessions last                   read the one used last
+      holdfast sessions show 3f6c              the beginning of an id is enough
       holdfast sessions export ID > talk.md
       holdfast run --session ID "Go on"
     """
@@ -34,7 +36,13 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def list_sessions(*, as_json: bool, **where: str | None) -> None:
-    """The sessions of this directory, latest first."""
+    """The sessions of this directory, latest first.
+
+    \b
+      holdfast sessions
+      holdfast sessions --json | jq -r '.[].title'
+      holdfast sessions --cwd ~/another/project
+    """
     with sentences():
         link = entered(where)
         if as_json:
@@ -54,16 +62,26 @@ def list_sessions(*, as_json: bool, **where: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The messages as JSON.")
 @where_options
 def show(*, session: str, as_json: bool, **where: str | None) -> None:
-    """Read a session."""
+    """Read a session.
+
+    \b
+      holdfast sessions show 3f6c
+      holdfast sessions show 3f6c --json
+    """
     with sentences():
-        _show(entered(where), session, as_json=as_json)
+        link = entered(where)
+        _show(link, session_named(link, session), as_json=as_json)
 
 
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="The messages as JSON.")
 @where_options
 def last(*, as_json: bool, **where: str | None) -> None:
-    """Read the session used last."""
+    """Read the session used last.
+
+    \b
+      holdfast sessions last | less
+    """
     with sentences():
         link = entered(where)
         latest = latest_session(link)
@@ -80,8 +98,8 @@ def _show(link: Link, session: str, *, as_json: bool) -> None:
         return
     import msgspec
 
-    click.echo(f"{found.title} ({found.id})\n")
-    click.echo(as_text(msgspec.json.decode(raw, type=tuple[Message, ...])))
+    click.echo(for_stdout(f"{found.title} ({found.id})\n"))
+    click.echo(for_stdout(as_text(msgspec.json.decode(raw, type=tuple[Message, ...]))))
 
 
 @command.command()
@@ -89,13 +107,17 @@ def _show(link: Link, session: str, *, as_json: bool) -> None:
 @click.argument("title", nargs=-1, required=True)
 @where_options
 def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None:
-    """Give a session another title."""
+    """Give a session another title.
+
+    \b
+      holdfast sessions rename 3f6c The parser, second try
+    """
     name = " ".join(title).strip()
     if not name:
         raise click.UsageError("The title is empty: give it some words.")
     with sentences():
         link = entered(where)
-        link.send("PUT", link.path("sessions", session), body=SessionChange(name))
+        link.send("PUT", link.path("sessions", session_named(link, session)), body=SessionChange(name))
 
 
 @command.command()
@@ -103,15 +125,22 @@ def rename(*, session: str, title: tuple[str, ...], **where: str | None) -> None
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @where_options
 def delete(*, session: str, yes: bool, **where: str | None) -> None:
-    """Remove a session and all that belongs to it."""
+    """Remove a session and all that belongs to it.
+
+    \b
+      holdfast sessions delete 3f6c
+      holdfast sessions delete --yes 3f6c      in a script
+    """
     with sentences():
         link = entered(where)
-        found = link.ask(Session, "GET", link.path("sessions", session))
+        found = link.ask(Session, "GET", link.path("sessions", session_named(link, session)))
         if not yes:
             if not sys.stdin.isatty():
                 raise click.UsageError("Say --yes to delete a session without being asked.")
-            click.confirm(f"Delete “{found.title}” with {found.message_count} messages?", abort=True, err=True)
-        link.send("DELETE", link.path("sessions", session))
+            click.confirm(
+                f"Delete “{clipped(found.title, 60)}” with {found.message_count} messages?", abort=True, err=True
+            )
+        link.send("DELETE", link.path("sessions", found.id))
 
 
 @command.command()
@@ -120,14 +149,20 @@ def delete(*, session: str, yes: bool, **where: str | None) -> None:
 @click.option("-o", "--output", type=click.File("wb", atomic=True), default="-", help="A file instead of stdout.")
 @where_options
 def export(*, session: str, form: str, output: BinaryIO, **where: str | None) -> None:
-    """Write a whole session to stdout or a file."""
+    """Write a whole session to stdout or a file.
+
+    \b
+      holdfast sessions export 3f6c > talk.md
+      holdfast sessions export 3f6c --format json --output talk.json
+    """
     import msgspec
 
     with sentences():
         link = entered(where)
-        found = link.ask(Session, "GET", link.path("sessions", session))
-        messages = link.ask(tuple[Message, ...], "GET", link.path("sessions", session, "messages"))
+        found = link.ask(Session, "GET", link.path("sessions", session_named(link, session)))
+        messages = link.ask(tuple[Message, ...], "GET", link.path("sessions", found.id, "messages"))
     if form == "json":
         output.write(msgspec.json.encode({"session": found, "messages": messages}) + b"\n")
     else:
-        output.write(as_markdown(found, messages).encode("utf-8", "replace"))
+        text = as_markdown(found, messages)
+        output.write((harmless(text) if output.isatty() else text).encode("utf-8", "replace"))

@@ -12,21 +12,33 @@ from holdfast.domain.ids import MessageId
 if TYPE_CHECKING:
     from holdfast.domain.events import RunComplete
 
-__all__ = ["BROKEN_PIPE", "Mode", "Speaker", "complain", "conclude"]
+__all__ = ["BROKEN_PIPE", "Mode", "Speaker", "complain", "conclude", "for_stdout", "harmless"]
 
 Mode = Literal["final", "stream", "json"]
 
 BROKEN_PIPE = 141
 """What a shell says of a program that wrote to a reader that had gone."""
 
+_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x61C)
+_STEERS = dict.fromkeys((*(number for number in range(0x20) if chr(number) not in "\n\t"), *range(0x7F, 0xA0), *_BIDI))
 _CLEAR = "\r\x1b[K"
 _TURNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+def harmless(text: str) -> str:
+    """Without what would steer a terminal, or turn the order of what one reads: text of others is only text."""
+    return text.translate(_STEERS)
+
+
+def for_stdout(text: str) -> str:
+    """As it is for a pipe or file, harmless for a terminal."""
+    return harmless(text) if _is_terminal(1) else text
 
 
 def complain(text: str) -> None:
     """One sentence on stderr. Nobody may be listening there."""
     try:
-        sys.stderr.write(text.rstrip() + "\n")
+        sys.stderr.write(harmless(text).rstrip() + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         return
@@ -41,8 +53,10 @@ class Speaker:
         """What to do if an answer cannot be written."""
         self._is_quiet = is_quiet
         self._is_verbose = is_verbose
-        self._draws = not is_quiet and not is_verbose and _is_terminal(2)
-        self._shares_terminal = self._draws and _is_terminal(1)
+        can_clear = os.environ.get("TERM") != "dumb"
+        self._draws = not is_quiet and not is_verbose and can_clear and _is_terminal(2)
+        self._shows = _is_terminal(1)
+        self._shares_terminal = self._draws and self._shows
         self._began = time.monotonic()
         self._what = "working"
         self._turn = 0
@@ -103,6 +117,10 @@ class Speaker:
             self._put(raw + b"\n")
 
     def write(self, text: str) -> None:
+        if self._shows:
+            text = harmless(text)
+        if not text:
+            return
         self._is_inside_line = not text.endswith("\n")
         self._put(text.encode("utf-8", "replace"))
 
@@ -123,7 +141,7 @@ class Speaker:
         self._turn = (self._turn + 1) % len(_TURNS)
         seconds = int(time.monotonic() - self._began)
         self._is_drawn = True
-        self._to_stderr(f"{_CLEAR}{_TURNS[self._turn]} {self._what[:60]} · {seconds} s")
+        self._to_stderr(f"{_CLEAR}{_TURNS[self._turn]} {_in_a_line(self._what)} · {seconds} s")
 
     def clear(self) -> None:
         if self._is_drawn:
@@ -150,6 +168,15 @@ def _write(data: bytes) -> None:
             rest = rest[os.write(1, rest) :]
         except BlockingIOError:
             select.select([], [1], [])
+
+
+def _in_a_line(text: str) -> str:
+    """Of the width that there is: a line that wraps cannot be cleared."""
+    try:
+        columns = os.get_terminal_size(2).columns
+    except OSError:
+        columns = 0
+    return " ".join(harmless(text).split())[: max(1, min(60, (columns or 80) - 16))]
 
 
 def _is_terminal(descriptor: int) -> bool:

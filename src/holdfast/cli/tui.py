@@ -6,6 +6,7 @@ import sys
 import click
 
 from holdfast.cli.common import Failure, sentences, where_options
+from holdfast.cli.lean import undisturbed
 from holdfast.client.locate import locate
 
 __all__ = ["command"]
@@ -29,7 +30,8 @@ def command(*, session: str, continues: bool, yolo: bool, **where: str | None) -
         # Set, they would pin the size, and a window that changes its own would go unnoticed.
         for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)
-        from holdfast.tui.app import HoldfastApp
+        with undisturbed():
+            from holdfast.tui.app import HoldfastApp
 
         app = HoldfastApp(
             locate(where["host"], where["data_dir"]),

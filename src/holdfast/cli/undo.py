@@ -7,10 +7,10 @@ import click
 
 from holdfast.cli.common import sentences, where_options
 from holdfast.cli.link import Link
-from holdfast.cli.speak import complain
+from holdfast.cli.names import run_named, session_named
+from holdfast.cli.speak import complain, for_stdout
 from holdfast.client.locate import locate
 from holdfast.domain.files import UndoAsk, UndoneFile, UndoReport
-from holdfast.domain.ids import RunId, SessionId
 
 __all__ = ["command"]
 
@@ -44,12 +44,13 @@ def command(
         link = Link(locate(where["host"], where["data_dir"]), cwd)
         link.enter()
         path = os.path.abspath(file) if file else ""
-        ask = UndoAsk(path, RunId(run_id), dry_run=dry_run, force=force, session_id=SessionId(session))
+        run, chosen = run_named(link, run_id), session_named(link, session)
+        ask = UndoAsk(path, run, dry_run=dry_run, force=force, session_id=chosen)
         report = link.ask(UndoReport, "POST", link.path("undo"), body=ask)
     for item in report.files:
-        click.echo(_line(item, cwd, is_done=report.is_done))
+        click.echo(for_stdout(_line(item, cwd, is_done=report.is_done)))
         if item.diff and (dry_run or item.outcome == "refused"):
-            click.echo(item.diff)
+            click.echo(for_stdout(item.diff))
     refused = [item for item in report.files if item.outcome == "refused"]
     if refused:
         advice = "" if force else " Look, then say --force."

@@ -41,7 +41,7 @@ class ConnectionLost(ClientError):
 
 
 class TimedOut(ClientError):
-    """The server did not answer in time; it may or may not have done what was asked."""
+    """The server did not answer in time; it may or may not have done what was asked. See `holdfast server`."""
 
 
 class BrokenResponse(ClientError):

@@ -28,10 +28,15 @@ from holdfast.client.places import (
 from holdfast.client.thin import Thin
 from holdfast.client.wire import Address
 
-__all__ = ["Where", "find_or_start", "locate", "secure_directory", "serve_command"]
+__all__ = ["TAKEN", "Where", "find_or_start", "locate", "secure_directory", "serve_command"]
+
+_IN_THE_WAY = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
+TAKEN = 75
+"""The exit code of a server that a client starts and that finds another in its place: that one may be leaving."""
 
 _ELSEWHERE = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 _BETWEEN_TRIES = 0.005
+_BETWEEN_STARTS = 0.1
 _LAST_LINES = 12
 _MOST_OF_LOG = 16 * 1024
 
@@ -217,28 +222,42 @@ def _is_taken(lock: int) -> bool:
 def _start(where: Where, command: Sequence[str], deadline: float, meanwhile: Callable[[], None]) -> Thin:
     """Start the server and wait until it is ready: it says who it is when it has loaded everything.
 
-    One that does not get ready in time is left alone: it may yet.
+    One that does not get ready in time is left alone: it may yet. One that finds another in its place, which does not
+    answer, is started again: a server that leaves ends its work first.
     """
-    log = where.log
     _make_room(where)
-    try:
-        begin = os.path.getsize(log) if os.path.exists(log) else 0
-        process = _spawn(command, log)
-    except OSError as error:
-        raise StartFailed(f"The server could not be started: {error.strerror or error}.") from None
+    process, begin = _begun(where, command)
     meanwhile()
+    taken = ""
     while True:
         thin = _ready(where.address, deadline)
         if thin is not None:
             return thin
-        if _has_ended(process):
+        code = _ended(process)
+        if code is not None:
             # It may have lost to a server that somebody started without our lock.
             thin = _ready(where.address, deadline)
             if thin is not None:
                 return thin
-            raise StartFailed(f"The server stopped while it was starting.{_tail(log, begin)}")
+            if code != TAKEN:
+                raise StartFailed(f"The server stopped while it was starting.{_tail(where.log, begin)}")
+            taken = f"{_IN_THE_WAY}{_tail(where.log, begin)}"
+            if _pause(deadline, _BETWEEN_STARTS):
+                process, begin = _begun(where, command)
+                continue
         if not _pause(deadline):
-            raise StartFailed(f"The server did not get ready in time.{_tail(log, begin)}")
+            raise StartFailed(taken or f"The server did not get ready in time.{_tail(where.log, begin)}")
+
+
+def _begun(where: Where, command: Sequence[str]) -> tuple[int, int]:
+    """Its process, and where in the log its words begin."""
+    try:
+        begin = os.path.getsize(where.log) if os.path.exists(where.log) else 0
+        if begin and not os.access(where.log, os.W_OK):
+            raise StartFailed(f"The server's log {where.log} cannot be written: make it yours, or remove it.")
+        return _spawn(command, where.log), begin
+    except OSError as error:
+        raise StartFailed(f"The server could not be started: {error.strerror or error}.") from None
 
 
 def _make_room(where: Where) -> None:
@@ -268,12 +287,14 @@ def _spawn(command: Sequence[str], log: str) -> int:
     )
 
 
-def _has_ended(process: int) -> bool:
+def _ended(process: int) -> int | None:
+    """Its exit code, or None while it runs."""
     try:
-        return os.waitpid(process, os.WNOHANG)[0] != 0
+        found, status = os.waitpid(process, os.WNOHANG)
     except ChildProcessError:
         # Somebody else collects the children of this process. The deadline must do.
-        return False
+        return None
+    return os.waitstatus_to_exitcode(status) if found else None
 
 
 def _ready(address: Address, deadline: float) -> Thin | None:
@@ -291,11 +312,11 @@ def _ready(address: Address, deadline: float) -> Thin | None:
     return None
 
 
-def _pause(deadline: float) -> bool:
+def _pause(deadline: float, seconds: float = _BETWEEN_TRIES) -> bool:
     """A short wait between two tries: there is nothing to wait for that could be waited for. False if time is up."""
     if time.monotonic() >= deadline:
         return False
-    select.select([], [], [], _BETWEEN_TRIES)
+    select.select([], [], [], seconds)
     return True
 
 

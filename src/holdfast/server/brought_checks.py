@@ -7,7 +7,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.health import Finding
 from holdfast.domain.settings import Selection
 from holdfast.extensions.agents.reading import AgentFile
-from holdfast.server.hub import Desk
+from holdfast.server.desk import Desk
 
 __all__ = ["agents", "commands", "hooks", "skills"]
 

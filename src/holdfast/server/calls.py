@@ -8,7 +8,8 @@ import msgspec
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.routes import Route
-from holdfast.server.hub import Desk, Hub
+from holdfast.server.desk import Desk
+from holdfast.server.hub import Hub
 
 if TYPE_CHECKING:
     from holdfast.server.codes import Page

@@ -15,7 +15,7 @@ from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.domain.models import ModelRequest
 from holdfast.engine.ports import Model
-from holdfast.server.hub import Desk
+from holdfast.server.desk import Desk
 from holdfast.workspace.children import find_program
 from holdfast.workspace.sandbox import find_bubblewrap, why_not
 

@@ -22,7 +22,7 @@ from holdfast.protocol.bodies import ConfigProblem, ModelChoice, ModelFacts
 from holdfast.providers.client import post_form
 from holdfast.providers.view import ProviderView
 from holdfast.server.calls import Call
-from holdfast.server.hub import Desk
+from holdfast.server.desk import Desk
 from holdfast.workspace.surroundings import CONTEXT_NAMES
 
 __all__ = [

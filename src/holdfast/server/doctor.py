@@ -13,7 +13,7 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.domain.health import Finding, Health
 from holdfast.server import brought_checks, checks, lsp, mcp
 from holdfast.server.calls import Call
-from holdfast.server.hub import Desk
+from holdfast.server.desk import Desk
 
 __all__ = ["CHECKS", "LIMIT", "Check", "doctor", "look"]
 

@@ -1,7 +1,6 @@
 """What the server holds: the open workspaces, who is there, and the timers between them.
 
-The decisions are `presence.py`'s; the hub carries them out. A desk is a workspace with what the client that
-opened it first chose for it.
+The decisions are `presence.py`'s; the hub carries them out.
 """
 
 import asyncio
@@ -14,17 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.config.store import ConfigStore
-from holdfast.core import App, NobodyAnswers, Workspace
+from holdfast.core import App, NobodyAnswers
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
-from holdfast.domain.events import AskEvent, Attached, AttachedEvent, Change, ConfigChanged, ConfigChangedEvent
+from holdfast.domain.events import AskEvent, Attached, AttachedEvent, Change
 from holdfast.domain.health import Finding
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.outfit import Outfit
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.problems import UnknownWorkspace
 from holdfast.server import presence as who
-from holdfast.server.join import Joiner
+from holdfast.server.desk import Desk
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.server.web import Web
 from holdfast.tasks import TaskOwner
@@ -32,7 +29,7 @@ from holdfast.tasks import TaskOwner
 if TYPE_CHECKING:
     from holdfast.server.metrics import ServerMetrics
 
-__all__ = ["ClientRetired", "Desk", "Graces", "Hub", "NotAttached", "ServerLeaving", "client_id_of"]
+__all__ = ["ClientRetired", "Graces", "Hub", "NotAttached", "ServerLeaving", "client_id_of"]
 
 
 _log = logging.getLogger("holdfast.server")
@@ -59,71 +56,6 @@ class Graces(msgspec.Struct, frozen=True):
     detach: float = 10.0
     linger: float = 60.0
     look: float = 2.0
-
-
-class Desk:
-    """An open workspace. The first client's flags count; later ones join."""
-
-    def __init__(self, workspace: Workspace, body: WorkspaceBody, data_dir: Path) -> None:
-        self.workspace = workspace
-        self.id: WorkspaceId = workspace.record.id
-        self.path = workspace.record.path
-        self.joiner = Joiner()
-        self.yolo = body.yolo
-        self.debug = body.debug
-        self.env = body.env
-        self.channels = body.channels
-        self.data_dir = data_dir / "workspaces" / self.id
-        outfit = workspace.furniture
-        assert isinstance(outfit, Outfit), "the server furnishes its workspaces"
-        self.outfit = outfit
-        workspace.asks.save_rule = self._save_rule
-        workspace.asks.timeout = outfit.settings.options.ask_timeout
-        outfit.on_settings = self._settings_changed
-        outfit.publish = workspace.engine.outside.outlet.publish_live
-        outfit.extensions.start()
-        self.lenders: set[ClientId] = set()
-        self._changes = 0
-        self.was_busy = False
-        self.jobs_are_late = False
-        """Whether jobs have kept it open for as long as they may while nobody was there."""
-
-    @property
-    def is_busy(self) -> bool:
-        return self.workspace.engine.is_busy() or (self.outfit.jobs.is_busy and not self.jobs_are_late)
-
-    @property
-    def config(self) -> ConfigStore:
-        return self.outfit.store
-
-    def tell_of_change(self) -> None:
-        """A setting was changed: screens read the workspace again. Told once, also if a look at the files tells it."""
-        told = self._changes
-        self.outfit.configuration.reading()
-        if self._changes == told:
-            self._publish_change()
-
-    def _settings_changed(self) -> None:
-        self.workspace.asks.timeout = self.outfit.configuration.settings.options.ask_timeout
-        self._publish_change()
-
-    def _publish_change(self) -> None:
-        self._changes += 1
-        changed = ConfigChangedEvent(Change("updated", ConfigChanged(self.id)))
-        self.workspace.engine.outside.outlet.publish_live(changed)
-
-    def _save_rule(self, rule: str) -> None:
-        self.outfit.save_rule(rule)
-        self.tell_of_change()
-
-    @property
-    def yolo(self) -> bool:
-        """Whether what would be asked is allowed."""
-        return self.workspace.asks.skips
-
-    @yolo.setter
-    def yolo(self, skips: bool) -> None:
-        self.workspace.asks.skips = skips
 
 
 def client_id_of(text: str) -> ClientId:

@@ -14,7 +14,7 @@ from holdfast.extensions.lsp.extension import LanguageServers
 from holdfast.protocol.lsp import LspLog, LspRestarted
 from holdfast.server.calls import Call
 from holdfast.server.checks import place_of
-from holdfast.server.hub import Desk
+from holdfast.server.desk import Desk
 from holdfast.workspace.files import locate
 
 __all__ = ["check", "list_lsps", "lsp_diagnostics", "lsp_log", "restart_lsps", "start_lsps", "stop_lsps"]

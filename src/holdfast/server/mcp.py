@@ -12,7 +12,8 @@ from holdfast.protocol.mcp import McpAuthUrl, McpDone, McpLog, McpText
 from holdfast.protocol.problems import UnknownWorkspace
 from holdfast.server.calls import Call
 from holdfast.server.checks import place_of
-from holdfast.server.hub import Desk, NotAttached, client_id_of
+from holdfast.server.desk import Desk
+from holdfast.server.hub import NotAttached, client_id_of
 
 if TYPE_CHECKING:
     from holdfast.extensions.mcp.shapes import ListName

@@ -8,7 +8,7 @@ from holdfast.config.files import replace
 from holdfast.domain.settings import Options
 from holdfast.protocol.bodies import InitPrompt, NeedsInit
 from holdfast.server.calls import Call
-from holdfast.server.hub import Desk
+from holdfast.server.desk import Desk
 from holdfast.workspace.surroundings import context_places
 
 __all__ = ["init_project", "init_prompt", "needs_init"]

@@ -7,7 +7,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.runs import Run
 from holdfast.engine.lifecycle import state_of
 from holdfast.server.calls import Call
-from holdfast.server.hub import Desk
+from holdfast.server.desk import Desk
 
 __all__ = ["cancel_run", "get_run", "list_runs", "patch_run"]
 

@@ -13,7 +13,8 @@ from holdfast.domain.ledger import MarkRead
 from holdfast.domain.messages import Message, encodable
 from holdfast.domain.sessions import Session
 from holdfast.server.calls import Call
-from holdfast.server.hub import Desk, Hub
+from holdfast.server.desk import Desk
+from holdfast.server.hub import Hub
 from holdfast.server.presence import attached
 from holdfast.workspace.files import locate
 

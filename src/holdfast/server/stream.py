@@ -12,9 +12,10 @@ from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message
 from holdfast.protocol.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
 from holdfast.server.calls import Call
+from holdfast.server.desk import Desk
 from holdfast.server.dialogs import Dialogs
 from holdfast.server.http import Receive, Send, exchange_of
-from holdfast.server.hub import Desk, client_id_of
+from holdfast.server.hub import client_id_of
 from holdfast.server.join import Joiner
 from holdfast.server.pace import Pace
 from holdfast.server.presence import Attach, Detach

@@ -12,7 +12,8 @@ from holdfast.domain.messages import Message
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 from holdfast.server.calls import Call
 from holdfast.server.configuration import config_of
-from holdfast.server.hub import Desk, client_id_of
+from holdfast.server.desk import Desk
+from holdfast.server.hub import client_id_of
 from holdfast.server.presence import Release, View
 from holdfast.server.sessions import dressed
 

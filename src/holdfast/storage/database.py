@@ -1,5 +1,6 @@
 """The database file: opened by one server, checked before use, written by one thread."""
 
+import errno
 import threading
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ import apsw
 
 from holdfast.domain.errors import StorageError
 from holdfast.storage import checks, schema
-from holdfast.storage.datadir import DirectoryLock, prepare
+from holdfast.storage.datadir import DirectoryLock, prepare, unusable
 from holdfast.storage.faults import translated
 from holdfast.storage.readers import Readers
 from holdfast.storage.reserve import reserve
@@ -64,6 +65,8 @@ class Database:
             lock.release()
             if isinstance(error, StorageError) or not isinstance(error, (apsw.Error, OSError)):
                 raise
+            if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise unusable(data_dir, error) from None
             raise translated(error) from None
 
     async def read(self, work: Work[T]) -> T:

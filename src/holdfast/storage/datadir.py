@@ -6,15 +6,19 @@ from pathlib import Path
 
 from holdfast.domain.errors import DataDirectoryBusy, StorageUnavailable
 
-__all__ = ["DirectoryLock", "prepare"]
+__all__ = ["DirectoryLock", "prepare", "unusable"]
+
+_ELSEWHERE = "Another data directory can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 
 
 def prepare(data_dir: Path) -> None:
     """Make the directory if it is missing. One that exists keeps its mode: somebody chose it."""
+    if not _is_utf8(str(data_dir)):
+        raise StorageUnavailable(f"The name of the data directory {data_dir} is not valid UTF-8. {_ELSEWHERE}")
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise _unusable(data_dir, error) from None
+        raise unusable(data_dir, error) from None
 
 
 class DirectoryLock:
@@ -27,7 +31,7 @@ class DirectoryLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise _unusable(path, error) from None
+            raise unusable(path, error) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -51,8 +55,15 @@ class DirectoryLock:
             self._descriptor = -1
 
 
-def _unusable(path: Path, error: OSError) -> StorageUnavailable:
-    return StorageUnavailable(
-        f"{path} cannot be used: {error.strerror}. Another data directory can be chosen with --data-dir or "
-        "HOLDFAST_DATA_DIR."
-    )
+def unusable(path: Path, error: OSError) -> StorageUnavailable:
+    """Not a matter of room: somebody else's, or not to be written."""
+    return StorageUnavailable(f"{path} cannot be used: {error.strerror}. {_ELSEWHERE}")
+
+
+def _is_utf8(name: str) -> bool:
+    """The database's library takes no other."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,185 @@
+"""Standard streams that are full, closed or gone: a sentence, and an exit code that tells."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.house import PATIENCE, House
+
+
+def _shell(house: House, line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`$H` is the command."""
+    return subprocess.run(
+        ["sh", "-c", line],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        cwd=cwd or house.work,
+        env={**house.environment, "H": f"{sys.executable} -m holdfast"},
+    )
+
+
+@pytest.mark.parametrize("command", ["dirs", "logs", "sessions --json", "completion bash", "--help"])
+@pytest.mark.parametrize("stdout", ["> /dev/full", ">&-"])
+def test_what_cannot_be_written_is_said_in_a_sentence(home: House, command: str, stdout: str) -> None:
+    log = Path(home.where.log)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("a line\n")
+    done = _shell(home, f"$H {command} {stdout}")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "could not be written" in done.stderr
+
+
+def test_a_closed_stdin_is_an_empty_one(home: House) -> None:
+    assert _shell(home, "$H run words=2 <&-").stdout == "word1 word2\n"
+    done = _shell(home, "$H tui <&-")
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+
+
+def test_who_leaves_and_cannot_print_the_run_id_is_told_it(home: House) -> None:
+    done = _shell(home, "$H run --detach --run-id left words=2 > /dev/full")
+    assert done.returncode == 1
+    assert "its run is left." in done.stderr
+
+
+def test_an_answer_is_fetched_twice_and_from_anywhere(alone: House) -> None:
+    """Also one that could not be written, and after another server has taken over."""
+    assert _shell(alone, "$H run --run-id kept words=2 > /dev/full").returncode == 1
+    for _ in range(2):
+        assert alone.say("server", "stop") == "Stopped."
+        fetched = alone.call("runs", "wait", "kept", cwd=Path("/"))
+        assert (fetched.returncode, fetched.stdout) == (0, "word1 word2\n")
+
+
+def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: House) -> None:
+    code = (
+        "import atexit, os, signal, sys; from holdfast.cli.main import main; sys.argv[1:] = ['dirs']\n"
+        "atexit.register(lambda: [os.kill(os.getpid(), number) for number in (1, 2, 15)]); main()"
+    )
+    process = home.start(code=code)
+    said, complaint = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, complaint) == (0, b"")
+    assert b"\ndata " in said
+
+
+def _on_a_terminal(house: House, *arguments: str) -> bytes:
+    """What a command, or a line of Python, sends to a terminal that is its stdout and stderr."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=follower,
+        stderr=follower,
+        cwd=house.work,
+        env=house.environment,
+    )
+    os.close(follower)
+    shown = b""
+    try:
+        while piece := os.read(leader, 4096):
+            shown += piece
+    except OSError:
+        pass
+    finally:
+        os.close(leader)
+    process.wait(PATIENCE)
+    return shown
+
+
+EVIL = "a\x1b]0;owned\x07b\x1b[2Jc\x9b31m\u202ed"
+TAME = "a]0;ownedb[2Jc31md"
+
+
+def test_text_of_others_does_not_steer_a_terminal(home: House) -> None:
+    run_id = home.say("run", "--detach", f"words=1 {EVIL}")
+    assert home.say("runs", "wait", run_id) == "word1"
+    session = home.run_of(run_id).session_id
+    home.say("sessions", "rename", session, EVIL)
+    commands = (("runs", "show", run_id), ("sessions", "show", session), ("sessions", "export", session))
+    for command in commands:
+        shown = _on_a_terminal(home, "-m", "holdfast", *command).decode()
+        assert TAME in shown
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
+
+
+def test_an_answer_does_not_steer_a_terminal(home: House) -> None:
+    said = (
+        f"from holdfast.cli.speak import Speaker, complain; text = {EVIL!r}\n"
+        "Speaker('stream').write(text + chr(10)); complain(text); Speaker('json').line(text[-1].encode())"
+    )
+    assert _on_a_terminal(home, "-c", said).decode() == f"{TAME}\r\n{TAME}\r\nd\r\n"
+
+
+def test_a_name_of_a_tool_does_not_steer_the_line_of_progress(home: House) -> None:
+    """Nor does it wrap where the terminal is narrow: a line that wraps cannot be cleared."""
+    said = (
+        "import fcntl, struct, termios; from holdfast.cli.speak import Speaker\n"
+        "fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack('HHHH', 9, 24, 0, 0))\n"
+        f"speaker = Speaker('final'); speaker.doing('tool ' + {EVIL!r} * 9); speaker.draw()"
+    )
+    shown = _on_a_terminal(home, "-c", said).decode().removeprefix("\r\x1b[K")
+    assert "\x1b" not in shown
+    assert shown.startswith("⠙ tool a]")
+    assert len(shown) < 24
+
+
+LOADING = """
+import os, signal, sys
+from holdfast.cli import oneshot
+from holdfast.cli.signals import Signals
+
+def noisy(name):
+    os.kill(os.getpid(), signal.SIGTERM)
+    load(name)
+    print("loaded", flush=True)
+
+load, oneshot.import_module = oneshot.import_module, noisy
+Signals().install()
+oneshot._load()
+"""
+
+
+def test_a_signal_while_types_are_loaded_waits(home: House) -> None:
+    """An exception out of a handler, in the middle of it, would be a segmentation fault."""
+    process = home.start(code=LOADING)
+    said, complaint = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, said, complaint) == (130, b"loaded\nloaded\n", b"")
+
+
+def test_a_letter_that_the_terminal_does_not_know_is_no_error(home: House) -> None:
+    home.say("run", "--run-id", "letters", "words=2 日本")
+    done = _shell(home, "PYTHONIOENCODING=latin-1 $H runs show letters")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"> words=2 \u65e5\u672c" in done.stdout
+
+
+def test_time_is_up_also_for_a_pipe_that_has_no_end(home: House) -> None:
+    """C-46: who left it open may never close it."""
+    read, write = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", "run", "--timeout", "0.3", "words=2"],
+            stdin=read,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            cwd=home.work,
+            env=home.environment,
+        )
+    finally:
+        os.close(read)
+        os.close(write)
+    assert (done.returncode, done.stdout) == (124, "")
+    assert "stdin has no end" in done.stderr
+
+
+def test_a_terminal_that_cannot_clear_a_line_is_not_drawn_on(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(home.environment, "TERM", "dumb")
+    assert _on_a_terminal(home, "-m", "holdfast", "run", "words=3 pause=60") == b"word1 word2 word3\r\n"
