@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.server.http import HttpServer, Receive, Scope, Send
 from holdfast.server.listen import UnixListener
 from holdfast.server.porch import HEALTHY, Porch
 from server.helpers import exchange, inside, open_raw, place, serving
@@ -20,6 +21,27 @@ PATIENCE = 20.0
 
 async def until_end(reader: asyncio.StreamReader) -> bytes:
     return await asyncio.wait_for(reader.read(), PATIENCE)
+
+
+async def test_a_request_that_never_comes_to_its_end_does_not_keep_the_server() -> None:
+    """It may wait for something that a full disk keeps from happening."""
+    reached = asyncio.Event()
+
+    async def wait_for_ever(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        reached.set()
+        await asyncio.get_running_loop().create_future()
+
+    async with place() as where:
+        listener = UnixListener(where.socket)
+        server = HttpServer(wait_for_ever)
+        await server.start([listener.socket])
+        reader, writer = await open_raw(where.address)
+        writer.write(HEALTH)
+        await reached.wait()
+        await asyncio.wait_for(server.stop(0.0), PATIENCE)
+        assert await until_end(reader) == b""
+        writer.close()
+        listener.close()
 
 
 async def test_requests_in_a_row_are_answered_in_a_row() -> None:

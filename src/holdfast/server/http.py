@@ -379,6 +379,8 @@ class HttpServer:
             hang_up = self.loop.call_later(last_words, self._hang_up)
             await self._empty
             hang_up.cancel()
+        # Nobody is there any more who could be answered, and what a request waits for may never come.
+        self._tasks.cancel_all()
         await self._tasks.drain()
 
     def _hang_up(self) -> None:
