@@ -44,6 +44,14 @@ afterEach(async () => {
   await backend.close();
 });
 
+test("the file in which a project is described is the one that is set", async () => {
+  await opened();
+  store.workspace.value = { id: "w", path: "/w" };
+  expect(store.guide.value).toBe("AGENTS.md");
+  store.workspace.value = { id: "w", path: "/w", config: { options: { initialize_as: "CLAUDE.md" } } };
+  expect(store.guide.value).toBe("CLAUDE.md");
+});
+
 describe("coming in", () => {
   test("the code leaves the address, and the token goes along in a header only", async () => {
     await opened();

@@ -43,7 +43,7 @@ const COMMANDS: readonly Command[] = [
   { name: "write", title: "Go to the composer", keys: "alt+w", run: () => focusComposer() },
   { name: "cancel", title: "Cancel what runs in this session", keys: "alt+x", when: () => isBusy.value, run: () => void say(cancel()) },
   { name: "summarize", title: "Summarise this session", keys: "alt+u", when: inSession, run: () => void say(summarize()) },
-  { name: "init", title: "Write AGENTS.md for this project", keys: "alt+i", run: () => void say(initProject()) },
+  { name: "init", title: "Describe this project in a file", keys: "alt+i", run: () => void say(initProject()) },
   { name: "yolo", title: "Let tools act without asking, or not", keys: "alt+y", run: () => void changeSkip() },
   { name: "fold", title: "Unfold or fold all tools and thoughts", keys: "alt+o", run: foldAll },
   { name: "columns", title: "Changes in one column or two", keys: "alt+d", run: turnColumns },

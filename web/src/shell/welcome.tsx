@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { Keys } from "../palette/keycap.tsx";
-import { chooseSession, config, initProject, loadProviders, loadTrust, prompt, providers, say, sessions, setTrust, workspace } from "../store.ts";
+import { chooseSession, config, guide, initProject, loadProviders, loadTrust, prompt, providers, say, sessions, setTrust, workspace } from "../store.ts";
 import type { TrustBody } from "../wire/types.ts";
 import { Icon } from "./icons.tsx";
 import type { IconName } from "./icons.tsx";
@@ -61,7 +61,7 @@ function Doors({ isScripted }: { isScripted: boolean }): JSX.Element {
       {isScripted && <Door icon="play" title="Take the tour" about="no key, no network: everything but the model is real" run={() => void say(prompt("tour"))} />}
       {latest && <Door icon="chat" title="Go on" about={`with “${latest.title}”`} run={() => void say(chooseSession(latest.id))} />}
       <Door icon="spark" title="Choose a model" about="or set a key" run={() => (dialog.value = "models")} />
-      {!isScripted && <Door icon="pen" title="Write AGENTS.md" about="the model describes the project for whoever comes next" run={() => void say(initProject())} />}
+      {!isScripted && <Door icon="pen" title={`Write ${guide.value}`} about="the model describes the project for whoever comes next" run={() => void say(initProject())} />}
       <Door icon="question" title="Keys" about="on one page" run={() => (dialog.value = "help")} />
     </ul>
   );

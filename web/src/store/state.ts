@@ -91,6 +91,8 @@ export const filesChanged = signal(0);
 export const order = signal<ReadonlyMap<string, number>>(new Map());
 
 export const config: ReadonlySignal<Config> = computed(() => workspace.value?.config ?? {});
+/** The file in which a project is described for whoever comes next. */
+export const guide: ReadonlySignal<string> = computed(() => String(config.value.options?.["initialize_as"] || "AGENTS.md"));
 export const session: ReadonlySignal<Session | null> = computed(
   () => sessions.value.find((one) => one.id === sessionId.value) ?? null,
 );
