@@ -68,13 +68,25 @@ async def test_r11_the_file_shrinks_by_itself_when_sessions_are_deleted(ledger: 
     assert (tmp_path / "holdfast.db").stat().st_size == after * 4_096
 
 
-async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(ledger: SqliteLedger) -> None:
+async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Event()
+    has_work = Shrinker.has_work
+
+    def noted(shrinker: Shrinker, connection: apsw.Connection) -> bool:
+        found = has_work(shrinker, connection)
+        looked.set()
+        return found
+
     desk = await Desk.with_session(ledger)
     for number in range(3):
         await desk.put(message(f"m{number}", LONG))
     before, _ = await ledger.database.read(pages)
     for number in range(3):
         await desk.do(DeleteMessage(message(f"m{number}").id))
+    monkeypatch.setattr(Shrinker, "has_work", noted)
+    assert await asyncio.to_thread(looked.wait, PATIENCE), "after a quiet moment"
     # Is written when all that is done in between has been done.
     await ledger.database.write(lambda _: None, sync=False)
     after, free = await ledger.database.read(pages)

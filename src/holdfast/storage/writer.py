@@ -15,6 +15,8 @@ from holdfast.storage.shrink import Shrinker
 
 __all__ = ["Job", "Probe", "Work", "Writer"]
 
+_QUIET_SECONDS = 0.25
+
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 Probe = Callable[[str], None]
@@ -81,11 +83,10 @@ class Writer:
                 return
             # The next may be long in coming, and what was written may be large.
             del group
-            self._while_idle()
 
     def _take(self) -> tuple[list[Job[Any]], bool]:
         """Everything that waits, at least one; and whether it is the end."""
-        job = self._jobs.get()
+        job = self._next()
         group: list[Job[Any]] = []
         while job is not None:
             group.append(job)
@@ -94,6 +95,14 @@ class Writer:
             except queue.Empty:
                 return group, False
         return group, True
+
+    def _next(self) -> Job[Any] | None:
+        """Who was written for is at work with the answer: only a quiet moment later is there time for other things."""
+        try:
+            return self._jobs.get(timeout=_QUIET_SECONDS)
+        except queue.Empty:
+            self._while_idle()
+            return self._jobs.get()
 
     def _write(self, group: Sequence[Job[Any]]) -> list[object]:
         """A result or a `StorageError` for each job. Never raises: this thread has to go on."""
