@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
-HANGS_SECONDS = 8
+HANGS_SECONDS = 5
 SLOWEST_SECONDS = 30
 """What one test may take: with a mistake in it, for it may never end, and without."""
 SOME_TEST_FAILED = 1
