@@ -5,29 +5,24 @@ import os
 
 from holdfast.client.client import Client
 from holdfast.client.locate import find_or_start, locate
-from holdfast.client.view import View
-from holdfast.domain.messages import text_of
+from holdfast.domain.events import MessageDeltaEvent, RunCompleteEvent
 from holdfast.protocol.bodies import AgentMessage
 
 
 async def main() -> None:
     with find_or_start(locate()) as found:
-        address = found.address
-    async with Client(address) as client:
+        client = Client(found.address)
+    async with client:
         workspace = (await client.create_workspace(os.getcwd())).id
         session = (await client.create_session(workspace, "An example")).id
-        run = (await client.send_prompt(workspace, AgentMessage(session, "words=500 pause=20"))).run_id
-        view = View()
-        view.load(await client.snapshot(workspace, session), session)
-        async with client.events(workspace, since=view.cursor) as events:
+        async with client.events(workspace, since=0) as events:
+            run = (await client.send_prompt(workspace, AgentMessage(session, "words=500 pause=20"))).run_id
             async for item in events:
-                view.apply(item)
-                said = "".join(text_of(message) for message in view.messages(session) if message.role == "assistant")
-                if "word9" in said and view.runs[run].state == "active":
-                    await client.cancel_run(workspace, run)
-                if view.runs[run].outcome:
-                    print(said, view.runs[run].outcome, sep="\n")
-                    break
+                match item.event:
+                    case MessageDeltaEvent(payload=delta) if "word9" in delta.text:
+                        await client.cancel_run(workspace, run)
+                    case RunCompleteEvent(payload=end) if end.payload.run_id == run:
+                        return print(end.payload.text, end.payload.outcome, sep="\n")
 
 
 asyncio.run(main())
