@@ -19,10 +19,24 @@ from holdfast.client.thin import Thin
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import VersionInfo
 
-__all__ = ["PATIENCE", "House", "Process", "house"]
+__all__ = ["PATIENCE", "House", "Process", "house", "shown_on"]
 
 PATIENCE = 30.0
 Process = subprocess.Popen[bytes]
+
+
+def shown_on(leader: int) -> bytes:
+    """All that is sent to a terminal until nobody has it open any more."""
+    shown = b""
+    try:
+        while piece := os.read(leader, 4096):
+            shown += piece
+    except OSError:
+        # How Linux says that.
+        pass
+    finally:
+        os.close(leader)
+    return shown
 
 
 class House:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cli.house import PATIENCE, House, Process
+from cli.house import PATIENCE, House, Process, shown_on
 from holdfast.cli.group import holdfast
 
 ANSWER = "word1 word2 word3 word4 word5"
@@ -283,14 +283,7 @@ def test_a_terminal_gets_the_text_as_it_comes_and_a_clean_line(home: House) -> N
         env=home.environment,
     )
     os.close(follower)
-    shown = b""
-    try:
-        while piece := os.read(leader, 4096):
-            shown += piece
-    except OSError:
-        pass
-    finally:
-        os.close(leader)
+    shown = shown_on(leader)
     assert process.wait(PATIENCE) == 0
     assert shown.endswith((b"\r\x1b[K" + ANSWER.encode() + b"\r\n", ANSWER.encode() + b"\r\n"))
     assert " · 0 s".encode() in shown

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.house import PATIENCE, House
+from cli.house import PATIENCE, House, shown_on
 
 
 def _shell(house: House, line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -80,14 +80,7 @@ def _on_a_terminal(house: House, *arguments: str) -> bytes:
         env=house.environment,
     )
     os.close(follower)
-    shown = b""
-    try:
-        while piece := os.read(leader, 4096):
-            shown += piece
-    except OSError:
-        pass
-    finally:
-        os.close(leader)
+    shown = shown_on(leader)
     process.wait(PATIENCE)
     return shown
 
