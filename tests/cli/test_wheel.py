@@ -46,7 +46,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where `holdfast` is, in an environment that has nothing else of ours."""
     place = tmp_path_factory.mktemp("wheel")
     _done(_uv(), "build", "--wheel", "--quiet", "--out-dir", str(place / "dist"), str(ROOT))
-    (wheel,) = (place / "dist").glob("holdfast-*.whl")
+    (wheel,) = (place / "dist").glob("holdfast_agent-*.whl")
     _done(_uv(), "venv", "--quiet", "--python", sys.executable, str(place / "venv"))
     python = place / "venv" / "bin" / "python"
     _done(_uv(), "pip", "install", "--quiet", "--python", str(python), str(wheel))
@@ -94,7 +94,7 @@ def test_the_wheel_works_from_an_empty_environment(installed: Path, away: House)
 @pytest.mark.timeout(SECONDS)
 def test_the_source_package_has_the_page_and_what_it_is_made_of(tmp_path: Path) -> None:
     _done(_uv(), "build", "--sdist", "--quiet", "--out-dir", str(tmp_path), str(ROOT))
-    (archive,) = tmp_path.glob("holdfast-*.tar.gz")
+    (archive,) = tmp_path.glob("holdfast_agent-*.tar.gz")
     with tarfile.open(archive) as files:
         names = {name.partition("/")[2] for name in files.getnames()}
     built = {f"src/holdfast/web/{path.relative_to(BUNDLE)}" for path in BUNDLE.rglob("*") if path.is_file()}

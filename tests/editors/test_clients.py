@@ -92,4 +92,6 @@ def test_without_the_package_it_says_what_to_do(alone: House) -> None:
     process = alone.start(code=code)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 4
-    assert err.decode() == "holdfast: This needs the package agent-client-protocol: pip install 'holdfast[acp]'.\n"
+    assert (
+        err.decode() == "holdfast: This needs the package agent-client-protocol: pip install 'holdfast-agent[acp]'.\n"
+    )

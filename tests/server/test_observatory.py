@@ -218,6 +218,6 @@ def test_without_the_package_work_goes_on(owner: House) -> None:
     process = owner.start(code=code)
     assert process.stderr is not None
     lines = iter(process.stderr.readline, b"")
-    assert any(b"holdfast[otel]" in line for line in lines)
+    assert any(b"holdfast-agent[otel]" in line for line in lines)
     assert owner.say("run", "words=1") == "word1"
-    assert "holdfast[otel]" in owner.say("doctor", "--area", "telemetry")
+    assert "holdfast-agent[otel]" in owner.say("doctor", "--area", "telemetry")

@@ -7,6 +7,7 @@ import click
 
 from holdfast.cli.common import Failure, sentences, server_options
 from holdfast.client.locate import locate
+from holdfast.distribution import install_command
 
 __all__ = ["command"]
 
@@ -24,7 +25,7 @@ def command(*, data_dir: str | None, host: str | None) -> None:
         raise Failure("This is for editors, which talk to it through pipes. In a terminal, start holdfast.")
     with sentences():
         if find_spec("acp") is None:
-            raise Failure("This needs the package agent-client-protocol: pip install 'holdfast[acp]'.")
+            raise Failure(f"This needs the package agent-client-protocol: {install_command('acp')}.")
         from holdfast.acp.stdio import speak
 
         speak(locate(host, data_dir))

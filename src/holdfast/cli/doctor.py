@@ -15,6 +15,7 @@ from holdfast.cli.place import in_terminal, printable
 from holdfast.client.age import WrongAge
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePlace
 from holdfast.client.locate import Where, locate, secure_directory
+from holdfast.distribution import DISTRIBUTION, FOREIGN_DISTRIBUTION, REPAIR
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.health import Finding, Health, Severity
 from holdfast.protocol.bodies import VersionInfo
@@ -61,7 +62,7 @@ def _look(host: str | None, data_dir: str | None, directory: str, areas: Sequenc
         place = locate(host, data_dir)
     except HoldfastError as error:
         return [Finding("server", "error", str(error))]
-    found = list(_directories(place)) if place.can_be_started else []
+    found = [*_foreign_distribution(), *(_directories(place) if place.can_be_started else ())]
     if any(item.severity == "error" for item in found):
         return found
     link = Link(place, directory)
@@ -77,6 +78,18 @@ def _look(host: str | None, data_dir: str | None, directory: str, areas: Sequenc
         return [*found, Finding("server", "error", str(error), _advice(error))]
     finally:
         link.close()
+
+
+def _foreign_distribution() -> Iterable[Finding]:
+    """Warn of the unrelated distribution that installs an import package of the same name."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version(FOREIGN_DISTRIBUTION)
+    except PackageNotFoundError:
+        return
+    what = f"{FOREIGN_DISTRIBUTION} {installed} is installed in this environment: it is another project, and overwrites"
+    yield Finding("installation", "warning", f"{what} files of {DISTRIBUTION}.", f"Run: {REPAIR}.")
 
 
 def _directories(place: Where) -> Iterable[Finding]:

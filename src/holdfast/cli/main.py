@@ -41,6 +41,7 @@ def main() -> None:
     """Run the command line; a user's mistake is a sentence, never a traceback."""
     if sys.platform == "win32":
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
+    _check_package()
     if None in (sys.stdin, sys.stdout, sys.stderr):
         from holdfast.cli.streams import replace_closed
 
@@ -63,6 +64,14 @@ def main() -> None:
         sys.exit(unwritten(error))
     finally:
         _be_deaf()
+
+
+def _check_package() -> None:
+    """Exit with a sentence if another project's `holdfast` distribution has replaced this package's `__init__`."""
+    if not hasattr(sys.modules["holdfast"], "__version__"):
+        from holdfast.distribution import OVERWRITTEN
+
+        sys.exit(OVERWRITTEN)
 
 
 def _be_deaf() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.distribution import install_command
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
@@ -134,7 +135,7 @@ class PydanticModel:
         return refused_error(
             self._place,
             f"{error.name or 'a library'} is not installed",
-            f'Install the extra "{extra}": pip install "holdfast[{extra}]".',
+            f"Install the extra {extra!r}: {install_command(extra)}.",
         )
 
     def _known(self, settings: dict[str, Any]) -> dict[str, Any]:

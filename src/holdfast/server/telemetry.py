@@ -6,12 +6,13 @@ import threading
 from importlib import import_module
 from typing import Protocol
 
+from holdfast.distribution import install_command
 from holdfast.domain.events import DurableEvent
 from holdfast.server.spans import Span, Spans
 
 __all__ = ["MISSING", "Telemetry"]
 
-MISSING = "OpenTelemetry is not installed: pip install 'holdfast[otel]'. Until then no spans are sent."
+MISSING = f"OpenTelemetry is not installed: {install_command('otel')}. Until then no spans are sent."
 _FAREWELL = 5.0
 _MOST = 10_000
 _log = logging.getLogger("holdfast.server")
