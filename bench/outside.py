@@ -71,6 +71,10 @@ def served(*command: str, prepare: Callable[[Path], None] = lambda _: None) -> I
         root = Path(place)
         (root / "project").mkdir()
         (root / "r").mkdir(mode=0o700)
+        settings = root / ".config/holdfast/config.toml"
+        settings.parent.mkdir(parents=True)
+        # Without a terminal `holdfast run` uses the scripted model only where it is selected.
+        settings.write_text('[models.large]\nprovider = "demo"\nmodel = "tour"\n')
         prepare(root)
         began = time.perf_counter()
         process = subprocess.Popen(

@@ -201,9 +201,7 @@ class ChosenModels:
             model = await self.large()
         except ProviderError:
             return False
-        chosen = self._means.settings().models.large
-        is_stand_in = model is self._tour and not (chosen.model or chosen.provider)
-        return not is_stand_in or all(provider == model.info.provider for provider in providers)
+        return not model.info.fallback_reason or all(provider == model.info.provider for provider in providers)
 
     async def close(self) -> None:
         self._tasks.cancel_all()
@@ -234,14 +232,17 @@ class ChosenModels:
         if is_open and (doubt := self._means.doubt()):
             # Whom they meant is not known, and not everybody may see their work.
             raise ProviderError(f"{doubt} No model is chosen until that is mended.", trouble="refused")
+        model: Model
         # As of now: what is found while this goes on may concern it, then it is looked at again.
         found = self._discovery.version
         market = await self._market(settings, stamp)
         pick = await self._pick(market, size, settings)
-        if pick is None:
-            model: Model = self._tour if size == "large" else self._titles
-        else:
+        if pick is not None:
             model = await self._model(pick)
+        elif size == "small":
+            model = self._titles
+        else:
+            model = TourModel(await market.fallback_reason()) if is_open else self._tour
         is_stopgap = is_open and (pick is None or pick.offer.origin == "local")
         until = self._clock() + _LOOK_AGAIN if is_stopgap else float("inf")
         self._held[size] = _Held(model, settings, stamp, found, until)

@@ -26,6 +26,9 @@ def engine_settings(given: EngineSettings, options: Options) -> EngineSettings:
     return msgspec.structs.replace(
         given,
         auto_summarize=given.auto_summarize and not options.disable_auto_summarize,
+        retries=msgspec.structs.replace(
+            given.retries, most=options.max_retries, loading_timeout=float(options.model_load_timeout)
+        ),
         limits=Limits(options.max_steps, options.max_minutes, options.max_cost),
         helpers=options.max_agents,
         helper_depth=options.max_agent_depth,

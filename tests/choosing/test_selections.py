@@ -149,7 +149,8 @@ async def test_a_chosen_server_that_is_not_there_is_named(place: Home) -> None:
     place.set(models={"large": {"provider": "ollama"}})
     error = await refusal(place)
     assert error.trouble == "connection"
-    assert "Ollama is chosen, but does not answer" in str(error)
+    assert "Ollama does not answer at http://127.0.0.1:" in str(error)
+    assert "the connection was refused" in str(error)
 
 
 async def test_a_chosen_server_without_models_is_named(place: Home, server: JsonServer) -> None:

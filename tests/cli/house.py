@@ -47,6 +47,10 @@ class House:
         self.work = self.home / "w"
         self.work.mkdir()
         (self.home / "r").mkdir(mode=0o700)
+        # `run` without a terminal answers with the scripted model only where it was selected.
+        self.settings = self.home / ".config/holdfast/config.toml"
+        self.settings.parent.mkdir(parents=True)
+        self.settings.write_text('[models.large]\nprovider = "demo"\nmodel = "tour"\n')
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST", "XDG"))}
         self.environment = {
             **kept,

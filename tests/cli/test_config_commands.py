@@ -65,7 +65,7 @@ def test_what_a_client_set_for_a_workspace_is_shown(alone: House) -> None:
         link.send("POST", link.path("config", "set"), body={"scope": 1, "key": "options.max_steps", "value": 41})
     script = [sys.executable, "-c", SCRIPT, "holdfast.cli.config", "command", "show", "--origin"]
     done = subprocess.run(script, capture_output=True, text=True, check=True, cwd=alone.work, env=alone.environment)
-    assert done.stdout.startswith(f"options.max_steps = 41  # {alone.home}/d/workspaces/")
+    assert f"\noptions.max_steps = 41  # {alone.home}/d/workspaces/" in done.stdout
 
 
 def test_get(place: Commands) -> None:

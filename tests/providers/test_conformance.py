@@ -187,7 +187,7 @@ async def test_a_server_that_is_not_there(subject: Subject) -> None:
     try:
         with pytest.raises(ProviderError, match="base_url") as caught:
             await collect(subject.on(url))
-        assert caught.value.trouble == "connection"
+        assert caught.value.trouble == "not_running"
         assert "the connection was refused" in str(caught.value)
         with pytest.raises(ProviderError, match="there is no port 99999"):
             await collect(subject.on("http://127.0.0.1:99999/v1"))

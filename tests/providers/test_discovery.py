@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.providers import discovery as module
+from holdfast.providers.access import is_loopback
 from holdfast.providers.client import close_connections
-from holdfast.providers.discovery import Discovery, Place, is_loopback, ollama_address
+from holdfast.providers.discovery import Discovery, Place, ollama_address
 from holdfast.providers.findings import Found, of_lm_studio, of_ollama, of_openai
 from providers.json_server import JsonServer, json_server, silent_port
 

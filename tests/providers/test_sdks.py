@@ -144,7 +144,7 @@ async def test_a_missing_extra_is_named(kind: str, library: str, monkeypatch: py
     monkeypatch.delitem(sys.modules, f"pydantic_ai.models.{kind}", raising=False)
     monkeypatch.delitem(sys.modules, f"pydantic_ai.providers.{kind}", raising=False)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ProviderError, match=rf"holdfast\[{kind}\]") as caught:
+    with pytest.raises(ProviderError, match=rf"holdfast-agent\[{kind}\]") as caught:
         await collect(PydanticModel(ModelInfo("acme", "m"), Access(api_key=KEY), Selection(), kind=kind))
     assert caught.value.trouble == "refused"
 

@@ -71,6 +71,7 @@ def complete_of(link: Link, run: Run) -> RunComplete:
         error=run.error,
         cancelled=run.outcome == "cancelled",
         folded_into=run.folded_into,
+        model_unreachable=run.model_unreachable,
     )
 
 

@@ -200,11 +200,18 @@ def _message(link: Link, asked: Asked, session: str, text: str) -> Message:
         "client_id": link.client_id,
         "interactive": False,
     }
+    if _requires_model(asked):
+        message["require_model"] = True
     if asked.yolo:
         message["yolo"] = True
     elif link.is_yolo:
         complain("holdfast: in this workspace tools act without asking: somebody who works in it has said so.")
     return message
+
+
+def _requires_model(asked: Asked) -> bool:
+    """Programs read the answer: the scripted model must not reply to them in place of one that is missing."""
+    return asked.is_quiet or asked.as_json or not os.isatty(1) or bool(os.environ.get("CI"))
 
 
 def _session(link: Link, asked: Asked, text: str) -> tuple[str, bool]:

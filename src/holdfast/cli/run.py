@@ -81,7 +81,7 @@ def command(**given: Any) -> None:  # noqa: ANN401 - what click makes of the opt
 
     \b
     Exit codes: 0 answered, 1 failed, 2 usage, 3 interrupted by the end of the server,
-    4 no server or refused, 124 timed out, 130 cancelled.
+    4 no server, no usable or reachable model, or refused, 124 timed out, 130 cancelled.
     """
     asked = Asked(**given)
     if asked.session is not None and not asked.session.strip():

@@ -195,7 +195,7 @@ def conclude(end: "RunComplete", said: int, speaker: Speaker, *, is_overdue: boo
     match end.outcome:
         case "failed":
             complain(f"holdfast: the run failed: {end.error or 'no reason was given'}")
-            return 1
+            return 4 if end.model_unreachable else 1
         case "interrupted":
             complain(
                 "holdfast: the run was interrupted: the server stopped while it worked. What it said so far is kept: "

@@ -110,6 +110,8 @@ TEXTS: dict[str, str] = {
     "Options.max_steps": "The most steps of a run; 0 for no limit.",
     "Options.max_minutes": "The most minutes of a run; 0 for no limit.",
     "Options.max_cost": "The most dollars of a run; 0 for no limit.",
+    "Options.max_retries": "How often a model request that failed for a passing reason is repeated; 0 for never.",
+    "Options.model_load_timeout": "How many seconds to wait for a local server that is still loading its model.",
     "Options.metrics": "Whether /metrics answers Prometheus. Yours alone to set; read when the server starts.",
     "Options.telemetry": "Where spans are sent, over OTLP and HTTP; empty: nowhere. Yours alone to set; read at start.",
     "Options.max_agents": "How many agents of one run may work at once.",

@@ -61,6 +61,8 @@ __all__ = [
 Trouble: TypeAlias = Literal[
     "busy",  # asked to come back later: 408, 409, 429, 5xx
     "connection",  # could not be reached, or the connection broke
+    "not_running",  # a server on this machine that does not listen: a refused connection on loopback
+    "loading",  # a local server that still loads its model: 503
     "cut",  # the answer ended before it was complete
     "stalled",  # nothing came for too long
     "credentials",  # the key or token was not accepted: 401

@@ -111,6 +111,7 @@ class RunComplete(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     cancelled: bool = False
     folded_into: RunId = RunId("")
+    model_unreachable: bool = False
 
 
 class RunCompleteEvent(msgspec.Struct, frozen=True, tag="run_complete"):

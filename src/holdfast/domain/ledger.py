@@ -148,6 +148,7 @@ class EndRun(msgspec.Struct, frozen=True):
     message_id: MessageId = MessageId("")
     text: str = ""
     folded_into: RunId = RunId("")
+    model_unreachable: bool = False
 
 
 class PutMessage(msgspec.Struct, frozen=True):

@@ -46,6 +46,8 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether a tool's result may hold an image; elsewhere it is moved to a message after it."""
     is_scripted: bool = False
     """Not a model at all: it plays a script, so that everything can be tried without a key."""
+    fallback_reason: str = ""
+    """Why the scripted model was chosen although nothing selects it; empty for every other model."""
 
 
 class ToolSpec(msgspec.Struct, frozen=True):

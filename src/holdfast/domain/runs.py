@@ -70,6 +70,7 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Kind = "prompt"
     parent_run_id: RunId = RunId("")
     yolo: bool = False
+    require_model: bool = False
     brief: Brief | None = None
 
     @property
@@ -99,6 +100,8 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     interactive: bool = False
     yolo: bool = False
     """Whoever sent it allowed what its tools would ask about; what a rule denies is denied."""
+    require_model: bool = False
+    """Fails instead of being answered by the scripted model that stands in where no model is usable."""
     parent_run_id: RunId = RunId("")
     started_at: int = 0
     step: int = 0
@@ -108,4 +111,6 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at: int = 0
     outcome: Outcome | None = None
     error: str = ""
+    model_unreachable: bool = False
+    """The run failed because its first request did not reach the model's server."""
     message_id: MessageId = MessageId("")

@@ -221,6 +221,10 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     max_steps: Count = 500
     max_minutes: Amount = 480.0
     max_cost: Amount = 0.0
+    max_retries: Count = 5
+    """How often a model request that failed is repeated."""
+    model_load_timeout: Count = 300
+    """How many seconds a local server that is still loading its model is waited for."""
     metrics: bool = False
     telemetry: str = ""
     max_agents: Count = 16

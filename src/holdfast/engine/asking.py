@@ -56,7 +56,8 @@ class Asking:
         wait = wait_before_retry(policy, error, failures)
         if wait is None:
             raise error
-        self._tell("retrying", f"{error} Trying again in {wait:.0f} s ({failures} of {policy.most}).")
+        most = policy.attempts(error.trouble)
+        self._tell("retrying", f"{error} Trying again in {wait:.0f} s ({failures} of {most}).")
         return wait
 
     def _tell(self, kind: Literal["retrying", "re_authenticate"], text: str) -> None:

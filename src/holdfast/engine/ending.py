@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.domain.errors import HoldfastError, ProviderError
+from holdfast.domain.errors import HoldfastError, ProviderError, Trouble
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -45,6 +45,7 @@ __all__ = [
     "updated",
 ]
 
+_NOT_REACHED: frozenset[Trouble] = frozenset({"connection", "not_running", "loading"})
 INTERRUPTED = "The server stopped before this run was finished."
 
 
@@ -55,7 +56,7 @@ def describe(outcome: Outcome, error: BaseException | None) -> Ending:
     if outcome != "failed":
         return Ending(outcome)
     if isinstance(error, ProviderError):
-        return Ending(outcome, error.title, str(error))
+        return Ending(outcome, error.title, str(error), error.trouble in _NOT_REACHED)
     if isinstance(error, HoldfastError):
         return Ending(outcome, "Error", str(error))
     kind = type(error).__name__ if error is not None else "the task was cancelled from outside"
@@ -70,6 +71,8 @@ def end_of_turn(turn: Turn, ends: Sequence[End], ending: Ending, at: int) -> lis
     if ending.outcome != "completed":
         ending = msgspec.structs.replace(ending, leaves_a_word=turn.run.kind == "prompt")
         settled = settle(turn.author, messages, ending)
+    # Later requests failed in a run that had already begun its work: that is a failure like any other.
+    ending = msgspec.structs.replace(ending, model_unreachable=ending.model_unreachable and turn.step <= 1)
     known = {message.id for message in settled.put}.union(settled.delete)
     last = last_answer(updated(messages, settled.put), set(settled.delete))
     return [
@@ -144,6 +147,7 @@ def _end(end: End, ending: Ending, at: int, last: Message | None) -> EndRun:
         message_id=last.id if last else MessageId(""),
         text=text_of(last) if last else "",
         folded_into=end.host or RunId(""),
+        model_unreachable=ending.model_unreachable and end.outcome == "failed",
     )
 
 

@@ -84,6 +84,7 @@ class Helpers:
             interactive=False,
             parent_run_id=context.run_id,
             yolo=turn is not None and turn.run.yolo,
+            require_model=turn is not None and turn.run.require_model,
         )
         finished = await self._finished(prompt)
         await self._charge(context, session.id)

@@ -169,6 +169,7 @@ class Inputs:
             client_id=prompt.client_id,
             interactive=not prompt.run_id if prompt.interactive is None else prompt.interactive,
             yolo=prompt.yolo,
+            require_model=prompt.require_model,
             parent_run_id=prompt.parent_run_id,
         )
 

@@ -37,6 +37,7 @@ class Ending(msgspec.Struct, frozen=True):
     outcome: Outcome
     title: str = ""
     details: str = ""
+    model_unreachable: bool = False
     leaves_a_word: bool = True
     """A turn without an answer gets one that says how it ended; a summary asked for by hand does not."""
 

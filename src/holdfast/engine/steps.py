@@ -80,6 +80,8 @@ async def _loop_for(turn: Turn, kit: Kit, briefing: Briefing) -> "_Loop":
     crew = kit.crews.of(turn.run.run_id)
     if crew is None:
         model, trouble = await kit.model(turn.brief.model if turn.brief is not None else "")
+        if turn.run.require_model and model.info.fallback_reason:
+            raise ProviderError(model.info.fallback_reason, title="No usable model", trouble="refused")
         loop = _Loop(turn, kit, model, briefing, system_prompt(place), kit.tools)
         loop.trouble = trouble
         return loop

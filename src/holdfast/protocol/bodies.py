@@ -138,6 +138,8 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     client_id: str = ""
     interactive: bool | None = None
     yolo: bool = False
+    require_model: bool = False
+    """Refuse the prompt if only the built-in scripted model could answer it, and no setting selects that one."""
 
     def to_prompt(self) -> Prompt:
         return Prompt(
@@ -149,6 +151,7 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True):
             client_id=self.client_id,
             interactive=self.interactive,
             yolo=self.yolo,
+            require_model=self.require_model,
         )
 
 

@@ -1,10 +1,12 @@
 """How a provider is reached: addresses, keys and options, all of them already expanded."""
 
+import ipaddress
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-__all__ = ["BETWEEN", "FIRST_BYTE", "Access", "is_secret_name"]
+__all__ = ["BETWEEN", "FIRST_BYTE", "Access", "is_loopback", "is_secret_name"]
 
 FIRST_BYTE = 300.0
 """Seconds until something has to come. Local servers load a model of many gigabytes first."""
@@ -47,3 +49,12 @@ class Access(msgspec.Struct, frozen=True):
 def is_secret_name(name: str) -> bool:
     """Whether a header of this name holds something to be kept."""
     return any(word in name.lower() for word in ("auth", "key", "token", "secret", "cookie", "credential"))
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether an address is one of this machine. A name that only resembles one is not."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

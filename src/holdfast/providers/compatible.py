@@ -18,7 +18,7 @@ from holdfast.providers.access import Access
 from holdfast.providers.chat_answer import Answer, ErrorInStream, NotUnderstood
 from holdfast.providers.chat_wire import chat_body
 from holdfast.providers.client import USER_AGENT, http_client, in_thread
-from holdfast.providers.connections import Connection, ConnectionBroken
+from holdfast.providers.connections import Connection, ConnectionBroken, ConnectionRefused
 from holdfast.providers.sse import Events
 from holdfast.providers.troubles import (
     Place,
@@ -213,7 +213,8 @@ class _Exchange:
     def _broken(self, error: Exception) -> ProviderError:
         if self._watch.has_stalled:
             return self._stalled()
-        return connection_error(self._place, str(error) or type(error).__name__)
+        is_refused = any(isinstance(item, ConnectionRefused) for item in (error, error.__cause__))
+        return connection_error(self._place, str(error) or type(error).__name__, is_refused=is_refused)
 
 
 class _Slow:

@@ -6,6 +6,8 @@ they are doing.
 """
 
 import asyncio
+import errno
+import re
 import ssl
 from collections.abc import Sequence
 from typing import cast
@@ -15,7 +17,16 @@ import msgspec
 
 from holdfast.providers.watch import Watch
 
-__all__ = ["Connection", "ConnectionBroken", "Connections", "NotReached", "Origin", "Reply", "why_not_reached"]
+__all__ = [
+    "Connection",
+    "ConnectionBroken",
+    "ConnectionRefused",
+    "Connections",
+    "NotReached",
+    "Origin",
+    "Reply",
+    "not_reached",
+]
 
 KEEP_SECONDS = 50.0
 """How long a connection that nobody uses is kept. Many servers close theirs after a minute."""
@@ -34,6 +45,10 @@ class Origin(msgspec.Struct, frozen=True):
 
 class NotReached(OSError):
     """No connection could be made."""
+
+
+class ConnectionRefused(NotReached):
+    """No process listens at the address."""
 
 
 class ConnectionBroken(OSError):
@@ -298,7 +313,7 @@ class Connections:
             connection.hang_up()
             raise
         except OSError as error:
-            raise NotReached(why_not_reached(error)) from error
+            raise not_reached(error) from error
         except BaseException:
             connection.hang_up()
             raise
@@ -323,11 +338,23 @@ class Connections:
             connection.hang_up()
 
 
-def why_not_reached(error: OSError) -> str:
+def not_reached(error: OSError) -> NotReached:
+    """Return the failure of an attempt to connect, with its reason in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE may name who vouches for it"
+        return NotReached(
+            f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE may name who vouches for it"
+        )
     if isinstance(error, ssl.SSLError):
-        return f"it does not speak TLS as it should ({(error.reason or 'no reason').replace('_', ' ').lower()})"
-    if isinstance(error, ConnectionRefusedError):
-        return "the connection was refused"
-    return (error.strerror or str(error)).lower()
+        reason = (error.reason or "no reason").replace("_", " ").lower()
+        return NotReached(f"it does not speak TLS as it should ({reason})")
+    if _is_refused(error):
+        return ConnectionRefused("the connection was refused")
+    return NotReached((error.strerror or str(error)).lower())
+
+
+def _is_refused(error: OSError) -> bool:
+    """A name with several addresses gives one error that lists those of all attempts."""
+    numbers = re.findall(r"\[Errno (\d+)\]", str(error))
+    return isinstance(error, ConnectionRefusedError) or (
+        error.errno is None and bool(numbers) and {int(number) for number in numbers} == {errno.ECONNREFUSED}
+    )

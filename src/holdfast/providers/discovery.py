@@ -6,7 +6,6 @@ silent, slow or talks nonsense is one that offers nothing; nobody waits longer t
 
 import asyncio
 import contextlib
-import ipaddress
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -14,7 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from holdfast.providers.access import is_loopback
 from holdfast.providers.client import http_client
+from holdfast.providers.connections import not_reached
 from holdfast.providers.findings import Found, of_lm_studio, of_ollama, of_openai, with_context
 from holdfast.tasks import TaskOwner
 
@@ -25,7 +26,6 @@ __all__ = [
     "Finding",
     "Kind",
     "Place",
-    "is_loopback",
     "ollama_address",
 ]
 
@@ -56,6 +56,8 @@ class Finding(msgspec.Struct, frozen=True):
 
     models: tuple[Found, ...] = ()
     has_answered: bool = False
+    error: str = ""
+    """Why the server did not answer, where that is known."""
 
     def model(self, id: str) -> Found | None:
         return next((found for found in self.models if found.id == id), None)
@@ -66,15 +68,6 @@ LOCAL_SERVERS: tuple[tuple[str, str, Kind, str], ...] = (
     ("lmstudio", "LM Studio", "lmstudio", "http://127.0.0.1:1234/v1"),
 )
 """Who may be running on this machine: id, name, how it is asked, where."""
-
-
-def is_loopback(url: str) -> bool:
-    """Whether an address is one of this machine. A name that only looks like it is not."""
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def ollama_address(environment: Mapping[str, str]) -> str:
@@ -153,13 +146,13 @@ async def _look(place: Place) -> Finding:
     found: list[Found] = []
     try:
         async with asyncio.timeout(LIMIT):
-            if not await _is_there(place.base_url):
-                return Finding()
+            if error := await _connect_error(place.base_url):
+                return Finding(error=error)
             await _LOOKS[place.kind](place, found)
     except TimeoutError:
-        return Finding(tuple(found), has_answered=bool(found))
-    except (_Nonsense, ValueError):
-        return Finding()
+        return Finding(tuple(found), has_answered=bool(found), error=f"no answer within {LIMIT:g} s")
+    except (_Nonsense, ValueError) as error:
+        return Finding(error=str(error))
     return Finding(tuple(found), has_answered=True)
 
 
@@ -167,20 +160,24 @@ class _Nonsense(Exception):
     """It is no server of the kind we look for."""
 
 
-async def _is_there(url: str) -> bool:
-    """Whether somebody listens. Elsewhere than on this machine a proxy may be in between: then we simply ask."""
+async def _connect_error(url: str) -> str:
+    """Return why no server listens on this machine. Elsewhere a proxy may be in between: there a request decides."""
     if not is_loopback(url):
-        return True
+        return ""
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(_CONNECT):
             _, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
-    except (OSError, ValueError):
-        return False
+    except TimeoutError:
+        return "no connection was made in time"
+    except OSError as error:
+        return str(not_reached(error))
+    except ValueError as error:
+        return str(error)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-    return True
+    return ""
 
 
 async def _fetch(place: Place, url: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
@@ -193,7 +190,7 @@ async def _fetch(place: Place, url: str, body: object = None) -> Any:  # noqa: A
     try:
         async with client.stream(method, url, headers=headers, content=content) as answer:
             if answer.status_code != 200:
-                raise _Nonsense
+                raise _Nonsense(f"HTTP {answer.status_code}")
             data = bytearray()
             async for piece in answer.aiter_bytes():
                 data += piece
@@ -201,7 +198,7 @@ async def _fetch(place: Place, url: str, body: object = None) -> Any:  # noqa: A
                     raise _Nonsense
         decoded = msgspec.json.decode(data)
     except (httpx2.HTTPError, httpx2.InvalidURL, msgspec.DecodeError, UnicodeError, OSError) as error:
-        raise _Nonsense from error
+        raise _Nonsense(str(error) or type(error).__name__) from error
     if not isinstance(decoded, dict):
         raise _Nonsense
     return decoded

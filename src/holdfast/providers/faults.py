@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from holdfast.domain.errors import ProviderError
-from holdfast.providers.connections import ConnectionBroken, NotReached
+from holdfast.providers.connections import ConnectionBroken, ConnectionRefused, NotReached
 from holdfast.providers.troubles import (
     Place,
     connection_error,
@@ -62,7 +62,8 @@ def _by_name(place: Place, chain: Sequence[BaseException], *, has_begun: bool) -
     if names & _SIGNED_OUT:
         return credentials_error(place, reason)
     if names & _BROKEN:
-        return cut_error(place, reason) if has_begun else connection_error(place, reason)
+        is_refused = any(isinstance(item, ConnectionRefused | ConnectionRefusedError) for item in chain)
+        return cut_error(place, reason) if has_begun else connection_error(place, reason, is_refused=is_refused)
     if "ValidationError" in names:
         # A whole piece that does not fit: it would be the same the next time.
         return _not_understood(place, next(filter(None, map(_objection, chain)), "ValidationError"))

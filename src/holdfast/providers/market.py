@@ -13,15 +13,21 @@ import msgspec
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.settings import Selection, Settings
+from holdfast.providers.access import is_loopback
 from holdfast.providers.catalog import Catalog, close_matches
-from holdfast.providers.discovery import LOCAL_SERVERS, Discovery, Finding, Place, is_loopback, ollama_address
+from holdfast.providers.discovery import LOCAL_SERVERS, Discovery, Finding, Place, ollama_address
 from holdfast.providers.findings import Found
 from holdfast.providers.offers import Described, Offer, describe, models_of, offers_of
 from holdfast.providers.reach import Lack, Reach, Sources, key_variables, reach
+from holdfast.providers.troubles import redacted
 from holdfast.providers.view import ProviderView, model_view, provider_view
 
 __all__ = ["Market", "Pick"]
 
+_SET_UP = (
+    "Store a key with `holdfast login PROVIDER`, or start a local model server; `holdfast models` lists what is "
+    "usable. --model demo/tour selects the built-in scripted model."
+)
 _KINDS = {id: kind for id, _, kind, _ in LOCAL_SERVERS}
 
 
@@ -148,13 +154,27 @@ class Market:
         """The first that can be used: those the settings name, those with a key, local servers, the tour."""
         offers = [offer for offer in self.offers.values() if offer.origin != "local" or offer.is_named]
         await asyncio.to_thread(self._try, offers)
+        silent: list[tuple[Offer, Reach]] = []
         for offer in offers:
             found = await self._reach(offer)
             if _counts(found, offer):
                 model = await self._first_model(offer, found)
                 if model:
                     return Pick(offer, found, await self._model(offer, found, model), selection)
-        return await self._best_local(selection)
+                if offer.is_named or offer.origin == "settings":
+                    silent.append((offer, found))
+        pick = await self._best_local(selection)
+        if pick is None and silent:
+            # A server that the settings name is never replaced by the scripted model: its failure is reported.
+            raise await self._nothing_there(*silent[0])
+        return pick
+
+    async def fallback_reason(self) -> str:
+        """Return why no model is usable: the first provider of the settings that lacks something, or all of them."""
+        named = [offer for offer in self.offers.values() if offer.origin == "settings" or offer.is_named]
+        lacks = [found for offer in named if isinstance(found := await self._reach(offer), Lack)]
+        cause = f"No usable model: {lacks[0].sentence}" if lacks else "No usable model."
+        return f"{cause} {_SET_UP}"
 
     async def _best_local(self, selection: Selection) -> Pick | None:
         local = [
@@ -181,8 +201,10 @@ class Market:
 
     async def _nothing_there(self, offer: Offer, found: Reach) -> ProviderError:
         advice = f"name one as {offer.id}/MODEL"
-        if _can_ask(offer) and not (await self._ask(offer, found)).has_answered:
-            message = f"{offer.name} is chosen, but does not answer: start it, or {advice}."
+        if _can_ask(offer) and not (finding := await self._ask(offer, found)).has_answered:
+            where = redacted(found.base_url, (found.api_key,))
+            message = f"{offer.name} does not answer at {where}: {finding.error or 'no list of models came'}."
+            message += f" Start it, or {advice}."
             return ProviderError(message, title="Provider Not Ready", trouble="connection")
         message = f"{offer.name} is chosen, but none of its models: {advice}."
         return ProviderError(message, title="Unknown Model", trouble="refused")

@@ -11,6 +11,8 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import msgspec
+
 from holdfast.domain.messages import TextPart
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.usage import Usage
@@ -46,17 +48,23 @@ _END = (
 
 
 class TourModel:
-    """Plays a step for each request, by what the last prompt says."""
+    """Plays a step for each request, by what the last prompt says.
+
+    `fallback_reason` says why it was chosen, if nothing selects it.
+    """
+
+    def __init__(self, fallback_reason: str = "") -> None:
+        self._info = msgspec.structs.replace(TOUR, fallback_reason=fallback_reason)
 
     @property
     def info(self) -> ModelInfo:
-        return TOUR
+        return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
         prompt = _last_prompt(request)
         numbers = {name: int(value) for name, value in _NUMBER.findall(prompt)}
         pause = min(numbers.get("pause", 0), 10_000) / 1000
-        model = ScriptedModel([_step(request, prompt, numbers.get("words", 0))], info=TOUR)
+        model = ScriptedModel([_step(request, prompt, numbers.get("words", 0))], info=self._info)
         async with aclosing(model.stream(request)) as parts:
             async for part in parts:
                 yield part

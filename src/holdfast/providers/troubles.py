@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.domain.errors import ProviderError, Trouble
+from holdfast.providers.access import is_loopback
 
 __all__ = [
     "Place",
@@ -55,6 +56,7 @@ _BUSY = (
     r"overloaded|over capacity|at capacity|rate.?limit|too many requests|try again later|temporarily|unavailable"
     r"|server_error|internal (server )?error|resource.?exhausted|throttl|timed? ?out"
 )
+_LOADING = r"\bloading\b|\bbeing loaded\b"
 _MODEL = r"model"
 _TOKENLIKE = r"\b(?:sk|pk|rk|gsk|xai|key|AIza|ya29|hf|r8|csk|tgp)[-_.][\w*.-]{6,}|\bAIza[\w-]{10,}"
 _BEARER = r"(bearer|basic)\s+(?=\S*[\d._=/+-])[\w.+/=*-]{6,}"
@@ -69,6 +71,8 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _TITLES: dict[Trouble, str] = {
     "busy": "Provider busy",
     "connection": "Provider not reached",
+    "not_running": "Provider not running",
+    "loading": "Model loading",
     "cut": "Answer cut off",
     "stalled": "Provider silent",
     "credentials": "Not signed in",
@@ -100,6 +104,8 @@ def refusal(place: Place, status: int, headers: Mapping[str, str], body: bytes, 
     if not is_page:
         said, codes = _said(body)
     trouble = _trouble(status, headers, said, codes)
+    if status == 503 and _find(_LOADING, said):
+        trouble = "loading"
     if status in range(300, 400):
         said = f"it redirects to {headers.get('location', 'another address')}"
     wait = _retry_after(headers, now) if trouble == "busy" else None
@@ -116,9 +122,13 @@ def error_in_stream(place: Place, error: Any, *, now: float = 0.0) -> ProviderEr
     return _error(place, trouble, said or "an error without a word", "", status=status, retry_after=wait)
 
 
-def connection_error(place: Place, reason: str) -> ProviderError:
-    """No connection, or one that broke before anything was said."""
-    return _error(place, "connection", reason or "the connection broke", "")
+def connection_error(place: Place, reason: str, *, is_refused: bool = False) -> ProviderError:
+    """Return the error of a connection that could not be made, or that broke before anything was received.
+
+    A refused connection on loopback is certain: no server runs there, and retries would only delay the message.
+    """
+    is_certain = is_refused and is_loopback(place.base_url)
+    return _error(place, "not_running" if is_certain else "connection", reason or "the connection broke", "")
 
 
 def credentials_error(place: Place, said: str) -> ProviderError:
@@ -178,11 +188,10 @@ def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
             )
         case "quota":
             return "Look at the account's plan and billing there, or choose another model."
+        case "not_running":
+            return f"No server runs at {where}: start it, or correct base_url."
         case "connection":
             return f"Is {where or 'the server'} the right base_url, and does it run?"
-        case "overflow":
-            # Whoever asked knows whether a summary helps, and says so.
-            return ""
         case "stalled":
             return f"If the server is slow by nature, set providers.{place.provider}.timeout higher."
         case "refused" if status == 404 and not _find(_MODEL, said):
@@ -191,7 +200,10 @@ def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
             return f"Check the model's name; `holdfast models {place.provider}` lists those there are."
         case "refused" if 300 <= status < 400:
             return f"Check base_url{f' ({where})' if where else ''}."
+        case "loading":
+            return "It is still loading its model."
         case _:
+            # A conversation that is too long gets its advice from the caller, which knows whether a summary helps.
             return ""
 
 

@@ -59,8 +59,10 @@ async def update_agent(call: Call) -> None:
 
 async def send_prompt(call: Call) -> Accepted:
     """Refused at once, and nothing stored, if there is no model that could answer."""
-    await call.desk.workspace.engine.kit.models.large()
+    model = await call.desk.workspace.engine.kit.models.large()
     prompt = call.body.to_prompt()
+    if prompt.require_model and model.info.fallback_reason:
+        raise ProviderError(model.info.fallback_reason, title="No usable model", trouble="refused")
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
         # What it stands for is found now, and kept with the run: a file that changes later changes nothing.
         brief = await call.desk.outfit.extensions.brief(prompt.prompt)

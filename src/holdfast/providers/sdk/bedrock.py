@@ -17,7 +17,7 @@ from urllib3.exceptions import NewConnectionError
 
 from holdfast.domain.models import ModelInfo
 from holdfast.providers.access import Access
-from holdfast.providers.connections import NotReached, why_not_reached
+from holdfast.providers.connections import NotReached, not_reached
 from holdfast.providers.watch import CURRENT
 
 __all__ = ["build", "refine"]
@@ -55,7 +55,7 @@ class _Held:
             super().connect()  # type: ignore[misc]
         except NewConnectionError as error:
             cause = error.__cause__
-            raise NotReached(why_not_reached(cause) if isinstance(cause, OSError) else str(error)) from error
+            raise (not_reached(cause) if isinstance(cause, OSError) else NotReached(str(error))) from error
         _hold(self)
 
     def request(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401

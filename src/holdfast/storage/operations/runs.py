@@ -45,6 +45,7 @@ def _end(operation: EndRun, context: Context) -> None:
         outcome=operation.outcome,
         ended_at=operation.at,
         error=operation.error,
+        model_unreachable=operation.model_unreachable,
         message_id=operation.message_id,
         folded_into=operation.folded_into or before.folded_into,
     )
@@ -58,6 +59,7 @@ def _end(operation: EndRun, context: Context) -> None:
         error=run.error,
         cancelled=operation.outcome == "cancelled",
         folded_into=run.folded_into,
+        model_unreachable=run.model_unreachable,
     )
     context.say(RunCompleteEvent(Change("updated", complete)))
 

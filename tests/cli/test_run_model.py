@@ -1,0 +1,172 @@
+"""`holdfast run` without a usable or reachable model: programs that read its output never get the scripted model's."""
+
+import os
+import pty
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from cli.house import PATIENCE, House, house, shown_on
+from holdfast.testing.model_server import Asked
+from holdfast.testing.wires.script import Ask, Reply, Say
+from walks.stage import asks, staged
+
+PROVIDER = '[providers.acme]\ntype = "openai-compat"\nbase_url = "http://127.0.0.1:{port}/v1"\n{rest}\n'
+
+
+@pytest.fixture(scope="module")
+def without_model() -> Iterator[House]:
+    """A home in which no model is configured."""
+    with house() as made:
+        made.settings.unlink()
+        hidden = [name for name in made.environment if name.endswith(("_API_KEY", "_TOKEN")) or name == "CI"]
+        for name in hidden:
+            del made.environment[name]
+        made.environment["OLLAMA_HOST"] = "127.0.0.1:9"
+        made.serve()
+        yield made
+
+
+def _at_terminal(home: House, *arguments: str, **more: str) -> tuple[int, str]:
+    """Run a command with its stdout and stderr on a terminal; return its exit code and what was shown."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=follower,
+        stderr=follower,
+        cwd=home.work,
+        env={**home.environment, **more},
+    )
+    os.close(follower)
+    shown = shown_on(leader)
+    return process.wait(PATIENCE), shown.decode()
+
+
+def _sessions(home: House) -> list[object]:
+    found: list[object] = msgspec.json.decode(home.say("sessions", "list", "--json"))
+    return found
+
+
+def test_a_pipe_gets_an_error_and_no_text(without_model: House) -> None:
+    before = _sessions(without_model)
+    for options in ((), ("--quiet",), ("--json",), ("--stream",), ("--detach",), ("--json", "--detach")):
+        done = without_model.call("run", *options, "words=3")
+        assert (done.returncode, done.stdout) == (4, ""), options
+        assert done.stderr.startswith("holdfast: No usable model. "), options
+        assert done.stderr.count("\n") == 1, options
+        assert "--model demo/tour" in done.stderr
+    assert _sessions(without_model) == before, "a refused prompt leaves no session"
+
+
+@pytest.mark.parametrize(("options", "more"), [(("-q",), {}), (("--json",), {}), ((), {"CI": "true"})])
+def test_a_terminal_gets_the_same_where_a_program_reads(
+    without_model: House, options: tuple[str, ...], more: dict[str, str]
+) -> None:
+    code, shown = _at_terminal(without_model, "run", *options, "words=3", **more)
+    assert code == 4
+    assert "No usable model." in shown
+    assert "word1" not in shown
+
+
+def test_a_person_at_a_terminal_gets_the_scripted_model(without_model: House) -> None:
+    code, shown = _at_terminal(without_model, "run", "words=3")
+    assert code == 0
+    assert "word1 word2 word3" in shown
+
+
+def test_the_scripted_model_answers_where_it_is_selected() -> None:
+    with house() as home:
+        home.settings.unlink()
+        done = home.call("run", "--model", "demo/tour", "words=3")
+        assert (done.returncode, done.stdout) == (0, "word1 word2 word3\n")
+
+
+def test_a_missing_key_is_named(without_model: House) -> None:
+    """A template of an unset variable, and a variable that is empty."""
+    model = 'models = [{ id = "m" }]\n'
+    for variable, value in (("HOLDFAST_TEST_UNSET", None), ("HOLDFAST_TEST_EMPTY", "")):
+        settings = without_model.work / "holdfast.toml"
+        settings.write_text(PROVIDER.format(port=9, rest=f'api_key = "${variable}"\n{model}'))
+        if value is not None:
+            without_model.environment[variable] = value
+        try:
+            without_model.call("trust", "--yes")
+            done = without_model.call("run", "hi")
+        finally:
+            settings.unlink()
+        assert (done.returncode, done.stdout) == (4, "")
+        assert f"set {variable}" in done.stderr
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port of this machine that refuses connections for as long as the test runs."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.mark.parametrize("rest", ["", 'models = [{ id = "m" }]'])
+@pytest.mark.parametrize("selection", ["", '[models.large]\nprovider = "acme"\n'])
+def test_a_configured_server_that_is_down_is_named(closed_port: int, rest: str, selection: str) -> None:
+    """It is not replaced by the scripted model, also at a terminal; a refused connection is reported at once."""
+    with house() as home:
+        home.settings.write_text(selection + PROVIDER.format(port=closed_port, rest=rest))
+        home.environment["OLLAMA_HOST"] = "127.0.0.1:9"
+        home.serve()
+        done = home.call("run", "--timeout", "10", "words=3")
+        assert (done.returncode, done.stdout) == (4, ""), done.stderr
+        assert f"http://127.0.0.1:{closed_port}/v1" in done.stderr
+        assert "the connection was refused" in done.stderr
+        assert "Trying again" not in done.stderr
+        code, shown = _at_terminal(home, "run", "--timeout", "10", "words=3")
+        assert (code, "word1" in shown) == (4, False)
+
+
+async def test_a_server_that_goes_away_later_is_an_ordinary_failure() -> None:
+    """The run has begun its work by then: exit code 1."""
+
+    def reply(asked: Asked) -> Reply:
+        if "tools" not in asked.json:
+            return Reply((Say(("A title",)),))
+        assert stage.provider._server is not None
+        stage.provider._server.close()
+        return Reply((Ask("c1", "ls", ("{}",)),), headers=(("connection", "close"),))
+
+    async with staged(reply) as stage:
+        done = await stage.call("run", "hi")
+        assert (done.code, done.out) == (1, "")
+        assert "the connection was refused" in done.err
+
+
+async def test_a_server_that_loads_its_model_is_waited_for() -> None:
+    loading = msgspec.json.encode({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}})
+    replies = [Reply(status=503, body=loading), Reply((Say(("All is well.",)),))]
+
+    def reply(asked: Asked) -> Reply:
+        return Reply((Say(("A title",)),)) if "tools" not in asked.json else replies.pop(0)
+
+    async with staged(reply) as stage:
+        done = await stage.call("run", "--verbose", "hi")
+        assert (done.code, done.out) == (0, "All is well.\n")
+        assert "Loading model" in done.err
+        assert "Trying again in 2 s (1 of 150)" in done.err
+        assert len(asks(stage.provider)) == 2
+
+
+async def test_the_wait_for_a_model_and_retries_are_settings() -> None:
+    loading = Reply(status=503, body=b'{"error": {"message": "Loading model"}}')
+    async with staged([loading]) as stage:
+        stage.write("[options]\nmodel_load_timeout = 0\nmax_retries = 9\n")
+        done = await stage.call("run", "hi")
+        assert (done.code, len(asks(stage.provider))) == (4, 1), done.err
+        assert "loading its model" in done.err
+    async with staged([Reply(status=500, body=b'{"error": {"message": "Broken"}}')]) as stage:
+        stage.write("[options]\nmax_retries = 0\n")
+        done = await stage.call("run", "hi")
+        assert (done.code, len(asks(stage.provider))) == (1, 1), done.err
