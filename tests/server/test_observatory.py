@@ -27,9 +27,7 @@ def owner() -> Iterator[House]:
 
 
 def _set(owner: House, text: str) -> None:
-    file = owner.home / ".config" / "holdfast" / "config.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text(text)
+    owner.settings.write_text(owner.settings.read_text() + text)
 
 
 def _scraped(owner: House) -> tuple[int, str]:

@@ -20,13 +20,16 @@ async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
     """Every feature can be tried; nobody can take it for a model."""
     async with staged() as stage:
         stage.settings.write_text(ALONE)
-        said = await stage.say("run", "hello")
-        assert "scripted model" in said
-        assert "holdfast login" in said
+        refused = await stage.call("run", "hello")
+        assert (refused.code, refused.out) == (4, "")
+        assert refused.err.startswith("holdfast: No usable model. ")
         listed = await stage.call("models")
         assert "no model" in listed.out + listed.err
         assert "holdfast login" in listed.err
         place = await stage.opened()
+        said = (await place.asked("hello"))[0].text
+        assert "scripted model" in said
+        assert "holdfast login" in said
         info = await place.client.agent_info(place.id)
         assert (info.model_cfg.provider, info.model_cfg.model, info.is_ready) == ("demo", "tour", True)
         assert "no model" in info.model.name

@@ -171,7 +171,11 @@ class Market:
 
     async def fallback_reason(self) -> str:
         """Return why no model is usable: the first provider of the settings that lacks something, or all of them."""
-        named = [offer for offer in self.offers.values() if offer.origin == "settings" or offer.is_named]
+        named = [
+            offer
+            for offer in self.offers.values()
+            if (offer.origin == "settings" or offer.is_named) and not offer.settings.disable
+        ]
         lacks = [found for offer in named if isinstance(found := await self._reach(offer), Lack)]
         cause = f"No usable model: {lacks[0].sentence}" if lacks else "No usable model."
         return f"{cause} {_SET_UP}"
