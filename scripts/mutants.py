@@ -2,8 +2,13 @@
 
 Every worker has its own copy of the source and the tests. A mistake is planted in the copy, each test file
 that is to find it is run on its own and must fail, and the copy is mended. First, the tests must pass as they are.
+
+`--changed` plants only the mistakes whose definition, source file or test files differ from the digests in
+`mutants.caught`, which every full or partial success brings up to date. The digest does not cover other modules that a
+test imports: `scripts/long` plants all of them.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -24,6 +29,8 @@ HANGS_SECONDS = 5
 SLOWEST_SECONDS = 30
 """What one test may take: with a mistake in it, for it may never end, and without."""
 SOME_TEST_FAILED = 1
+RECORD = ROOT / "scripts" / "mutants.caught"
+CHANGED = "--changed"
 
 # All the others that are installed take two seconds of each start, and are of no use here.
 PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
@@ -107,6 +114,30 @@ def read_mutants(names: Sequence[str]) -> list[Mutant]:
     return [mutant for mutant in mutants if not names or mutant.name in names]
 
 
+def digest_of(mutant: Mutant) -> str:
+    """Return a digest of everything a verdict depends on: the mistake, its source file and the files of its tests."""
+    files = [mutant.file, *sorted({test.partition("::")[0] for test in mutant.tests})]
+    found = hashlib.sha256(repr(mutant).encode())
+    for path in (ROOT / file for file in files):
+        found.update(path.read_bytes() if path.is_file() else b"missing")
+    return found.hexdigest()[:16]
+
+
+def read_record() -> dict[str, str]:
+    """Return the digest of each mistake at the time it was last caught."""
+    lines = RECORD.read_text().splitlines() if RECORD.exists() else []
+    return dict(line.split() for line in lines)
+
+
+def write_record(caught: Sequence[Mutant], known: Sequence[Mutant]) -> None:
+    names = {mutant.name for mutant in known}
+    record = {name: digest for name, digest in read_record().items() if name in names}
+    record |= {mutant.name: digest_of(mutant) for mutant in caught}
+    text = "".join(f"{name} {record[name]}\n" for name in sorted(record))
+    if not RECORD.exists() or RECORD.read_text() != text:
+        RECORD.write_text(text)
+
+
 def finder(output: str) -> str:
     """The test that failed, from pytest's summary."""
     found = re.search(r"^(?:FAILED|ERROR) \S*?([^\s/]+::.*?)( - .*|$)", output, re.MULTILINE)
@@ -153,8 +184,8 @@ def must_pass(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> bool:
     return not any(status for status, _ in results)
 
 
-def judge_all(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> int:
-    """Print a line for each; answer how many were caught."""
+def judge_all(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> list[Mutant]:
+    """Print a line for each; return those that were caught."""
     free: SimpleQueue[Copy] = SimpleQueue()
     for copy in copies:
         free.put(copy)
@@ -170,19 +201,28 @@ def judge_all(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> int:
         return verdict.word == "caught"
 
     with ThreadPoolExecutor(WORKERS) as workers:
-        return sum(workers.map(judge_one, mutants))
+        verdicts = list(workers.map(judge_one, mutants))
+    return [mutant for mutant, is_caught in zip(mutants, verdicts, strict=True) if is_caught]
 
 
 def main(names: Sequence[str]) -> int:
-    mutants = read_mutants(names)
+    known = read_mutants(())
+    mutants = known if names == [CHANGED] else read_mutants(names)
+    if names == [CHANGED]:
+        record = read_record()
+        mutants = [mutant for mutant in known if record.get(mutant.name) != digest_of(mutant)]
+        say(f"{len(known) - len(mutants)} of {len(known)} are unchanged since they were caught")
+        if not mutants:
+            return 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [Copy(Path(folder) / str(number)) for number in range(WORKERS)]
         if not must_pass(mutants, copies):
             return 1
         caught = judge_all(mutants, copies)
-    say(f"{len(mutants)} planted, {caught} caught, {time.monotonic() - began:.0f} s")
-    return 0 if caught == len(mutants) else 1
+    write_record(caught, known)
+    say(f"{len(mutants)} planted, {len(caught)} caught, {time.monotonic() - began:.0f} s")
+    return 0 if len(caught) == len(mutants) else 1
 
 
 if __name__ == "__main__":
