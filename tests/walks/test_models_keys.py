@@ -1,5 +1,6 @@
 """Keys: where they are stored, how they are renewed, and that nobody ever sees one."""
 
+import asyncio
 import json
 import os
 import signal
@@ -264,10 +265,11 @@ async def while_a_command_runs(stage: Stage, place: Watched, server: int) -> str
     """What the command of a model sees in its environment, is told about it, and what `ps` shows to everybody."""
     gate = stage.project / "gate"
     os.mkfifo(gate)
-    held = os.open(gate, os.O_RDWR)
     async with place.watching() as events:
         run = await place.send("print env")
         seen = await read_until(events, lambda item: isinstance(item.event, ToolOutputEvent))
+        # Returns when the command has opened the other end: closed earlier, it would wait for a writer for ever.
+        held = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
         lists = process_lists()
         os.close(held)
         seen += await read_until(events, end_of(run))
