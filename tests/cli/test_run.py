@@ -220,10 +220,14 @@ def test_two_signals_at_once_cancel_the_run(home: House) -> None:
 
 def test_a_hang_up_detaches(home: House) -> None:
     """C-48: closing the stream does not cancel; the answer is fetched later, from anywhere."""
-    process = home.start("run", "--stream", "--run-id", "left", "words=60 pause=10")
-    _first(process)
-    process.send_signal(signal.SIGHUP)
-    assert _ended(process)[0] == 129
+    gate = home.work / "gate"
+    os.mkfifo(gate)
+    call = 'tool=bash {"command": "cat gate", "description": "wait"}'
+    process = home.start("run", "--yolo", "--run-id", "left", f"words=60 {call}")
+    # Opening returns when the command of the run has the other end: the run is under way and cannot end yet.
+    with gate.open("w"):
+        process.send_signal(signal.SIGHUP)
+        assert _ended(process)[0] == 129
     done = home.call("runs", "wait", "left", cwd=Path("/"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("word59 word60\n")

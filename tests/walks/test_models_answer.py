@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.client.items import Item
-from holdfast.domain.events import ConfigChangedEvent
+from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
@@ -61,8 +61,18 @@ async def test_1_what_the_settings_name_answers(stage: Stage) -> None:
 async def test_2_usage_and_cost_land_in_the_session(stage: Stage) -> None:
     """What the provider counts is told, and costs what the settings say."""
     place = await stage.opened()
-    end, _ = await place.asked("what does it cost?")
-    assert not end.error
+    ended: list[bool] = []
+    titled: list[bool] = []
+
+    def is_counted(item: Item) -> bool:
+        """The title is made beside the turn: its cost is stored before or after the end of the run."""
+        ended.extend([True] * isinstance(item.event, RunCompleteEvent))
+        titled.extend([True] * (isinstance(item.event, SessionEvent) and "what" in item.event.payload.payload.title))
+        return bool(ended and titled)
+
+    async with place.watching() as events:
+        await place.send("what does it cost?")
+        await read_until(events, is_counted)
     session = await place.client.get_session(place.id, place.session)
     assert (session.prompt_tokens, session.completion_tokens) == (10_000, 1_000)
     # The title costs as much here: the small model is the same.

@@ -312,6 +312,8 @@ async def test_files_that_others_change_are_told() -> None:
         assert "error a.zz:1:9 BAD is here" in told
         (speak.project / "new.zz").unlink()
         await speak.says(("lsp_diagnostics", {}), session)
+        # A notification has no answer: the server's own record says when it has arrived.
+        await until(lambda: len(speak.heard("workspace/didChangeWatchedFiles")) == 2)
         said = [message["params"]["changes"] for message in speak.heard("workspace/didChangeWatchedFiles")]
         names = [[(item["uri"].rpartition("/")[2], item["type"]) for item in items] for items in said]
         assert names == [[("a.zz", 2), ("new.zz", 1)], [("new.zz", 3)]]

@@ -43,6 +43,8 @@ class Fleet:
         self._known: dict[tuple[str, str], tuple[float, tuple[Match, ...]]] = {}
         self._traces: dict[str, Trace] = {}
         self._seen: Look | None = None
+        self._scans = 0
+        self._applied_scan = 0
         self._tasks = TaskOwner()
         self._looks = TaskOwner()
         self._site = Site(self.root, is_trusted=False, environment={})
@@ -106,8 +108,14 @@ class Fleet:
             server.want(path)
             found.append(server)
         if found and self._seen is None:
-            self._seen = await asyncio.to_thread(looked, self.root)
+            await self._scan_first()
         return found
+
+    async def _scan_first(self) -> None:
+        """Remember the files as they are when the first server starts, unless a later scan has finished meanwhile."""
+        first = await asyncio.to_thread(looked, self.root)
+        if self._seen is None:
+            self._seen = first
 
     def knows(self, path: str) -> bool:
         """Whether any server could be for such a file."""
@@ -158,8 +166,15 @@ class Fleet:
         if not talks:
             return
         opened = {path for talk in talks for path in talk.documents.open}
-        before, self._seen = self._seen, await asyncio.to_thread(looked, self.root, opened)
-        found = changes(before, self._seen) if before is not None else []
+        # Scans overlap. One that began earlier than the last one applied is older than what servers know already.
+        self._scans += 1
+        number = self._scans
+        after = await asyncio.to_thread(looked, self.root, opened)
+        if number < self._applied_scan:
+            return
+        self._applied_scan = number
+        found = changes(self._seen, after) if self._seen is not None else []
+        self._seen = after
         for talk in talks:
             talk.tell_of_files(found)
         for change in found:
