@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.client.locate import locate
 from holdfast.client.thin import Thin
 from holdfast.client.wire import Address
 
@@ -37,7 +38,7 @@ class Served:
     def __init__(self, root: Path, process: subprocess.Popen[bytes], began: float) -> None:
         self.root = root
         self.began = began
-        self.address = Address(path=str(root / "r" / "holdfast" / "server.sock"))
+        self.address = Address(path=locate(environment=environment(root)).usual)
         self.process = process
 
     def resident(self) -> float:

@@ -10,6 +10,7 @@ from statistics import median
 
 from bench.figures import Figure, Goal
 from bench.outside import Crowd, Served, Speaker, environment, served
+from holdfast.lockfile import LOCK_NAME, directory_id
 from holdfast.server.listen import UnixListener
 
 __all__ = ["measure"]
@@ -60,8 +61,12 @@ def _to_the_wire() -> float:
     with served("-c", "pass") as nobody:
         nobody.process.wait()
         listener = UnixListener(nobody.address.path)
+        listener.socket.listen()
+        data = nobody.root / ".local" / "share" / "holdfast"
+        data.mkdir(parents=True)
+        (data / LOCK_NAME).write_text(f"1\n{listener.path}\n")
         heard: list[float] = []
-        thread = threading.Thread(target=_play, args=(listener, heard))
+        thread = threading.Thread(target=_play, args=(listener, heard, directory_id(data)))
         thread.start()
         began = time.perf_counter()
         command = [sys.executable, "-m", "holdfast", "run", "hello"]
@@ -74,10 +79,10 @@ def _to_the_wire() -> float:
         return heard[0] - began
 
 
-def _play(listener: UnixListener, heard: list[float]) -> None:
+def _play(listener: UnixListener, heard: list[float], data_id: str) -> None:
     """As much of a server as a run needs up to its prompt."""
     stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    body = b'{"id":"x","version":"99","protocol":1,"pid":1}'
+    body = b'{"id":"x","version":"99","protocol":1,"pid":1,"data_id":"%b"}' % data_id.encode()
     whole = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
     asking, _ = listener.socket.accept()
     streams = []

@@ -40,6 +40,7 @@ PURE = (
     "server/presence.py",
     "server/whole.py",
     "protocol/*.py",
+    "client/terminal_text.py",
     "client/wire.py",
     "client/items.py",
     "client/view.py",

@@ -2,9 +2,11 @@
 
 import fcntl
 import os
+import pwd
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -15,20 +17,24 @@ import pytest
 
 from client.play import short_directory
 from holdfast.client.errors import StartFailed, Unreachable, UnsafePlace
-from holdfast.client.locate import TAKEN, Where, find_or_start, locate, secure_directory, serve_command
+from holdfast.client.locate import TAKEN, Where, find, find_or_start, locate, secure_directory, serve_command
 from holdfast.client.places import (
     BadHost,
     data_directory,
     parse_host,
     socket_directories,
-    socket_name,
+    socket_names,
     socket_path,
 )
 from holdfast.client.wire import Address
 
 SERVER = """
-import os, socket, sys
-path, notes, unready = sys.argv[1], sys.argv[2], int(sys.argv[3])
+import json, os, socket, sys
+path, notes, unready, data = sys.argv[1], sys.argv[2], int(sys.argv[3]), os.stat(sys.argv[4])
+known = {"version": "99", "protocol": 1, "pid": os.getpid(), "data_id": "%x-%x" % (data.st_dev, data.st_ino)}
+if len(sys.argv) > 5:
+    del known["data_id"]
+body = json.dumps(known)
 print("starting up")
 with open(notes, "a") as file:
     file.write(f"{os.getpid()} {os.getsid(0)}\\n")
@@ -42,7 +48,8 @@ while True:
     while connection.recv(65536):
         status = b"503 Wait" if unready > 0 else b"200 OK"
         unready -= 1
-        connection.sendall(b"HTTP/1.1 " + status + b"\\r\\nContent-Length: 0\\r\\n\\r\\n")
+        head = b"HTTP/1.1 " + status + b"\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body)
+        connection.sendall(head + body.encode())
 """
 
 DATA_DIRECTORIES: list[tuple[str | None, dict[str, str], str]] = [
@@ -74,8 +81,10 @@ def test_the_directory_of_sockets(environment: dict[str, str], expected: tuple[s
 
 
 def test_each_data_directory_has_its_socket() -> None:
-    assert socket_name("/data", "/data") == "server.sock"
-    assert socket_name("/other", "/data") == f"server-{sha256(b'/other').hexdigest()[:8]}.sock"
+    assert next(socket_names("/data", "/data")) == "server.sock"
+    names = list(socket_names("/other", "/data"))
+    assert names[0] == f"server-{sha256(b'/other').hexdigest()[:8]}.sock"
+    assert len({*names, *socket_names("/data", "/data")}) == 9
 
 
 def test_a_socket_path_is_never_too_long() -> None:
@@ -125,14 +134,17 @@ def test_locating(tmp_path: Path) -> None:
     home = tmp_path / "home"
     environment = {"HOME": str(home), "XDG_RUNTIME_DIR": "/run/u"}
     default = locate(environment=environment)
-    assert default == Where(Address(path="/run/u/holdfast/server.sock"), f"{home}/.local/share/holdfast", True, True)
+    assert default.address.path.startswith("/run/u/holdfast/server-"), "HOME is not the home of the password database"
+    assert default.data_dir == f"{home}/.local/share/holdfast"
     other = locate(data_dir=str(tmp_path), environment=environment)
     assert other.address.path.startswith("/run/u/holdfast/server-")
-    assert (other.data_dir, other.is_default, other.can_be_started) == (str(tmp_path), False, True)
+    assert other.address.path != default.address.path
+    assert (other.data_dir, other.can_be_started) == (str(tmp_path), True)
     (tmp_path / "link").symlink_to(tmp_path)
     assert locate(data_dir=str(tmp_path / "link"), environment=environment) == other
-    assert "--data-dir" not in serve_command(default)
     assert serve_command(other)[-2:] == ["--data-dir", str(tmp_path)]
+    of_the_user = {"HOME": pwd.getpwuid(os.getuid()).pw_dir, "XDG_RUNTIME_DIR": "/nowhere/u"}
+    assert locate(environment=of_the_user).usual == "/nowhere/u/holdfast/server.sock"
 
 
 def test_a_named_host_is_never_started(tmp_path: Path) -> None:
@@ -156,8 +168,16 @@ class Stage:
         self._program.write_text(SERVER)
         self.where = Where(Address(path=str(self.socket)), str(self.data), True)
 
-    def command(self, unready: int = 0) -> list[str]:
-        return [sys.executable, "-I", "-u", str(self._program), str(self.socket), str(self.notes), str(unready)]
+    def command(self, unready: int = 0, *more: str) -> list[str]:
+        program = [sys.executable, "-I", "-u", str(self._program)]
+        return [*program, str(self.socket), str(self.notes), str(unready), str(self.data), *more]
+
+    def lock(self, *lines: object, written_at: float | None = None) -> None:
+        """Leave a lock file."""
+        path = self.data / "lock"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        if written_at is not None:
+            os.utime(path, (written_at, written_at))
 
     def started(self) -> list[list[int]]:
         lines = self.notes.read_text().splitlines() if self.notes.exists() else []
@@ -183,6 +203,41 @@ def test_a_server_is_started_and_then_found(stage: Stage) -> None:
     assert process == session, "it has a session of its own"
     assert "starting up" in (stage.data / "logs" / "server.log").read_text()
     assert stage.socket.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_server_of_an_earlier_version_is_the_process_in_the_lock_file(stage: Stage) -> None:
+    """It does not name its data directory. Its process id may have been that of another server before."""
+    with pytest.raises(StartFailed, match="in time"):
+        find_or_start(stage.where, command=stage.command(0, "earlier"), patience=1.0)
+    ((process, _),) = stage.started()
+    for lines, written_at in (
+        ((), None),
+        (("x",), None),
+        ((process + 1,), None),
+        ((os.getpid(),), None),
+        ((process, stage.socket), None),
+        ((process,), time.time() - 100),
+    ):
+        stage.lock(*lines, written_at=written_at)
+        assert find(stage.where) is None, (lines, written_at)
+    stage.lock(process)
+    found = find(stage.where)
+    assert found is not None
+    assert found.peer_pid() == process
+    found.close()
+
+
+def test_a_server_of_another_data_directory_is_not_used(stage: Stage) -> None:
+    find_or_start(stage.where, command=stage.command()).close()
+    ((process, _),) = stage.started()
+    other = stage.data.with_name("other")
+    other.mkdir()
+    for lines in ((), (process,), (process, stage.socket)):
+        (other / "lock").write_text("".join(f"{line}\n" for line in lines))
+        assert find(stage.where._replace(data_dir=str(other))) is None, lines
+    stage.data.rename(stage.data.with_name("moved"))
+    stage.data.mkdir()
+    assert find(stage.where) is None, "another directory at the same path is another directory"
 
 
 def test_ready_is_what_is_healthy(stage: Stage) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -178,7 +177,6 @@ async def serving(
     with_tcp: bool = False,
     settings: EngineSettings = QUICK,
     tools: Tools | None = None,
-    guests: Sequence[socket.socket] = (),
 ) -> AsyncIterator[Server]:
     """The real server in this loop. It is stopped at the end, if it has not stopped itself."""
     chosen: Models = models if isinstance(models, FixedModels) else FixedModels(models or EchoModel())
@@ -202,8 +200,11 @@ async def serving(
             guard = Guard(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             server.tcp = Address(host="127.0.0.1", port=port, token=token)
         application = Application(hub, HANDLERS, stream)
-        server.over = start(run_server(hub, application, sockets, guard, guests=guests, handles_signals=False))
+        listening = asyncio.Event()
+        running = run_server(hub, application, sockets, guard, on_listening=listening.set, handles_signals=False)
+        server.over = start(running)
         stack.push_async_callback(server.stop)
+        await listening.wait()
         yield server
 
 

@@ -58,6 +58,9 @@ def test_a_live_server_is_never_taken_over_and_a_stale_socket_is_removed(tmp_pat
         UnixListener(path)
     assert path.stat().st_ino == inode
     with socket.socket(socket.AF_UNIX) as probe:
+        with pytest.raises(ConnectionRefusedError):
+            probe.connect(str(path))
+        first.socket.listen()
         probe.connect(str(path))
     first.close()
     assert not path.exists()
@@ -71,6 +74,9 @@ def test_a_socket_that_somebody_put_in_our_place_is_left_alone(tmp_path: Path) -
     path.unlink()
     path.write_text("other")
     first.close()
+    assert path.read_text() == "other"
+    with pytest.raises(UnsafeDirectory, match="not a socket"):
+        UnixListener(path)
     assert path.read_text() == "other"
 
 

@@ -3,15 +3,12 @@
 import asyncio
 import json
 import socket
-import threading
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from holdfast.server.http import HttpServer, Receive, Scope, Send
 from holdfast.server.listen import UnixListener
-from holdfast.server.porch import HEALTHY, Porch
 from server.helpers import exchange, inside, open_raw, place, serving
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -135,65 +132,6 @@ async def test_a_body_that_nobody_wants_is_passed_over() -> None:
         writer.close()
 
 
-def _heard(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (piece := connection.recv(size - len(data))):
-        data += piece
-    return data
-
-
-def test_the_porch_tells_that_somebody_is_there_and_keeps_the_rest(tmp_path: Path) -> None:
-    listener = UnixListener(tmp_path / "run" / "s")
-    porch = Porch(listener.socket)
-    porch.open()
-    with socket.socket(socket.AF_UNIX) as asking, socket.socket(socket.AF_UNIX) as waiting:
-        for connection in (asking, waiting):
-            connection.settimeout(PATIENCE)
-            connection.connect(str(tmp_path / "run" / "s"))
-        for _ in range(3):
-            asking.sendall(HEALTH)
-            assert _heard(asking, len(HEALTHY)) == HEALTHY
-        waiting.sendall(VERSION)
-        asking.sendall(HEALTH)
-        assert _heard(asking, len(HEALTHY)) == HEALTHY
-        asking.sendall(HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        guests = porch.close()
-        assert len(guests) == 2
-        for guest in guests:
-            guest.setblocking(True)
-            guest.settimeout(PATIENCE)
-        assert sorted(guest.recv(1024)[:7] for guest in guests) == [b"GET /v1", b"GET /v1"]
-        for guest in guests:
-            guest.close()
-    listener.close()
-    assert "porch" not in {thread.name for thread in threading.enumerate()}
-
-
-async def test_the_porch_says_exactly_what_the_server_says() -> None:
-    async with place() as where, serving(where) as server:
-        reader, writer = await open_raw(server.address)
-        writer.write(HEALTH)
-        assert await asyncio.wait_for(reader.readexactly(len(HEALTHY)), PATIENCE) == HEALTHY
-        writer.close()
-
-
-async def test_guests_of_the_porch_are_answered_by_the_server() -> None:
-    """What they said before it was there, they need not say again."""
-    async with place() as where:
-        listener = UnixListener(where.socket)
-        porch = Porch(listener.socket)
-        porch.open()
-        reader, writer = await open_raw(where.address)
-        writer.write(HEALTH + VERSION)
-        assert await asyncio.wait_for(reader.readexactly(len(HEALTHY)), PATIENCE) == HEALTHY
-        guests = porch.close()
-        listener.close()
-        async with serving(where, guests=guests) as server:
-            assert (await exchange(server.address, HEALTH)).status == 200
-            assert await asyncio.wait_for(reader.readline(), PATIENCE) == b"HTTP/1.1 200 OK\r\n"
-            writer.close()
-
-
 @pytest.mark.parametrize(
     "beginning",
     [
@@ -291,7 +229,7 @@ async def test_a_body_that_makes_no_sense_is_answered() -> None:
 
 
 async def test_who_asks_for_nothing_takes_no_descriptors_from_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.http._descriptors", lambda: 32)
+    monkeypatch.setattr("holdfast.server.limits._descriptors", lambda: 32)
     async with place() as where, serving(where, with_tcp=True) as server:
         workspace = await (await server.client()).create_workspace(where.project())
         stream = inside(f"/v1/workspaces/{workspace.id}/events?since=0")

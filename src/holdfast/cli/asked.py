@@ -36,6 +36,7 @@ class Asked(NamedTuple):
     is_verbose: bool = False
     as_json: bool = False
     streams: bool = False
+    is_raw: bool = False
     timeout: float | None = None
     delivery: HowDelivered = "queue"
     attach: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ FLAGS = {
     "--verbose": "is_verbose",
     "--json": "as_json",
     "--stream": "streams",
+    "--raw": "is_raw",
     "--detach": "detach",
     "--yolo": "yolo",
 }

@@ -15,7 +15,7 @@ from holdfast.cli.inquire import Inquirer
 from holdfast.cli.link import Link, new_id
 from holdfast.cli.names import session_named
 from holdfast.cli.setting import latest_session
-from holdfast.cli.speak import Speaker, complain, harmless
+from holdfast.cli.speak import Speaker, complain
 from holdfast.cli.transcript import as_text, asked_of, ending_of, said_by
 from holdfast.cli.watch import Pieces
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
@@ -55,9 +55,6 @@ class _Screen(Speaker):
         self._told: set[ToolCallId] = set()
         self.typed: list[str] = []
         """Prompts that stand there already, because somebody typed them."""
-
-    def write(self, text: str) -> None:
-        super().write(harmless(text))
 
     def doing(self, what: str) -> None:
         """A tool is told when it is known what it is to do."""

@@ -1,4 +1,6 @@
-"""How a server starts: its socket first, so that clients find it and are told that it is there, then all the rest."""
+"""How a server starts. Its socket is bound first and refuses connections until the server has its lock and its store: a
+server that answers is one that can be used.
+"""
 
 import gc
 import os
@@ -8,10 +10,9 @@ from typing import NamedTuple
 
 from holdfast.cli.lean import load_msgspec, undisturbed
 from holdfast.cli.speak import complain
-from holdfast.client.locate import TAKEN, Where, locate
+from holdfast.client.locate import TAKEN, ListenPlaces, listen_places
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
-from holdfast.server.listen import AddressTaken, UnixListener
-from holdfast.server.porch import Porch
+from holdfast.server.listen import AddressTaken, UnixListener, bind_first
 
 __all__ = ["FLAGS", "VALUES", "Start", "boot", "serve_quickly"]
 
@@ -46,16 +47,12 @@ def serve_quickly(arguments: Sequence[str]) -> int | None:
 def boot(start: Start) -> int:
     """Serve until the end. The exit code."""
     try:
-        tcp, host = None, start.host
-        if host is not None and host.startswith("tcp://"):
-            address = locate(host, start.data_dir).address
-            tcp, host = (address.host, address.port), None
-        where = locate(host, start.data_dir)
+        places = listen_places(start.host, start.data_dir, os.environ)
         if start.started_by_client:
             os.chdir("/")
-        listener = UnixListener(where.address.path)
+        listener = bind_first(places.sockets, places.data_dir)
         try:
-            _serve(start, where, tcp, listener)
+            _serve(start, places, listener)
         finally:
             listener.close()
     except HoldfastError as error:
@@ -67,31 +64,25 @@ def boot(start: Start) -> int:
     return 0
 
 
-def _serve(start: Start, where: Where, tcp: tuple[str, int] | None, listener: UnixListener) -> None:
-    porch = Porch(listener.socket)
-    porch.open()
+def _serve(start: Start, places: ListenPlaces, listener: UnixListener) -> None:
     # What is loaded stays: looking through it for garbage, again and again while it grows, finds none.
     gc.disable()
-    try:
-        with undisturbed():
-            load_msgspec()
-            import logging
-            from pathlib import Path
+    with undisturbed():
+        load_msgspec()
+        import logging
+        from pathlib import Path
 
-            import uvloop
+        import uvloop
 
-            from holdfast.app import ServerOptions, serve
-            from holdfast.server.logfile import TurningLog
-    except BaseException:
-        porch.close()
-        raise
+        from holdfast.app import ServerOptions, serve
+        from holdfast.server.logfile import TurningLog
     gc.freeze()
     gc.enable()
     # Of what others log only warnings are kept: providers' libraries tell whole addresses and headers, keys included.
-    log = TurningLog(where.log) if start.started_by_client else logging.StreamHandler(sys.stderr)
+    log = TurningLog(places.log) if start.started_by_client else logging.StreamHandler(sys.stderr)
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", handlers=[log])
     logging.getLogger("holdfast").setLevel(logging.DEBUG if start.verbose else logging.INFO)
     options = ServerOptions(
-        Path(where.data_dir), Path(where.address.path), tcp, started_by_client=start.started_by_client
+        Path(places.data_dir), Path(listener.path), places.tcp, started_by_client=start.started_by_client
     )
-    uvloop.run(serve(options, listener=listener.socket, take_over=porch.close))
+    uvloop.run(serve(options, listener=listener.socket))

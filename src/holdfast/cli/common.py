@@ -10,7 +10,7 @@ from unicodedata import combining, east_asian_width
 import click
 
 from holdfast.cli.oneshot import REFUSED
-from holdfast.cli.speak import harmless
+from holdfast.client.terminal_text import harmless
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

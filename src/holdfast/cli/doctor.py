@@ -15,6 +15,7 @@ from holdfast.cli.place import in_terminal, printable
 from holdfast.client.age import WrongAge
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePlace
 from holdfast.client.locate import Where, locate, secure_directory
+from holdfast.client.wire import Address
 from holdfast.distribution import DISTRIBUTION, FOREIGN_DISTRIBUTION, REPAIR
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.health import Finding, Health, Severity
@@ -71,7 +72,7 @@ def _look(host: str | None, data_dir: str | None, directory: str, areas: Sequenc
     try:
         link.enter()
         known = link.ask(VersionInfo, "GET", "/v1/version")
-        found.append(_server(known, place, time.monotonic() - began))
+        found.append(_server(known, link.address, time.monotonic() - began))
         query = (("areas", ",".join(areas) or None),)
         return [*found, *link.ask(Health, "GET", link.path("doctor"), query=query).findings]
     except HoldfastError as error:
@@ -111,8 +112,8 @@ def _directories(place: Where) -> Iterable[Finding]:
         yield Finding("data directory", "error", "cannot be written.", f"Make it writable for you, or {other}", data)
 
 
-def _server(known: VersionInfo, place: Where, seconds: float) -> Finding:
-    what = f"process {known.pid}, version {known.version}, answers at {place.address} ({seconds:.1f} s)."
+def _server(known: VersionInfo, address: Address, seconds: float) -> Finding:
+    what = f"process {known.pid}, version {known.version}, answers at {address} ({seconds:.1f} s)."
     if known.version != __version__:
         todo = "When it is idle: holdfast server stop. The next command starts a new one."
         return Finding("server", "warning", f"{what} This command is version {__version__}.", todo)

@@ -20,9 +20,9 @@ from holdfast.client.errors import (
     Unreachable,
     message_of,
 )
-from holdfast.client.locate import Where, find_or_start, locate, secure_directory
+from holdfast.client.locate import Where, find, find_or_start, locate, unreachable
 from holdfast.client.thin import Thin, ThinStream
-from holdfast.client.wire import QueryItems, quote
+from holdfast.client.wire import Address, QueryItems, quote
 from holdfast.domain.errors import BadRequest
 
 __all__ = ["FROM_NOW", "Link", "environment_of", "new_id", "path_of", "text_in", "wait_quietly"]
@@ -70,24 +70,30 @@ class Link:
     def connect(self, *, can_start: bool = True) -> None:
         """Find the server, or start it. Raises `Unreachable` if it must not be started."""
         self.close()
-        if self.where.can_be_started:
-            secure_directory(os.path.dirname(self.where.address.path))
-        try:
-            self._thin = find_or_start(self.where._replace(can_be_started=False))
-            if not (can_start and self._starts > 0 and self._is_outdated(self._thin)):
-                return
-        except Unreachable:
-            if not can_start or self._starts <= 0:
-                raise
-        self._starts -= 1
-        self._thin = find_or_start(self.where, meanwhile=self.meanwhile)
+        may_start = can_start and self._starts > 0
+        thin = find(self.where, self._seconds())
+        if thin is None and not may_start:
+            raise unreachable(self.where)
+        if thin is None or (may_start and self._is_outdated(thin)):
+            self._starts -= 1
+            thin = find_or_start(self.where, meanwhile=self.meanwhile)
+        self._thin = thin
+
+    @property
+    def address(self) -> Address:
+        """Where the server is to which this is connected."""
+        return self.where.address if self._thin is None else self._thin.address
+
+    def _seconds(self) -> float:
+        """How long the next answer may take."""
+        left = self.patience if self.deadline is None else self.deadline - time.monotonic()
+        return max(0.001, min(self.patience, left))
 
     def _is_outdated(self, thin: Thin) -> bool:
         """Whether a server that is older than we are has left for us. Asked once."""
         if self._has_looked:
             return False
-        seconds = self.patience if self.deadline is None else self.deadline - time.monotonic()
-        is_outdated = gives_way(thin, max(0.001, min(self.patience, seconds)))
+        is_outdated = gives_way(thin)
         self._has_looked = True
         return is_outdated
 

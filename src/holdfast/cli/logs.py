@@ -6,8 +6,8 @@ from collections import deque
 import click
 
 from holdfast.cli.common import Failure, sentences
-from holdfast.cli.speak import harmless
 from holdfast.client.locate import locate
+from holdfast.client.terminal_text import harmless
 
 __all__ = ["command"]
 

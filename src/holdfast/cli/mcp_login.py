@@ -20,7 +20,7 @@ async def log_in(link: Link, name: str, *, opens: bool) -> None:
     """Raises what the server refuses."""
     workspace = WorkspaceId(link.workspace)
     tasks = TaskOwner()
-    async with Client(link.where.address, client_id=link.client_id) as client:
+    async with Client(link.address, client_id=link.client_id) as client:
         cursor = (await client.snapshot(workspace)).cursor
         # Who listens keeps the workspace open, however long it takes.
         async with client.events(workspace, since=cursor) as events:

@@ -319,7 +319,7 @@ def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "Th
     from holdfast.cli.watch import Watch
     from holdfast.domain.ids import RunId, SessionId
 
-    speaker = Speaker(_mode(asked), is_quiet=asked.is_quiet, is_verbose=asked.is_verbose)
+    speaker = Speaker(_mode(asked), is_quiet=asked.is_quiet, is_verbose=asked.is_verbose, is_raw=asked.is_raw)
     speaker.remedy = f"It is kept: holdfast runs wait {sent.run} prints it."
     watch = Watch(RunId(sent.run), SessionId(sent.session), speaker)
     conduct = Conduct(link, signals, speaker, watch, asker=Asker(link, speaker, watch.run, Terminal(opens=True)))

@@ -43,6 +43,7 @@ class _Run(click.Command):
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Say on stderr what happens, line by line.")
 @click.option("--json", "as_json", is_flag=True, help="Events instead of text, one JSON object a line.")
 @click.option("--stream", "streams", is_flag=True, help="Text as it comes, also into a pipe or file.")
+@click.option("--raw", "is_raw", is_flag=True, help="Keep terminal control sequences of the answer.")
 @click.option("--timeout", metavar="SECONDS", type=float, callback=_seconds, help="Then cancel, and exit with 124.")
 @click.option(
     "--delivery",

@@ -88,9 +88,10 @@ def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
 @click.argument("run_id", metavar="ID")
 @click.option("--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="Then exit with 124; the run goes on.")
 @click.option("--stream", "streams", is_flag=True, help="Text as it comes.")
+@click.option("--raw", is_flag=True, help="Keep terminal control sequences of the answer.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @where_options
-def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **where: str | None) -> None:
+def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet: bool, **where: str | None) -> None:
     """Wait for a run and print its answer, from any directory. Exit codes are those of `holdfast run`.
 
     Ctrl-C ends the waiting, not the run. What its tools ask is asked here, at a terminal; without one it is refused,
@@ -109,7 +110,7 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, quiet: bool, **wh
     deadline = None if timeout is None else time.monotonic() + timeout
     signals = Signals()
     signals.install()
-    speaker = Speaker("stream" if streams else "final", is_quiet=quiet)
+    speaker = Speaker("stream" if streams else "final", is_quiet=quiet, is_raw=raw)
     speaker.remedy = "It is kept: the same command prints it again."
     with sentences():
         link = _link(where)

@@ -2,8 +2,6 @@
 
 import os
 import select
-import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +13,8 @@ from holdfast.cli.link import Link, wait_quietly
 from holdfast.client.age import end_of
 from holdfast.client.errors import ConnectionLost, TimedOut, Unreachable
 from holdfast.client.locate import locate
+from holdfast.client.thin import Thin
+from holdfast.client.wire import Address
 from holdfast.protocol.bodies import Control, VersionInfo, WorkspaceBody
 
 __all__ = ["command"]
@@ -81,7 +81,7 @@ def _tell(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) ->
             version = link.ask(VersionInfo, "GET", "/v1/version")
             workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
     paths = [item.path for item in workspaces]
-    address = str(link.where.address)
+    address = str(link.address)
     if as_json:
         known = {"pid": version.pid, "version": version.version, "protocol": version.protocol, "address": address}
         click.echo(msgspec.json.encode({**known, "data_dir": link.where.data_dir, "workspaces": paths}))
@@ -105,14 +105,14 @@ def stop(*, force: bool, **where: str | None) -> None:
     """
     with sentences():
         link = _link(where)
-        try:
-            link.connect(can_start=False)
-        except Unreachable:
-            click.echo("No server runs.")
-            return
         with _stuck(link):
+            try:
+                link.connect(can_start=False)
+            except Unreachable:
+                click.echo("No server runs.")
+                return
             process = link.ask(VersionInfo, "GET", "/v1/version").pid
-            ended = end_of(process) if link.where.address.path else None
+            ended = end_of(process) if link.address.path else None
             link.send("POST", "/v1/control", body=Control("stop", force), can_repeat=True)
         if not (_has_gone(link) and _has_ended(ended)):
             raise Failure("The server was asked to stop and is still there: look at holdfast logs.")
@@ -141,17 +141,15 @@ def _stuck(link: Link) -> Iterator[None]:
 
 
 def _process_at(path: str) -> int:
-    """Who listens at a unix socket, or 0 where the system does not say."""
-    if not path or not hasattr(socket, "SO_PEERCRED"):
+    """Return the process that listens at a unix socket, or 0 where the system does not show it."""
+    if not path:
         return 0
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(1.0)
+    with Thin(Address(path=path), timeout=1.0) as thin:
         try:
-            connection.connect(path)
-            data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        except OSError:
+            thin.connect()
+            return thin.peer_pid()
+        except (Unreachable, OSError):
             return 0
-    return int.from_bytes(data[:4], sys.byteorder)
 
 
 def _has_gone(link: Link) -> bool:

@@ -10,8 +10,9 @@ from holdfast.cli.common import DefaultGroup, Failure, age, clipped, sentences, 
 from holdfast.cli.link import Link, entered
 from holdfast.cli.names import session_named
 from holdfast.cli.setting import latest_session
-from holdfast.cli.speak import complain, for_stdout, harmless
+from holdfast.cli.speak import complain, for_stdout
 from holdfast.cli.transcript import as_markdown, as_text
+from holdfast.client.terminal_text import harmless, strip_escapes
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import SessionChange
@@ -165,4 +166,4 @@ def export(*, session: str, form: str, output: BinaryIO, **where: str | None) ->
         output.write(msgspec.json.encode({"session": found, "messages": messages}) + b"\n")
     else:
         text = as_markdown(found, messages)
-        output.write((harmless(text) if output.isatty() else text).encode("utf-8", "replace"))
+        output.write((harmless if output.isatty() else strip_escapes)(text).encode("utf-8", "replace"))

@@ -7,32 +7,28 @@ import sys
 import time
 from typing import TYPE_CHECKING, Literal
 
+from holdfast.client.terminal_text import EscapeFilter, harmless, strip_escapes
 from holdfast.domain.ids import MessageId
 
 if TYPE_CHECKING:
     from holdfast.domain.events import RunComplete
 
-__all__ = ["BROKEN_PIPE", "Mode", "Speaker", "complain", "conclude", "for_stdout", "harmless"]
+__all__ = ["BROKEN_PIPE", "Mode", "Speaker", "complain", "conclude", "for_stdout"]
 
 Mode = Literal["final", "stream", "json"]
 
 BROKEN_PIPE = 141
 """What a shell says of a program that wrote to a reader that had gone."""
 
-_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x61C)
-_STEERS = dict.fromkeys((*(number for number in range(0x20) if chr(number) not in "\n\t"), *range(0x7F, 0xA0), *_BIDI))
 _CLEAR = "\r\x1b[K"
 _TURNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-def harmless(text: str) -> str:
-    """Without what would steer a terminal, or turn the order of what one reads: text of others is only text."""
-    return text.translate(_STEERS)
-
-
 def for_stdout(text: str) -> str:
-    """As it is for a pipe or file, harmless for a terminal."""
-    return harmless(text) if _is_terminal(1) else text
+    """Remove what controls a terminal, also for a pipe or file: it may be displayed later. On a terminal, also what
+    changes the order of the text.
+    """
+    return harmless(text) if _is_terminal(1) else strip_escapes(text)
 
 
 def complain(text: str) -> None:
@@ -45,9 +41,11 @@ def complain(text: str) -> None:
 
 
 class Speaker:
-    """`mode` says what goes to stdout: the final text once, pieces as they come, or events."""
+    """`mode` says what goes to stdout: the final text once, pieces as they come, or events. Terminal control sequences
+    in the text are removed unless `is_raw`.
+    """
 
-    def __init__(self, mode: Mode, *, is_quiet: bool = False, is_verbose: bool = False) -> None:
+    def __init__(self, mode: Mode, *, is_quiet: bool = False, is_verbose: bool = False, is_raw: bool = False) -> None:
         self.mode = mode
         self.remedy = ""
         """What to do if an answer cannot be written."""
@@ -63,6 +61,7 @@ class Speaker:
         self._is_drawn = False
         self._message = MessageId("")
         self._is_inside_line = False
+        self._filter = None if is_raw else EscapeFilter()
 
     @property
     def draws(self) -> bool:
@@ -117,8 +116,10 @@ class Speaker:
             self._put(raw + b"\n")
 
     def write(self, text: str) -> None:
-        if self._shows:
-            text = harmless(text)
+        if self._filter is not None:
+            # A sequence may be split between two pieces.
+            text = self._filter.feed(text)
+            text = harmless(text) if self._shows else text
         if not text:
             return
         self._is_inside_line = not text.endswith("\n")

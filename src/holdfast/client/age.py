@@ -4,12 +4,11 @@ A server that a client started gives way to a newer client, if it has nothing to
 is used, as long as both understand each other.
 """
 
-import json
 import os
 import select
 
 from holdfast import __version__
-from holdfast.client.errors import ClientError, ConnectionLost
+from holdfast.client.errors import ClientError
 from holdfast.client.thin import Thin
 from holdfast.protocol.number import PROTOCOL
 
@@ -23,27 +22,22 @@ class WrongAge(ClientError):
     """Client and server are of different ages and do not understand each other."""
 
 
-def gives_way(thin: Thin, seconds: float = _PATIENCE) -> bool:
-    """Whether the server was older, and has left. Raises `WrongAge` if it stays and cannot be understood."""
-    try:
-        _, body = thin.request("GET", "/v1/version", timeout=seconds)
-    except ConnectionLost:
-        # It has left by itself.
-        return True
-    try:
-        known = json.loads(body)
-        version, protocol, process = str(known["version"]), int(known["protocol"]), int(known["pid"])
-    except (ValueError, KeyError, TypeError):
-        # Whatever it is, the next request tells more.
+def gives_way(thin: Thin) -> bool:
+    """Return whether an identified server was older, and has left. Raises `WrongAge` if it stays and the client cannot
+    talk to it.
+    """
+    server = thin.server
+    if server is None:
         return False
-    if protocol > PROTOCOL:
-        raise WrongAge(f"The server is newer ({version}) than this command ({__version__}): update it.")
-    is_older = protocol < PROTOCOL or _parts(version) < _parts(__version__)
-    if is_older and _has_left(thin, process):
+    if server.protocol > PROTOCOL:
+        raise WrongAge(f"The server is newer ({server.version}) than this command ({__version__}): update it.")
+    # A server that does not name its data directory is older, whatever version it states.
+    is_older = server.protocol < PROTOCOL or not server.data_id or _parts(server.version) < _parts(__version__)
+    if is_older and _has_left(thin, server.pid):
         return True
-    if protocol < PROTOCOL:
+    if server.protocol < PROTOCOL:
         raise WrongAge(
-            f"A server of an older version ({version}) is at work: wait for its runs, "
+            f"A server of an older version ({server.version}) is at work: wait for its runs, "
             "or stop it with holdfast server stop --force."
         )
     return False

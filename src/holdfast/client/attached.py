@@ -43,6 +43,8 @@ class Attached:
         thin.close()
         if self._client is None:
             self._client = Client(address, via="editor")
+        else:
+            self._client.address = address
         body = await self._client.create_workspace(self.directory, env=self._environment)
         self.workspace = body.id
         return body

@@ -34,6 +34,11 @@ class Calls:
     def address(self) -> Address:
         return self._pool.address
 
+    @address.setter
+    def address(self, address: Address) -> None:
+        """Send further requests to a server that listens elsewhere by now."""
+        self._pool.move(address)
+
     async def _ask(self, answer: type[T], name: str, *, query: QueryItems = (), body: object = None, **names: str) -> T:
         """Call a route that answers with something."""
         return self._decode(answer, name, await self._exchange(name, names, query=query, body=body))

@@ -3,7 +3,7 @@
 Server and client come to the same place by the same rules, so that they find each other without being told.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from posixpath import join
 
@@ -17,12 +17,15 @@ __all__ = [
     "default_data_directory",
     "parse_host",
     "socket_directories",
-    "socket_name",
+    "socket_names",
     "socket_path",
 ]
 
 LONGEST_SOCKET_PATH = 104
 """What the systems we run on allow, the strictest of them."""
+
+
+_HASHED_NAMES = 4
 
 
 class BadHost(BadRequest):
@@ -43,16 +46,25 @@ def socket_directories(environment: Mapping[str, str], uid: int) -> tuple[str, .
     """Where sockets may be, best first. A runtime directory that is not absolute does not count."""
     runtime = environment.get("XDG_RUNTIME_DIR", "")
     fallback = f"/tmp/holdfast-{uid}"
-    return (join(runtime, "holdfast"), fallback) if runtime.startswith("/") else (fallback,)
+    # The path is one line of the lock file.
+    is_usable = runtime.startswith("/") and "\n" not in runtime
+    return (join(runtime, "holdfast"), fallback) if is_usable else (fallback,)
 
 
-def socket_name(data_dir: str, default: str) -> str:
-    """Both as real paths. Each data directory has a server of its own, and so a socket of its own."""
-    if data_dir == default:
-        return "server.sock"
-    # Most commands use the default directory and need no hash; loading one takes longer than finding the server.
-    digest: str = import_module("hashlib").sha256(data_dir.encode("utf-8", "surrogateescape")).hexdigest()
-    return f"server-{digest[:8]}.sock"
+def socket_names(data_dir: str, usual: str) -> Iterator[str]:
+    """Yield the names that a server may give its socket, best first. Both paths are real paths.
+
+    Each data directory has a server of its own, and so a socket of its own. `usual` is the default data directory below
+    the home of the password database, which does not depend on $HOME; only its socket has the name that clients of
+    other makers know. The further names are for the case that a server of another directory has the first.
+    """
+    if data_dir == usual:
+        yield "server.sock"
+    # Loading hashlib takes longer than finding the server. Most commands need the first name only.
+    sha256 = import_module("hashlib").sha256
+    path = data_dir.encode("utf-8", "surrogateescape")
+    for number in range(_HASHED_NAMES):
+        yield f"server-{sha256(path + bytes(number)).hexdigest()[:8]}.sock"
 
 
 def socket_path(name: str, directories: tuple[str, ...]) -> str:
@@ -67,7 +79,7 @@ def socket_path(name: str, directories: tuple[str, ...]) -> str:
 def parse_host(text: str, token: str = "") -> Address:
     """`unix://…` or `tcp://host:port`. The token is for TCP only."""
     scheme, separator, rest = text.partition("://")
-    if separator and scheme == "unix" and rest.startswith("/"):
+    if separator and scheme == "unix" and rest.startswith("/") and "\n" not in rest:
         if len(rest.encode("utf-8", "surrogateescape")) > LONGEST_SOCKET_PATH:
             raise BadHost(f"The path of a socket has at most {LONGEST_SOCKET_PATH} bytes.")
         return Address(path=rest)

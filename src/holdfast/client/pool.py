@@ -182,6 +182,14 @@ class Pool:
         self._in_use.discard(connection)
         return OpenResponse(connection, reader, reader.head, body)
 
+    def move(self, address: Address) -> None:
+        """Open further connections to another address. Requests and streams under way keep their connections."""
+        if address != self.address:
+            self.address = address
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
     def close(self) -> None:
         """Requests under way end with `ConnectionLost`. Streams belong to who opened them."""
         self._is_closed = True

@@ -5,15 +5,17 @@ The client for programs that stay is `holdfast.client.client`.
 
 import select
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable, message_of
 from holdfast.client.wire import IDEMPOTENT, Address, QueryItems, ResponseReader, build_request
 from holdfast.protocol.sse import SseEvent, SseReader
 
-__all__ = ["Thin", "ThinStream"]
+__all__ = ["ServerInfo", "Thin", "ThinStream"]
 
 _AT_ONCE = 64 * 1024
 _QUIET = 45.0
@@ -22,11 +24,22 @@ _QUIET = 45.0
 _STREAM_HEADERS = (("Accept", "text/event-stream"), ("Cache-Control", "no-cache"))
 
 
+class ServerInfo(NamedTuple):
+    """A server's answer to `GET /v1/version`. Servers of earlier versions have no `data_id`."""
+
+    version: str
+    protocol: int
+    pid: int
+    data_id: str
+
+
 class Thin:
     """One kept connection for requests; each stream has its own. Not for several threads at once."""
 
     def __init__(self, address: Address, *, timeout: float = 30.0) -> None:
         self.address = address
+        self.server: ServerInfo | None = None
+        """The server's description of itself, if it was identified."""
         self._timeout = timeout
         self._kept: socket.socket | None = None
 
@@ -40,6 +53,15 @@ class Thin:
         """Open the connection the next request will use. Raises `Unreachable` if nobody answers."""
         if self._kept is None:
             self._kept = self._open(self._timeout)
+
+    def peer_pid(self) -> int:
+        """Return the process that listens on the unix socket; 0 without a connection or where the system has no answer.
+
+        The process id is 0, too, if that process is in another PID namespace.
+        """
+        if self._kept is None or self._kept.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+            return 0
+        return int.from_bytes(self._kept.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
 
     def request(
         self,

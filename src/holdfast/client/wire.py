@@ -42,6 +42,8 @@ class Address(NamedTuple):
     host: str = ""
     port: int = 0
     token: str = ""
+    data_id: str = ""
+    """The data directory that is meant, if it is known. A server that has another one refuses the request."""
 
     @property
     def authority(self) -> str:
@@ -95,6 +97,8 @@ def build_request(
     lines.append(f"Host: {address.authority}")
     if address.token:
         lines.append(f"Authorization: Bearer {address.token}")
+    if address.data_id:
+        lines.append(f"Holdfast-Data: {address.data_id}")
     if body is not None:
         lines.append("Content-Type: application/json")
     if body is not None or method not in {"GET", "HEAD", "DELETE"}:

@@ -55,7 +55,9 @@ __all__ = [
 
 
 class VersionInfo(msgspec.Struct, frozen=True):
-    """`protocol` tells whether client and server understand each other; it grows with every change that breaks."""
+    """`protocol` tells whether client and server understand each other; it grows with every change that breaks.
+    `data_id` is the device and inode of the data directory, by which a client recognises its server.
+    """
 
     version: str
     commit: str
@@ -64,6 +66,7 @@ class VersionInfo(msgspec.Struct, frozen=True):
     platform: str
     protocol: int
     pid: int
+    data_id: str = ""
 
 
 class Control(msgspec.Struct, frozen=True):

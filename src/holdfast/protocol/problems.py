@@ -11,7 +11,7 @@ from holdfast.domain.errors import (
     StorageError,
 )
 
-__all__ = ["Problem", "TooLarge", "UnknownWorkspace", "problem_of", "status_of"]
+__all__ = ["OtherDataDirectory", "Problem", "TooLarge", "TooManyStreams", "UnknownWorkspace", "problem_of", "status_of"]
 
 
 class UnknownWorkspace(NotFound):
@@ -20,6 +20,14 @@ class UnknownWorkspace(NotFound):
 
 class TooLarge(HoldfastError):
     """The request is larger than 32 MiB: send less, or name files by their path."""
+
+
+class OtherDataDirectory(HoldfastError):
+    """This server has another data directory than the one that the request names: look for its server again."""
+
+
+class TooManyStreams(HoldfastError):
+    """Too many streams are open: close some clients, or start the server with a higher ulimit -n."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -33,7 +41,9 @@ _STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
     (BadRequest, 400),
     (Conflict, 409),
     (TooLarge, 413),
+    (OtherDataDirectory, 421),
     (StorageError, 503),
+    (TooManyStreams, 503),
     (ProviderError, 400),
 )
 

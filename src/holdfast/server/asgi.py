@@ -7,6 +7,7 @@ and the one way errors are told.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
@@ -14,10 +15,10 @@ import msgspec
 
 from holdfast.domain.errors import BadRequest
 from holdfast.protocol.page import policy
-from holdfast.protocol.problems import TooLarge, problem_of, status_of
+from holdfast.protocol.problems import OtherDataDirectory, TooLarge, problem_of, status_of
 from holdfast.protocol.routes import ROUTES, Route
 from holdfast.server.calls import Call, Handler
-from holdfast.server.http import Receive, Scope, Send
+from holdfast.server.http import Receive, Scope, Send, exchange_of
 from holdfast.server.hub import Hub, ServerLeaving
 from holdfast.tasks import TaskOwner
 
@@ -99,6 +100,9 @@ class Application:
 
     async def _answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
         route = found.route
+        for name, value in scope["headers"]:
+            if name == b"holdfast-data" and value.decode("latin-1") != self._hub.data_id:
+                raise OtherDataDirectory
         if route.name not in _ALWAYS:
             await self._hub.ready.wait()
             if self._hub.is_closed:
@@ -114,10 +118,15 @@ class Application:
             page=scope.get("page"),
         )
         if route.streams:
-            await self._streamer(call, receive, send)
+            with _held(send):
+                await self._streamer(call, receive, send)
             return
         handler = self._handlers[route.name]
-        answer = await (_while_there(handler, call, receive) if route.ends_with_caller else handler(call))
+        if route.ends_with_caller:
+            with _held(send):
+                answer = await _while_there(handler, call, receive)
+        else:
+            answer = await handler(call)
         if route.is_page:
             await _respond(send, route.status, answer.encode(), _PAGE, (b"content-security-policy", policy().encode()))
             return
@@ -126,6 +135,12 @@ class Application:
             return
         body = b"" if route.answer is None else _encoder.encode(answer) + b"\n"
         await _respond(send, route.status, body, _JSON)
+
+
+def _held(send: Send) -> AbstractContextManager[None]:
+    """Count a connection that is used for as long as its client likes."""
+    exchange = exchange_of(send)
+    return nullcontext() if exchange is None else exchange.connection.hold()
 
 
 def _masked(segments: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str | None, ...]:

@@ -6,13 +6,15 @@ The unix socket is guarded by the file system and the peer's uid; nothing is ask
 import hmac
 import os
 import secrets
+import socket
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 
 from holdfast.server.http import Scope, Send
 
-__all__ = ["Guard", "is_json", "read_or_make_token"]
+__all__ = ["Guard", "host_of", "is_exposed", "is_json", "read_or_make_token"]
 
 _TOKEN_BYTES = 32
 _TOKEN_LENGTH = 43
@@ -50,6 +52,12 @@ def _read(path: Path) -> str | None:
     return token if len(token) >= _TOKEN_LENGTH else None
 
 
+def is_exposed(listener: socket.socket) -> bool:
+    """Return whether other machines may reach a TCP socket."""
+    address = ip_address(listener.getsockname()[0].partition("%")[0])
+    return not (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
 class Guard:
     """Stands before the application on a TCP port."""
 
@@ -60,8 +68,7 @@ class Guard:
     def refusal(self, scope: Scope) -> tuple[int, bytes] | None:
         """The status and the sentence for a request that may not come in."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or hosts[0] not in self._hosts:
+        if host_of(scope, self._hosts) is None:
             return 403, b"This host name is not served here."
         if b"origin" in headers:
             return 403, b"Web pages may not talk to this server."
@@ -77,6 +84,20 @@ class Guard:
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+def host_of(scope: Scope, served: Collection[bytes]) -> bytes | None:
+    """Return the host that a request names, or None if it is not one of those served.
+
+    There is one Host header. A target may be absolute, and then has to name the same host: it takes precedence over the
+    header (RFC 9112, 3.2.2), so a request with two different hosts is one that a proxy and we would read differently.
+    """
+    hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
+    if len(hosts) != 1 or hosts[0] not in served:
+        return None
+    target = scope["target"].lower()
+    is_same = target.startswith((b"http://%b/" % hosts[0], b"http://%b?" % hosts[0])) or target == b"*"
+    return hosts[0] if is_same or target.startswith(b"/") else None
 
 
 def is_json(headers: Mapping[bytes, bytes]) -> bool:

@@ -4,15 +4,14 @@ One request of a connection is answered at a time, in the order in which they ca
 passed over; a reader that does not read makes its writer wait, and nobody else. Who has shut its own side gets the
 answers to what it asked, and then the end of the connection.
 
-There are fewer connections than descriptors, however many come: who asks for nothing makes room for who does. What is
-left is for the work; those over TCP, whoever they are, get the smaller part.
+`limits.py` keeps the number of connections below that of descriptors.
 """
 
 import asyncio
-import resource
 import socket
 from collections import deque
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import cast
 
@@ -20,6 +19,7 @@ import httptools
 
 from holdfast.server.exchange import Asgi, Exchange, Message, Receive, Scope, Send, exchange_of
 from holdfast.server.heads import NOT_HTTP
+from holdfast.server.limits import ConnectionLimits
 from holdfast.server.listen import is_hung_up, is_our_own
 from holdfast.tasks import TaskOwner
 
@@ -30,7 +30,6 @@ _LOOK_SECONDS = 0.5
 """How often somebody looks whether a reader that has shut its own side is still there."""
 _LARGEST_HEAD = 64 * 1024
 _MOST_BODY_AT_ONCE = 64 * 1024
-_ENOUGH = 65_536
 
 
 class Connection(asyncio.Protocol):
@@ -108,6 +107,15 @@ class Connection(asyncio.Protocol):
         """Whether nobody here has anything to do for it."""
         return not self._exchanges or self._exchanges[0].is_over
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a part of its request has not arrived."""
+        return bool(self._exchanges) and not self._exchanges[0].is_whole
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Use the connection for a long request. Raises `TooManyStreams`."""
+        return self._server.connections.hold(self)
+
     def eof_received(self) -> bool:
         """Says whether the connection stays: for the answers to what was asked whole. Nobody else can ask here."""
         if self._exchanges and not self._exchanges[-1].is_whole:
@@ -165,6 +173,7 @@ class Connection(asyncio.Protocol):
             "type": "http",
             "http_version": version,
             "method": method,
+            "target": self._url,
             "path": path.decode("latin-1"),
             "raw_path": path,
             "query_string": url.query or b"",
@@ -318,19 +327,13 @@ class HttpServer:
 
     def __init__(self, application: Asgi) -> None:
         self.loop = asyncio.get_running_loop()
-        # Those over the unix socket, and the others; each in the order in which they came.
-        self._connections: dict[bool, dict[Connection, None]] = {True: {}, False: {}}
-        most = _descriptors()
-        self._most = {True: most // 2, False: most // 4}
+        self.connections: ConnectionLimits[Connection] = ConnectionLimits()
         self._application = application
         self._tasks = TaskOwner()
         self._servers: dict[Asgi, list[asyncio.Server]] = {}
         self._empty: asyncio.Future[None] | None = None
 
-    async def start(self, sockets: Iterable[socket.socket], guests: Iterable[socket.socket] = ()) -> None:
-        """`guests` are connections that were accepted before."""
-        for guest in guests:
-            await self.loop.connect_accepted_socket(lambda: Connection(self, self._application), guest)
+    async def start(self, sockets: Iterable[socket.socket]) -> None:
         for listener in sockets:
             await self.listen(listener, self._application)
 
@@ -350,22 +353,14 @@ class HttpServer:
     def answer(self, exchange: Exchange) -> None:
         self._tasks.start(exchange.run(exchange.connection.application), name="request")
 
-    @property
-    def connections(self) -> tuple[Connection, ...]:
-        return (*self._connections[True], *self._connections[False])
-
     def welcome(self, connection: Connection) -> None:
-        """If there is no room, the oldest of its kind on which nothing is asked has to go, or it itself."""
-        alike = self._connections[connection.is_local]
-        alike[connection] = None
-        if len(alike) > self._most[connection.is_local]:
-            last = next(other for other in alike if other.is_unasked)
-            del alike[last]
+        last = self.connections.add(connection)
+        if last is not None:
             last.abort()
 
     def forget(self, connection: Connection) -> None:
-        self._connections[connection.is_local].pop(connection, None)
-        if self._empty is not None and not self._empty.done() and not any(self._connections.values()):
+        self.connections.remove(connection)
+        if self._empty is not None and not self._empty.done() and not self.connections:
             self._empty.set_result(None)
 
     async def stop(self, last_words: float) -> None:
@@ -375,7 +370,7 @@ class HttpServer:
         for connection in self.connections:
             connection.leave()
         self._empty = self.loop.create_future()
-        if any(self._connections.values()):
+        if self.connections:
             hang_up = self.loop.call_later(last_words, self._hang_up)
             await self._empty
             hang_up.cancel()
@@ -386,9 +381,3 @@ class HttpServer:
     def _hang_up(self) -> None:
         for connection in self.connections:
             connection.abort()
-
-
-def _descriptors() -> int:
-    """How many a process may have here."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _ENOUGH if most == resource.RLIM_INFINITY else min(most, _ENOUGH)

@@ -18,6 +18,7 @@ from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageU
 from holdfast.domain.events import AskEvent, Attached, AttachedEvent, Change
 from holdfast.domain.health import Finding
 from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.lockfile import directory_id
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.problems import UnknownWorkspace
 from holdfast.server import presence as who
@@ -78,6 +79,7 @@ class Hub:
     ) -> None:
         self.app = app
         self.data_dir = data_dir
+        self.data_id = directory_id(data_dir)
         self.web = Web(data_dir)
         self.on_leave = on_leave
         self.metrics: ServerMetrics | None = None

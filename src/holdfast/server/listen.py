@@ -1,7 +1,8 @@
 """Where the server listens. A socket is bound here, safely, and handed to the HTTP server.
 
 The directory is ours alone (0700), the socket too (0600); a lock beside it tells a live server from a stale
-socket, which is removed; a live one is never taken over.
+socket, which is removed; a live one is never taken over. The lock names the data directory of its server: a name that a
+server of another data directory has is passed over.
 """
 
 import fcntl
@@ -10,22 +11,25 @@ import select
 import socket
 import stat
 import sys
+from collections.abc import Sequence
 
 from holdfast.domain.errors import HoldfastError
 
 __all__ = [
     "AddressTaken",
+    "TakenByOther",
     "UnixListener",
     "UnsafeDirectory",
+    "bind_first",
     "bind_tcp",
     "is_hung_up",
     "is_our_own",
     "may_be_our_own",
-    "note_place",
     "peer_uid",
 ]
 
 _LONGEST = 104
+_LONGEST_OWNER = 8 * 1024
 _BACKLOG = 2048
 
 
@@ -33,20 +37,31 @@ class AddressTaken(HoldfastError):
     """Another server listens there: use it, stop it, or choose another place."""
 
 
+class TakenByOther(AddressTaken):
+    """A server of another data directory listens there: use it, stop it, or choose another place."""
+
+
 class UnsafeDirectory(HoldfastError):
     """The directory of the socket belongs to somebody else or is open to others."""
 
 
 class UnixListener:
-    """A bound unix socket. Closing it takes the file away, unless somebody else's stands there by now."""
+    """A bound unix socket. Closing it removes the file, unless another server's is at the path by then.
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
+    Connections are refused until the HTTP server listens on it: by then the server has its data directory.
+    """
+
+    def __init__(self, place: str | os.PathLike[str], data_dir: str | os.PathLike[str] = "") -> None:
         path = self.path = os.fspath(place)
         if len(os.fsencode(path)) > _LONGEST:
             raise UnsafeDirectory(f"{path} is longer than {_LONGEST} bytes: choose a shorter place for the socket.")
         _secure(os.path.dirname(path) or ".")
-        self._lock = _locked(path)
-        _remove(path)
+        self._lock = _locked(path, os.fspath(data_dir))
+        try:
+            _remove(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
@@ -54,7 +69,6 @@ class UnixListener:
         finally:
             os.umask(before)
         os.chmod(path, 0o600)
-        self.socket.listen(_BACKLOG)
         self._identity = os.stat(path).st_ino
 
     def close(self) -> None:
@@ -67,17 +81,16 @@ class UnixListener:
         os.close(self._lock)
 
 
-def note_place(data_dir: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Where the server of a data directory listens, for clients whose environment names another place (R8). A full disk
-    must not keep the server from starting.
+def bind_first(paths: Sequence[str], data_dir: str) -> UnixListener:
+    """Bind the first path that no server of another data directory has. Raises `AddressTaken` if none is left, or if a
+    server of this data directory has one of them.
     """
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(os.path.join(data_dir, "socket"), flags, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(os.path.abspath(path))
-    except (OSError, UnicodeEncodeError):
-        return
+    for path in paths[:-1]:
+        try:
+            return UnixListener(path, data_dir)
+        except TakenByOther:
+            continue
+    return UnixListener(paths[-1], data_dir)
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:
@@ -156,17 +169,29 @@ def _secure(directory: str) -> None:
 
 
 def _remove(path: str) -> None:
+    """Remove the socket of a server that has ended. Any other file was put there by the user."""
     try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise UnsafeDirectory(f"{path} exists and is not a socket: choose another place for the socket.")
         os.unlink(path)
     except FileNotFoundError:
         return
 
 
-def _locked(path: str) -> int:
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+def _locked(path: str, data_dir: str) -> int:
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        # Servers of earlier versions left it empty. If the server has our directory, opening the store fails.
+        owner = os.fsdecode(os.read(lock, _LONGEST_OWNER))
         os.close(lock)
-        raise AddressTaken(f"A Holdfast server listens at {path}: use it, stop it, or choose another place.") from None
+        error = AddressTaken if owner == data_dir else TakenByOther
+        raise error(f"A Holdfast server listens at {path}: use it, stop it, or choose another place.") from None
+    try:
+        os.ftruncate(lock, 0)
+        os.write(lock, os.fsencode(data_dir))
+    except OSError:
+        # A full disk must not prevent the start. The store's own lock still allows one server only.
+        pass
     return lock

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.server import codes
-from holdfast.server.auth import is_json
+from holdfast.server.auth import host_of, is_json
 from holdfast.server.codes import Door
 from holdfast.server.http import Asgi, Receive, Scope, Send
 from holdfast.server.listen import may_be_our_own
@@ -122,10 +122,10 @@ class PageFront:
 
     def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
         """The status and the sentence for what no page of ours would send."""
-        hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or hosts[0] not in (b"127.0.0.1:%d" % self.port, b"localhost:%d" % self.port):
+        host = host_of(scope, (b"127.0.0.1:%d" % self.port, b"localhost:%d" % self.port))
+        if host is None:
             return 403, b"This host name is not served here."
-        if headers.get(b"origin", b"http://" + hosts[0]).lower() != b"http://" + hosts[0]:
+        if headers.get(b"origin", b"http://" + host).lower() != b"http://" + host:
             return 403, b"Web pages of others may not talk to this server."
         if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
             # A link on another page may lead here: it finds a page that knows nothing.

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.server.asgi import Application
 from holdfast.server.auth import Guard
@@ -43,10 +43,12 @@ async def run_server(
     sockets: Sequence[socket.socket],
     guard: Guard | None = None,
     *,
-    guests: Iterable[socket.socket] = (),
+    on_listening: Callable[[], None] = lambda: None,
     handles_signals: bool = True,
 ) -> None:
-    """Serve until a signal or the hub says stop. A second signal stops at once."""
+    """Serve until a signal or the hub says stop. A second signal stops at once. `on_listening` is called when the first
+    request can be sent.
+    """
     leaving = asyncio.Event()
     hub.on_leave = leaving.set
     if hub.presence.leaving:
@@ -58,7 +60,8 @@ async def run_server(
     opening = asyncio.gather(hub.open_unfinished())
     hub.web.attach(server, application)
     try:
-        await server.start(sockets, guests)
+        await server.start(sockets)
+        on_listening()
         await hub.web.reopen()
         await leaving.wait()
     finally:

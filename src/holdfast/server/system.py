@@ -20,9 +20,10 @@ async def health(_: Call) -> None:
     """Answered also while unfinished work is being taken up."""
 
 
-async def version(_: Call) -> VersionInfo:
+async def version(call: Call) -> VersionInfo:
     machine = f"{platform.system().lower()}/{platform.machine()}"
-    return VersionInfo(__version__, "", f"holdfast-{__version__}", "", machine, PROTOCOL, os.getpid())
+    known = f"holdfast-{__version__}"
+    return VersionInfo(__version__, "", known, "", machine, PROTOCOL, os.getpid(), call.hub.data_id)
 
 
 async def control(call: Call) -> None:

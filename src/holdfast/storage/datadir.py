@@ -35,7 +35,8 @@ class DirectoryLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = os.read(self._descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            # The socket follows on the second line.
+            owner = os.read(self._descriptor, 32).partition(b"\n")[0].decode("ascii", "replace").strip() or "unknown"
             os.close(self._descriptor)
             raise DataDirectoryBusy(
                 f"The data directory {data_dir} is used by another Holdfast server (process {owner}): "
@@ -45,7 +46,7 @@ class DirectoryLock:
             os.ftruncate(self._descriptor, 0)
             os.write(self._descriptor, f"{os.getpid()}\n".encode())
         except OSError:
-            # The number only serves the message above; a full disk must not keep the server from starting.
+            # The server adds its socket when it listens. A full disk must not keep it from starting.
             return
 
     def release(self) -> None:

@@ -128,6 +128,8 @@ class Link:
         thin.close()
         if self._client is None:
             self._client = Client(address, via="terminal")
+        else:
+            self._client.address = address
         # Another machine has an environment of its own.
         is_here = self._where.again is None
         environment = tuple(f"{name}={value}" for name, value in os.environ.items()) if is_here else ()

@@ -1,0 +1,88 @@
+"""Limits of the number of open connections, below the number of descriptors.
+
+Connections over the unix socket and over TCP have separate limits, so that programs that can reach the TCP port cannot
+lock out the user's own clients. Streams and other long requests get most of each limit but not all: the rest is
+reserved for short requests, so that a cancel still gets through when every stream is taken.
+"""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
+
+from holdfast.protocol.problems import TooManyStreams
+
+__all__ = ["ConnectionLimits", "Limited"]
+
+_MAX_DESCRIPTORS = 65_536
+_RESERVED = 8
+"""One in so many connections is reserved for short requests."""
+
+
+class Limited(Protocol):
+    """A connection as the limits know it."""
+
+    is_local: bool
+
+    @property
+    def is_unasked(self) -> bool:
+        """Whether no request is being answered on it."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a part of its request has not arrived."""
+
+
+C = TypeVar("C", bound=Limited)
+
+
+class ConnectionLimits(Generic[C]):
+    """The open connections, in the order in which they came."""
+
+    def __init__(self) -> None:
+        descriptors = _descriptors()
+        # The rest is for files, processes and connections to providers.
+        self._most = {True: descriptors // 2, False: descriptors // 4}
+        self._open: dict[bool, dict[C, None]] = {True: {}, False: {}}
+        self._held = {True: 0, False: 0}
+
+    def __iter__(self) -> Iterator[C]:
+        return iter((*self._open[True], *self._open[False]))
+
+    def __bool__(self) -> bool:
+        return any(self._open.values())
+
+    def add(self, connection: C) -> C | None:
+        """Add a connection. Returns the one that has to be closed for it, if there are too many: the oldest on which no
+        request is being answered, then the oldest whose request is incomplete. The last resort is the new one.
+        """
+        alike = self._open[connection.is_local]
+        alike[connection] = None
+        if len(alike) <= self._most[connection.is_local]:
+            return None
+        unasked = (other for other in alike if other.is_unasked and other is not connection)
+        incomplete = (other for other in alike if other.is_incomplete)
+        last = next(unasked, None) or next(incomplete, None) or connection
+        del alike[last]
+        return last
+
+    def remove(self, connection: C) -> None:
+        self._open[connection.is_local].pop(connection, None)
+
+    @contextmanager
+    def hold(self, connection: C) -> Iterator[None]:
+        """Use a connection for a long request. Raises `TooManyStreams` if the others are reserved for short ones."""
+        kind = connection.is_local
+        if self._held[kind] >= self._most[kind] - max(1, self._most[kind] // _RESERVED):
+            raise TooManyStreams
+        self._held[kind] += 1
+        try:
+            yield
+        finally:
+            self._held[kind] -= 1
+
+
+def _descriptors() -> int:
+    """How many a process may have here."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MAX_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _MAX_DESCRIPTORS)

@@ -1,0 +1,67 @@
+"""Limits of connections: short requests get through, whatever else is open."""
+
+import asyncio
+
+import pytest
+
+from holdfast.client.wire import Address
+from server.helpers import exchange, inside, open_raw, place, serving
+
+PATIENCE = 20.0
+STREAMS = 28
+"""With 64 descriptors 32 connections over the unix socket are allowed, of which 4 are reserved."""
+
+
+async def _opened(address: Address, request: bytes, until: bytes) -> tuple[bytes, asyncio.StreamWriter]:
+    """Send a request on a connection that stays open. Returns its status line, once `until` has come."""
+    reader, writer = await open_raw(address)
+    writer.write(request)
+    status = await asyncio.wait_for(reader.readline(), PATIENCE)
+    if b" 200 " in status:
+        await asyncio.wait_for(reader.readuntil(until), PATIENCE)
+    return status, writer
+
+
+async def test_a_cancel_gets_through_when_every_stream_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.limits._descriptors", lambda: 64)
+    async with place() as where, serving(where) as server:
+        workspace = await (await server.client()).create_workspace(where.project())
+        base = f"/v1/workspaces/{workspace.id}"
+        stream = inside(f"{base}/events?since=0")
+        opened = [await _opened(server.address, stream, b'"hello"') for _ in range(STREAMS + 3)]
+        assert [status.split()[1] for status, _ in opened] == [b"200"] * STREAMS + [b"503"] * 3
+        # Neither connections without a request nor halves of requests use up the rest.
+        half = inside(f"{base}/agent", "POST", b"{}").removesuffix(b"{}")
+        waiting = [await open_raw(server.address) for _ in range(60)]
+        for _, writer in waiting[::2]:
+            writer.write(half)
+        for _ in range(3):
+            answer = await exchange(server.address, inside(f"{base}/agent/sessions/x/cancel", "POST", b"{}"))
+            assert answer.status in (200, 400)
+        assert not any(writer.is_closing() for _, writer in opened[:STREAMS]), "streams are not closed for others"
+        shell = inside(f"{base}/agent/sessions/x/shell", "POST", b'{"command":"true"}')
+        assert (await exchange(server.address, shell)).status == 503
+        opened[0][1].transport.abort()
+        for _ in range(200):
+            status, writer = await _opened(server.address, stream, b'"hello"')
+            writer.transport.abort()
+            if b" 200 " in status:
+                break
+        else:
+            raise AssertionError("a stream that has ended makes room for another")
+        for _, writer in (*opened, *waiting):
+            writer.transport.abort()
+
+
+async def test_tcp_and_the_unix_socket_have_separate_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.limits._descriptors", lambda: 64)
+    async with place() as where, serving(where, with_tcp=True) as server:
+        half = inside("/v1/control", "POST", b"{}").removesuffix(b"{}")
+        waiting = [await open_raw(server.tcp) for _ in range(40)]
+        for _, writer in waiting:
+            writer.write(half)
+        for address in (server.address, server.tcp):
+            headers = [f"Host: {address.authority}", f"Authorization: Bearer {server.tcp.token}"]
+            assert (await exchange(address, inside("/v1/health", headers=headers))).status == 200
+        for _, writer in waiting:
+            writer.transport.abort()

@@ -1,0 +1,55 @@
+"""A request over TCP names one host that is served, in its Host header and in its target alike."""
+
+import pytest
+
+from server.helpers import exchange, place, serving
+
+# The target, the lines before the token, and the status. HERE and PAGE are the ports' own names.
+CASES: list[tuple[str, tuple[str, ...], int]] = [
+    ("/v1/health", ("Host: HERE",), 200),
+    ("http://HERE/v1/health", ("Host: HERE",), 200),
+    ("HTTP://HERE/v1/health", ("Host: HERE",), 200),
+    ("http://evil.example/v1/health", ("Host: HERE",), 403),
+    ("http://evil.example:80/v1/health", ("Host: HERE",), 403),
+    ("http://HERE/v1/health", ("Host: evil.example",), 403),
+    ("http://HERE/v1/health", (), 403),
+    ("http://HERE/v1/health", ("Host: HERE", "Host: evil.example"), 403),
+    ("http://HERE/v1/health", ("Host: HERE", "Host: HERE"), 403),
+    ("/v1/health", ("Host: HERE", "Host: HERE"), 403),
+    ("http://evil.example@HERE/v1/health", ("Host: HERE",), 403),
+    ("http://HERE.evil.example/v1/health", ("Host: HERE",), 400),
+    ("http://HERE.evil.example/v1/health", ("Host: HERE",), 400),
+    ("https://HERE/v1/health", ("Host: HERE",), 403),
+    ("http://HERE", ("Host: HERE",), 403),
+    ("http://localhost/v1/health", ("Host: HERE",), 403),
+    ("//evil.example/v1/health", ("Host: HERE",), 404),
+]
+
+
+@pytest.fixture(params=["api", "page"])
+def port(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_hosts_of_requests(port: str) -> None:
+    wrong = []
+    async with place() as where, serving(where, with_tcp=True) as server:
+        address, token = server.tcp, server.tcp.token
+        if port == "page":
+            house = await server.hub.web.open()
+            address = address._replace(port=house.front.port)
+            token = house.exchange(house.link(()).code).token
+        for target, lines, expected in CASES:
+            head = [f"GET {target} HTTP/1.1", *lines, f"Authorization: Bearer {token}"]
+            text = "\r\n".join([*head, "Connection: close", "", ""]).replace("HERE", f"127.0.0.1:{address.port}")
+            status = (await exchange(address, text.encode())).status
+            if status != expected:
+                wrong.append((target, lines, status, expected))
+    assert not wrong
+
+
+async def test_the_unix_socket_takes_targets_of_any_host() -> None:
+    """Clients of other makers send absolute targets there. No browser can reach it."""
+    async with place() as where, serving(where) as server:
+        request = b"GET http://api.crush.localhost/v1/health HTTP/1.1\r\nHost: api.crush.localhost\r\n\r\n"
+        assert (await exchange(server.address, request)).status == 200
