@@ -33,12 +33,14 @@ Via: TypeAlias = Literal["terminal", "page", "command", "editor", ""]
 class Verdict(msgspec.Struct, frozen=True):
     """What the rules say of something a tool is about to do. `why` is a sentence for people and models.
 
-    `saves` are the rules that would let it through from now on; none if no rule of that kind could.
+    `saves` are the rules that would let it through from now on; none if no rule of that kind could. `insists`: a
+    person has to agree, whatever was allowed before, also under yolo; where nobody can be asked it is refused.
     """
 
     decision: Decision
     why: str = ""
     saves: tuple[str, ...] = ()
+    insists: bool = False
 
 
 class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):

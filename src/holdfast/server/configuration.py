@@ -149,7 +149,8 @@ def facts_of(info: ModelInfo) -> ModelFacts:
 async def config_set(call: Call) -> None:
     """A value that does not fit its key is refused: it would be passed over, and nobody would know."""
     path = key_path(call.body.key)
-    if key_type(path) is not None and (wrong := objections(path, call.body.value)):
+    is_checked = key_type(path) is not None or path[0] in ("permissions", "hooks", "tools")
+    if is_checked and (wrong := objections(path, call.body.value)):
         raise BadRequest(f"{call.body.key}: {' '.join(wrong)}")
     _set(call.desk, call.body.scope, call.body.key, call.body.value)
 

@@ -6,7 +6,8 @@ import msgspec
 
 from holdfast.config.problems import Problem
 from holdfast.config.trust import file_digest
-from holdfast.extensions.claude import our_model, our_tool
+from holdfast.domain.tool_names import our_tool
+from holdfast.extensions.claude import our_model
 from holdfast.extensions.documents import document_of, first_error, model_problems, problem_in, text_in
 from holdfast.extensions.folders import Owner
 from holdfast.extensions.frontmatter import Document, Value, texts
