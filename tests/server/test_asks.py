@@ -27,7 +27,7 @@ async def test_an_ask_is_listed_answered_once_and_told_with_its_winner() -> None
         (ask,) = await one.permissions()
         assert (ask.tool_name, ask.action, ask.path) == ("bash", "execute", one.server.place.project())
         assert ask.params["command"] == "make"
-        assert ask.rules == ("bash(make)",)
+        assert ask.rules == (f"bash(make) in {one.server.place.project()}",)
         assert one.ran == []
         other = await one.server.client()
         body = {"permission": {"id": ask.id, "params": None}, "action": "allow"}
@@ -110,15 +110,15 @@ async def test_c60_allow_for_this_session_covers_what_was_shown_in_its_session_o
 
 async def test_allow_always_saves_the_rules_that_were_shown() -> None:
     async with asking() as one:
-        saved: list[str] = []
-        asks = one.server.hub.desks[0].workspace.asks
-        asks.save_rule = saved.append
+        desk = one.server.hub.desks[0]
+        asks, project = desk.workspace.asks, one.server.place.project()
         session, other = await one.session(), await one.session()
         run = await one.bash(session, "make; npm test")
         (ask,) = await one.permissions()
         assert await one.grant(ask, "allow_always")
         await one.end(run)
-        assert saved == list(ask.rules) == ["bash(make)", "bash(npm test)"]
+        saved = desk.config.scope(1)["permissions"]["allow"]
+        assert saved == list(ask.rules) == [f"bash(make) in {project}", f"bash(npm test) in {project}"]
         await one.end(await one.bash(other, "make; npm test"))
         assert one.ran == ["make; npm test"] * 2
 

@@ -69,7 +69,8 @@ def hides_denial(path: KeyPath, value: object = None, *, is_unknown: bool = Fals
     """Whether what is wrong at this place may be a deny rule that is not in force."""
     if path[:1] == ("permissions",):
         if is_unknown:
-            return suggest(str(path[-1]), tuple(_EFFECTS)) not in _HARMLESS
+            name = str(path[-1])
+            return bool(_DENYING.search(name)) or suggest(name, tuple(_EFFECTS)) not in _HARMLESS
         return len(path) == 1 or path[1] == "deny"
     return is_unknown and _mentions_denial(path[-1], value)
 

@@ -44,7 +44,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool asks. `why` says what made it ask, `rules` what "always" would save."""
+    """A tool asks. `why` says what made it ask, `rules` what "always" would save. `insists`: no client may answer it
+    by itself, whatever its user has allowed in general.
+    """
 
     id: str
     session_id: SessionId
@@ -57,6 +59,7 @@ class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     run_id: RunId = RunId("")
     why: str = ""
     rules: tuple[str, ...] = ()
+    insists: bool = False
 
 
 class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -212,6 +212,7 @@ class Asks:
             context.run_id,
             verdict.why,
             verdict.saves,
+            verdict.insists,
         )
         opened = _OpenPermission(cleaned(request), permit, verdict)
         asking = PermissionRequestEvent(Change("created", opened.request))
