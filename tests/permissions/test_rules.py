@@ -265,7 +265,7 @@ def test_what_always_would_save() -> None:
     assert rules.judge(bash("rm *.py")).saves == ("bash(= rm *.py) in /w",)
     assert rules.judge(bash("make > out")).saves == ("bash(= make > out) in /w using /w/out",)
     assert rules.judge(bash("rm 'a*'")).saves == ("bash(rm 'a[*]') in /w",)
-    assert rules.judge(file("write", "/w/src/a[1].txt")).saves == ("write:write(/w/src/a[[]1].txt)",)
+    assert rules.judge(file("write", "/w/src/a[1].txt")).saves == ("write:write(src/a[[]1].txt)",)
     assert rules.judge(file("write", "/etc/x")).saves == ("write:write(/etc/x)",)
     assert rules.judge(address("fetch", "https://a/?q=*")).saves == ("fetch:fetch(https://a/?q=%2A)",)
     assert rules.judge(Permit("mcp_x_y", "execute", ROOT, "", {})).saves == ("mcp_x_y:execute",)
@@ -320,3 +320,26 @@ def test_a_rule_that_denies_is_read_generously(rule: str, permit: Permit) -> Non
     everything = ("bash", "write", "edit", "multiedit", "view", "fetch", "mcp_*")
     rules = Rules(PermissionSettings(deny=(rule,), allow=everything), ROOT, home="/home/u")
     assert rules.judge(permit).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("timeout", "timeout 5 make"),
+        ("timeout", "/usr/bin/timeout 5 make"),
+        ("timeout", "nice timeout 5 make"),
+        ("timeout", "sh -c 'nice timeout 5 make'"),
+        ("env", "env A=1 make"),
+        ("env", "ls; env A=1 make"),
+        ("xargs", "ls | xargs make"),
+        ("sh", "sh -c ls"),
+        ("bash", "timeout 5 bash -c 'ls; ls'"),
+        ("command", "command make"),
+        ("time", "time make"),
+        ("find", "find . -exec make {} +"),
+        ("sudo", "sudo make"),
+    ],
+)
+def test_programs_that_run_others_can_be_denied(program: str, line: str) -> None:
+    assert judge(bash(line), deny=(f"bash({program} *)",), allow=("bash", f"bash({program} *)")) == "deny"
+    assert judge(bash("make env"), deny=(f"bash({program} *)",), allow=("bash",)) == "allow"

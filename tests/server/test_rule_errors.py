@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.client.client import Client
-from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted import ScriptedModel
 from server.asking import _script
@@ -73,7 +73,7 @@ UNREADABLE = (
     '"bash($TOUCH *)"',
     '"bash(touch\\u00a0*)"',
     '"bash(to\\u200buch *)"',
-    '"bаsh(touch *)"',
+    '"b\\u0430sh(touch *)"',
     '"*(touch *)"',
     "\"'bash(touch *)'\"",
     '"bash(touch *) in /tmp"',
@@ -81,6 +81,8 @@ UNREADABLE = (
     '"view(https://example.org/)"',
     '"fetch(example.org)"',
     '"mcp_server"',
+    '"bash(for *)"',
+    '"bash(export *)"',
     "3",
     '["bash(touch *)"]',
     '{ tool = "bash" }',
@@ -133,7 +135,7 @@ class Attempt:
     async def send(self, tool: str, arguments: dict[str, object], *, interactive: bool = False) -> str:
         self._runs += 1
         text = json.dumps([[tool, arguments]])
-        message = AgentMessage(self.session, text, f"{self._runs:032x}", interactive=interactive, yolo=True)
+        message = AgentMessage(self.session, text, RunId(f"{self._runs:032x}"), interactive=interactive, yolo=True)
         return (await self.client.send_prompt(self.workspace, message)).run_id
 
     async def result(self, run: str) -> str:

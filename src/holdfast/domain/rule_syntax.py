@@ -48,6 +48,13 @@ _WRITERS = frozenset({"Write", "MultiEdit"})
 """With a path these mean the file, not the tool."""
 
 
+_LANGUAGE = (
+    "if then else elif fi for while until do done case esac in select function coproc { } [[ ]] ! "
+    "export declare typeset local readonly unset"
+)
+_KEYWORDS = frozenset(_LANGUAGE.split())
+
+
 class BadRule(BadRequest):
     """A permission rule is written wrongly."""
 
@@ -172,6 +179,8 @@ class _Reader:
             raise self.bad("variables and substitutions are not expanded in rules.")
         if re.search(r"\s", program) and ("*" in program or "/" not in program):
             raise self.bad(f"quotes make it a single word; write bash({program}).")
+        if program in _KEYWORDS:
+            raise self.bad(f"{program} is part of the shell's language, not a program; rules match programs.")
         if re.match(r"[A-Za-z_]\w*\+?=", program):
             raise self.bad("it begins with a variable; name the program.")
         if program[0] in "!^=-:" or "," in program or (self.effect != "allow" and words[-1] == ".*"):

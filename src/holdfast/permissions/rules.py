@@ -18,6 +18,7 @@ from holdfast.domain.rule_syntax import BadRule, parse_rules
 from holdfast.domain.rules import Rule, Scope
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
+from holdfast.permissions.as_written import outer_commands
 from holdfast.permissions.commands import Command, Line
 from holdfast.permissions.safe import Place, only_looks, outside, redirection_looks, sets_harmlessly
 from holdfast.permissions.saving import (
@@ -86,7 +87,8 @@ class Rules:
             return Verdict("allow")
         why = "It is outside of the workspace." if is_outside else "No rule allows it."
         written = posixpath.normpath(posixpath.join(self._root, _path(permit)))
-        return Verdict("ask", why, call_rules(permit, written, is_looking=permit.action in _LOOKING))
+        shown = posixpath.relpath(written, self._root) if written.startswith(self._root + "/") else written
+        return Verdict("ask", why, call_rules(permit, shown, is_looking=permit.action in _LOOKING))
 
     # Files, addresses and other tools.
 
@@ -111,9 +113,10 @@ class Rules:
         line = read_line(permit.command)
         about = [rule for rule in (*self._deny, *self._ask, *self._allow) if rule.is_about(permit)]
         deny, ask, allow = ([rule for rule in about if rule.effect == effect] for effect in ("deny", "ask", "allow"))
-        if (found := _forbidding(deny, line, permit.command)) is not None:
+        seen = replace(line, commands=(*line.commands, *outer_commands(permit.command))) if deny or ask else line
+        if (found := _forbidding(deny, seen, permit.command)) is not None:
             return _denied(found)
-        if (found := _forbidding(ask, line, permit.command)) is not None:
+        if (found := _forbidding(ask, seen, permit.command)) is not None:
             return Verdict("ask", f"The rule {found.text} says to ask.")
         place = self._place(permit, line)
         if any(rule.subject == "line" for rule in allow):

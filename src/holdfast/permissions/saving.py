@@ -139,7 +139,9 @@ def call_scope(permit: Permit) -> Scope | None:
 
 
 def call_rules(permit: Permit, path: str, *, is_looking: bool) -> tuple[str, ...]:
-    """Return the rule for a call that runs no command. `path` is absolute."""
+    """Return the rule for a call that runs no command. `path` is absolute, or relative to the workspace, whose own
+    file the rule is saved in.
+    """
     name = f"{permit.tool}:{permit.action}" if permit.action else permit.tool
     scope = call_scope(permit)
     suffix = "" if scope is None else str(scope)
