@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,12 +20,11 @@ from holdfast.config.problems import Problem
 from holdfast.config.refresh import Refresher
 from holdfast.config.store import ConfigStore
 from holdfast.core import App, Parts, SystemClock
-from holdfast.domain.asks import Verdict
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.sessions import Todo
-from holdfast.domain.settings import Options, PermissionSettings, Settings
+from holdfast.domain.settings import Options, Settings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.crews import Crew
 from holdfast.engine.ports import Ledger, Models, Outlet, Tools
@@ -35,6 +33,7 @@ from holdfast.extensions.base import Ground
 from holdfast.extensions.extensions import Extensions
 from holdfast.extensions.substitution import Substitution
 from holdfast.manners import engine_settings, lookout_for
+from holdfast.permission_check import PermissionCheck, allows, replaces
 from holdfast.providers.client import close_connections, post_form
 from holdfast.providers.discovery import Discovery
 from holdfast.tools.agent import Agent
@@ -44,8 +43,6 @@ from holdfast.tools.job_kill import JobKill
 from holdfast.tools.job_output import JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
-from holdfast.workspace.expansion import expansions
-from holdfast.workspace.git_settings import git_is_quiet
 from holdfast.workspace.guard import Guard
 from holdfast.workspace.jobs import JobLimits, Jobs
 from holdfast.workspace.process import Processes
@@ -53,9 +50,6 @@ from holdfast.workspace.process_child import GuardedSpawn
 from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
 from holdfast.workspace.shell_call import Shell
 from holdfast.workspace.web import Web
-
-if TYPE_CHECKING:
-    from holdfast.permissions.rules import Rules
 
 __all__ = ["Given", "House", "Outfit", "open_app"]
 
@@ -65,35 +59,6 @@ _SIGN_IN = 300.0
 """How many seconds the command may take that renews a machine's own credentials: somebody may have to click."""
 _LOOKING = frozenset({"glob", "grep", "ls", "view"})
 _KNOWING = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
-
-
-class _Judge:
-    """The rules of the settings as they are now."""
-
-    def __init__(self, settings: Callable[[], Settings], path: str) -> None:
-        self._settings = settings
-        self._path = path
-        self._known: tuple[PermissionSettings, Rules] | None = None
-        self._complaint = ""
-
-    def __call__(self, permit: Permit) -> Verdict:
-        wanted = self._settings().permissions
-        if self._known is None or wanted is not self._known[0]:
-            rules, self._complaint = _rules_of(wanted, self._path)
-            self._known = wanted, rules
-        verdict = self._known[1].judge(permit)
-        if self._complaint and verdict.decision != "deny":
-            # Nobody knows what it was meant to forbid.
-            return Verdict("ask", self._complaint)
-        return verdict
-
-
-def _rules_of(settings: PermissionSettings, path: str) -> "tuple[Rules, str]":
-    """The rules that can be understood, and a complaint about the others."""
-    from holdfast.permissions.rules import Rules, understood  # noqa: PLC0415 - for the first tool that needs leave
-
-    readable, complaint = understood(settings)
-    return Rules(readable, path, real=os.path.realpath, expansions=expansions, git_is_quiet=git_is_quiet), complaint
 
 
 class _ConfinedBash(Bash):
@@ -260,7 +225,7 @@ class Outfit:
             "task": Crew(SomeTools(tools, _LOOKING | _KNOWING)),
             "fetch": Crew(SomeTools(self.tools, _LOOKING, web), "small", "fetch.md"),
         }
-        judge = _Judge(self.configuration.current, self.record.path)
+        judge = PermissionCheck(self.configuration.reading, self.record.path, str(self.data_dir / "config.json"))
         return Parts(
             house.ledger,
             models,
@@ -287,10 +252,7 @@ class Outfit:
 
     def _allows(self, rules: Sequence[str], permit: Permit) -> bool:
         """Whether rules that hold for one run, such as those of a command, allow this."""
-        if not rules:
-            return False
-        these, _ = _rules_of(PermissionSettings(allow=tuple(rules)), self.record.path)
-        return these.judge(permit).decision == "allow"
+        return bool(rules) and allows(rules, permit, self.record.path)
 
     def _engine_settings(self) -> EngineSettings:
         """As of the last look: each run looks before it begins. Asked for at every step, made when they change."""
@@ -372,10 +334,11 @@ class Outfit:
         return self._sandbox.describe() if self._sandbox is not None else SandboxState()
 
     def save_rule(self, rule: str) -> None:
-        """What somebody allowed for always counts for this workspace."""
+        """Save a rule of "always allow" for this workspace, in place of one of an earlier version for the same."""
         rules = self.store.scope(1).get("permissions", {}).get("allow", [])
-        if rule not in rules:
-            self.store.set(1, "permissions.allow", [*rules, rule])
+        kept = [known for known in rules if not replaces(rule, known)]
+        if rule not in kept:
+            self.store.set(1, "permissions.allow", [*kept, rule])
 
     async def can_answer(self, providers: Collection[str]) -> bool:
         return self.choice is None or await self.choice.can_answer(providers)

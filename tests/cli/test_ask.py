@@ -112,7 +112,7 @@ def test_always_shows_the_rule_it_saves(home: House, place: Path) -> None:
 
 def test_the_rule_of_a_refusal_can_be_copied(home: House, place: Path) -> None:
     done = home.call("run", 'tool=bash {"command": "touch \\"a b\\" $X"} words=2', cwd=place)
-    assert r'permissions.allow = ["bash(= touch \"a b\" $X)"]' in done.stderr
+    assert rf'permissions.allow = ["bash(= touch \"a b\" $X) in {place}"]' in done.stderr
 
 
 def test_an_ask_that_is_answered_elsewhere_is_closed(home: House, place: Path) -> None:

@@ -260,3 +260,48 @@ def test_a_real_process_says_it_plainly(place: Commands) -> None:
     assert "1 error in these files" in done.stderr
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stdout
+
+
+def test_rules_and_hooks_that_have_no_effect_are_named_with_file_and_line(place: Commands) -> None:
+    place.user(
+        "[permissions]\nallow = ['bash(make *)',\n 'bash(x']\ndeny = [\n 'bahs(touch *)',\n 'Bash(touch:*)']\n"
+        "[[hooks.PreToolUs]]\ncommand = 'x'\n[[hooks.PreToolUse]]\ncommand = 'x'\nmatcher = 'Bahs'\n"
+        "[tools.grep]\ntimeuot = 3\n[options.tui]\nthem = 'x'\n[options]\ndisabled_tools = ['bahs']\nmax_stps = 1\n"
+    )
+    done = place.call("config", "check", "--json")
+    assert done.exit_code == 1
+    found = [(item["line"], item["key"], item["hides_denial"]) for item in msgspec.json.decode(done.stdout)]
+    assert found == [
+        (3, "permissions.allow[1]", False),
+        (5, "permissions.deny[0]", True),
+        (7, "hooks.PreToolUs", False),
+        (11, "hooks.PreToolUse[0].matcher", False),
+        (13, "tools.grep.timeuot", False),
+        (15, "options.tui.them", False),
+        (17, "options.disabled_tools[0]", False),
+        (18, "options.max_stps", False),
+    ]
+    shown = place.call("config", "check").stdout
+    for guess in ("did you mean bash?", "did you mean PreToolUse?", "did you mean timeout?", "did you mean theme?"):
+        assert guess in shown
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("permissions.deny", '["bahs(touch *)"]', "did you mean bash"),
+        ("permissions.deny", '["bash(touch *"]', "bash(command *)"),
+        ("permissions.deny", "bash(touch *)", "expected a list"),
+        ("permissions.dney", '["bash"]', "did you mean deny"),
+        ("permissions.allow", '["bash(a; b)"]', "one rule is about one command"),
+        ("tools.grep.timeuot", "3", "did you mean timeout"),
+        ("hooks.PreToolUs", "[{command = 'x'}]", "did you mean PreToolUse"),
+        ("options.disabled_tools", '["bahs"]', "did you mean bash"),
+    ],
+)
+def test_set_refuses_what_would_have_no_effect(place: Commands, key: str, value: str, expected: str) -> None:
+    place.user("[options]\nmax_steps = 7\n")
+    done = place.call("config", "set", key, value)
+    assert done.exit_code != 0
+    assert expected in done.stderr
+    assert place.user_file.read_text() == "[options]\nmax_steps = 7\n"

@@ -311,6 +311,29 @@ async def test_two_modes(home: House, editor: Desk) -> None:
             await editor.agent.set_session_mode(session_id=session, mode_id="rage")
 
 
+async def test_errors_in_the_settings_are_shown_and_a_deny_rule_that_cannot_be_read_is_asked_about(
+    home: House, editor: Desk
+) -> None:
+    """Also in the editor's yolo mode; the rules that would be saved are shown whole."""
+    settings = home.work / "holdfast.toml"
+    settings.write_text("permissions.deny = ['bahs(x)']\n")
+    try:
+        session = await editor.session()
+        await editor.until(lambda: f"{settings}:1: permissions.deny[0]" in json.dumps(editor.updates(session)))
+        await editor.agent.set_session_mode(session_id=session, mode_id="yolo")
+        editor.choose = lambda _: "deny"
+        await editor.say(session, f"please {WRITE}")
+        assert len(editor.asked) == 1
+        assert "cannot be read" in json.dumps(editor.asked[0], default=str)
+        assert not (home.work / "note.txt").exists()
+    finally:
+        settings.unlink()
+    editor.asked.clear()
+    await editor.agent.set_session_mode(session_id=session, mode_id="ask")
+    await editor.say(session, f"please {WRITE}")
+    assert "Always allow saves: `write:write(note.txt)`" in json.dumps(editor.asked[0], default=str)
+
+
 async def test_slash_commands(home: House, editor: Desk) -> None:
     async with server_client(home) as (client, workspace):
         session = await editor.session()

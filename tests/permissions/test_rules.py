@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.asks import Decision
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import BadRule, Rules, understood
+from holdfast.permissions.rules import BadRule, Rules
 from permissions.test_corpus import bash
 
 ROOT = "/w"
@@ -24,15 +24,6 @@ def file(tool: str, path: str, action: str = "write") -> Permit:
 
 def address(tool: str, url: str) -> Permit:
     return Permit(tool, "fetch", ROOT, "", {"url": url})
-
-
-def test_a_rule_without_sense_does_not_undo_the_others() -> None:
-    settings = PermissionSettings(deny=("bash(rm *)", "(("), ask=("write()", "view"), allow=("bash(a;b", "ls"))
-    readable, complaint = understood(settings)
-    assert (readable.deny, readable.ask, readable.allow) == (("bash(rm *)",), ("view",), ("ls",))
-    assert "((" in complaint
-    assert Rules(readable, ROOT).judge(bash("rm a")).decision == "deny"
-    assert understood(readable) == (readable, "")
 
 
 def test_the_defaults() -> None:
@@ -51,7 +42,6 @@ def test_the_defaults() -> None:
 def test_tools_and_actions_of_the_compatible_list() -> None:
     assert judge(file("write", "/w/a"), allowed_tools=("write",)) == "allow"
     assert judge(file("write", "/w/a"), allowed_tools=("write:write",)) == "allow"
-    assert judge(file("write", "/w/a"), allowed_tools=("write:read",)) == "ask"
     assert judge(file("write", "/w/a"), allowed_tools=("edit",)) == "ask"
     assert judge(bash("make"), allowed_tools=("bash",)) == "allow"
     assert judge(bash("make"), allowed_tools=("bash:execute",)) == "allow"
@@ -235,7 +225,7 @@ def test_addresses() -> None:
     assert judge(address("fetch", "https://example.org/a"), allow=rule) == "allow"
     assert judge(address("fetch", "https://example.com/a"), allow=rule) == "ask"
     assert judge(address("fetch", "https://example.org/a"), deny=rule, allow=("fetch",)) == "deny"
-    assert judge(address("fetch", "https://example.org/a"), allow=("fetch(**)",)) == "ask"
+    assert judge(address("fetch", "https://example.org/a"), allow=("fetch(**)",)) == "allow"
 
 
 def test_a_shell_outside_of_the_workspace_asks() -> None:
@@ -250,7 +240,8 @@ def test_a_shell_outside_of_the_workspace_asks() -> None:
         ({"allow": ("bash(git status",)}, "bash(git status"),
         ({"deny": ("bash()",)}, "bash()"),
         ({"ask": ("bash(echo 'a)",)}, "bash(echo 'a)"),
-        ({"allow": ("bash(make; rm x)", "bash(a && b)")}, "bash(a && b)"),
+        ({"allow": ("bash(make *)", "bash(a && b)")}, "bash(a && b)"),
+        ({"allowed_tools": ("write:read",)}, "write:read"),
         ({"allow": ("",)}, "''"),
         ({"allowed_tools": ("a b",)}, "a b"),
         ({"deny": ("write(",)}, "write("),
@@ -265,14 +256,90 @@ def test_a_rule_that_makes_no_sense_is_named(lists: dict[str, tuple[str, ...]], 
 
 def test_what_always_would_save() -> None:
     rules = Rules(PermissionSettings(), ROOT)
-    assert rules.judge(bash("ls && git push origin 'a b'")).saves == ("bash(git push origin 'a b')",)
-    assert rules.judge(bash("make; make; npm test")).saves == ("bash(make)", "bash(npm test)")
-    assert rules.judge(bash("rm *.py")).saves == ("bash(= rm *.py)",)
-    assert rules.judge(bash("rm 'a*'")).saves == ("bash(rm 'a[*]')",)
+    assert rules.judge(bash("ls && git push origin 'a b'")).saves == ("bash(git push origin 'a b') in /w",)
+    assert rules.judge(bash("make; make; npm test")).saves == ("bash(make) in /w", "bash(npm test) in /w")
+    assert rules.judge(bash("cd src && make")).saves == ("bash(make) in /w/src",)
+    assert rules.judge(bash("./run.sh", "/w/a (b)")).saves == (
+        'bash(./run.sh) in "/w/a (b\\u0029" using "/w/a (b\\u0029/run.sh"',
+    )
+    assert rules.judge(bash("rm *.py")).saves == ("bash(= rm *.py) in /w",)
+    assert rules.judge(bash("make > out")).saves == ("bash(= make > out) in /w using /w/out",)
+    assert rules.judge(bash("rm 'a*'")).saves == ("bash(rm 'a[*]') in /w",)
     assert rules.judge(file("write", "/w/src/a[1].txt")).saves == ("write:write(src/a[[]1].txt)",)
     assert rules.judge(file("write", "/etc/x")).saves == ("write:write(/etc/x)",)
-    assert rules.judge(address("fetch", "https://a/?q")).saves == ("fetch:fetch(https://a/[?]q)",)
+    assert rules.judge(address("fetch", "https://a/?q=*")).saves == ("fetch:fetch(https://a/?q=%2A)",)
     assert rules.judge(Permit("mcp_x_y", "execute", ROOT, "", {})).saves == ("mcp_x_y:execute",)
-    for permit in (file("write", "/w/src/a[1].txt"), address("fetch", "https://a/?q"), bash("rm 'a*'")):
-        assert judge(permit, allow=rules.judge(permit).saves) == "allow"
+    download = Permit("download", "download", "/w/f", "", {"url": "https://a/b", "file_path": "/w/f"})
+    assert rules.judge(download).saves == ("download:download(https://a/b) to /w/f",)
+    resource = Permit("read_mcp_resource", "read", ROOT, "", {"mcp_name": "docs", "uri": "x://a)"})
+    assert rules.judge(resource).saves == ('read_mcp_resource:read with {"mcp_name": "docs", "uri": "x://a\\u0029"}',)
+    for permit in (
+        file("write", "/w/src/a[1].txt"),
+        address("fetch", "https://a/?q=*"),
+        address("fetch", "https://a/%252e%252e/x;y"),
+        bash("rm 'a*'"),
+        bash("./run.sh", "/w/a (b)"),
+        bash("make > out"),
+        download,
+        resource,
+    ):
+        assert judge(permit, allow=rules.judge(permit).saves) == "allow", permit
     assert judge(bash("rm ab"), allow=rules.judge(bash("rm 'a*'")).saves) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("rule", "permit"),
+    [
+        ("bash(rm)", bash("rm -rf x")),
+        ("bash(git push --force)", bash("git push --force origin main")),
+        ("bash(/bin/rm *)", bash("rm x")),
+        ("write(src)", file("write", "/w/src/a")),
+        ("write(src/)", file("write", "/w/src/a/b")),
+        ("write(./src/**)", file("write", "/w/src/a")),
+        ("write(../other/**)", file("write", "/other/a")),
+        ("write(src//a)", file("write", "/w/src/a")),
+        ("view(~/.ssh/**)", file("view", "/home/u/.ssh/id", "read")),
+        ("Read(~/.ssh)", file("view", "/home/u/.ssh/id", "read")),
+        ("Read(.env)", file("view", "/w/deep/.env", "read")),
+        ("Read(.env)", Permit("grep", "list", "/w/.env", "", {"path": "/w/.env"})),
+        ("Edit(/docs/**)", file("write", "/w/docs/a")),
+        ("Edit(/docs/**)", file("multiedit", "/docs/a")),
+        ("Edit(//docs/**)", file("edit", "/docs/a")),
+        ("Write(docs/**)", file("edit", "/w/docs/a")),
+        ("View(src/**)", file("view", "/w/src/a", "read")),
+        ("mcp__Tracker__create", Permit("mcp_tracker_create", "execute", ROOT, "", {})),
+        ("mcp__tracker", Permit("mcp_tracker_create", "execute", ROOT, "", {})),
+        ("mcp_my.server_x", Permit("mcp_my_server_x", "execute", ROOT, "", {})),
+        ("WebFetch(domain:example.org)", address("fetch", "http://EXAMPLE.org:8080/x?y")),
+        ("fetch(https://example.org)", address("fetch", "https://example.org/a/b?c")),
+        ("fetch(*)", address("fetch", "https://example.org/")),
+        ("crush_logs", Permit("holdfast_logs", "read", ROOT, "", {}, is_agreed=True)),
+    ],
+)
+def test_a_rule_that_denies_is_read_generously(rule: str, permit: Permit) -> None:
+    everything = ("bash", "write", "edit", "multiedit", "view", "fetch", "mcp_*")
+    rules = Rules(PermissionSettings(deny=(rule,), allow=everything), ROOT, home="/home/u")
+    assert rules.judge(permit).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("timeout", "timeout 5 make"),
+        ("timeout", "/usr/bin/timeout 5 make"),
+        ("timeout", "nice timeout 5 make"),
+        ("timeout", "sh -c 'nice timeout 5 make'"),
+        ("env", "env A=1 make"),
+        ("env", "ls; env A=1 make"),
+        ("xargs", "ls | xargs make"),
+        ("sh", "sh -c ls"),
+        ("bash", "timeout 5 bash -c 'ls; ls'"),
+        ("command", "command make"),
+        ("time", "time make"),
+        ("find", "find . -exec make {} +"),
+        ("sudo", "sudo make"),
+    ],
+)
+def test_programs_that_run_others_can_be_denied(program: str, line: str) -> None:
+    assert judge(bash(line), deny=(f"bash({program} *)",), allow=("bash", f"bash({program} *)")) == "deny"
+    assert judge(bash("make env"), deny=(f"bash({program} *)",), allow=("bash",)) == "allow"

@@ -27,7 +27,7 @@ async def test_an_ask_is_listed_answered_once_and_told_with_its_winner() -> None
         (ask,) = await one.permissions()
         assert (ask.tool_name, ask.action, ask.path) == ("bash", "execute", one.server.place.project())
         assert ask.params["command"] == "make"
-        assert ask.rules == ("bash(make)",)
+        assert ask.rules == (f"bash(make) in {one.server.place.project()}",)
         assert one.ran == []
         other = await one.server.client()
         body = {"permission": {"id": ask.id, "params": None}, "action": "allow"}
@@ -110,15 +110,15 @@ async def test_c60_allow_for_this_session_covers_what_was_shown_in_its_session_o
 
 async def test_allow_always_saves_the_rules_that_were_shown() -> None:
     async with asking() as one:
-        saved: list[str] = []
-        asks = one.server.hub.desks[0].workspace.asks
-        asks.save_rule = saved.append
+        desk = one.server.hub.desks[0]
+        asks, project = desk.workspace.asks, one.server.place.project()
         session, other = await one.session(), await one.session()
         run = await one.bash(session, "make; npm test")
         (ask,) = await one.permissions()
         assert await one.grant(ask, "allow_always")
         await one.end(run)
-        assert saved == list(ask.rules) == ["bash(make)", "bash(npm test)"]
+        saved = desk.config.scope(1)["permissions"]["allow"]
+        assert saved == list(ask.rules) == [f"bash(make) in {project}", f"bash(npm test) in {project}"]
         await one.end(await one.bash(other, "make; npm test"))
         assert one.ran == ["make; npm test"] * 2
 
@@ -384,3 +384,49 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
             closed = [notice.payload.payload for notice in notices if notice.payload.payload.denied]
             assert [(notice.withdrawn, notice.by, notice.action) for notice in closed] == [(True, "", "")]
             assert not (Path(project) / "x").exists()
+
+
+async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_asked_about_once_more() -> None:
+    async with asking() as one:
+        desk, project = one.server.hub.desks[0], one.server.place.project()
+        desk.config.set(1, "permissions.allow", ["bash(./run.sh)", "bash(make)"])
+        session = await one.session()
+        await one.end(await one.bash(session, "make"))
+        run = await one.bash(session, "./run.sh")
+        (ask,) = await one.permissions()
+        problems = await one.client.config_problems(one.workspace)
+        assert [(item.severity, item.line) for item in problems] == [("warning", 4)]
+        assert "asked about once more" in problems[0].text
+        assert await one.grant(ask, "allow_always")
+        await one.end(run)
+        new = f"bash(./run.sh) in {project} using {project}/run.sh"
+        assert desk.config.scope(1)["permissions"]["allow"] == ["bash(make)", new]
+        await one.end(await one.bash(session, "./run.sh"))
+        assert one.ran == ["make", "./run.sh", "./run.sh"]
+        assert await one.client.config_problems(one.workspace) == ()
+        with pytest.raises(ServerProblem, match="without its directory"):
+            await one.client.config_set(one.workspace, "permissions.allow", [new, "bash(./other)"], scope=1)
+        await one.client.config_set(one.workspace, "permissions.allow", ["bash(make)"], scope=1)
+        run = await one.bash(session, "./run.sh")
+        (ask,) = await one.permissions()
+        assert await one.grant(ask, "deny")
+        await one.end(run)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("permissions.deny", ["bahs(x)"], "did you mean bash"),
+        ("permissions.allow", ["bash(x"], "has no effect as it is written"),
+        ("permissions.dney", ["bash"], "did you mean deny"),
+        ("hooks.PreToolUs", [{"command": "x"}], "did you mean PreToolUse"),
+        ("hooks.PreToolUse", [{"command": "x", "matcher": "["}], "no regular expression"),
+        ("tools.grep.timeuot", 3, "did you mean timeout"),
+        ("options.disabled_tools", ["bahs"], "did you mean bash"),
+    ],
+)
+async def test_rules_that_have_no_effect_are_refused_over_the_wire(key: str, value: object, expected: str) -> None:
+    async with asking() as one:
+        for scope in (0, 1):
+            with pytest.raises(ServerProblem, match=expected):
+                await one.client.config_set(one.workspace, key, value, scope=scope)

@@ -295,3 +295,29 @@ async def test_progress_is_told(desk: Desk, web: WebServer, monkeypatch: pytest.
     await desk.does("download", url=f"{web.url}/file.bin", file_path="x")
     said = [event.payload.text for _, event in desk.world.tape.events if isinstance(event, ToolOutputEvent)]
     assert "256,000 of 256,000 bytes\n" in said
+
+
+async def test_rules_for_addresses_are_asked_before_and_after_each_redirect(project: Path, web: WebServer) -> None:
+    """However the address is spelled; another host is judged like an address of its own."""
+
+    async def resolve(_host: str, _: int) -> Sequence[str]:
+        return ["127.0.0.1"]
+
+    desk = await Desk(project).open(ToolNeeds(web=Web(resolve)))
+    here, other = f"http://here.example:{web.port}", f"http://other.example:{web.port}"
+    deny = (f"fetch({other}/page)", f"fetch({here}/secret/*)")
+    settings = PermissionSettings(allow=(f"fetch({here}/*)",), deny=deny)
+    desk.porter.rules = Rules(settings, str(project))
+    web.page("/secret/x", b"secret", "text/plain")
+    web.redirect("/out", f"http://OTHER.example.:{web.port}/%70age")
+    web.redirect("/in", "/a/%2e%2e/secret/x")
+    web.redirect("/on", f"{other}/data.json")
+    for start in ("/out", "/in", "/secret/x", "/a/../secret/x", "/%73ecret/x", "//secret/x"):
+        assert "forbids it" in await desk.fails("fetch", url=f"{here}{start}"), start
+    assert [visit.path for visit in web.visits] == ["/out", "/in"]
+    # The first time for the private address behind the name; the second time, for the other host too.
+    desk.porter.asked.clear()
+    desk.porter.refuses = lambda permit: "other.example" in str(permit.params["url"])
+    assert "denied" in await desk.fails("fetch", url=f"{here}/on")
+    assert [permit.params["url"] for permit in desk.porter.asked][-1] == f"{other}/data.json"
+    assert [visit.path for visit in web.visits] == ["/out", "/in", "/on"]

@@ -149,7 +149,7 @@ async def test_the_answers_stay_in_sight_however_long_the_command() -> None:
             assert "wants to run a command" in picture
             assert ("a  Once" in picture) is ("r" not in keys)
             assert ("enter no, with this reason" if "r" in keys else "r no, with a reason") in picture
-        assert "word for word" in picture
+        assert "Always saves: bash(= touch made.txt;" in picture
         await screen.pilot.press("escape")
         assert "r no, with a reason" in screen.picture()
 

@@ -289,7 +289,7 @@ class HoldfastAgent:
         return line
 
     async def _opening(self, line: Line) -> list[Json]:
-        return [await Commands(line, SessionId("")).available()]
+        return [await Commands(line, SessionId("")).available(), *await line.settings_notes()]
 
 
 async def _stop_reason(line: Line, end: RunComplete) -> schema.StopReason:

@@ -36,7 +36,9 @@ def request_of(ask: PermissionRequest, narrator: Narrator, directory: str) -> Js
     call, name = narrator.call(ask.tool_call_id)
     asked = facts_of(call.input) if call is not None else dict(ask.params)
     content = change_of(asked, ask.params, directory) if kind_of(ask.tool_name) == "edit" else []
-    reasons = [text for text in (ask.description, ask.why) if text]
+    # An editor may cut the names of its options: here the rules are whole.
+    saved = "Always allow saves: " + ", ".join(f"`{rule}`" for rule in ask.rules) if ask.rules else ""
+    reasons = [text for text in (ask.description, ask.why, saved) if text]
     if reasons:
         content.append(text_block("\n\n".join(reasons)))
     told: Json = {

@@ -59,6 +59,8 @@ class Line:
         self._parents: dict[SessionId, SessionId] = {}
         self._ends: dict[RunId, asyncio.Future[RunComplete]] = {}
         self._window = 0
+        self._problems: tuple[str, ...] = ()
+        """Errors in the settings that were shown."""
         self._is_behind = False
         """Whether events were missed, and nobody has looked yet what has become of things."""
         self.modes: dict[SessionId, str] = {}
@@ -162,6 +164,16 @@ class Line:
         except ClientError:
             self._window = 0
 
+    async def settings_notes(self) -> list[Json]:
+        """Return a note for each error in the settings that was not shown yet."""
+        try:
+            problems = (await self.client.get_workspace(self.workspace)).problems
+        except ClientError:
+            return []
+        new = [problem for problem in problems if problem not in self._problems]
+        self._problems = problems
+        return [note(f"Error in the settings: {problem}") for problem in new]
+
     # Runs
 
     def expect(self, session: SessionId, run: RunId) -> "asyncio.Future[RunComplete]":
@@ -225,9 +237,9 @@ class Line:
                     self.tell(notice.session_id, [note(notice.error)])
             case ConfigChangedEvent():
                 await self._read_window()
-                update = await Commands(self, SessionId("")).available()
+                updates = [await Commands(self, SessionId("")).available(), *await self.settings_notes()]
                 for session in self._narrators:
-                    self.tell(session, [update])
+                    self.tell(session, updates)
             case event:
                 self.asking.take(event)
 

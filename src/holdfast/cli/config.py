@@ -287,7 +287,7 @@ def _print_problems(reading: Reading, configuration: Configuration | None = None
     """Whether there are any. They are the answer, and so go to stdout."""
     problems: list[Problem] = list(reading.problems)
     if configuration is not None:
-        problems += [*_open_to_others(configuration), *_unresolved(configuration)]
+        problems += [*_open_to_others(configuration), *_unresolved(configuration), *_elsewhere(configuration)]
     if as_json:
         import msgspec
 
@@ -298,6 +298,18 @@ def _print_problems(reading: Reading, configuration: Configuration | None = None
         word = click.style(problem.severity, fg=styles[problem.severity]) if in_terminal() else problem.severity
         click.echo(f"{word}: {printable(str(problem))}")
     return bool(problems)
+
+
+def _elsewhere(configuration: Configuration) -> list[Problem]:
+    """Mistakes in hooks of Claude Code's files, and saved rules that are out of date."""
+    from holdfast.extensions.folders import claude_files
+    from holdfast.extensions.hooks.hooks import load_claude
+    from holdfast.permission_check import outdated_rules
+
+    files = (load_claude(folder) for folder in claude_files(configuration.places, os.environ))
+    found = [problem for file in files if file is not None for problem in file.hooks.problems]
+    saved = configuration.places.sources[-1].path
+    return [*found, *outdated_rules(configuration.reading(), saved)]
 
 
 def _unresolved(configuration: Configuration) -> list[Problem]:

@@ -60,6 +60,8 @@ class Link:
         self.deadline: float | None = None
         """When no answer is waited for any more."""
         self.is_yolo = False
+        self.problems: list[str] = []
+        """Errors in the settings of the workspace, each with its file and line."""
         """Whether somebody has switched off asking in the workspace that was joined."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What can be done while a server starts."""
@@ -130,6 +132,8 @@ class Link:
         joined = self.ask_plainly("POST", "/v1/workspaces", body=asked, can_repeat=True)
         self.workspace = text_in(joined, "id")
         self.is_yolo = joined.get("yolo") is True
+        problems = joined.get("problems")
+        self.problems = [str(item) for item in problems] if isinstance(problems, list) else []
 
     def path(self, *names: str) -> str:
         """The path of something in the workspace."""

@@ -167,6 +167,8 @@ def _execute(asked: Asked, text: str, attachments: list[Message], deadline: floa
         if attachments:
             message["attachments"] = attachments
         run = str(message["run_id"])
+        for problem in () if asked.is_quiet else link.problems:
+            complain(f"holdfast: error in the settings: {problem}")
         if asked.is_verbose:
             complain(f"run {run}, session {session}")
         stream = None if asked.detach else _surely(link, signals, lambda: link.stream(FROM_NOW))

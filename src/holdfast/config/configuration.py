@@ -237,6 +237,9 @@ class Configuration:
 
     def _layer(self, source: Source, project: Project) -> Layer:
         good = self._good.get(source.path, Loaded())
+        latest = self._loaded.get(source.path, good)
+        if latest is not good and latest.data is not None:
+            good = _tightened(good, latest)
         may_run = source.may_run or (source.kind == "project" and project.is_trusted)
         return Layer(good.tree, source.path, good.lines, may_run)
 
@@ -250,3 +253,18 @@ class Configuration:
         digest, anchor = digest_of(files), posixpath.dirname(files[-1][0]) if files else self.places.root
         is_trusted = self.trust.is_trusted(anchor, digest)
         return Project(tuple(path for path, _ in files), anchor, digest, is_trusted)
+
+
+def _tightened(good: Loaded, latest: Loaded) -> Loaded:
+    """Add the deny and ask rules of a file whose other contents are not in force: a mistake elsewhere in it must not
+    switch off what it forbids.
+    """
+    permissions, lines = dict(good.tree.get("permissions", {})), dict(good.lines)
+    for name in ("deny", "ask"):
+        kept, found = permissions.get(name, []), latest.tree.get("permissions", {}).get(name, [])
+        added = [(place, rule) for place, rule in enumerate(found) if rule not in kept]
+        for index, (place, _) in enumerate(added, len(kept)):
+            lines["permissions", name, index] = latest.lines.get(("permissions", name, place), 0)
+        if added:
+            permissions[name] = [*kept, *(rule for _, rule in added)]
+    return msgspec.structs.replace(good, tree={**good.tree, "permissions": permissions}, lines=lines)

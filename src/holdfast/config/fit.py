@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from holdfast.config.checks import event_trouble, hides_denial, known_names, value_trouble
 from holdfast.config.lines import KeyPath
 from holdfast.config.problems import Problem, Severity, dotted
 from holdfast.domain.settings import PROVIDER_TYPES, Settings
@@ -50,9 +51,10 @@ def _settings_type() -> inspect.StructType:
 def key_type(path: KeyPath) -> inspect.Type | None:
     """What may stand at a path; None if there is no such key."""
     kind: inspect.Type = _settings_type()
-    for name in path:
+    for at, name in enumerate(path):
         below = _below(kind, name)
-        if below is None:
+        known = known_names(path[:at])
+        if below is None or (known is not None and name not in known):
             return None
         kind = below
     return kind
@@ -99,13 +101,22 @@ class _Fitter:
             self._problems.append(Problem(severity, self._file, 0, "", f"{len(self._more)} more problems like these."))
         return tuple(self._problems)
 
-    def _say(self, severity: Severity, path: KeyPath, text: str, guess: Sequence[str] = ()) -> None:
-        """`guess`: what was written, then all that could have been meant by it."""
-        if len(self._problems) >= _MOST_PROBLEMS:
+    def _say(
+        self, severity: Severity, path: KeyPath, text: str, guess: Sequence[str] = (), *, hides: bool | None = None
+    ) -> None:
+        """`guess`: what was written, then all that could have been meant by it. `hides`: a deny rule."""
+        hides = severity == "error" and hides_denial(path) if hides is None else hides
+        if len(self._problems) >= _MOST_PROBLEMS and not hides:
             self._more.append(severity)
             return
         said = text + _guess(guess[0], guess[1:]) if guess else text
-        self._problems.append(Problem(severity, self._file, self._line(path), dotted(path), said))
+        self._problems.append(Problem(severity, self._file, self._line(path), dotted(path), said, hides))
+
+    def _unknown(self, path: KeyPath, value: object, known: Sequence[str]) -> None:
+        """Report a key that has no effect; one that may hold deny rules is an error."""
+        hides = hides_denial(path, value, is_unknown=True)
+        severity: Severity = "error" if hides or path[0] == "permissions" else "warning"
+        self._say(severity, path, "is not a key that is known here", (str(path[-1]), *known), hides=hides)
 
     def _line(self, path: KeyPath) -> int:
         for length in range(len(path), 0, -1):
@@ -124,7 +135,7 @@ class _Fitter:
             field = fields.get(name)
             if field is None:
                 if (*path, name) != ("$schema",):
-                    self._say("warning", (*path, name), "is not a key that is known here", (name, *fields))
+                    self._unknown((*path, name), value, tuple(fields))
                 continue
             fitted = self.value(field.type, value, (*path, name))
             if fitted is not _UNFIT:
@@ -142,6 +153,7 @@ class _Fitter:
             case inspect.StructType() if isinstance(value, dict):
                 return self._whole_struct(kind, value, path)
             case inspect.DictType() if isinstance(value, dict):
+                self._names(value, path)
                 pairs = {name: self.value(kind.value_type, item, (*path, name)) for name, item in value.items()}
                 return {name: item for name, item in pairs.items() if item is not _UNFIT}
             case inspect.VarTupleType() if isinstance(value, list):
@@ -176,7 +188,21 @@ class _Fitter:
                 return _UNFIT
         return value
 
+    def _names(self, table: dict[str, Any], path: KeyPath) -> None:
+        """Report names in a table that types leave open."""
+        known = known_names(path)
+        for name in table if known is not None else ():
+            if name not in (known or ()):
+                self._unknown((*path, name), table[name], known or ())
+        for name in table if path == ("hooks",) else ():
+            if trouble := event_trouble(name):
+                self._say("error", (*path, name), trouble)
+
     def _named(self, value: Any, path: KeyPath) -> Any:  # noqa: ANN401
+        if isinstance(value, str) and (trouble := value_trouble(path, value)):
+            self._say("error", path, trouble)
+            # A hook without its matcher would be run for every tool; who runs hooks leaves the whole hook out.
+            return value if path[0] == "hooks" else _UNFIT
         if len(path) != 3 or path[0] != "providers" or path[2] != "type":
             return value
         if value and value.strip().lower() not in PROVIDER_TYPES:

@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from typing import TypeAlias
 
-__all__ = ["DEEPEST", "KeyPath", "TooDeep", "json_lines", "toml_lines"]
+__all__ = ["DEEPEST", "KeyPath", "TooDeep", "json_duplicates", "json_lines", "toml_lines"]
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -51,6 +51,7 @@ class _Walk:
         self.at = 0
         self.line = 1
         self.lines: dict[KeyPath, int] = {}
+        self.twice: list[tuple[KeyPath, int]] = []
 
     def take(self, pattern: re.Pattern[str]) -> str | None:
         found = pattern.match(self.text, self.at)
@@ -191,10 +192,19 @@ def _inline_table(walk: _Walk, path: KeyPath) -> None:
 
 
 def json_lines(text: str) -> dict[KeyPath, int]:
+    return _json_walk(text).lines
+
+
+def json_duplicates(text: str) -> list[tuple[KeyPath, int]]:
+    """Return the keys that an object has twice, each with the line of the later one."""
+    return _json_walk(text).twice
+
+
+def _json_walk(text: str) -> _Walk:
     walk = _Walk(text)
     with suppress(_Lost):
         _json_value(walk, ())
-    return walk.lines
+    return walk
 
 
 def _json_value(walk: _Walk, path: KeyPath) -> None:
@@ -221,6 +231,8 @@ def _json_inside(walk: _Walk, path: KeyPath, closing: str) -> None:
             if quoted is None or not walk.skip(":"):
                 raise _Lost
             name = _plain(quoted)
+            if (*path, name) in walk.lines:
+                walk.twice.append(((*path, name), walk.line))
         _json_value(walk, (*path, name))
         index += 1
         walk.take(_JSON_BLANK)

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from holdfast.config.checks import hides_denial, is_separate
 from holdfast.config.files import Signature, Unreadable, contents, signature
 from holdfast.config.fit import fit
-from holdfast.config.lines import DEEPEST, KeyPath, TooDeep, json_lines, toml_lines
+from holdfast.config.lines import DEEPEST, KeyPath, TooDeep, json_duplicates, json_lines, toml_lines
 from holdfast.config.locations import Form, Source
 from holdfast.config.mcpjson import as_settings
-from holdfast.config.problems import Problem
+from holdfast.config.problems import Problem, dotted
 
 __all__ = ["Loaded", "load", "parse"]
 
@@ -33,7 +34,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        return not any(problem.severity == "error" for problem in self.problems)
+        return not any(problem.severity == "error" and not is_separate(problem.key) for problem in self.problems)
 
 
 def load(source: Source) -> Loaded:
@@ -48,14 +49,26 @@ def load(source: Source) -> Loaded:
         return Loaded(seen=before)
     except Unreadable as error:
         text = str(error).removeprefix(f"{source.path} ")
-        return Loaded(seen=before, problems=(Problem("error", source.path, 0, "", text),))
+        return Loaded(seen=before, problems=(Problem("error", source.path, 0, "", text, source.form != "mcp"),))
     tree, lines, problem = parse(data, source.form, source.path)
     if problem is not None:
-        return Loaded(seen=seen, problems=(problem,))
+        # Only a file without the word can be known to have held no deny rule.
+        hides = source.form != "mcp" and b"deny" in data.lower()
+        return Loaded(seen=seen, problems=(msgspec.structs.replace(problem, hides_denial=hides),))
+    twice = _twice(data, source) if source.form == "json" else ()
     if source.form == "mcp":
         tree, lines = as_settings(tree, lines)
     fitted = fit(tree, source.path, lines)
-    return Loaded(seen, data, fitted.tree, lines, fitted.problems)
+    return Loaded(seen, data, fitted.tree, lines, (*twice, *fitted.problems))
+
+
+def _twice(data: bytes, source: Source) -> tuple[Problem, ...]:
+    """Of a key that is written twice a parser of JSON keeps the last value only."""
+    text = "is written twice: only the last one counts. Join them."
+    return tuple(
+        Problem("error" if hides_denial(path) else "warning", source.path, line, dotted(path), text, hides_denial(path))
+        for path, line in json_duplicates(data.decode("utf-8-sig"))
+    )
 
 
 def parse(data: bytes, form: Form, file: str) -> tuple[dict[str, Any], dict[KeyPath, int], Problem | None]:

@@ -31,6 +31,8 @@ class Problem(msgspec.Struct, frozen=True):
     """0 if it is the file as a whole."""
     key: str
     text: str
+    hides_denial: bool = False
+    """Whether it may be a deny rule that is not in force."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file

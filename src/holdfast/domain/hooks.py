@@ -1,17 +1,24 @@
 """What hooks are asked, and what they say together: commands of people that are run when something happens."""
 
+import re
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
+from holdfast.domain.tool_names import CLAUDE_NAMES, TOOLS
 
-__all__ = ["HOOK_EVENTS", "HookDecision", "HookEvent", "Ruling", "ToolUse"]
+__all__ = ["HOOK_EVENTS", "HookDecision", "HookEvent", "Ruling", "ToolUse", "event_of", "matcher_trouble"]
 
 HookEvent = Literal["PreToolUse", "PostToolUse", "UserPromptSubmit", "RunEnd", "SessionStart"]
 """When hooks are run: around a tool, before a prompt reaches a model, after a run's end, when a session begins."""
 
 HOOK_EVENTS: tuple[HookEvent, ...] = ("PreToolUse", "PostToolUse", "UserPromptSubmit", "RunEnd", "SessionStart")
+
+_EVENTS: dict[str, HookEvent] = {event.lower(): event for event in HOOK_EVENTS} | {"stop": "RunEnd"}
+_TOOL_EVENTS = frozenset({"PreToolUse", "PostToolUse"})
+_SOURCES = ("startup", "resume", "clear", "compact")
+"""How a session may begin, here and in Claude Code."""
 
 HookDecision = Literal["", "allow", "ask", "deny"]
 """Empty: no opinion."""
@@ -40,3 +47,26 @@ class Ruling(msgspec.Struct, frozen=True):
     context: str = ""
     input: dict[str, object] | None = None
     report: dict[str, Any] = {}
+
+
+def event_of(name: str) -> HookEvent | None:
+    """Return the event of this name, however it is spelled: `pre_tool_use` is `PreToolUse`."""
+    return _EVENTS.get(name.replace("_", "").replace("-", "").lower())
+
+
+def matcher_trouble(event: HookEvent | None, matcher: str) -> str:
+    """Return why a matcher can never match; empty if it can, or if its event has nothing to match."""
+    if matcher in ("", "*") or event not in (*_TOOL_EVENTS, "SessionStart"):
+        return ""
+    try:
+        pattern = re.compile(matcher)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"the matcher is no regular expression: {error}. The hook is not run."
+    if event == "SessionStart":
+        known: tuple[str, ...] = _SOURCES
+    else:
+        known = (*TOOLS, *CLAUDE_NAMES)
+    if "mcp" in matcher or any(pattern.search(name) for name in known):
+        return ""
+    what = "way in which a session begins" if event == "SessionStart" else "tool"
+    return f"the matcher fits no {what}. The hook is never run."

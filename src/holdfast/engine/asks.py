@@ -164,7 +164,10 @@ class Asks:
         verdict = self.judge(permit)
         if verdict.decision == "deny":
             raise PermissionDenied(f"Not allowed. {verdict.why} Do not try it in another way.", stops_turn=False)
-        if self.skips or skips or (verdict.decision == "allow" and not insists):
+        if verdict.insists and not interactive:
+            raise PermissionDenied(f"Not allowed, because nobody can be asked. {verdict.why}", stops_turn=False)
+        insists = insists or verdict.insists
+        if not verdict.insists and (self.skips or skips or (verdict.decision == "allow" and not insists)):
             return
         subject = subject_of(permit)
         root = await self._root(context.session_id)
@@ -209,6 +212,7 @@ class Asks:
             context.run_id,
             verdict.why,
             verdict.saves,
+            verdict.insists,
         )
         opened = _OpenPermission(cleaned(request), permit, verdict)
         asking = PermissionRequestEvent(Change("created", opened.request))
@@ -277,13 +281,13 @@ class Asks:
 
     def _keep(self, opened: _OpenPermission) -> None:
         if not opened.verdict.saves:
-            raise BadRequest(
-                "A rule of yours says to ask about this: change that rule, or allow it once or for the session."
-            )
-        if self.save_rule is not None:
-            for rule in opened.verdict.saves:
-                self.save_rule(rule)
-        self._grant(None, subject_of(opened.permit))
+            raise BadRequest("No rule can be saved that covers exactly this: allow it once or for the session.")
+        if self.save_rule is None:
+            self._grant(None, subject_of(opened.permit))
+            return
+        # The saved rules decide from now on: they hold in their own directory only, and end when they are removed.
+        for rule in opened.verdict.saves:
+            self.save_rule(rule)
 
     def _grant(self, session: SessionId | None, subject: Subject) -> None:
         self._granted[session, subject] = None

@@ -18,6 +18,7 @@ from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.messages import Message, ToolCall, ToolResult, encodable
+from holdfast.domain.tool_names import TOOLS, UNASKED
 from holdfast.domain.tools import Errand, Inquiry, Permit, Tool, ToolOutcome
 from holdfast.engine.kit import Kit
 from holdfast.engine.rulings import asked_for, refusal, told
@@ -68,6 +69,12 @@ class _Context:
             permissions = self._kit.permissions
             await permissions.permit(self, permit, interactive=run.interactive, skips=run.yolo, insists=True)
         self._is_allowed = ruling.decision in ("allow", "ask")
+
+    async def enter(self, use: ToolUse) -> None:
+        """Have the rules consulted for a tool that requests no permission itself. Raises `PermissionDenied`."""
+        if use.name in UNASKED:
+            what, action = f"Use the tool {use.name}", TOOLS[use.name][0]
+            await self.permit(Permit(use.name, action, self.workspace_path, what, dict(use.input), is_agreed=True))
 
     async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         if not self._turn.run.interactive:
@@ -130,6 +137,7 @@ class _Step:
         context = _Context(self.turn, self.kit, self.message, call)
         try:
             await context.follow(ruling, use)
+            await context.enter(use)
             outcome = await self._attempt(tool, context, use)
         except PermissionDenied as error:
             return told(ToolOutcome(str(error), is_error=True, stops_turn=error.stops_turn), ruling)

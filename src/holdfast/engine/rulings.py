@@ -1,6 +1,7 @@
 """What becomes of a tool call when hooks have spoken. Pure."""
 
 import json
+import posixpath
 
 import msgspec
 
@@ -27,7 +28,10 @@ def asked_for(use: ToolUse, ruling: Ruling, path: str) -> Permit:
     command = use.input.get("command")
     line = command if use.name == "bash" and isinstance(command, str) else ""
     what = ruling.reason or f"A hook wants to know whether {use.name} may do this."
-    return Permit(use.name, "execute", path, what, dict(use.input), line)
+    where = use.input.get("working_dir") if line else ""
+    # A rule that is saved for a command holds in the directory in which it would be run.
+    directory = posixpath.normpath(posixpath.join(path, where)) if isinstance(where, str) and where else path
+    return Permit(use.name, "execute", directory, what, dict(use.input), line)
 
 
 def told(outcome: ToolOutcome, before: Ruling, after: Ruling | None = None) -> ToolOutcome:

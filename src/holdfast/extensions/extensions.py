@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.domain.runs import Brief
+from holdfast.domain.tool_names import our_tool
 from holdfast.domain.tools import Tool
 from holdfast.extensions.agents.agents import Agents
 from holdfast.extensions.base import Extension, Ground
@@ -60,7 +61,7 @@ class Extensions:
             extension.refresh()
 
     def tools(self) -> Sequence[Tool]:
-        unwanted = self.ground.configuration.settings.options.disabled_tools
+        unwanted = frozenset(map(our_tool, self.ground.configuration.settings.options.disabled_tools))
         brought = (tool for extension in self._all for tool in extension.tools())
         return tuple(tool for tool in brought if tool.spec.name not in unwanted)
 

@@ -12,44 +12,34 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from holdfast.domain.asks import Decision, Verdict
+from holdfast.domain.addresses import Address, BadAddress, parse_address
+from holdfast.domain.asks import Verdict
+from holdfast.domain.rule_syntax import BadRule, parse_rules
+from holdfast.domain.rules import Rule, Scope
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
+from holdfast.permissions.as_written import outer_commands
 from holdfast.permissions.commands import Command, Line
-from holdfast.permissions.patterns import BadRule, Rule, escape, parse_rule
 from holdfast.permissions.safe import Place, only_looks, outside, redirection_looks, sets_harmlessly
+from holdfast.permissions.saving import (
+    call_rules,
+    call_scope,
+    command_rules,
+    command_scope,
+    is_plain,
+    line_rules,
+    line_scope,
+    working_directory,
+)
 from holdfast.permissions.warnings import WARNINGS
 from holdfast.permissions.wrappers import read_line
 
-__all__ = ["BadRule", "Rules", "understood"]
+__all__ = ["BadRule", "Rules"]
 
 _LOOKING = frozenset({"read", "list"})
 _GIT_VALUED = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--exec-path", "--namespace", "--config-env"})
 _PATTERNS = 32
-_LISTS: tuple[tuple[str, Decision], ...] = (
-    ("deny", "deny"),
-    ("ask", "ask"),
-    ("allowed_tools", "allow"),
-    ("allow", "allow"),
-)
-_WARNINGS = tuple(parse_rule(text, "ask") for text in WARNINGS)
-
-
-def understood(settings: PermissionSettings) -> tuple[PermissionSettings, str]:
-    """The rules that make sense, and what is wrong with the first that does not. The others still count: what one
-    file says badly must not undo what another forbids.
-    """
-    complaint = ""
-    kept: dict[str, tuple[str, ...]] = {}
-    for name, effect in _LISTS:
-        kept[name] = ()
-        for text in getattr(settings, name):
-            try:
-                parse_rule(text, effect)
-                kept[name] += (text,)
-            except BadRule as error:
-                complaint = complaint or str(error)
-    return replace(settings, **kept), complaint
+_WARNINGS = tuple(rule for text in WARNINGS for rule in parse_rules(text, "ask"))
 
 
 class Rules:
@@ -65,14 +55,17 @@ class Rules:
         real: Callable[[str], str] = posixpath.normpath,
         expansions: Callable[[str], Sequence[str] | None] = lambda pattern: (pattern,),
         git_is_quiet: Callable[[str], bool] = lambda _: True,
+        home: str = "",
     ) -> None:
-        """Raises `BadRule` for the first rule that makes no sense."""
+        """Raises `BadRule` for the first rule that is written wrongly. `home` is what `~/` in a rule stands for."""
         self._root = root
         self._real = real
         self._here = Place(root, root, real, expansions=expansions, git_is_quiet=git_is_quiet)
-        self._deny = [parse_rule(text, "deny") for text in settings.deny]
-        self._ask = [parse_rule(text, "ask") for text in settings.ask]
-        self._allow = [parse_rule(text, "allow") for text in (*settings.allowed_tools, *settings.allow)]
+        self._home = home
+        self._deny = [rule for text in settings.deny for rule in parse_rules(text, "deny")]
+        self._ask = [rule for text in settings.ask for rule in parse_rules(text, "ask")]
+        allowing = (*settings.allowed_tools, *settings.allow)
+        self._allow = [rule for text in allowing for rule in parse_rules(text, "allow")]
 
     def judge(self, permit: Permit) -> Verdict:
         if permit.command:
@@ -93,34 +86,26 @@ class Rules:
         if permit.action in _LOOKING and not is_outside and not _is_elsewhere(permit):
             return Verdict("allow")
         why = "It is outside of the workspace." if is_outside else "No rule allows it."
-        return Verdict("ask", why, (self._naming(permit),))
+        written = posixpath.normpath(posixpath.join(self._root, _path(permit)))
+        shown = posixpath.relpath(written, self._root) if written.startswith(self._root + "/") else written
+        return Verdict("ask", why, call_rules(permit, shown, is_looking=permit.action in _LOOKING))
 
     # Files, addresses and other tools.
 
     def _fits(self, rule: Rule, permit: Permit, *, leniently: bool = False) -> bool:
         """What forbids fits a path as it is written or as it is; what allows must fit it both ways."""
-        if not rule.is_about(permit):
+        if not rule.is_about(permit) or rule.scope not in (None, call_scope(permit)):
             return False
         if rule.subject == "all":
             return True
         if rule.subject == "address":
-            return rule.fits_address(_address(permit))
+            return bool(_address(permit)) and rule.fits_address(_parsed_address(_address(permit)))
         if rule.subject != "path" or (_address(permit) and not permit.params.get("file_path")):
             return False
         written = posixpath.join(self._root, _path(permit))
-        fitting = [rule.fits_path(self._root, path) for path in (posixpath.normpath(written), self._real(written))]
+        paths = (posixpath.normpath(written), self._real(written))
+        fitting = [rule.fits_path(self._root, path, self._home) for path in paths]
         return any(fitting) if leniently else all(fitting)
-
-    def _naming(self, permit: Permit) -> str:
-        """A rule for exactly this."""
-        name = f"{permit.tool}:{permit.action}" if permit.action else permit.tool
-        if address := _address(permit):
-            return f"{name}({escape(address)})"
-        if not permit.params.get("file_path") and permit.action not in _LOOKING:
-            return name
-        written = posixpath.normpath(posixpath.join(self._root, _path(permit)))
-        shown = posixpath.relpath(written, self._root) if written.startswith(self._root + "/") else written
-        return f"{name}({escape(shown)})"
 
     # Shell lines.
 
@@ -128,19 +113,24 @@ class Rules:
         line = read_line(permit.command)
         about = [rule for rule in (*self._deny, *self._ask, *self._allow) if rule.is_about(permit)]
         deny, ask, allow = ([rule for rule in about if rule.effect == effect] for effect in ("deny", "ask", "allow"))
-        if (found := _forbidding(deny, line, permit.command)) is not None:
+        seen = replace(line, commands=(*line.commands, *outer_commands(permit.command))) if deny or ask else line
+        if (found := _forbidding(deny, seen, permit.command)) is not None:
             return _denied(found)
-        if (found := _forbidding(ask, line, permit.command)) is not None:
+        if (found := _forbidding(ask, seen, permit.command)) is not None:
             return Verdict("ask", f"The rule {found.text} says to ask.")
-        if any(rule.fits_line(permit.command) for rule in allow):
-            return Verdict("allow")
+        place = self._place(permit, line)
+        if any(rule.subject == "line" for rule in allow):
+            scope = line_scope(permit.command, line, place)
+            if any(rule.fits_line(permit.command, scope) for rule in allow):
+                return Verdict("allow")
         warned = [rule for rule in _WARNINGS if rule.is_about(permit)]
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
-            unnamed = [item for item in line.commands if not _named_by(allow, item)]
+            named = self._named(permit, line, allow, place)
+            unnamed = [item for item in line.commands if item not in named]
             is_safe = _forbidding(warned, Line(tuple(unnamed)), "") is None and not _may_be_forbidden(deny + ask, line)
             return Verdict("allow") if is_safe else self._asking(permit, line, allow)
-        place = self._place(permit, line)
-        if not line.doubts and not self._unsettled(line, allow, place) and self._redirects_well(line, place):
+        is_settled = not self._unsettled(permit, line, allow, place)
+        if not line.doubts and is_settled and self._redirects_well(line, place):
             return Verdict("allow")
         return self._asking(permit, line, allow)
 
@@ -159,12 +149,23 @@ class Rules:
         there = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
         return replace(here, directory=directory, moved_to=there)
 
-    def _unsettled(self, line: Line, allow: Sequence[Rule], place: Place) -> list[Command]:
-        """The commands that nothing allows."""
-        if outside(place, place.directory):
-            return [command for command in line.commands if not _named_by(allow, command)]
+    def _named(self, permit: Permit, line: Line, allow: Sequence[Rule], place: Place) -> list[Command]:
+        """Return the commands that a rule names. A saved rule does so only where its scope is that of the command."""
+        directory = working_directory(permit.command, line, place)
         return [
-            command for command in line.commands if not _named_by(allow, command) and not only_looks(command, place)
+            command
+            for command in line.commands
+            if _named_by(allow, command, None if directory is None else command_scope(command, directory, place))
+        ]
+
+    def _unsettled(self, permit: Permit, line: Line, allow: Sequence[Rule], place: Place) -> list[Command]:
+        """The commands that nothing allows."""
+        named = self._named(permit, line, allow, place)
+        is_outside = outside(place, place.directory)
+        return [
+            command
+            for command in line.commands
+            if command not in named and (is_outside or not only_looks(command, place))
         ]
 
     def _redirects_well(self, line: Line, place: Place) -> bool:
@@ -182,17 +183,16 @@ class Rules:
 
     def _asking(self, permit: Permit, line: Line, allow: Sequence[Rule]) -> Verdict:
         place = self._place(permit, line)
-        unsettled = self._unsettled(line, allow, place)
-        exact = f"bash(= {permit.command.strip()})"
+        unsettled = self._unsettled(permit, line, allow, place)
+        exact = line_rules(permit.command, line, place)
         if line.doubts:
-            return Verdict("ask", f"The line is not fully understood: {line.doubts[0]}.", (exact,))
+            return Verdict("ask", f"The line is not fully understood: {line.doubts[0]}.", exact)
         if not unsettled:
-            return Verdict("ask", "It writes to a file.", (exact,))
+            return Verdict("ask", "It writes to a file.", exact)
         names = ", ".join(dict.fromkeys(_shown(command) for command in unsettled))
-        saves: tuple[str, ...] = (exact,)
-        if self._redirects_well(line, place) and all(_is_plain(command) for command in unsettled):
-            saves = tuple(dict.fromkeys(_exactly(command) for command in unsettled))
-        return Verdict("ask", f"No rule allows: {names}.", saves)
+        if self._redirects_well(line, place) and all(is_plain(command) for command in unsettled):
+            exact = command_rules(unsettled, permit.command, line, place)
+        return Verdict("ask", f"No rule allows: {names}.", exact)
 
 
 def _denied(rule: Rule) -> Verdict:
@@ -215,6 +215,13 @@ def _is_elsewhere(permit: Permit) -> bool:
 def _address(permit: Permit) -> str:
     address = permit.params.get("url")
     return address if isinstance(address, str) else ""
+
+
+def _parsed_address(url: str) -> Address | None:
+    try:
+        return parse_address(url)
+    except BadAddress:
+        return None
 
 
 def _forbidding(rules: Sequence[Rule], line: Line, text: str) -> Rule | None:
@@ -257,21 +264,12 @@ def _spellings(command: Command) -> list[tuple[str, ...]]:
     return found
 
 
-def _named_by(rules: Sequence[Rule], command: Command) -> bool:
+def _named_by(rules: Sequence[Rule], command: Command, scope: Scope | None = None) -> bool:
     """A rule that names the command allows it, unless variables are set that may change what it does."""
     if not sets_harmlessly(command) or any(word.is_dynamic for word in command.argv):
         return False
-    return any(rule.is_naming and rule.fits_command(command.texts, is_open=command.is_open) for rule in rules)
-
-
-def _is_plain(command: Command) -> bool:
-    """Whether its words say all: nothing is set, nothing is open, nothing is expanded."""
-    is_exact = not any(word.is_glob or word.is_home or word.is_dynamic for word in command.argv)
-    return bool(command.argv) and not command.assignments and not command.is_open and is_exact
-
-
-def _exactly(command: Command) -> str:
-    return f"bash({' '.join(shlex.quote(escape(word)) for word in command.texts)})"
+    fits = (rule.fits_command(command.texts, is_open=command.is_open, scope=scope) for rule in rules if rule.is_naming)
+    return any(fits)
 
 
 def _shown(command: Command) -> str:

@@ -88,6 +88,8 @@ class WorkspaceBody(msgspec.Struct, frozen=True, omit_defaults=True):
     env: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
     skills: tuple[dict[str, Any], ...] = ()
+    problems: tuple[str, ...] = ()
+    """Errors in the settings, each with its file and line: clients show them."""
 
 
 class NewWorkspace(WorkspaceBody, frozen=True, omit_defaults=True):

@@ -15,6 +15,7 @@ from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.domain.models import ModelRequest
 from holdfast.engine.ports import Model
+from holdfast.permission_check import outdated_rules
 from holdfast.server.desk import Desk
 from holdfast.workspace.children import find_program
 from holdfast.workspace.sandbox import find_bubblewrap, why_not
@@ -36,15 +37,18 @@ def place_of(desk: Desk, *path: str) -> tuple[str, int]:
 async def settings(desk: Desk) -> Sequence[Finding]:
     """The files of settings, line by line."""
     reading = desk.outfit.configuration.reading()
-    if not reading.problems:
+    outdated = outdated_rules(reading, str(desk.data_dir / "config.json"))
+    if not reading.problems and not outdated:
         files = {origin.file for origin in reading.origins.values()}
         return (Finding("settings", "ok", f"{_count(len(files), 'file')}, nothing to mend."),)
-    return tuple(_of_problem(problem) for problem in reading.problems)
+    return tuple(_of_problem(problem) for problem in (*reading.problems, *outdated))
 
 
 def _of_problem(problem: Problem) -> Finding:
     what = f"{problem.key}: {problem.text}" if problem.key else problem.text
     todo = "Mend the file; until then what it said before, or nothing, counts."
+    if problem.hides_denial:
+        todo = "Mend the file; until then everything but reading is asked for, and refused in unattended runs."
     return Finding("settings", problem.severity, what, todo, problem.file, problem.line)
 
 

@@ -12,12 +12,13 @@ from holdfast.choosing import Size
 from holdfast.config.configuration import Configuration, Reading
 from holdfast.config.fit import key_type, objections
 from holdfast.config.locations import places_for
-from holdfast.config.problems import dotted, key_path
+from holdfast.config.problems import Problem, dotted, key_path
 from holdfast.config.secrets import redacted
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
 from holdfast.manners import own_files
+from holdfast.permission_check import outdated_rules
 from holdfast.protocol.bodies import ConfigProblem, ModelChoice, ModelFacts
 from holdfast.providers.client import post_form
 from holdfast.providers.view import ProviderView
@@ -38,6 +39,7 @@ __all__ = [
     "config_set",
     "default_small_model",
     "facts_of",
+    "problems_of",
     "server_config",
 ]
 
@@ -149,9 +151,24 @@ def facts_of(info: ModelInfo) -> ModelFacts:
 async def config_set(call: Call) -> None:
     """A value that does not fit its key is refused: it would be passed over, and nobody would know."""
     path = key_path(call.body.key)
-    if key_type(path) is not None and (wrong := objections(path, call.body.value)):
+    is_checked = key_type(path) is not None or path[0] in ("permissions", "hooks", "tools")
+    if is_checked and (wrong := objections(path, call.body.value)):
         raise BadRequest(f"{call.body.key}: {' '.join(wrong)}")
+    if path == ("permissions", "allow") and call.body.scope == 1:
+        _refuse_outdated(call.desk, call.body.value)
     _set(call.desk, call.body.scope, call.body.key, call.body.value)
+
+
+def _refuse_outdated(desk: Desk, rules: list[str]) -> None:
+    """In the workspace's own file a relative program without its directory counts as saved by an earlier version."""
+    from holdfast.permissions.saving import is_outdated  # noqa: PLC0415 - only where rules are set
+
+    known = desk.config.scope(1).get("permissions", {}).get("allow", [])
+    if new := [rule for rule in rules if rule not in known and is_outdated(rule)]:
+        raise BadRequest(
+            f"The rule {new[0][:80]!r} names a relative program without its directory, and would not be used here: "
+            "write the program's absolute path, or set the rule in your own settings (scope 0)."
+        )
 
 
 async def config_remove(call: Call) -> None:
@@ -214,8 +231,16 @@ async def config_refresh_oauth(call: Call) -> None:
 
 async def config_problems(call: Call) -> tuple[ConfigProblem, ...]:
     """What is wrong with the files of settings. Of a broken one the last good contents are in force."""
-    problems = call.desk.outfit.configuration.reading().problems
-    return tuple(ConfigProblem(item.severity, item.file, item.line, item.key, item.text) for item in problems)
+    return tuple(
+        ConfigProblem(item.severity, item.file, item.line, item.key, item.text) for item in problems_of(call.desk)
+    )
+
+
+def problems_of(desk: Desk) -> tuple[Problem, ...]:
+    """Return the mistakes in the settings, in hooks of other programs' files, and saved rules that are out of date."""
+    reading = desk.outfit.configuration.reading()
+    outdated = outdated_rules(reading, str(desk.data_dir / "config.json"))
+    return (*reading.problems, *desk.outfit.extensions.hooks.problems(), *outdated)
 
 
 async def config_import_copilot(_: Call) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import Message
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 from holdfast.server.calls import Call
-from holdfast.server.configuration import config_of
+from holdfast.server.configuration import config_of, problems_of
 from holdfast.server.desk import Desk
 from holdfast.server.hub import client_id_of
 from holdfast.server.presence import Release, View
@@ -27,6 +27,8 @@ __all__ = [
     "set_current_session",
     "snapshot",
 ]
+
+_MOST_PROBLEMS = 10
 
 
 async def list_workspaces(call: Call) -> list[WorkspaceBody]:
@@ -103,6 +105,7 @@ async def _body(call: Call, desk: Desk) -> WorkspaceBody:
         config=await config_of(desk),
         channels=desk.channels,
         skills=tuple(msgspec.to_builtins(state) for state in desk.outfit.extensions.skills.states()),
+        problems=tuple(str(item) for item in problems_of(desk) if item.severity == "error")[:_MOST_PROBLEMS],
     )
     # A client's environment may hold its secrets: it goes back over the socket only.
     return msgspec.structs.replace(body, env=desk.env) if call.over_socket else body

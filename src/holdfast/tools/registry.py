@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.settings import ToolSettings
+from holdfast.domain.tool_names import our_tool
 from holdfast.domain.tools import Tool
 from holdfast.tools.changing import Remark, no_remark
 from holdfast.tools.download import Download
@@ -77,7 +78,7 @@ class BuiltinTools:
         self._tools: Sequence[Tool] = tuple(sorted(tools, key=lambda tool: tool.spec.name))
 
     async def current(self) -> Sequence[Tool]:
-        unwanted = frozenset(self._disabled())
+        unwanted = frozenset(map(our_tool, self._disabled()))
         return tuple(tool for tool in self._tools if tool.spec.name not in unwanted)
 
 

@@ -69,6 +69,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
     _found = "looking …"
     _left_at = -SECOND_ESCAPE
     _doors: tuple[str, ...] = ()
+    _problems: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="top"):
@@ -124,6 +125,16 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         await self.remember_prompts()
         await self._look_for_models()
         await self._look_for_trust()
+
+    def _show_problems(self) -> None:
+        """Notify of errors in the settings, each once."""
+        workspace = self.link.view.workspace
+        problems = () if workspace is None else workspace.problems
+        for problem in problems if problems != self._problems else ():
+            if problem not in self._problems:
+                text = f"Error in the settings: {problem}"
+                self.notify(text, severity="error", timeout=30, markup=False)
+        self._problems = problems
 
     def _take_theme(self) -> None:
         tui = self.options.get("tui")
@@ -186,6 +197,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         self.draw_asks()
         self.note_cancelled(self.link.ended)
         self.tell_ends()
+        self._show_problems()
         while self.link.told:
             self.notify(self.link.told.pop(0), severity="warning", timeout=15, markup=False)
 

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 import msgspec
 
 from holdfast import __version__
+from holdfast.domain.addresses import BadAddress, parse_address
 from holdfast.domain.errors import ToolError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _LOCAL_ENDS = (".localhost", ".local", ".internal", ".lan", ".home", ".corp", ".
 
 class Target(msgspec.Struct, frozen=True):
     """An address of the web, taken apart. `note` says what kind of private place it is, if it is one; `is_agreed`, that
-    an address led here to which somebody agreed.
+    an address of the same host led here to which somebody agreed.
     """
 
     url: str
@@ -101,21 +102,11 @@ class Answer:
 
 def checked(url: str) -> Target:
     """Raises `ToolError` for what is no address of the web."""
-    text = url.strip()
     try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        raise ToolError("The url is not one: give it whole, such as https://example.org/page.") from None
-    if parts.scheme not in ("http", "https"):
-        raise ToolError("Only http:// and https:// addresses can be asked.")
-    if not parts.hostname or any(ord(character) <= 32 or ord(character) == 127 for character in text):
-        raise ToolError("The url has no host, or spaces in it: give it whole, such as https://example.org/page.")
-    if parts.username is not None or parts.password is not None:
-        raise ToolError("The url has a user name or password in it: leave them out.")
-    default = 443 if parts.scheme == "https" else 80
-    host = parts.hostname
-    return Target(parts._replace(fragment="").geturl(), parts.scheme, host, port or default, _note_of_name(host))
+        address = parse_address(url)
+    except BadAddress as error:
+        raise ToolError(str(error)) from None
+    return Target(address.url, address.scheme, address.host, address.port, _note_of_name(address.host))
 
 
 def address_note(address: str) -> str:
@@ -175,9 +166,11 @@ class Web:
             self._library, self._context = await asyncio.to_thread(_load, self._trusted)
         # Who agreed to one private place has not agreed to every other.
         agreed = {(target.host, target.port, target.note)}
+        start = target
         for hop in range(_MOST_HOPS):
             if hop:
-                await consent(msgspec.structs.replace(target, is_agreed=True))
+                # What was agreed to is one host; another one is judged like an address of its own.
+                await consent(msgspec.structs.replace(target, is_agreed=_is_same_place(start, target)))
             proxy = _proxy(target, environment)
             addresses = [] if proxy else await self._addresses(target)
             note = target.note or next((note for note in map(address_note, addresses) if note), "")
@@ -232,6 +225,14 @@ class Web:
                 continue
         request = client.build_request("GET", urls[-1], headers=headers, extensions=extensions)
         return await client.send(request, stream=True)
+
+
+def _is_same_place(start: Target, target: Target) -> bool:
+    """Whether a redirect stays at the host, at the same port or on its way from http to https."""
+    if start.host != target.host:
+        return False
+    is_upgrade = (start.scheme, start.port, target.scheme, target.port) == ("http", 80, "https", 443)
+    return is_upgrade or (start.scheme, start.port) == (target.scheme, target.port)
 
 
 def _load(trusted: Callable[[], ssl.SSLContext] | None) -> tuple[Any, ssl.SSLContext]:

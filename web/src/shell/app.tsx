@@ -21,6 +21,7 @@ import { ConnectionStrip } from "./connection.tsx";
 import { EntryScreen } from "./entry-screen.tsx";
 import { baseName } from "./format.ts";
 import { Header } from "./header.tsx";
+import { SettingsStrip } from "./settings-strip.tsx";
 import { Sidebar } from "./sidebar.tsx";
 import { Toasts } from "./toasts.tsx";
 import { dialog, drawer, isNarrow, panel, shownTheme, sidebar, view } from "./ui.ts";
@@ -68,6 +69,7 @@ export function App(): JSX.Element {
       <div class="main" inert={isNarrow.value && drawer.value}>
         <Header />
         <ConnectionStrip />
+        <SettingsStrip />
         <main class="stage" id="stage" tabIndex={-1}>
           {view.value === "timeline" && sessionId.value ? <Timeline key={sessionId.value} /> : <Conversation />}
         </main>

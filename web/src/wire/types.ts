@@ -345,6 +345,8 @@ export interface Workspace {
   readonly version?: string;
   readonly config?: Config | null;
   readonly skills?: readonly Readonly<Record<string, unknown>>[];
+  /** Errors in the settings, each with its file and line. */
+  readonly problems?: readonly string[];
 }
 export interface Job {
   readonly id: string;

@@ -6,7 +6,8 @@ import msgspec
 
 from holdfast.config.problems import Problem
 from holdfast.config.trust import file_digest
-from holdfast.extensions.claude import our_model, our_tool
+from holdfast.domain.tool_names import our_tool
+from holdfast.extensions.claude import our_model
 from holdfast.extensions.documents import document_of, first_error, model_problems, problem_in, text_in
 from holdfast.extensions.folders import Owner
 from holdfast.extensions.frontmatter import Document, Value, texts
@@ -79,6 +80,9 @@ def _refused(file: MarkdownFile, document: Document, name: str) -> Problem | Non
         # All tools, as if nothing had been said, would be more than was meant.
         text = "expected names, with commas between them or as a list."
         return problem_in(file, document.lines["tools"], text, "tools")
+    if forbidding := next((key for key in document.fields if key.replace("-", "").lower() == "disallowedtools"), None):
+        text = "is not supported: name the tools it may use with tools."
+        return problem_in(file, document.lines.get(forbidding, 0), text, forbidding)
     if not document.body.strip():
         return problem_in(file, document.body_line, "there is no text below: it tells the agent how to work.")
     return None

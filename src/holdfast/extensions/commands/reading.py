@@ -6,12 +6,12 @@ import msgspec
 
 from holdfast.config.problems import Problem
 from holdfast.config.trust import file_digest
-from holdfast.extensions.claude import our_model, our_rule
+from holdfast.domain.rule_syntax import BadRule, parse_rules
+from holdfast.extensions.claude import our_model
 from holdfast.extensions.documents import document_of, first_error, model_problems, problem_in, text_in
 from holdfast.extensions.folders import Owner
 from holdfast.extensions.frontmatter import Document, texts
 from holdfast.extensions.shelves import MarkdownFile
-from holdfast.permissions.patterns import BadRule, parse_rule
 
 __all__ = ["COMMAND_NAME", "Command", "named_arguments", "read_command"]
 
@@ -89,10 +89,9 @@ def _rules(file: MarkdownFile, document: Document) -> tuple[tuple[str, ...], tup
     kept: list[str] = []
     problems: list[Problem] = []
     for text in texts(document.fields.get(key)):
-        rule = our_rule(text)
         try:
-            parse_rule(rule, "allow")
-            kept.append(rule)
+            parse_rules(text, "allow")
+            kept.append(text.strip())
         except BadRule as error:
             problems.append(Problem("warning", file.path, document.lines[key], key, str(error)))
     return tuple(kept), tuple(problems)

@@ -9,8 +9,9 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.hooks import HookEvent, Ruling
+from holdfast.domain.tool_names import their_tool
 from holdfast.extensions.base import Ground
-from holdfast.extensions.claude import their_event, their_tool
+from holdfast.extensions.claude import their_event
 from holdfast.extensions.hooks.reading import Hook
 from holdfast.extensions.hooks.running import run_hook
 from holdfast.extensions.hooks.saying import Said, merged

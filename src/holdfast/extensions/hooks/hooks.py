@@ -6,21 +6,19 @@ Those of a project's settings, ours or Claude Code's, are run only when the file
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.config.files import Signature, Unreadable, contents, signature
-from holdfast.config.merge import Origin
 from holdfast.config.problems import Problem
 from holdfast.config.trust import file_digest
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import SessionId, is_helper_session
 from holdfast.domain.runs import Run
-from holdfast.domain.settings import Settings
 from holdfast.domain.tools import Tool, ToolOutcome
 from holdfast.extensions.base import Ground
 from holdfast.extensions.folders import Folder, claude_files
@@ -100,7 +98,7 @@ class Hooks:
     def current(self) -> tuple[Hook, ...]:
         """Those that are in force."""
         reading = self._ground.configuration.reading()
-        own, _ = from_settings(reading.settings.hooks, reading.origins)
+        own = from_settings(reading.settings.hooks, reading.origins)
         files = [file for file in self.claude_files() if self.is_trusted(file)]
         if any(file.hooks.disables_all for file in files):
             return own
@@ -111,7 +109,9 @@ class Hooks:
         for folder in self._files:
             known = self._known.get(folder.path)
             if folder.path not in self._known or signature(folder.path) != (known.seen if known else None):
-                self._known[folder.path] = load_claude(folder)
+                self._known[folder.path] = read = load_claude(folder)
+                for problem in () if read is None else read.hooks.problems:
+                    _log.warning("%s", problem)
         return [file for file in self._known.values() if file is not None]
 
     def is_trusted(self, file: ClaudeFile) -> bool:
@@ -119,21 +119,8 @@ class Hooks:
         return file.folder.owner == "user" or trust.is_file_trusted(file.folder.path, file.digest)
 
     def problems(self) -> tuple[Problem, ...]:
-        """Also in files that are not trusted yet: whoever is to trust them knows what they are worth."""
-        reading = self._ground.configuration.reading()
-        _, problems = from_settings(reading.settings.hooks, reading.origins)
-        theirs = (problem for file in self.claude_files() for problem in file.hooks.problems)
-        return (*problems, *self._withheld_problems(), *theirs)
-
-    def _withheld_problems(self) -> Iterator[Problem]:
-        configuration = self._ground.configuration
-        if configuration.reading().project.is_trusted:
-            return
-        for layer, withheld in configuration.project_layers():
-            if any(item.path[0] == "hooks" for item in withheld):
-                settings = msgspec.convert({"hooks": layer.tree["hooks"]}, Settings)
-                origins = {path: Origin(layer.file, line, may_run=False) for path, line in layer.lines.items()}
-                yield from from_settings(settings.hooks, origins)[1]
+        """Return the mistakes in Claude Code's files, trusted or not. Those in ours are reported with the settings."""
+        return tuple(problem for file in self.claude_files() for problem in file.hooks.problems)
 
     # As the engine asks
 

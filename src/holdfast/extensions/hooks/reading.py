@@ -10,9 +10,9 @@ from holdfast.config.lines import KeyPath
 from holdfast.config.load import parse
 from holdfast.config.merge import Origin
 from holdfast.config.problems import Problem, dotted
-from holdfast.domain.hooks import HOOK_EVENTS, HookEvent
+from holdfast.domain.hooks import HookEvent, event_of, matcher_trouble
 from holdfast.domain.settings import HookSettings
-from holdfast.extensions.claude import their_tool
+from holdfast.domain.tool_names import their_tool
 from holdfast.extensions.folders import Dialect
 
 __all__ = ["ClaudeHooks", "Hook", "from_settings", "read_claude", "wanted"]
@@ -20,8 +20,6 @@ __all__ = ["ClaudeHooks", "Hook", "from_settings", "read_claude", "wanted"]
 _SECONDS = 30
 _CLAUDE_SECONDS = 60
 _MOST_SECONDS = 600
-_PLAIN = re.compile(r"[\w-]*")
-_EVENTS: dict[str, HookEvent] = {event.lower(): event for event in HOOK_EVENTS} | {"stop": "RunEnd"}
 _KNOWN_ELSEWHERE = frozenset(
     {"notification", "subagentstop", "subagentstart", "precompact", "postcompact", "sessionend", "permissionrequest"}
 )
@@ -57,29 +55,20 @@ class ClaudeHooks(msgspec.Struct, frozen=True):
 
 def from_settings(
     settings: Mapping[str, Sequence[HookSettings]], origins: Mapping[KeyPath, Origin]
-) -> tuple[tuple[Hook, ...], tuple[Problem, ...]]:
-    """Names of events are understood however they are spelled: `pre_tool_use` is `PreToolUse`."""
+) -> tuple[Hook, ...]:
+    """Return the hooks that can be run. Mistakes in the others are reported with the file they are in."""
     hooks: list[Hook] = []
-    problems: list[Problem] = []
     for name, items in settings.items():
-        event = _event(name)
-        for index, item in enumerate(items):
-            path = ("hooks", name, index, "command")
-            origin = origins.get(path, Origin("", 0, may_run=False))
-            if event is None:
-                text = f"is not an event that is known here. There are: {', '.join(HOOK_EVENTS)}."
-                problems.append(Problem("error", origin.file, origin.line, dotted(("hooks", name)), text))
-                break
-            if (trouble := _trouble(item.command, item.matcher, event in _MATCHED)) is not None:
-                key, text = trouble
-                at = origins.get((*path[:3], key), origin)
-                problems.append(Problem("error", at.file, at.line, dotted(path[:3]), text))
+        event = event_of(name)
+        for index, item in enumerate(items if event is not None else ()):
+            if event is None or _trouble(event, item.command, item.matcher) is not None:
                 continue
+            origin = origins.get(("hooks", name, index, "command"), Origin("", 0, may_run=False))
             seconds = min(item.timeout or _SECONDS, _MOST_SECONDS)
             hooks.append(
                 Hook(event, item.command, item.name, item.matcher, seconds, file=origin.file, line=origin.line)
             )
-    return tuple(hooks), tuple(problems)
+    return tuple(hooks)
 
 
 def read_claude(data: bytes, file: str) -> ClaudeHooks:
@@ -113,26 +102,19 @@ def _fits(hook: Hook, tool: str) -> bool:
     if hook.matcher in ("", "*"):
         return True
     pattern = re.compile(hook.matcher)
+    names = (their_tool(tool), tool)
     if hook.dialect != "claude":
-        return pattern.search(tool) is not None
-    return any(pattern.fullmatch(name) is not None for name in (their_tool(tool), tool))
+        return any(pattern.search(name) is not None for name in names)
+    return any(pattern.fullmatch(name) is not None for name in names)
 
 
-def _event(name: str) -> HookEvent | None:
-    return _EVENTS.get(name.replace("_", "").replace("-", "").lower())
-
-
-def _trouble(command: str, matcher: str, is_matched: bool) -> tuple[str, str] | None:
+def _trouble(event: HookEvent, command: str, matcher: str) -> tuple[str, str] | None:
     """The key that is wrong, and what is wrong with it."""
     if not command.strip() or "\0" in command:
         text = "the command is empty." if not command.strip() else "the command holds a NUL character."
         return "command", text
-    if is_matched and matcher != "*" and not _PLAIN.fullmatch(matcher):
-        try:
-            re.compile(matcher)
-        except (re.error, RecursionError, OverflowError) as error:
-            return "matcher", f"the matcher is no regular expression: {error}. The hook is not run."
-    return None
+    text = matcher_trouble(event, matcher)
+    return ("matcher", text) if text else None
 
 
 class _Reader:
@@ -150,7 +132,7 @@ class _Reader:
 
     def event(self, name: str, groups: Any) -> None:  # noqa: ANN401 - any JSON
         path: KeyPath = ("hooks", name)
-        event = _event(name)
+        event = event_of(name)
         if event is None:
             is_theirs = name.lower() in _KNOWN_ELSEWHERE
             text = "is not an event that is known here: these hooks are not run."
@@ -179,7 +161,7 @@ class _Reader:
             self.complain(path, "only hooks of the type command are run here.", is_error=False)
             return
         command, seconds = item.get("command", ""), item.get("timeout", _CLAUDE_SECONDS)
-        if (trouble := _trouble(command, matcher, event in _MATCHED)) is not None:
+        if (trouble := _trouble(event, command, matcher)) is not None:
             key, text = trouble
             # A matcher stands in the group, above its hooks.
             self.complain(path if key == "command" else (*path[:-2], key), text)

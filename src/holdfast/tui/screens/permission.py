@@ -145,9 +145,7 @@ class PermissionScreen(Dialog[dict[str, Any] | None]):
         if request.get("path") and command:
             notes.append(Text("In ") + shown_exactly(str(request["path"])))
         if self._rules:
-            exact = f"bash(= {str(command).strip()})"
-            rules = ["this command, word for word" if rule == exact else rule for rule in self._rules]
-            notes.append(Text("Always saves: ") + shown_exactly(", ".join(rules)))
+            notes.append(Text("Always saves: ") + shown_exactly("\n".join(self._rules)))
         return notes
 
     @property

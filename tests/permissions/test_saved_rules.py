@@ -1,0 +1,216 @@
+"""Rules saved by "always allow" hold in the directory they were given in, and nowhere else. On a real disk."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.asks import Decision
+from holdfast.domain.settings import PermissionSettings
+from holdfast.domain.tools import Permit
+from holdfast.permissions.rules import Rules
+from holdfast.permissions.saving import is_outdated
+from holdfast.workspace.expansion import expansions
+
+SAVED = (
+    "./run.sh",
+    "sub/../run.sh",
+    "./run.sh a 'b c' ; make",
+    "make",
+    "npm test",
+    "python run.py",
+    "bash run.sh",
+    "sh -c ./run.sh",
+    "timeout 5 ./run.sh",
+    "nice ./run.sh",
+    "X=1 ./run.sh",
+    "LC_ALL=C ./run.sh",
+    "./run.sh *.py",
+    "./run.sh > out",
+    "./run.sh >> out 2>&1",
+    "make > out",
+    "./run.sh | tee log",
+    "cat a | ./run.sh",
+    "for f in a b; do ./run.sh $f; done",
+    "if make; then ./run.sh; fi",
+    "./run.sh <<'E'\nx\nE",
+    "source ./run.sh",
+    ". ./run.sh",
+    "echo $(./run.sh)",
+    "find . -name a -exec ./run.sh {} ;",
+    "ls | xargs ./run.sh",
+    "env A=1 ./run.sh",
+    "git push",
+    "git -C sub push",
+    "rm a",
+)
+ELSEWHERE = (
+    "cd sub && {}",
+    "cd sub; {}",
+    "cd sub\n{}",
+    "cd sub || {}",
+    "cd sub & {}",
+    "! cd nothing && {}",
+    "(cd sub && {})",
+    "{{ cd sub; {}; }}",
+    "cd .. && {}",
+    "cd {away} && {}",
+    "cd link && {}",
+    "cd sub/.. && cd sub && {}",
+    "pushd sub && {}",
+    "command cd sub && {}",
+    "builtin cd sub && {}",
+    "cd ~ && {}",
+    "cd - && {}",
+    "cd '' && cd sub && {}",
+    "cd su* && {}",
+    "cd $D && {}",
+    "CDPATH={away} cd sub && {}",
+    "cd sub | {}",
+    "cd sub && ls && {}",
+)
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    for place in ("w", "w/sub", "w/sub/sub", "away", "away/sub"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "run.sh").write_text("#!/bin/sh\n")
+        (tmp_path / place / "a").write_text("a\n")
+    (tmp_path / "w" / "link").symlink_to(tmp_path / "away")
+    (tmp_path / "w" / "inner").symlink_to("sub")
+    return tmp_path.resolve()
+
+
+def rules(top: Path, *allow: str, root: str = "w") -> Rules:
+    settings = PermissionSettings(allow=allow)
+    return Rules(settings, str(top / root), real=os.path.realpath, expansions=expansions)
+
+
+def bash(line: str, directory: Path) -> Permit:
+    return Permit("bash", "execute", str(directory), "", {"command": line}, line)
+
+
+def saved(top: Path, line: str, directory: str = "w") -> tuple[str, ...]:
+    return rules(top).judge(bash(line, top / directory)).saves
+
+
+def judge(top: Path, line: str, directory: str, *allow: str, root: str = "w") -> Decision:
+    return rules(top, *allow, root=root).judge(bash(line, top / directory)).decision
+
+
+@pytest.mark.parametrize("line", SAVED)
+def test_always_holds_in_its_directory_and_nowhere_else(top: Path, line: str) -> None:
+    allow = saved(top, line)
+    assert allow, line
+    assert all(f" in {top}/w" in rule for rule in allow)
+    assert judge(top, line, "w", *allow) == "allow"
+    for directory in ("w/sub", "w/sub/sub", "away", "away/sub"):
+        assert judge(top, line, directory, *allow) == "ask", directory
+    for form in ELSEWHERE:
+        moved = form.replace("{away}", str(top / "away")).replace("{}", line).replace("{{", "{").replace("}}", "}")
+        assert judge(top, moved, "w", *allow) == "ask", moved
+    # Another workspace, even if it were given the same rules.
+    assert judge(top, line, "away", *allow, root="away") == "ask"
+
+
+def test_always_behind_a_cd_is_for_the_directory_it_leads_to(top: Path) -> None:
+    allow = saved(top, "cd sub && ./run.sh")
+    assert allow == (f"bash(./run.sh) in {top}/w/sub using {top}/w/sub/run.sh",)
+    assert judge(top, "cd sub && ./run.sh", "w", *allow) == "allow"
+    assert judge(top, "./run.sh", "w/sub", *allow) == "allow"
+    assert judge(top, "cd inner && ./run.sh", "w", *allow) == "allow"
+    for line, directory in (("./run.sh", "w"), ("cd sub && ./run.sh", "w/sub"), ("cd sub; ./run.sh", "w")):
+        assert judge(top, line, directory, *allow) == "ask", line
+    assert saved(top, "cd sub; ./run.sh") == ()
+    assert saved(top, "(cd sub && ./run.sh)") == ()
+
+
+def test_a_link_that_is_moved_is_asked_about_again(top: Path) -> None:
+    """The program, the directory and the redirected file are those that were shown."""
+    project = top / "w"
+    (project / "tool").symlink_to("run.sh")
+    (project / "log").symlink_to("a")
+    lines = ("./tool", "./tool *.py", "make > log", "cd inner && make", "cd inner && make > out")
+    allow = {line: saved(top, line) for line in lines}
+    for line in lines:
+        assert allow[line]
+        assert judge(top, line, "w", *allow[line]) == "allow", line
+    for name, target in (("tool", "sub/run.sh"), ("log", "../away/a"), ("inner", "sub/sub")):
+        (project / name).unlink()
+        (project / name).symlink_to(target)
+    for line in lines:
+        assert judge(top, line, "w", *allow[line]) == "ask", line
+
+
+@pytest.mark.parametrize("name", ["a (b)", "a) in /tmp", 'a"b', "a b", "a'b", "ä", "a\tb", "a) using /bin/sh"])
+def test_directories_with_unusual_names(top: Path, name: str) -> None:
+    place = top / "w" / name
+    place.mkdir(parents=True)
+    (place / "run.sh").write_text("")
+    allow = saved(top, "./run.sh x", f"w/{name}")
+    assert judge(top, "./run.sh x", f"w/{name}", *allow) == "allow"
+    assert judge(top, "./run.sh x", "w", *allow) == "ask"
+    assert judge(top, "./run.sh x", "w/sub", *allow) == "ask"
+
+
+def test_files_addresses_and_other_tools(top: Path) -> None:
+    def decision(permit: Permit, *allow: str) -> Decision:
+        return rules(top, *allow).judge(permit).decision
+
+    def download(url: str, path: str) -> Permit:
+        return Permit("download", "download", path, "", {"url": url, "file_path": path})
+
+    def resource(server: str, uri: str) -> Permit:
+        return Permit("read_mcp_resource", "read", str(top / "w"), "", {"mcp_name": server, "uri": uri})
+
+    def write(tool: str, path: Path) -> Permit:
+        return Permit(tool, "write", str(path), "", {"file_path": str(path)})
+
+    calls: list[tuple[Permit, list[Permit]]] = [
+        (
+            download("https://a/x", str(top / "w/x")),
+            [download("https://a/x", str(top / "w/.bashrc")), download("https://a/y", str(top / "w/x"))],
+        ),
+        (resource("docs", "x://1"), [resource("docs", "x://2"), resource("other", "x://1")]),
+        (
+            write("write", top / "w/a"),
+            [write("write", top / "w/sub/a"), write("edit", top / "w/a"), write("write", top / "w/link/a")],
+        ),
+    ]
+    for permit, others in calls:
+        allow = rules(top).judge(permit).saves
+        assert decision(permit, *allow) == "allow"
+        for other in others:
+            assert decision(other, *allow) == "ask", other
+    allow = rules(top).judge(write("write", top / "w/a")).saves
+    (top / "w/a").unlink()
+    (top / "w/a").symlink_to(top / "away" / "a")
+    assert decision(write("write", top / "w/a"), *allow) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("bash(./run.sh)", True),
+        ("bash(sub/run.sh *)", True),
+        ("bash(../run.sh)", True),
+        ("bash(= ./run.sh > out)", True),
+        ("bash(= cd sub && ./run.sh)", True),
+        ("bash(= for f in *; do $f; done)", True),
+        ("bash(make)", False),
+        ("bash(/usr/bin/make)", False),
+        ("bash(= make > out)", False),
+        ("bash", False),
+        ("write(a)", False),
+        ("bash(./run.sh) in /w using /w/run.sh", False),
+    ],
+)
+def test_saved_rules_of_earlier_versions(rule: str, expected: bool) -> None:
+    assert is_outdated(rule) is expected
+
+
+def test_rules_written_by_hand_mean_what_they_say(top: Path) -> None:
+    for directory in ("w", "w/sub", "away"):
+        assert judge(top, "./run.sh", directory, "bash(./run.sh)") == "allow"
+    assert judge(top, "cd sub && ./run.sh", "w", "bash(./run.sh)") == "allow"
