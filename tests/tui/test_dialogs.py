@@ -4,20 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from textual.widgets import Input
 
 from holdfast.client.locate import Where
 from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.tui import asking
 from holdfast.tui.app import HoldfastApp
+from holdfast.tui.approval_panel import ApprovalPanel
+from holdfast.tui.exact_text import shown_exactly
+from holdfast.tui.question_panel import QuestionPanel
 from holdfast.tui.screens.difference import DifferenceScreen
 from holdfast.tui.screens.entry import Confirm, Entry
-from holdfast.tui.screens.permission import PermissionScreen, shown_exactly
 from holdfast.tui.screens.picker import Picker
-from holdfast.tui.screens.question import QuestionScreen
 from server.helpers import Server, place, process, prompt
 from tui.looking import Screen, looking, standing
 
@@ -64,10 +63,10 @@ def acting(*calls: Call) -> ScriptedModel:
 async def test_a_tool_may_act_once() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
+        await screen.asks(ApprovalPanel)
         assert "+one" in screen.picture()
         assert "Always saves: write:write(made.txt)" in screen.picture()
-        await screen.pilot.press("a")
+        await screen.pilot.press("tab", "a")
         await screen.shows("It said")
         assert made(server).read_text() == "one\ntwo\n"
         assert "write  made.txt  +2 -0" in screen.conversation()
@@ -76,33 +75,22 @@ async def test_a_tool_may_act_once() -> None:
 async def test_a_no_can_have_a_reason() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
-        await screen.pilot.press("r", *"not now", "enter")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("tab", "r", *"not now", "enter")
         await screen.shows("not now")
-        assert not made(server).exists()
-
-
-async def test_letters_that_were_meant_for_the_editor_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "STILL_WRITING", 60.0)
-    monkeypatch.setattr(asking, "DEAF", 60.0)
-    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
-        await screen.pilot.press(*"do it", "enter")
-        await screen.opens(PermissionScreen)
-        await screen.pilot.press("a")
-        assert isinstance(screen.app.screen, PermissionScreen)
         assert not made(server).exists()
 
 
 async def test_an_answer_from_elsewhere_closes_the_dialog_and_says_so() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
+        await screen.asks(ApprovalPanel)
         other, workspace = await server.opened()
         other.via = "page"
         ask = (await screen.app.link.client.pending_permissions(workspace))[0]
         answer = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
         assert (await other.grant(workspace, answer)).resolved
-        await screen.closes()
+        await screen.answered()
         await screen.said(f"Allowed in a page ({other.client_id[:8]}).")
         await screen.shows("It said")
 
@@ -110,11 +98,11 @@ async def test_an_answer_from_elsewhere_closes_the_dialog_and_says_so() -> None:
 async def test_a_cancel_closes_the_dialog() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
+        await screen.asks(ApprovalPanel)
         other, workspace = await server.opened()
         assert screen.app.link.session is not None
         await other.cancel_session(workspace, screen.app.link.session)
-        await screen.closes()
+        await screen.answered()
         await screen.said("its run has ended")
 
 
@@ -122,9 +110,11 @@ async def test_questions_are_answered_together() -> None:
     model = acting(Call("question", json.dumps({"questions": QUESTIONS})))
     async with standing(model) as (_, server), looking(server) as screen:
         await screen.write("ask me")
-        await screen.opens(QuestionScreen)
+        await screen.asks(QuestionPanel)
         assert "PostgreSQL [big]" in screen.picture()
-        await screen.pilot.press("down", "enter", "tab", "tab", "tab", "space", "ctrl+s")
+        await screen.pilot.press("tab", "2", "enter")
+        await screen.until(lambda: "Where?" in screen.picture(), "the second question")
+        await screen.pilot.press("down", "space", "enter")
         await screen.shows('It said: Q1: Which database? User selected: ["p"]')
         await screen.shows('Q2: Where? User selected: ["m"]')
 
@@ -133,8 +123,8 @@ async def test_questions_can_be_turned_down() -> None:
     model = acting(Call("question", json.dumps({"questions": QUESTIONS})))
     async with standing(model) as (_, server), looking(server) as screen:
         await screen.write("ask me")
-        await screen.opens(QuestionScreen)
-        await screen.pilot.press("escape")
+        await screen.asks(QuestionPanel)
+        await screen.pilot.press("tab", "down", "down", "down", "down", "enter")
         await screen.until(lambda: not screen.app.link.runs(), "the run has ended")
         assert not screen.app.link.view.questions
 
@@ -222,8 +212,8 @@ async def test_how_much_a_model_thinks_can_be_chosen() -> None:
 async def test_changes_of_a_session_are_shown_and_taken_back() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server, size=(120, 30)) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
-        await screen.pilot.press("s")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("tab", "s")
         await screen.shows("It said")
         await screen.write("/changes")
         await screen.opens(Picker)
@@ -277,8 +267,8 @@ async def test_who_comes_with_yolo_to_an_open_workspace_is_not_asked_and_others_
         assert len(mine.app.screen_stack) == 1
         made(server).unlink()
         await other.write("write it")
-        await other.opens(PermissionScreen)
-        await other.pilot.press("d")
+        await other.asks(ApprovalPanel)
+        await other.pilot.press("tab", "d")
         await mine.pilot.press("ctrl+y")
         await mine.said("Tools ask again")
         assert "without asking" not in mine.line("top-right")
