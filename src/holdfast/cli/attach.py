@@ -248,10 +248,11 @@ def _follow_with(link: Link, session: SessionId, screen: _Screen, hands: _Hands 
     follower = Follower(_catch_up(link, session, screen, hands))
     if hands is not None:
         complain("[A line and enter: send it. /cancel: stop what runs. Ctrl-C: leave.]")
-    screen.show_auto_approve(link.is_yolo)
     while True:
         try:
             with link.stream(follower.since) as stream:
+                # Read after the stream was opened: a change in between would not be told.
+                screen.show_auto_approve(_auto_approves(link))
                 for raw in _heard(stream, hands):
                     item = decode_item(raw)
                     if not follower.accept(item):
@@ -259,13 +260,16 @@ def _follow_with(link: Link, session: SessionId, screen: _Screen, hands: _Hands 
                     if isinstance(item.event, GapEvent):
                         _catch_up(link, session, screen, hands)
                     elif isinstance(item.event, ConfigChangedEvent):
-                        screen.show_auto_approve(link.ask(Skip, "GET", link.path("permissions", "skip")).skip)
+                        screen.show_auto_approve(_auto_approves(link))
                     else:
                         _show(item, session, screen, hands)
         except (ConnectionLost, TimedOut, Unreachable):
             pass
         link.enter()
-        screen.show_auto_approve(link.is_yolo)
+
+
+def _auto_approves(link: Link) -> bool:
+    return link.ask(Skip, "GET", link.path("permissions", "skip")).skip
 
 
 def _heard(stream: ThinStream, hands: _Hands | None) -> Iterator[SseEvent]:
