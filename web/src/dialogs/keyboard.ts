@@ -182,6 +182,11 @@ export function beginKeyboard(): () => void {
   };
 }
 
+/** The answer is on its way: what is typed next is for the composer. A disabled button would lose it. */
+export function leave(): void {
+  if (shown?.element.contains(document.activeElement) && !isTouch) composer()?.focus();
+}
+
 /** Register the panel in `element` as the one that receives keys, as long as it is shown. */
 export function useRequest(element: { readonly current: HTMLElement | null }, request: Request): void {
   const current = useRef(request);
@@ -191,10 +196,9 @@ export function useRequest(element: { readonly current: HTMLElement | null }, re
     shown = { request: current, element: element.current };
     put(machine.appear(synced(), request.id, request.kind, now()));
     return () => {
-      const hadFocus = state.peek().isFocused;
+      leave();
       shown = null;
       put(machine.disappear(state.peek()));
-      if (hadFocus && !isTouch) composer()?.focus();
     };
   }, [request.id]);
 }

@@ -3,6 +3,7 @@
 import type { ComponentChildren, JSX, Ref } from "preact";
 import { useId } from "preact/hooks";
 import { Icon } from "../shell/icons.tsx";
+import { isTouch } from "../shell/ui.ts";
 import { onMouseDown, panelState } from "./keyboard.ts";
 import type { PanelState } from "./keyboard.ts";
 
@@ -11,6 +12,8 @@ const INACTIVE: Readonly<Partial<Record<PanelState, readonly string[]>>> = {
   away: ["Go back to the composer, or click here, to answer"],
   waiting: ["Active in a moment", "Tab to answer at once"],
 };
+
+const TOUCH = { active: ["Tap an answer"], inactive: ["Tap here first, then an answer"] };
 
 interface Props {
   readonly title: ComponentChildren;
@@ -30,7 +33,7 @@ export function RequestPanel(props: Props): JSX.Element {
   const id = useId();
   const state = panelState.value;
   const isActive = state === "active" || state === "focused";
-  const hint = INACTIVE[state] ?? props.keys[state === "focused" ? "focused" : "active"];
+  const hint = isTouch ? TOUCH[isActive ? "active" : "inactive"] : (INACTIVE[state] ?? props.keys[state === "focused" ? "focused" : "active"]);
   return (
     <section
       ref={props.element}

@@ -10,7 +10,7 @@ import { inside } from "../cards/facts.ts";
 import type { GrantAction, PermissionRequest } from "../wire/types.ts";
 import { hidesSomething } from "./exact.ts";
 import { Exact } from "./exact.tsx";
-import { mayClick, panelState, useRequest } from "./keyboard.ts";
+import { leave, mayClick, panelState, useRequest } from "./keyboard.ts";
 import { RequestPanel } from "./panel.tsx";
 import { whatOf, wishOf } from "./wishes.ts";
 import type { What } from "./wishes.ts";
@@ -19,7 +19,7 @@ import type { What } from "./wishes.ts";
 const LETTERS: Readonly<Record<string, GrantAction>> = { a: "allow", s: "allow_session", d: "deny" };
 const LABELS: Readonly<Record<GrantAction, string>> = { allow: "Allow once", allow_session: "For this session", allow_always: "Always", deny: "No" };
 const KEYS = {
-  active: ["← → choose", "Enter answers", "Tab for letters and a reason", "letters go to the composer"],
+  active: ["← → choose", "Enter answers", "Tab for shortcuts and a reason", "letters go to the composer"],
   focused: ["Enter or Space presses the button", "A once", "S session", "D no", "R no, because", "F whole screen", "Esc back to writing"],
 };
 
@@ -42,6 +42,7 @@ export function ApprovalPanel({ ask, more, onAside }: Props): JSX.Element {
 
   const answer = async (action: GrantAction, why = ""): Promise<void> => {
     if (isSent) return;
+    leave();
     setSent(true);
     if ((await say(answerPermission(ask, action, why))) === undefined) setSent(false);
   };

@@ -7,7 +7,7 @@ import { Markdown } from "../text/markdown.tsx";
 import type { Question, QuestionRequest } from "../wire/types.ts";
 import { answerOf, isAnswered, NOTHING, toggled } from "./answers.ts";
 import type { Given } from "./answers.ts";
-import { mayClick, panelState, useRequest } from "./keyboard.ts";
+import { leave, mayClick, panelState, useRequest } from "./keyboard.ts";
 import { RequestPanel } from "./panel.tsx";
 
 interface Props {
@@ -43,6 +43,7 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
   const put = (question: Question, value: Given): void => setGiven({ ...given, [question.id]: value });
   const open = batch.questions.filter((question) => !isAnswered(question, of(question))).length;
   const tell = async (told: Promise<unknown>): Promise<void> => {
+    leave();
     setSent(true);
     if ((await say(told.then(() => true))) === undefined) setSent(false);
   };
@@ -176,6 +177,7 @@ function Choices({ question, given, chosen, put }: Omit<OneProps, "number">): JS
         {([true, false] as const).map((yes, at) => (
           <label key={String(yes)} class={`choice ${at === chosen ? "chosen" : ""}`}>
             <input type="radio" name={question.id} checked={given.yes === yes} onChange={() => put({ ...given, yes })} />
+            <span class="faint">{at + 1}</span>
             <span>{yes ? "Yes" : "No"}</span>
           </label>
         ))}
@@ -193,6 +195,7 @@ function Choices({ question, given, chosen, put }: Omit<OneProps, "number">): JS
             checked={given.chosen.includes(choice.id)}
             onChange={() => put(toggled(question, given, choice.id))}
           />
+          <span class="faint">{at + 1}</span>
           <span>
             {choice.label}
             {choice.description && <small class="muted">{choice.description}</small>}
