@@ -15,7 +15,7 @@ from holdfast.tui.approval_panel import ApprovalPanel
 from holdfast.tui.exact_text import shown_exactly
 from holdfast.tui.question_panel import QuestionPanel
 from holdfast.tui.screens.difference import DifferenceScreen
-from holdfast.tui.screens.entry import Confirm, Entry
+from holdfast.tui.screens.entry import AutoApprove, Confirm, Entry
 from holdfast.tui.screens.picker import Picker
 from server.helpers import Server, place, process, prompt
 from tui.looking import Screen, looking, standing
@@ -39,8 +39,8 @@ QUESTIONS: list[dict[str, Any]] = [
 ]
 
 
-def made(server: Server) -> Path:
-    return Path(server.place.project(), "made.txt")
+def made(server: Server, name: str = "made.txt") -> Path:
+    return Path(server.place.project(), name)
 
 
 def acting(*calls: Call) -> ScriptedModel:
@@ -273,3 +273,60 @@ async def test_who_comes_with_yolo_to_an_open_workspace_is_not_asked_and_others_
         await mine.said("Tools ask again")
         assert "without asking" not in mine.line("top-right")
         assert not mine.app.link.view.workspace or not mine.app.link.view.workspace.yolo
+
+
+async def test_auto_approve_takes_a_confirmation_and_is_shown_on_every_screen() -> None:
+    """ctrl+y may be a slip of the fingers: letters and Enter do not confirm it."""
+    async with standing() as (_, server), looking(server, size=(40, 16)) as screen:
+        link = screen.app.link
+        for keys, is_on in (((*"yes", "enter"), False), (("escape",), False), (("right", "enter"), True)):
+            await screen.pilot.press("ctrl+y")
+            await screen.opens(AutoApprove)
+            await screen.pilot.press(*keys)
+            await screen.closes()
+            await screen.until(lambda: not screen.app.workers, "it is stored")
+            assert (await link.client.get_skip(link.workspace)).skip is is_on
+        await screen.until(lambda: "acts without asking" in screen.picture(), "it is shown")
+        for key in ("ctrl+p", "ctrl+g", "ctrl+s"):
+            await screen.pilot.press(key)
+            await screen.until(lambda: len(screen.app.screen_stack) > 1, key)
+            assert "acts without asking" in screen.picture()
+            await screen.pilot.press("escape")
+            await screen.closes()
+        await screen.pilot.press("ctrl+y")
+        await screen.said("Tools ask again")
+
+
+async def test_two_approvals_do_not_share_a_key_press() -> None:
+    calls = tuple(Call("write", json.dumps({"file_path": name, "content": "1"})) for name in ("one.txt", "two.txt"))
+    async with standing(acting(*calls)) as (_, server), looking(server) as screen:
+        await screen.write("write both")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("tab", "enter")
+        await screen.until(lambda: "two.txt" in screen.picture(), "the second one")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("enter", "a", "d")
+        assert screen.editor.text == "ad"
+        assert not made(server, "two.txt").exists()
+        await screen.pilot.press("tab", "right", "right", "enter")
+        await screen.shows("It said")
+        rules = await screen.app.link.client.get_config(screen.app.link.workspace)
+        assert "two.txt" in json.dumps(rules)
+
+
+async def test_a_click_on_inactive_choices_only_moves_the_focus() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        seconds = [1_000.0]
+        screen.app.clock = lambda: seconds[0]
+        await screen.write("write it")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("x")
+        await screen.pilot.click(".choice")
+        assert screen.editor.has_focus, "it has just appeared under the pointer"
+        seconds[0] += 1
+        await screen.pilot.click(".choice")
+        await screen.until(lambda: screen.app.keyboard.is_focused, "the focus")
+        assert not made(server).exists()
+        await screen.pilot.click(".choice")
+        await screen.shows("It said")
+        assert screen.editor.text == "x"

@@ -103,7 +103,12 @@ class Typist:
             call: Mapping[str, Any] = {"command": "make install"}
             view.permissions[name] = {"id": name, "tool_name": "bash", "params": call, "rules": ["bash(make *)"]}
         else:
-            view.questions[name] = {"id": name, "session_id": "s", "tool_call_id": "c", "questions": [{"id": "q", **_QUESTION}]}
+            view.questions[name] = {
+                "id": name,
+                "session_id": "s",
+                "tool_call_id": "c",
+                "questions": [{"id": "q", **_QUESTION}],
+            }
         self._app.draw_asks()
         async with asyncio.timeout(20):
             while self._app.keyboard.request != name:
