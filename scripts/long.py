@@ -38,6 +38,7 @@ TRIALS = (
     Trial("schedules", "holdfast.testing.schedules", "try_schedule"),
     Trial("crashes", "holdfast.testing.crash", "try_crash"),
     Trial("trees", "holdfast.testing.hostile", "try_tree"),
+    Trial("typed text", "holdfast.testing.typed_text", "try_typed_text"),
 )
 
 

@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -41,6 +42,9 @@ class Seat:
     def type(self, text: str) -> None:
         self.seen = ""
         os.write(self._master, text.encode())
+
+    def attributes(self) -> list[object]:
+        return list(termios.tcgetattr(self._master))
 
     def end(self) -> tuple[int, str]:
         out, _ = self._process.communicate(timeout=PATIENCE)
@@ -88,24 +92,71 @@ def test_a_flag_allows_it(home: House, place: Path) -> None:
     assert (place / "x").read_text() == "1"
 
 
-@pytest.mark.parametrize(("word", "is_written"), [("y", True), ("s", True), ("n", False), ("rather y", False)])
-def test_a_terminal_is_asked_on_stderr(home: House, place: Path, word: str, is_written: bool) -> None:
+ASKED = "active in a moment"
+"""Drawn below an approval, as long as its keys do not act."""
+ACTIVE = "(enter answers, arrows choose)"
+DOWN = "\x1b[B"
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_written"),
+    [
+        ("\n", True),
+        (f"{DOWN}\n", True),
+        (f"{DOWN * 3}\n", False),
+        ("/allow\n", True),
+        ("/session\n", True),
+        ("/deny not today\n", False),
+        ("\ty", True),
+        ("some text\tn", False),
+    ],
+)
+def test_an_approval_is_answered_at_the_terminal(home: House, place: Path, keys: str, is_written: bool) -> None:
     with seat(home, place, WRITE) as at:
-        at.see("say why not: ")
+        at.see(ASKED)
         assert "write: Create file" in at.seen
         assert not (place / "x").exists()
-        at.type("\n")
-        at.see("say why not: ")
-        at.type(f"{word}\n")
+        if keys[0] in "\n\x1b":
+            at.see(ACTIVE)
+        at.type(keys)
         assert at.end() == (0, ANSWER)
     assert (place / "x").exists() is is_written
 
 
-def test_always_shows_the_rule_it_saves(home: House, place: Path) -> None:
+def test_typed_lines_do_not_answer(home: House, place: Path) -> None:
+    """Type-ahead, lines of any kind, and Enter within half a second: nothing is granted, denied or saved."""
     with seat(home, place, WRITE) as at:
-        at.see("say why not: ")
-        assert "[a] always, as the rule write:write(x)" in at.seen
-        at.type("a\n")
+        at.type("y\nyes\n\n")
+        at.see(ASKED)
+        for line in ("y", "yes", "s", "a", "always", "n", "no", "rather y", " ", "\x04", "/allow it"):
+            at.type(f"{line}\n\n")
+            if line.strip(" \x04"):
+                at.see("[Nothing is answered")
+        assert not (place / "x").exists()
+        at.see(ACTIVE)
+        at.type("/deny later\n")
+        assert at.end() == (0, ANSWER)
+    assert not (place / "x").exists()
+    assert "write:write(x)" not in home.call("config", "show", cwd=place).stdout
+
+
+def test_the_terminal_is_left_as_it_was(home: House, place: Path) -> None:
+    with seat(home, place, WRITE) as at:
+        before = at.attributes()
+        at.see(ASKED)
+        at.see(ACTIVE)
+        assert at.attributes() != before
+        at.type("\n")
+        assert at.end() == (0, ANSWER)
+        assert at.attributes() == before
+
+
+@pytest.mark.parametrize("keys", ["/always\n", f"\t{DOWN}{DOWN}\n"])
+def test_always_shows_the_rule_it_saves(home: House, place: Path, keys: str) -> None:
+    with seat(home, place, WRITE) as at:
+        at.see(ASKED)
+        assert "Always saves the rule write:write(x)" in at.seen
+        at.type(keys)
         assert at.end() == (0, ANSWER)
     assert "write:write(x)" in home.call("config", "show", cwd=place).stdout
 
@@ -117,7 +168,7 @@ def test_the_rule_of_a_refusal_can_be_copied(home: House, place: Path) -> None:
 
 def test_an_ask_that_is_answered_elsewhere_is_closed(home: House, place: Path) -> None:
     with seat(home, place, "--run-id", "r1", WRITE) as at:
-        at.see("say why not: ")
+        at.see(ASKED)
         home.call("runs", "cancel", "r1", cwd=place)
         at.see("It was withdrawn.")
         assert at.end() == (130, "")
@@ -135,8 +186,8 @@ os.execv("/bin/sh", ["sh", "-c", sys.argv[1]])
 def test_who_pipes_a_prompt_at_a_terminal_is_asked_there(home: House, place: Path) -> None:
     line = f"echo '{WRITE}' | {sys.executable} -m holdfast run --quiet"
     with seat(home, place, "-c", PIPED, line) as at:
-        at.see("say why not: ")
-        at.type("y\n")
+        at.see(ASKED)
+        at.type("\ty")
         assert at.end() == (0, ANSWER)
     assert (place / "x").exists()
 
@@ -153,8 +204,8 @@ def test_who_pipes_a_prompt_in_the_background_is_not_asked(home: House, place: P
 def test_who_waits_for_a_run_at_a_terminal_is_asked(home: House, place: Path) -> None:
     left = home.say("run", "--detach", "--cwd", str(place), WRITE)
     with seat(home, place, "runs", "wait", left) as at:
-        at.see("say why not: ")
-        at.type("y\n")
+        at.see(ASKED)
+        at.type("\ty")
         assert at.end() == (0, ANSWER)
     assert (place / "x").exists()
 

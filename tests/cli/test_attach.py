@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from cli.house import PATIENCE, House
-from cli.test_ask import WRITE
+from cli.test_ask import ACTIVE, ASKED, WRITE
 from holdfast.cli.inquire import read_answer
-from holdfast.domain.asks import Choice, Question, QuestionAnswer, QuestionKind
+from holdfast.cli.link import Link
+from holdfast.domain.asks import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind
 
 
 class Plain:
@@ -38,7 +39,10 @@ class Plain:
         return before + text
 
     def type(self, text: str) -> None:
-        os.write(self._master, f"{text}\n".encode())
+        self.keys(f"{text}\n")
+
+    def keys(self, text: str) -> None:
+        os.write(self._master, text.encode())
 
     def end(self) -> int:
         self._process.send_signal(signal.SIGINT)
@@ -85,11 +89,71 @@ def test_asks_are_answered(home: House) -> None:
     place = began(home, "plain-asks")
     with attached(home, place) as plain:
         plain.type(WRITE)
-        assert "\n  +1\n[y] once" in plain.see("or say why not: "), "the change itself is shown"
-        plain.type("y")
+        assert "\n  +1\nAlways saves" in plain.see(ASKED), "the change itself is shown"
+        plain.see(ACTIVE)
+        plain.type("")
+        plain.see("[allowed once]")
         plain.see("word1 word2")
         assert (place / "x").read_text() == "1"
         assert plain.end() == 130
+
+
+def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: House) -> None:
+    """Half a line before, the rest after it, then more lines: all of them are prompts, and the approval stays open."""
+    place = began(home, "plain-steering")
+    with attached(home, place) as plain:
+        plain.type(WRITE)
+        plain.keys("y, please al")
+        plain.see("/deny why")
+        plain.see("finish or send your text first")
+        plain.type("so look at the tests")
+        plain.see("> y, please also look at the tests\n")
+        for line in ("y", "no", "allow", "words=1"):
+            plain.type(line)
+            plain.see(f"> {line}\n")
+        plain.keys("/al")
+        plain.see("/al")
+        assert not (place / "x").exists()
+        session = json.loads(home.say("sessions", "list", "--json", "--cwd", str(place)))[0]["id"]
+        runs = json.loads(home.say("runs", "list", "--json", "--cwd", str(place), "--session", session))
+        prompts = [run["prompt"] for run in runs]
+        for line in ("y, please also look at the tests", "y", "no", "allow", "words=1"):
+            assert line in prompts
+        plain.type("low")
+        plain.see("[allowed once]")
+        plain.see("word1")
+    assert (place / "x").read_text() == "1"
+
+
+def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home: House) -> None:
+    place = began(home, "plain-next")
+    with attached(home, place) as plain:
+        plain.type(WRITE + ' tool=write {"file_path": "y", "content": "2"}')
+        plain.see(ASKED)
+        plain.keys("/allow")
+        plain.see("> /allow")
+        with closing(Link(home.where, str(place))) as link:
+            link.enter()
+            (ask,) = link.ask(tuple[PermissionRequest, ...], "GET", link.path("permissions", "pending"))
+            body = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
+            link.send("POST", link.path("permissions", "grant"), body=body)
+        plain.see("/deny why")
+        plain.type("")
+        plain.see("typed before this approval appeared")
+        assert not (place / "y").exists()
+        plain.type("/deny")
+        plain.see("[denied]")
+    assert not (place / "y").exists()
+
+
+def test_auto_approve_is_shown(home: House) -> None:
+    place = began(home, "plain-auto")
+    with attached(home, place) as plain, closing(Link(home.where, str(place))) as link:
+        link.enter()
+        link.send("POST", link.path("permissions", "skip"), body={"skip": True})
+        plain.see("[Auto-approve is on: tools act without asking]")
+        link.send("POST", link.path("permissions", "skip"), body={"skip": False})
+        plain.see("[Auto-approve is off: tools ask]")
 
 
 def test_who_answered_is_told_to_the_others(home: House) -> None:
@@ -97,9 +161,9 @@ def test_who_answered_is_told_to_the_others(home: House) -> None:
     place = began(home, "plain-two")
     with attached(home, place) as one, attached(home, place) as two:
         one.type(WRITE)
-        two.see("or say why not: ")
-        one.see("or say why not: ")
-        one.type("y")
+        two.see(ASKED)
+        one.see(ASKED)
+        one.type("/allow")
         two.see("It was allowed on a command line (")
         assert [plain.end() for plain in (one, two)] == [130, 130]
 
@@ -133,11 +197,15 @@ def test_questions_are_answered_one_after_the_other(home: House) -> None:
     place = began(home, "plain-questions")
     with attached(home, place) as plain:
         plain.type(ASKS)
-        plain.see("Shall I?\n  It decides.\n[y] yes  [n] no, or in your own words (1 of 3): ")
-        plain.type("n")
-        plain.see("Which?\n  A colour.\n  1 Red\n  2 Blue: like the sea\nA number, or your own words (2 of 3): ")
+        plain.see("Shall I?\n  It decides.\n[Yes or no (1 of 3). ")
+        plain.see(ACTIVE)
+        plain.keys("\x1b[B")
+        plain.type("")
+        plain.see("Which?\n  A colour.\n  1 Red\n  2 Blue: like the sea\n[One of them (2 of 3). ")
+        plain.see(ACTIVE)
         plain.type("2")
-        plain.see("Your answer (3 of 3): ")
+        plain.see("In your own words (3 of 3)")
+        plain.keys("\t")
         plain.type("Because.")
         plain.see("word1 word2")
         assert plain.end() == 130
@@ -151,11 +219,12 @@ def test_questions_can_be_turned_down_and_are_closed_with_their_run(home: House)
     place = began(home, "plain-questions-off")
     with attached(home, place) as plain:
         plain.type(ASKS)
-        plain.see("(1 of 3): ")
+        plain.see("(1 of 3). ")
+        plain.see(ASKED)
         plain.type("/skip")
         plain.see("]\n")
         plain.type(ASKS)
-        plain.see("(1 of 3): ")
+        plain.see("(1 of 3). ")
         run = json.loads(home.say("runs", "list", "--json", "--cwd", str(place)))[0]["run_id"]
         home.say("runs", "cancel", "--cwd", str(place), run)
         plain.see("The questions are not open any more.")
@@ -205,7 +274,7 @@ def test_an_ask_ends_with_its_server(alone: House) -> None:
     place = began(alone, "plain-killed")
     with attached(alone, place) as plain:
         plain.type(WRITE)
-        plain.see("or say why not: ")
+        plain.see(ASKED)
         server.kill()
         server.wait(PATIENCE)
         plain.see("It was withdrawn.")
@@ -223,8 +292,8 @@ def test_without_a_terminal_asks_are_told_and_nothing_is_refused(home: House) ->
         other.type(WRITE)
         while b"asks for permission" not in seen:
             seen += process.stdout.read(1)
-        other.see("or say why not: ")
-        other.type("n")
+        other.see(ASKED)
+        other.type("/deny")
         while b"Permission was refused." not in seen:
             seen += process.stdout.read(1)
     process.send_signal(signal.SIGINT)

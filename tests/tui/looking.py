@@ -45,6 +45,14 @@ class Screen:
         """Until the conversation shows it."""
         await self.until(lambda: text in self.conversation(), text)
 
+    async def asks(self, kind: type[object]) -> None:
+        """Until such a panel is shown, and the keyboard knows of it."""
+        await self.until(lambda: isinstance(self.app.panel, kind) and bool(self.app.keyboard.request), kind.__name__)
+        await self.pilot.pause()
+
+    async def answered(self) -> None:
+        await self.until(lambda: self.app.panel is None, "no request is shown")
+
     async def opens(self, kind: type[object]) -> None:
         """Until such a dialog is open, and can be answered."""
         await self.until(lambda: isinstance(self.app.screen, kind) and self.app.screen.is_mounted, kind.__name__)

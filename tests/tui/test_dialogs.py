@@ -4,20 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from textual.widgets import Input
 
 from holdfast.client.locate import Where
 from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.tui import asking
 from holdfast.tui.app import HoldfastApp
+from holdfast.tui.approval_panel import ApprovalPanel
+from holdfast.tui.exact_text import shown_exactly
+from holdfast.tui.question_panel import QuestionPanel
 from holdfast.tui.screens.difference import DifferenceScreen
-from holdfast.tui.screens.entry import Confirm, Entry
-from holdfast.tui.screens.permission import PermissionScreen, shown_exactly
+from holdfast.tui.screens.entry import AutoApprove, Confirm, Entry
 from holdfast.tui.screens.picker import Picker
-from holdfast.tui.screens.question import QuestionScreen
 from server.helpers import Server, place, process, prompt
 from tui.looking import Screen, looking, standing
 
@@ -40,8 +39,8 @@ QUESTIONS: list[dict[str, Any]] = [
 ]
 
 
-def made(server: Server) -> Path:
-    return Path(server.place.project(), "made.txt")
+def made(server: Server, name: str = "made.txt") -> Path:
+    return Path(server.place.project(), name)
 
 
 def acting(*calls: Call) -> ScriptedModel:
@@ -64,10 +63,10 @@ def acting(*calls: Call) -> ScriptedModel:
 async def test_a_tool_may_act_once() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
+        await screen.asks(ApprovalPanel)
         assert "+one" in screen.picture()
         assert "Always saves: write:write(made.txt)" in screen.picture()
-        await screen.pilot.press("a")
+        await screen.pilot.press("tab", "a")
         await screen.shows("It said")
         assert made(server).read_text() == "one\ntwo\n"
         assert "write  made.txt  +2 -0" in screen.conversation()
@@ -76,33 +75,22 @@ async def test_a_tool_may_act_once() -> None:
 async def test_a_no_can_have_a_reason() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
-        await screen.pilot.press("r", *"not now", "enter")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("tab", "r", *"not now", "enter")
         await screen.shows("not now")
-        assert not made(server).exists()
-
-
-async def test_letters_that_were_meant_for_the_editor_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "STILL_WRITING", 60.0)
-    monkeypatch.setattr(asking, "DEAF", 60.0)
-    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
-        await screen.pilot.press(*"do it", "enter")
-        await screen.opens(PermissionScreen)
-        await screen.pilot.press("a")
-        assert isinstance(screen.app.screen, PermissionScreen)
         assert not made(server).exists()
 
 
 async def test_an_answer_from_elsewhere_closes_the_dialog_and_says_so() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
+        await screen.asks(ApprovalPanel)
         other, workspace = await server.opened()
         other.via = "page"
         ask = (await screen.app.link.client.pending_permissions(workspace))[0]
         answer = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
         assert (await other.grant(workspace, answer)).resolved
-        await screen.closes()
+        await screen.answered()
         await screen.said(f"Allowed in a page ({other.client_id[:8]}).")
         await screen.shows("It said")
 
@@ -110,11 +98,11 @@ async def test_an_answer_from_elsewhere_closes_the_dialog_and_says_so() -> None:
 async def test_a_cancel_closes_the_dialog() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
+        await screen.asks(ApprovalPanel)
         other, workspace = await server.opened()
         assert screen.app.link.session is not None
         await other.cancel_session(workspace, screen.app.link.session)
-        await screen.closes()
+        await screen.answered()
         await screen.said("its run has ended")
 
 
@@ -122,9 +110,11 @@ async def test_questions_are_answered_together() -> None:
     model = acting(Call("question", json.dumps({"questions": QUESTIONS})))
     async with standing(model) as (_, server), looking(server) as screen:
         await screen.write("ask me")
-        await screen.opens(QuestionScreen)
+        await screen.asks(QuestionPanel)
         assert "PostgreSQL [big]" in screen.picture()
-        await screen.pilot.press("down", "enter", "tab", "tab", "tab", "space", "ctrl+s")
+        await screen.pilot.press("tab", "2", "enter")
+        await screen.until(lambda: "Where?" in screen.picture(), "the second question")
+        await screen.pilot.press("down", "space", "enter")
         await screen.shows('It said: Q1: Which database? User selected: ["p"]')
         await screen.shows('Q2: Where? User selected: ["m"]')
 
@@ -133,8 +123,8 @@ async def test_questions_can_be_turned_down() -> None:
     model = acting(Call("question", json.dumps({"questions": QUESTIONS})))
     async with standing(model) as (_, server), looking(server) as screen:
         await screen.write("ask me")
-        await screen.opens(QuestionScreen)
-        await screen.pilot.press("escape")
+        await screen.asks(QuestionPanel)
+        await screen.pilot.press("tab", "down", "down", "down", "down", "enter")
         await screen.until(lambda: not screen.app.link.runs(), "the run has ended")
         assert not screen.app.link.view.questions
 
@@ -222,8 +212,8 @@ async def test_how_much_a_model_thinks_can_be_chosen() -> None:
 async def test_changes_of_a_session_are_shown_and_taken_back() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server, size=(120, 30)) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
-        await screen.pilot.press("s")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("tab", "s")
         await screen.shows("It said")
         await screen.write("/changes")
         await screen.opens(Picker)
@@ -277,20 +267,82 @@ async def test_who_comes_with_yolo_to_an_open_workspace_is_not_asked_and_others_
         assert len(mine.app.screen_stack) == 1
         made(server).unlink()
         await other.write("write it")
-        await other.opens(PermissionScreen)
-        await other.pilot.press("d")
+        await other.asks(ApprovalPanel)
+        await other.pilot.press("tab", "d")
         await mine.pilot.press("ctrl+y")
         await mine.said("Tools ask again")
         assert "without asking" not in mine.line("top-right")
         assert not mine.app.link.view.workspace or not mine.app.link.view.workspace.yolo
 
 
+def write_settings(project: str, text: str) -> Path:
+    file = Path(project, "holdfast.toml")
+    file.write_text(text)
+    return file
+
+
 async def test_errors_in_the_settings_are_shown_when_the_app_opens_and_when_they_come() -> None:
     async with standing(acting()) as (_, server):
-        settings = Path(server.place.project(), "holdfast.toml")
-        settings.write_text("permissions.deny = ['bahs(x)']\n")
+        settings = write_settings(server.place.project(), "permissions.deny = ['bahs(x)']\n")
         async with looking(server) as screen:
             await screen.said(f"{settings}:1: permissions.deny[0]")
-            settings.write_text("hooks.PreToolUs = [{command = 'x'}]\n")
+            write_settings(server.place.project(), "hooks.PreToolUs = [{command = 'x'}]\n")
             await screen.write("hello")
             await screen.said("did you mean PreToolUse?")
+
+
+async def test_auto_approve_takes_a_confirmation_and_is_shown_on_every_screen() -> None:
+    """ctrl+y may be a slip of the fingers: letters and Enter do not confirm it."""
+    async with standing() as (_, server), looking(server, size=(40, 16)) as screen:
+        link = screen.app.link
+        for keys, is_on in (((*"yes", "enter"), False), (("escape",), False), (("right", "enter"), True)):
+            await screen.pilot.press("ctrl+y")
+            await screen.opens(AutoApprove)
+            await screen.pilot.press(*keys)
+            await screen.closes()
+            await screen.until(lambda: not screen.app.workers, "it is stored")
+            assert (await link.client.get_skip(link.workspace)).skip is is_on
+        await screen.until(lambda: "acts without asking" in screen.picture(), "it is shown")
+        for key in ("ctrl+p", "ctrl+g", "ctrl+s"):
+            await screen.pilot.press(key)
+            await screen.until(lambda: len(screen.app.screen_stack) > 1, key)
+            assert "acts without asking" in screen.picture()
+            await screen.pilot.press("escape")
+            await screen.closes()
+        await screen.pilot.press("ctrl+y")
+        await screen.said("Tools ask again")
+
+
+async def test_two_approvals_do_not_share_a_key_press() -> None:
+    calls = tuple(Call("write", json.dumps({"file_path": name, "content": "1"})) for name in ("one.txt", "two.txt"))
+    async with standing(acting(*calls)) as (_, server), looking(server) as screen:
+        await screen.write("write both")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("tab", "enter")
+        await screen.until(lambda: "two.txt" in screen.picture(), "the second one")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("enter", "a", "d")
+        assert screen.editor.text == "ad"
+        assert not made(server, "two.txt").exists()
+        await screen.pilot.press("tab", "right", "right", "enter")
+        await screen.shows("It said")
+        rules = await screen.app.link.client.get_config(screen.app.link.workspace)
+        assert "two.txt" in json.dumps(rules)
+
+
+async def test_a_click_on_inactive_choices_only_moves_the_focus() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        seconds = [1_000.0]
+        screen.app.clock = lambda: seconds[0]
+        await screen.write("write it")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("x")
+        await screen.pilot.click(".choice")
+        assert screen.editor.has_focus, "it has just appeared under the pointer"
+        seconds[0] += 1
+        await screen.pilot.click(".choice")
+        await screen.until(lambda: screen.app.keyboard.is_focused, "the focus")
+        assert not made(server).exists()
+        await screen.pilot.click(".choice")
+        await screen.shows("It said")
+        assert screen.editor.text == "x"

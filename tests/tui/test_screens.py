@@ -14,10 +14,10 @@ from textual.widgets import Input, TextArea
 
 from holdfast.providers.scripted import Act, Call, Say, ScriptedModel, Step, Think
 from holdfast.tui import drawing, paint
+from holdfast.tui.approval_panel import ApprovalPanel
+from holdfast.tui.question_panel import QuestionPanel
 from holdfast.tui.screens.help import HelpScreen
-from holdfast.tui.screens.permission import PermissionScreen
 from holdfast.tui.screens.picker import Picker
-from holdfast.tui.screens.question import QuestionScreen
 from tui.looking import Screen, looking, standing
 
 STORED = Path(__file__).parent / "screens"
@@ -123,10 +123,10 @@ async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: p
             await settled(screen)
             compare(screen, f"{name}-welcome")
             await screen.write("How does the parser work?\nMind @src/app.py.")
-            await screen.opens(PermissionScreen)
+            await screen.asks(ApprovalPanel)
             await settled(screen)
             compare(screen, f"{name}-permission")
-            await screen.pilot.press("a")
+            await screen.pilot.press("tab", "a")
             await screen.shows("◇")
             await screen.until(lambda: not screen.app.link.runs(), "the end")
             await settled(screen)
@@ -148,6 +148,6 @@ async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: p
             await screen.closes()
             await screen.pilot.press("tab")
             await screen.write("ask me")
-            await screen.opens(QuestionScreen)
+            await screen.asks(QuestionPanel)
             await settled(screen)
             compare(screen, f"{name}-question")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from rich.segment import Segment
-from textual.screen import ModalScreen
 
 from holdfast.client.errors import ClientError, Unreachable
 from holdfast.client.locate import Where
@@ -15,9 +14,10 @@ from holdfast.domain.events import AgentEvent, AgentNotice, Change
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.bodies import SnapshotBody
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.screens.permission import PermissionScreen
+from holdfast.tui.approval_panel import ApprovalPanel
+from holdfast.tui.question_panel import QuestionPanel
+from holdfast.tui.request_panel import RequestPanel
 from holdfast.tui.screens.picker import Picker
-from holdfast.tui.screens.question import QuestionScreen
 from server.helpers import FeedModel, place, process, prompt
 from tui.looking import Screen, drawn, looking, standing
 
@@ -67,13 +67,13 @@ async def test_a_server_that_is_killed_is_survived() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "dialog"),
+    ("ask", "panel"),
     [
-        ('tool=write {"file_path": "x", "content": "1"}', PermissionScreen),
-        ('tool=question {"questions": [{"type": "yes_no", "question": "?", "description": "!"}]}', QuestionScreen),
+        ('tool=write {"file_path": "x", "content": "1"}', ApprovalPanel),
+        ('tool=question {"questions": [{"type": "yes_no", "question": "?", "description": "!"}]}', QuestionPanel),
     ],
 )
-async def test_what_a_killed_server_had_asked_is_closed(ask: str, dialog: type[ModalScreen[object]]) -> None:
+async def test_what_a_killed_server_had_asked_is_closed(ask: str, panel: type[RequestPanel]) -> None:
     """R10: the dialog goes with the run that asked, and the next prompt is no answer to it."""
     async with place() as where:
         app = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project())
@@ -81,12 +81,12 @@ async def test_what_a_killed_server_had_asked_is_closed(ask: str, dialog: type[M
             screen = Screen(app, pilot)
             await screen.until(lambda: app.link.state == "live", "the workspace is open")
             await screen.write(ask)
-            await screen.opens(dialog)
+            await screen.asks(panel)
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
             await screen.until(lambda: app.link.state != "live", "the line is cut")
             async with process(where):
-                await screen.closes()
+                await screen.answered()
                 await screen.write("words=4")
                 await screen.shows("word4")
                 assert not (where.root / "project" / "x").exists()

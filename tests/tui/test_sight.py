@@ -15,6 +15,7 @@ from holdfast.domain.messages import Text, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step, Think
 from holdfast.tui.app import HoldfastApp
+from holdfast.tui.approval_panel import ApprovalPanel
 from holdfast.tui.blocks import Card, Prose
 from holdfast.tui.cards import body_of
 from holdfast.tui.differences import Differences
@@ -22,9 +23,8 @@ from holdfast.tui.diffs import diff_of
 from holdfast.tui.editor import Editor
 from holdfast.tui.hints import hints
 from holdfast.tui.look import DARK, LIGHT, Look
+from holdfast.tui.question_panel import QuestionPanel
 from holdfast.tui.screens.help import HelpScreen
-from holdfast.tui.screens.permission import PermissionScreen
-from holdfast.tui.screens.question import QuestionScreen
 from holdfast.tui.status import activity_of
 from holdfast.tui.themes import THEMES
 from server.helpers import FeedModel
@@ -142,16 +142,17 @@ async def test_the_answers_stay_in_sight_however_long_the_command() -> None:
     call = Call("bash", json.dumps({"command": command, "description": "x"}))
     async with standing(acting(call)) as (_, server), looking(server, size=SMALL) as screen:
         await screen.write("run it")
-        await screen.opens(PermissionScreen)
-        for keys in ((), ("f",), ("f", "r")):
+        await screen.asks(ApprovalPanel)
+        for keys in ((), ("tab",), ("f",), ("f", "r")):
             await screen.pilot.press(*keys)
             picture = screen.picture()
             assert "wants to run a command" in picture
-            assert ("a  Once" in picture) is ("r" not in keys)
-            assert ("enter no, with this reason" if "r" in keys else "r no, with a reason") in picture
+            assert ("  Once" in picture) is ("r" not in keys)
+            wanted = "enter no, with this reason" if "r" in keys else "r no, because" if keys else "tab to answer"
+            assert wanted in picture
         assert "Always saves: bash(= touch made.txt;" in picture
         await screen.pilot.press("escape")
-        assert "r no, with a reason" in screen.picture()
+        assert "r no, because" in screen.picture()
 
 
 async def test_a_change_is_shown_whole_and_on_the_whole_screen() -> None:
@@ -159,35 +160,36 @@ async def test_a_change_is_shown_whole_and_on_the_whole_screen() -> None:
     call = Call("write", json.dumps({"file_path": "made.txt", "content": content}))
     async with standing(acting(call)) as (_, server), looking(server, size=SMALL) as screen:
         await screen.write("write it")
-        await screen.opens(PermissionScreen)
+        await screen.asks(ApprovalPanel)
         assert "; evil()" in screen.picture()
         before = screen.picture().count("+line")
-        await screen.pilot.press("f")
+        await screen.pilot.press("tab", "f")
         await screen.until(lambda: screen.picture().count("+line") >= before + 2, "more of it")
-        assert "holdfast project" not in screen.picture()
-        assert "esc no" in screen.picture()
+        assert "▌ write it" not in screen.picture()
+        assert "esc write" in screen.picture()
 
 
 async def test_a_question_is_seen_with_its_answers() -> None:
     call = Call("question", json.dumps({"questions": [*QUESTIONS, *QUESTIONS]}))
     async with standing(acting(call)) as (_, server), looking(server, size=SMALL) as screen:
         await screen.write("ask me")
-        await screen.opens(QuestionScreen)
-        await screen.pilot.wait_for_scheduled_animations()
-        assert "1. Which database?" in screen.picture()
-        await screen.pilot.press("tab", "tab", "tab", "tab", "tab")
-        await screen.until(lambda: "3. Which database?" in screen.picture(), "the third")
-        assert "Something else" in screen.picture()
+        await screen.asks(QuestionPanel)
+        for number in range(1, 5):
+            name = "Which database?" if number % 2 else "Where?"
+            await screen.until(lambda text=f"{name}   ({number} of 4)": text in screen.picture(), name)  # type: ignore[misc]
+            assert "in your own words" in screen.picture()
+            await screen.pilot.press(*(() if number > 1 else ("tab",)), "enter")
+        await screen.answered()
 
 
 async def test_what_is_typed_last_is_part_of_the_answer() -> None:
     call = Call("question", json.dumps({"questions": QUESTIONS[:1]}))
     async with standing(acting(call)) as (_, server), looking(server) as screen:
         await screen.write("ask me")
-        await screen.opens(QuestionScreen)
-        await screen.pilot.press("tab")
+        await screen.asks(QuestionPanel)
+        await screen.pilot.press("tab", "down", "down", "enter")
         # As from a terminal: nobody waits between two keys.
-        for key in (*"another", "ctrl+s"):
+        for key in (*"another", "enter"):
             screen.app.post_message(events.Key(key, key if len(key) == 1 else None))
         await screen.shows("User provided: another")
 

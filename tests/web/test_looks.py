@@ -116,7 +116,7 @@ async def test_axe_finds_nothing_serious_and_everything_fits(show: Stage, theme:
     await screen.page.keyboard.press("Escape")
     await screen.send("write it")
     await expect(screen.at("permission").locator(".diff.coloured")).to_be_visible()
-    await look("permission", "dialog[open]")
+    await look("permission", '[data-testid="permission"]')
     await screen.at("permission").locator('[data-action="allow"]').click()
     await expect(screen.answers.last).to_contain_text("Done.")
     await screen.page.get_by_role("button", name="Timeline").click()

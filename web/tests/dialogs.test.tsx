@@ -2,9 +2,10 @@ import { render } from "preact";
 import { act } from "preact/test-utils";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { Asks, AsksBar } from "../src/dialogs/asks.tsx";
+import { beginKeyboard } from "../src/dialogs/keyboard.ts";
 import { ModelsDialog } from "../src/dialogs/models.tsx";
 import { Palette } from "../src/palette/palette.tsx";
-import { dialog, typedAt } from "../src/shell/ui.ts";
+import { dialog } from "../src/shell/ui.ts";
 import { answers, clientId, permissions, providers, questions, registerCommand, toasts, workspace } from "../src/store.ts";
 import type { PermissionRequest, QuestionRequest } from "../src/wire/types.ts";
 import { Backend } from "./server.ts";
@@ -31,6 +32,7 @@ const batch: QuestionRequest = {
 };
 
 let backend: Backend;
+let over: () => void;
 let place: HTMLElement;
 
 beforeEach(async () => {
@@ -42,17 +44,18 @@ beforeEach(async () => {
   clientId.value = "me";
   place = document.createElement("div");
   document.body.append(place);
+  over = beginKeyboard();
 });
 
 afterEach(async () => {
   doing(() => render(null, place));
+  over();
   place.remove();
   permissions.value = [];
   questions.value = [];
   answers.value = new Map();
   toasts.value = [];
   dialog.value = null;
-  typedAt.value = 0;
   await backend.close();
 });
 
@@ -68,6 +71,7 @@ const find = (selector: string): HTMLElement => {
   return found;
 };
 const press = (target: HTMLElement, key: string): void => doing(() => target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })));
+const focus = (selector: string): void => doing(() => find(selector).focus());
 const write = (field: HTMLInputElement | HTMLTextAreaElement, text: string): void =>
   doing(() => {
     field.value = text;
@@ -91,35 +95,36 @@ describe("the permission dialog", () => {
 
   it("shows the whole command, and what one would not see in it", () => {
     expect(find(".ask-command").textContent).toBe("make\\x1b[2K all");
-    expect(find("dialog").textContent).toContain("bash(make *)");
+    expect(find(".request").textContent).toContain("bash(make *)");
   });
 
-  it("answers by key", async () => {
-    press(find(".ask-what"), "s");
+  it("answers by key once it has the focus", async () => {
+    focus("[data-action=allow]");
+    press(find("[data-action=allow]"), "s");
     expect(await granted()).toMatchObject({ action: "allow_session", permission: { id: "a" } });
   });
 
+  it("has no letter for a permanent rule", () => {
+    focus("[data-action=allow]");
+    for (const letter of "wyepl") press(find("[data-action=allow]"), letter);
+    expect(backend.asked).toEqual([]);
+  });
+
   it("answers by button", async () => {
+    focus("[data-action=allow]");
     doing(() => find("[data-action=allow]").click());
     expect(await granted()).toMatchObject({ action: "allow" });
   });
 
   it("says no with a reason", async () => {
-    press(find(".ask-what"), "r");
+    focus("[data-action=allow]");
+    press(find("[data-action=allow]"), "r");
     const field = find(".ask-reason input") as HTMLInputElement;
     write(field, "use the script");
     // Letters of the reason are no answers.
     press(field, "a");
     doing(() => find(".ask-reason").dispatchEvent(new Event("submit", { bubbles: true, cancelable: true })));
     expect(await granted()).toMatchObject({ action: "deny", reason: "use the script" });
-  });
-
-  it("hears keys also when the focus went away with the field that had it", async () => {
-    press(find(".ask-what"), "r");
-    press(find(".ask-reason input"), "Escape");
-    expect(place.querySelector(".ask-reason")).toBeNull();
-    press(document.body, "a");
-    expect(await granted()).toMatchObject({ action: "allow" });
   });
 
   it("says who answered also when it was put aside", () => {
@@ -134,10 +139,10 @@ describe("the permission dialog", () => {
 
   it("can be put aside, and taken up again", () => {
     doing(() => find("[aria-label='Decide later']").click());
-    expect(place.querySelector("dialog")).toBeNull();
+    expect(place.querySelector(".request")).toBeNull();
     expect(find(".asks-bar").textContent).toContain("bash wants to run a command");
     doing(() => find(".ask-later").click());
-    expect(place.querySelector("dialog")).not.toBeNull();
+    expect(place.querySelector(".request")).not.toBeNull();
     expect(backend.asked).toEqual([]);
   });
 
@@ -146,21 +151,26 @@ describe("the permission dialog", () => {
       answers.value = new Map([["a", { id: "a", tool_call_id: "c", granted: true, denied: false, by: "someone-else" }]]);
       permissions.value = [];
     });
-    expect(place.querySelector("dialog")).toBeNull();
+    expect(place.querySelector(".request")).toBeNull();
     expect(find("[data-testid=permission-closed]").textContent).toContain("Allowed on another screen (someone-)");
   });
 });
 
-describe("a permission dialog that opens while somebody writes", () => {
-  it("does not take the next letter for an answer", () => {
-    typedAt.value = Date.now();
+describe("a request that appears", () => {
+  it("does not react to a click or a key at once", () => {
     permissions.value = [ask];
     draw(<Asks />);
-    press(find(".ask-what"), "a");
-    press(find(".ask-what"), "r");
+    expect(find("[data-action=allow]").getAttribute("aria-disabled")).toBe("true");
+    doing(() => find("[data-action=allow]").click());
+    for (const key of ["Enter", "ArrowRight", "Enter", "a", "d", "r", "Escape"]) press(document.body, key);
     expect(place.querySelector(".ask-reason")).toBeNull();
-    // An answer that is on its way can not be given again.
-    expect((find("[data-action=allow]") as HTMLButtonElement).disabled).toBe(false);
+    expect(backend.asked).toEqual([]);
+  });
+
+  it("is answered once: an answer that is on its way can not be given again", () => {
+    permissions.value = [ask];
+    draw(<Asks />);
+    focus("[data-action=allow]");
     doing(() => find("[data-action=deny]").click());
     expect((find("[data-action=allow]") as HTMLButtonElement).disabled).toBe(true);
   });
@@ -170,6 +180,7 @@ describe("the question dialog", () => {
   it("sends all answers together", async () => {
     questions.value = [batch];
     draw(<Asks />);
+    focus("input[type=radio]");
     doing(() => (place.querySelectorAll("input[type=radio]")[1] as HTMLInputElement).click());
     write(find("textarea") as HTMLTextAreaElement, " so ");
     doing(() => find("[data-action=send]").click());

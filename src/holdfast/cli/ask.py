@@ -1,17 +1,18 @@
-"""Asks of a run that somebody waits for: put to whoever sits at the terminal, refused where there is none.
+"""Approvals of a run that a command waits for: shown at the terminal, refused where there is none.
 
-A terminal is asked on stderr and read a line at a time, while the run's events go on being heard: an ask that is
-answered elsewhere, or withdrawn, is closed here too. Who waits without a terminal would wait for ever, so the
-tool is refused, with a sentence for the model and one for the user.
+The user answers with a key or with a command such as `/allow`; any other line is not an answer (`answer_line.py`).
+Events of the run are followed meanwhile: an approval that is answered elsewhere, or withdrawn, is closed here too.
+Without a terminal the run would wait for ever, so the call is refused, with a sentence for the model and one for the
+user.
 """
 
 import json
-import os
-import select
-import sys
+from typing import cast
 
+from holdfast.cli.answer_line import AnswerLine, Input, Option
 from holdfast.cli.link import Link
 from holdfast.cli.speak import Speaker, complain
+from holdfast.cli.terminal import Terminal
 from holdfast.client.errors import ServerProblem
 from holdfast.client.items import Item
 from holdfast.domain.asks import GrantAction, PermissionNotification, PermissionRequest, where_answered
@@ -19,76 +20,40 @@ from holdfast.domain.events import PermissionNotificationEvent, PermissionReques
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Run
 
-__all__ = ["Asker", "Terminal", "visible"]
+__all__ = ["ANSWERS", "Asker", "visible"]
 
 _PATIENCE = 0.1
 _MOST_LINES = 500
 """Of a change; nobody reads more."""
 _NOBODY = "This run has no terminal, so nobody could be asked. Go on without it, and say what could not be done."
-_ANSWERS: dict[str, GrantAction] = {
-    "y": "allow",
-    "yes": "allow",
-    "s": "allow_session",
-    "session": "allow_session",
-    "a": "allow_always",
-    "always": "allow_always",
-    "n": "deny",
-    "no": "deny",
+_OPTIONS = (
+    Option("allow", "once", "y"),
+    Option("allow_session", "this session", "s"),
+    # A permanent rule has no letter: it takes the arrows and Enter, or its command.
+    Option("allow_always", "always"),
+    Option("deny", "no", "n"),
+)
+_SAID: dict[GrantAction, str] = {
+    "allow": "allowed once",
+    "allow_session": "allowed for this session",
+    "allow_always": "always allowed",
+    "deny": "denied",
 }
-
-
-class Terminal:
-    """Where a person is asked: stderr and stdin, if both are a terminal. With `opens`, a prompt may have come on stdin:
-    then the terminal that this process belongs to is read instead, if stderr goes there and it is our turn there.
-    """
-
-    def __init__(self, *, opens: bool = False) -> None:
-        self._input = 0
-        if opens and os.isatty(2) and not os.isatty(0):
-            self._input = _own_terminal()
-
-    @property
-    def is_there(self) -> bool:
-        return os.isatty(self._input) and os.isatty(2)
-
-    def say(self, text: str) -> None:
-        try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            return
-
-    def line(self) -> str | None:
-        """What was typed, up to its end of line; None if nothing was yet. An end of input is an empty word."""
-        try:
-            if not select.select([self._input], [], [], 0)[0]:
-                return None
-            return os.read(self._input, 4096).decode("utf-8", "replace")
-        except (OSError, ValueError):
-            return ""
-
-    def forget(self) -> None:
-        """A line that was meant for something else is no answer to what is asked now."""
-        while self.line():
-            pass
-
-
-def _own_terminal() -> int:
-    """Who reads where it is not their turn is stopped, and would never end."""
-    try:
-        opened = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
-        if os.tcgetpgrp(opened) == os.getpgrp():
-            return opened
-        os.close(opened)
-    except OSError:
-        pass
-    return 0
+ANSWERS: dict[str, GrantAction] = {
+    "/allow": "allow",
+    "/session": "allow_session",
+    "/always": "allow_always",
+    "/deny": "deny",
+}
 
 
 class Asker:
     """The asks of one run and of the helpers it sends. Without a terminal they are refused, unless somebody works on
     the run elsewhere: then they are only told.
     """
+
+    _TAKES_PROMPTS = False
+    """Whether other lines than answers are sent as prompts."""
 
     def __init__(
         self,
@@ -105,6 +70,7 @@ class Asker:
         self._speaker = speaker
         self._runs = {run}
         self._terminal = terminal or Terminal()
+        self._input = AnswerLine(self._terminal, speaker, echoes=self._TAKES_PROMPTS)
         self._open: dict[str, PermissionRequest] = {}
         self._shown = ""
 
@@ -157,19 +123,45 @@ class Asker:
 
     def poll(self) -> None:
         """Take what was typed, if anything was."""
+        while (done := self._input.poll()) is not None:
+            ask = self._open.get(self._shown)
+            if done.kind == "end":
+                self._ended()
+                return
+            if ask is None:
+                self._idle(done)
+            elif done.kind == "option":
+                self._answer(ask, cast(GrantAction, done.text))
+            else:
+                self._typed(ask, done)
+
+    def _idle(self, done: Input) -> None:
+        """Input while no approval is open."""
+
+    def _ended(self) -> None:
+        """Ctrl-D answers nothing; a terminal that is gone never will."""
         ask = self._open.get(self._shown)
-        line = None if ask is None else self._terminal.line()
-        if ask is None or line is None:
-            return
-        word = line.strip()
-        if not line:
+        if self._terminal.is_gone and ask is not None:
             self._answer(ask, "deny", _NOBODY)
-        elif word.lower() in _ANSWERS:
-            self._answer(ask, _ANSWERS[word.lower()])
-        elif word:
-            self._answer(ask, "deny", word)
+
+    def _typed(self, ask: PermissionRequest, done: Input) -> None:
+        """A line: an answer only as one of the commands, and not if it was begun before the approval appeared."""
+        word, _, reason = done.text.partition(" ")
+        action = ANSWERS.get(word.lower())
+        if action is None:
+            self._other_line(done.text)
+        elif reason and action != "deny":
+            self._terminal.say(f"[Nothing is answered: write {word} alone.]\n")
+        elif not done.is_fresh:
+            self._terminal.say("[That was typed before this approval appeared: nothing is answered.]\n")
+        elif action == "allow_always" and not ask.rules:
+            self._terminal.say("[No rule can allow this for always: /allow or /session.]\n")
         else:
-            self._show(ask)
+            self._answer(ask, action, reason.strip())
+
+    def _other_line(self, _: str) -> None:
+        """A line that is not an answer."""
+        self._terminal.say(f"[Nothing is answered. {self._how()}]\n")
 
     def _asked(self, ask: PermissionRequest) -> None:
         if ask.id in self._open:
@@ -194,19 +186,29 @@ class Asker:
         if self._open.pop(ask, None) is None or ask != self._shown:
             return
         self._shown = ""
-        self._terminal.say(f"\n{why}\n" if why else "")
+        self._input.close(f"\n{why}" if why else "")
         if self._open:
             self._show(next(iter(self._open.values())))
+        elif not self._TAKES_PROMPTS:
+            self._terminal.release()
 
     def _show(self, ask: PermissionRequest) -> None:
         self._speaker.clear()
         self._speaker.end_line()
-        if ask.id != self._shown:
-            self._terminal.forget()
+        if not self._TAKES_PROMPTS:
+            # Nothing was asked for until now, so nothing that was typed is meant for this command.
+            self._terminal.discard_input()
         self._shown = ask.id
-        always = f"  [a] always, as the rule {visible(', '.join(ask.rules))}" if ask.rules else ""
-        self._terminal.say(
-            f"\n{_described(ask)}\n{_change(ask)}[y] once  [s] this session{always}  [n] no, or say why not: "
+        always = f"Always saves the rule {visible(', '.join(ask.rules))}\n" if ask.rules else ""
+        self._terminal.say(f"\n{_described(ask)}\n{_change(ask)}{always}[{self._how()}]\n")
+        options = [option for option in _OPTIONS if option.value != "allow_always" or ask.rules]
+        self._input.open(ask.id, "approval", options)
+
+    def _how(self) -> str:
+        others = " Other lines are prompts." if self._TAKES_PROMPTS else ""
+        return (
+            "Answer with enter and the arrows once no key was pressed for half a second, with tab and then y, s or n, "
+            f"or with a line: /allow, /session, /always, /deny why.{others}"
         )
 
     def _tell(self, ask: PermissionRequest) -> None:
@@ -233,6 +235,7 @@ class Asker:
             if self._open.get(ask.id) is not None:
                 self._show(ask)
             return
+        self._terminal.say(f"[{_SAID[action]}]\n" if ask.id == self._shown else "")
         self._close(ask.id, "")
 
 

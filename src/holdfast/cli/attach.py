@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from holdfast.cli.ask import Asker, Terminal
+from holdfast.cli.answer_line import Input
+from holdfast.cli.ask import ANSWERS, Asker
 from holdfast.cli.common import Failure, sentences, where_options
 from holdfast.cli.conduct import session_of
 from holdfast.cli.inquire import Inquirer
@@ -16,6 +17,7 @@ from holdfast.cli.link import Link, new_id
 from holdfast.cli.names import session_named
 from holdfast.cli.setting import latest_session
 from holdfast.cli.speak import Speaker, complain
+from holdfast.cli.terminal import Terminal
 from holdfast.cli.transcript import as_text, asked_of, ending_of, said_by
 from holdfast.cli.watch import Pieces
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
@@ -23,6 +25,7 @@ from holdfast.client.items import Follower, Item, decode_item
 from holdfast.client.locate import locate
 from holdfast.client.thin import ThinStream
 from holdfast.domain.events import (
+    ConfigChangedEvent,
     GapEvent,
     MessageDeltaEvent,
     MessageEvent,
@@ -36,7 +39,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Message, Part, ToolCallPart, ToolResultPart, text_of
-from holdfast.protocol.bodies import AgentMessage, SnapshotBody
+from holdfast.protocol.bodies import AgentMessage, Skip, SnapshotBody
 from holdfast.protocol.sse import SseEvent
 
 __all__ = ["command"]
@@ -55,6 +58,7 @@ class _Screen(Speaker):
         self._told: set[ToolCallId] = set()
         self.typed: list[str] = []
         """Prompts that stand there already, because somebody typed them."""
+        self._is_auto_approve = False
 
     def doing(self, what: str) -> None:
         """A tool is told when it is known what it is to do."""
@@ -122,19 +126,32 @@ class _Screen(Speaker):
             case _:
                 pass
 
+    def show_auto_approve(self, is_on: bool) -> None:
+        """At the start, and when it changes."""
+        if is_on != self._is_auto_approve:
+            self._is_auto_approve = is_on
+            self.line_of("Auto-approve is on: tools act without asking" if is_on else "Auto-approve is off: tools ask")
+
     def line_of(self, text: str, title: str = "") -> None:
         self.end_line()
         self.write(f"[{': '.join(word for word in (title, text) if word)}]\n")
 
 
 class _Hands(Asker):
-    """Somebody at the terminal: answers what the session's tools ask, and sends every other line as a prompt."""
+    """The user at the terminal: answers requests of the session, and sends every other line as a prompt."""
+
+    _TAKES_PROMPTS = True
 
     def __init__(self, link: Link, screen: _Screen, session: SessionId) -> None:
         super().__init__(link, screen, RunId(""))
         self._screen = screen
         self._session = session
-        self._inquirer = Inquirer(link, screen, self._terminal, session)
+        self._input.start()
+        self._inquirer = Inquirer(link, screen, self._terminal, self._input, session, lambda: not self.is_asking)
+
+    @property
+    def patience(self) -> float | None:
+        return 0.1 if self._input.is_open else None
 
     def begin(self, runs: Iterator[RunId]) -> None:
         self._runs.update(runs)
@@ -147,26 +164,30 @@ class _Hands(Asker):
         super().take(item)
         self._inquirer.take(item)
 
-    def poll(self) -> None:
-        if self.is_asking:
-            super().poll()
+    def _idle(self, done: Input) -> None:
+        if self._inquirer.is_asking and self._inquirer.take_input(done):
             return
-        line = self._terminal.line()
-        if line is None:
-            return
-        if self._inquirer.is_asking:
-            self._inquirer.answer(line)
-            return
-        if not line:
-            raise SystemExit(0)
-        if text := line.strip():
-            self._send(text)
+        word = done.text.partition(" ")[0]
+        if word in ANSWERS or word in ("/answer", "/skip"):
+            self._terminal.say(f"[Nothing waits for {word}.]\n")
+        else:
+            self._send(done.text)
+
+    def _other_line(self, text: str) -> None:
+        self._send(text)
+
+    def _ended(self) -> None:
+        raise SystemExit(0)
 
     def _close(self, ask: str, why: str) -> None:
         was_shown = ask == self._shown
         super()._close(ask, why)
         if was_shown and not self.is_asking:
             self._inquirer.again()
+
+    def leave(self) -> None:
+        self._speaker.clear()
+        self._terminal.release()
 
     def _send(self, text: str) -> None:
         try:
@@ -187,9 +208,10 @@ class _Hands(Asker):
 def command(*, session: str | None, **where: str | None) -> None:
     """Follow a session as plain text, until Ctrl-C: what was said, then what is being said.
 
-    Without a session it is the one used last. At a terminal, every line you write is sent as a prompt, /cancel stops
-    what runs, and what tools and the model ask is asked here. A broken connection is taken up where it broke. Leaving
-    changes nothing.
+    Without a session it is the one used last. At a terminal, every line you write is sent as a prompt, and /cancel
+    stops what runs. Approvals and questions are shown here; a line never answers one unless it begins with /allow,
+    /session, /always, /deny, /answer or /skip. With an empty line the arrows and enter answer, half a second after
+    the last key. A broken connection is taken up where it broke. Leaving changes nothing.
 
     \b
       holdfast attach
@@ -212,23 +234,39 @@ def command(*, session: str | None, **where: str | None) -> None:
 def _follow(link: Link, session: SessionId) -> None:
     screen = _Screen()
     hands = _Hands(link, screen, session) if Terminal().is_there else None
+    try:
+        _follow_with(link, session, screen, hands)
+    finally:
+        if hands is not None:
+            hands.leave()
+
+
+def _follow_with(link: Link, session: SessionId, screen: _Screen, hands: _Hands | None) -> None:
     follower = Follower(_catch_up(link, session, screen, hands))
     if hands is not None:
         complain("[A line and enter: send it. /cancel: stop what runs. Ctrl-C: leave.]")
     while True:
         try:
             with link.stream(follower.since) as stream:
+                # Read after the stream was opened: a change in between would not be told.
+                screen.show_auto_approve(_auto_approves(link))
                 for raw in _heard(stream, hands):
                     item = decode_item(raw)
                     if not follower.accept(item):
                         continue
                     if isinstance(item.event, GapEvent):
                         _catch_up(link, session, screen, hands)
+                    elif isinstance(item.event, ConfigChangedEvent):
+                        screen.show_auto_approve(_auto_approves(link))
                     else:
                         _show(item, session, screen, hands)
         except (ConnectionLost, TimedOut, Unreachable):
             pass
         link.enter()
+
+
+def _auto_approves(link: Link) -> bool:
+    return link.ask(Skip, "GET", link.path("permissions", "skip")).skip
 
 
 def _heard(stream: ThinStream, hands: _Hands | None) -> Iterator[SseEvent]:
@@ -237,8 +275,8 @@ def _heard(stream: ThinStream, hands: _Hands | None) -> Iterator[SseEvent]:
         yield from stream
         return
     while not stream.is_over:
-        yield from stream.take(_QUIET, wake=0)
         hands.poll()
+        yield from stream.take(hands.patience or _QUIET, wake=0)
 
 
 def _show(item: Item, session: SessionId, screen: _Screen, hands: _Hands | None) -> None:

@@ -1,10 +1,16 @@
-"""Questions in plain lines: one after the other, each answered by a line, all of them sent together."""
+"""Questions in plain lines, one after the other; the answers are sent together.
 
-from collections.abc import Sequence
+A line that is typed is a prompt and not an answer, unless Tab moved the focus to the question or the line is one of
+the commands `/answer` and `/skip`.
+"""
 
-from holdfast.cli.ask import Terminal, visible
+from collections.abc import Callable, Sequence
+
+from holdfast.cli.answer_line import AnswerLine, Input, Option
+from holdfast.cli.ask import visible
 from holdfast.cli.link import Link
 from holdfast.cli.speak import Speaker
+from holdfast.cli.terminal import Terminal
 from holdfast.client.errors import ServerProblem
 from holdfast.client.items import Item
 from holdfast.domain.asks import (
@@ -21,13 +27,27 @@ from holdfast.protocol.bodies import Answers
 
 __all__ = ["Inquirer", "read_answer"]
 
-_TURNED_DOWN = "/skip"
+_ANSWER, _SKIP = "/answer", "/skip"
+_HOW = (
+    "Enter and the arrows or a number choose once no key was pressed for half a second; tab, then your own words; "
+    f"or a line: {_ANSWER} words, {_SKIP} to answer none of them. Other lines are prompts."
+)
 
 
 class Inquirer:
-    """The questions of one session, for whoever sits at the terminal."""
+    """The questions of one session. `may_ask` is false while an approval is shown: it comes first."""
 
-    def __init__(self, link: Link, speaker: Speaker, terminal: Terminal, session: SessionId) -> None:
+    def __init__(
+        self,
+        link: Link,
+        speaker: Speaker,
+        terminal: Terminal,
+        line: AnswerLine,
+        session: SessionId,
+        may_ask: Callable[[], bool],
+    ) -> None:
+        self._line = line
+        self._may_ask = may_ask
         self._link = link
         self._speaker = speaker
         self._terminal = terminal
@@ -61,13 +81,22 @@ class Inquirer:
         for request in known.values():
             self._asked(request)
 
-    def answer(self, line: str) -> None:
-        """What was typed, an end of input included: then nobody will answer."""
+    def take_input(self, done: Input) -> bool:
+        """Whether it was an answer."""
+        word, _, words = done.text.partition(" ")
+        if done.kind == "line" and word not in (_ANSWER, _SKIP):
+            return False
+        if done.kind == "line" and not done.is_fresh:
+            self._terminal.say("[That was typed before this question appeared: nothing is answered.]\n")
+        elif done.kind == "line" and word == _SKIP:
+            self._send(self._shown, is_turned_down=True)
+        else:
+            self._answer(words if done.kind == "line" else done.text)
+        return True
+
+    def _answer(self, text: str) -> None:
         request = self._shown
-        if not line or line.strip() == _TURNED_DOWN:
-            self._send(request, is_turned_down=True)
-            return
-        self._answers.append(read_answer(request.questions[len(self._answers)], line))
+        self._answers.append(read_answer(request.questions[len(self._answers)], text))
         if len(self._answers) == len(request.questions):
             self._send(request, is_turned_down=False)
         else:
@@ -91,22 +120,25 @@ class Inquirer:
 
     def _begin(self) -> None:
         self._answers = []
-        self._speaker.end_line()
-        self._terminal.forget()
-        self._terminal.say(f"\n[You are asked. An empty line leaves one out, {_TURNED_DOWN} all of them.]\n")
         self._ask()
 
     def _ask(self) -> None:
+        if not self._may_ask():
+            return
         number = len(self._answers)
-        questions = self._shown.questions
-        count = f" ({number + 1} of {len(questions)})" if len(questions) > 1 else ""
-        self._terminal.say(f"{_shown(questions[number])}{_hint(questions[number])}{count}: ")
+        question, count = self._shown.questions[number], len(self._shown.questions)
+        place = f" ({number + 1} of {count})" if count > 1 else ""
+        self._speaker.clear()
+        self._speaker.end_line()
+        self._terminal.say(f"\n{_shown(question)}[{_hint(question)}{place}. {_HOW}]\n")
+        self._line.open(f"{self._shown.id} {number}", "question", _options(question))
 
     def _close(self, name: str, why: str) -> None:
         was_shown = self.is_asking and self._shown.id == name
         if self._open.pop(name, None) is None or not was_shown:
             return
-        self._terminal.say(f"\n[{why}]\n" if why else "")
+        if self._may_ask():
+            self._line.close(f"\n[{why}]" if why else "")
         if self._open:
             self._begin()
 
@@ -154,6 +186,13 @@ def _chosen(word: str, choices: Sequence[Choice]) -> str | None:
     return next((choice.id for choice in choices if choice.label.lower() == word.lower()), None)
 
 
+def _options(question: Question) -> list[Option]:
+    """With the words of `read_answer` as values; a question without choices is answered in words only."""
+    if question.type == "yes_no":
+        return [Option("yes", "yes"), Option("no", "no")]
+    return [Option(str(number), visible(choice.label)) for number, choice in enumerate(question.choices, 1)]
+
+
 def _shown(question: Question) -> str:
     lines = [question.question]
     if question.description:
@@ -166,10 +205,10 @@ def _shown(question: Question) -> str:
 def _hint(question: Question) -> str:
     match question.type:
         case "yes_no":
-            return "[y] yes  [n] no, or in your own words"
+            return "Yes or no"
         case "single_choice":
-            return "A number, or your own words"
+            return "One of them"
         case "multi_choice":
-            return "Numbers, or your own words"
+            return "Any of them"
         case "free_text":
-            return "Your answer"
+            return "In your own words"

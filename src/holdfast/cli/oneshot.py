@@ -206,8 +206,10 @@ def _message(link: Link, asked: Asked, session: str, text: str) -> Message:
         message["require_model"] = True
     if asked.yolo:
         message["yolo"] = True
+        if os.isatty(2) and not asked.is_quiet:
+            complain("holdfast: auto-approve is on: the tools of this run act without asking.")
     elif link.is_yolo:
-        complain("holdfast: in this workspace tools act without asking: somebody who works in it has said so.")
+        complain("holdfast: auto-approve is on: in this workspace tools act without asking, as a client of it has set.")
     return message
 
 
@@ -315,9 +317,10 @@ def _load() -> None:
 def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "ThinStream") -> int:
     """Wait for the end of the run."""
     _load()
-    from holdfast.cli.ask import Asker, Terminal
+    from holdfast.cli.ask import Asker
     from holdfast.cli.conduct import Conduct, Gone
     from holdfast.cli.detached import remember
+    from holdfast.cli.terminal import Terminal
     from holdfast.cli.watch import Watch
     from holdfast.domain.ids import RunId, SessionId
 

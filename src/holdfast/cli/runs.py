@@ -101,10 +101,11 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet:
       holdfast runs wait ID > answer.md
       holdfast runs wait --timeout 60 ID || holdfast runs cancel ID
     """
-    from holdfast.cli.ask import Asker, Terminal
+    from holdfast.cli.ask import Asker
     from holdfast.cli.conduct import Conduct
     from holdfast.cli.signals import Signals
     from holdfast.cli.speak import Speaker
+    from holdfast.cli.terminal import Terminal
     from holdfast.cli.watch import Watch
 
     deadline = None if timeout is None else time.monotonic() + timeout

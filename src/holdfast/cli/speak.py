@@ -51,14 +51,15 @@ class Speaker:
         """What to do if an answer cannot be written."""
         self._is_quiet = is_quiet
         self._is_verbose = is_verbose
-        can_clear = os.environ.get("TERM") != "dumb"
-        self._draws = not is_quiet and not is_verbose and can_clear and _is_terminal(2)
+        self._can_clear = os.environ.get("TERM") != "dumb"
+        self._draws = not is_quiet and not is_verbose and self._can_clear and _is_terminal(2)
         self._shows = _is_terminal(1)
         self._shares_terminal = self._draws and self._shows
         self._began = time.monotonic()
         self._what = "working"
         self._turn = 0
         self._is_drawn = False
+        self._prompt = ""
         self._message = MessageId("")
         self._is_inside_line = False
         self._filter = None if is_raw else EscapeFilter()
@@ -144,9 +145,18 @@ class Speaker:
         self._is_drawn = True
         self._to_stderr(f"{_CLEAR}{_TURNS[self._turn]} {_in_a_line(self._what)} · {seconds} s")
 
+    def prompt(self, text: str) -> bool:
+        """Draw an input line in the place of the line of progress. Whether this terminal can."""
+        if not self._can_clear:
+            return False
+        if not self._is_drawn or text != self._prompt:
+            self._is_drawn, self._prompt = True, text
+            self._to_stderr(f"{_CLEAR}{text}")
+        return True
+
     def clear(self) -> None:
         if self._is_drawn:
-            self._is_drawn = False
+            self._is_drawn, self._prompt = False, ""
             self._to_stderr(_CLEAR)
 
     def _to_stderr(self, text: str) -> None:

@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 
 from holdfast.client.errors import ClientError
 from holdfast.domain.ids import SessionId
+from holdfast.tui.approval_panel import ApprovalPanel
 from holdfast.tui.asking import Asking
 from holdfast.tui.choosing import Choosing
 from holdfast.tui.completer import Completer
@@ -229,6 +230,9 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
             options.focus()
 
     def action_page(self, by: int) -> None:
+        if isinstance(self.panel, ApprovalPanel) and self.keyboard.is_focused:
+            self.panel.scroll_what(by * 12)
+            return
         transcript = self.transcript
         transcript.scroll_relative(y=by * max(1, transcript.size.height - 2), animate=False)
 

@@ -1,57 +1,260 @@
-"""Asks of tools and models: shown here and on every other screen, answered once."""
+"""Approvals and questions in the terminal app: shown above the composer and on every other screen, answered once."""
 
 import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
-from textual import work
+from textual import events, on, work
+from textual._time import get_time
+from textual.timer import Timer
+from textual.widgets import TextArea
 
+from holdfast.client import answer_focus
+from holdfast.client.answer_focus import ARROWS, Route
 from holdfast.client.view import Ask
 from holdfast.domain.asks import PermissionNotification, QuestionRequest, where_answered
 from holdfast.domain.ids import SessionId
 from holdfast.tui.alerts import alert, desktop_command
-from holdfast.tui.screens.permission import PermissionScreen
-from holdfast.tui.screens.question import QuestionScreen
+from holdfast.tui.approval_panel import ApprovalPanel
+from holdfast.tui.question_panel import QuestionPanel
+from holdfast.tui.request_panel import Choice, PanelState, RequestPanel
 from holdfast.tui.stage import Stage
 
 __all__ = ["Asking"]
 
-STILL_WRITING = 1.5
-DEAF = 0.7
 _DONE = {"completed": "It is done", "failed": "It failed", "interrupted": "It was interrupted"}
+_NAMED = ARROWS | {"enter", "tab", "escape"}
+
+
+def _name_of(event: events.Key | events.Paste) -> str:
+    """The key as `answer_focus` names it."""
+    if isinstance(event, events.Paste):
+        return "text"
+    if event.key in _NAMED:
+        return event.key
+    if event.character is not None and event.is_printable:
+        return event.character if event.character in "123456789" else "text"
+    return "other"
 
 
 class Asking(Stage):
-    """Dialogs for what waits for somebody, and a word to those who look elsewhere."""
+    """Shows open requests above the composer, and routes the keyboard between the two."""
 
-    _is_asking = False
+    clock: Callable[[], float] = staticmethod(time.monotonic)
+    panel: RequestPanel | None = None
+    _timer: Timer | None = None
+    _click_moved_focus = False
+
+    # Showing requests.
 
     def draw_asks(self) -> None:
-        """Show the first open ask; one that was answered elsewhere closes here."""
-        view = self.link.view
-        shown = self.screen
-        if isinstance(shown, PermissionScreen | QuestionScreen):
-            if shown.ask_id not in view.permissions and shown.ask_id not in view.questions:
-                shown.dismiss(None)
-                self.notify(self._answered(shown.ask_id))
-        elif len(self.screen_stack) == 1 and not self._is_asking and (view.permissions or view.questions):
-            # Noted at once: the dialog itself opens a moment later, and must not be opened twice.
-            self._is_asking = True
-            self._ask_next()
+        """Show the first open request; one that was answered elsewhere closes here."""
+        view, panel = self.link.view, self.panel
+        if panel is not None and panel.request_id not in view.permissions and panel.request_id not in view.questions:
+            self._close_panel()
+            if not panel.is_answered:
+                self.notify(self._answered(panel.request_id))
+        if self.panel is None and (view.permissions or view.questions):
+            self._open_panel(self._first_panel())
+        self.sync_keyboard()
 
-    @work
-    async def _ask_next(self) -> None:
+    def _first_panel(self) -> RequestPanel:
         view = self.link.view
-        try:
-            if view.permissions:
-                await self._ask_permission(next(iter(view.permissions)))
-            elif view.questions:
-                await self._ask_questions(next(iter(view.questions)))
-        finally:
-            self._is_asking = False
+        if view.permissions:
+            request = next(iter(view.permissions.values()))
+            self.tell_away(f"{request.get('tool_name', 'A tool')} asks for permission")
+            more = len(view.permissions) - 1
+            return ApprovalPanel(request, self.look, more=more, session=self._elsewhere(request))
+        self.tell_away("The model has a question")
+        return QuestionPanel(msgspec.convert(next(iter(view.questions.values())), QuestionRequest))
+
+    def _open_panel(self, panel: RequestPanel) -> None:
+        self.panel = panel
+        panel.may_focus = lambda: self._click_focuses(panel)
+        self.base.mount(panel, before="#completer")
+        # It counts as shown once it is drawn.
+        panel.call_after_refresh(self._appear, panel)
+
+    def _appear(self, panel: RequestPanel) -> None:
+        if self.panel is panel:
+            self.keyboard = answer_focus.appear(self.keyboard, panel.request_id, panel.KIND, self._now())
+            self.sync_keyboard()
+
+    def _close_panel(self) -> None:
+        panel, self.panel = self.panel, None
+        self.keyboard = answer_focus.disappear(self.keyboard)
+        if panel is not None:
+            had_focus = panel.has_focus or panel.has_focus_within
+            self.base.remove_class("whole-request")
+            panel.remove()
+            if had_focus:
+                self.base.set_focus(self.editor)
+
+    @on(RequestPanel.Answered)
+    def _take_answer(self, event: RequestPanel.Answered) -> None:
+        panel, view = event.panel, self.link.view
+        if panel is not self.panel:
+            return
+        waiting = view.permissions if isinstance(panel, ApprovalPanel) else view.questions
+        request = waiting.pop(panel.request_id, None)
+        self._close_panel()
+        self.run_worker(self._send_answer(panel, event.body, waiting, request))
+
+    async def _send_answer(
+        self, panel: RequestPanel, body: dict[str, Any], waiting: dict[str, Ask], request: Ask | None
+    ) -> None:
+        """A request whose answer was not accepted is shown again."""
+        client, workspace = self.link.client, self.link.workspace
+        if isinstance(panel, ApprovalPanel):
+            is_accepted = await self.say(client.grant(workspace, body))
+        elif body.get("cancelled"):
+            is_accepted = await self.say(client.cancel_question(workspace, panel.request_id))
+        else:
+            is_accepted = await self.say(client.answer_question(workspace, msgspec.to_builtins(body)))
+        if not is_accepted and request is not None:
+            waiting.setdefault(panel.request_id, request)
+        self.note_change()
+
+    # The keyboard.
+
+    async def on_event(self, event: events.Event) -> None:
+        """Route keys before Textual does; an event that was forwarded has been routed already."""
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and self._route(event):
+            return
+        await super().on_event(event)
+
+    def _route(self, event: events.Key | events.Paste) -> bool:
+        """Whether the event is dealt with."""
+        if not self.is_shown:
+            return False
+        self.sync_keyboard()
+        # The time at which the terminal delivered it, however late it is processed.
+        at = self._now() - max(0, int((get_time() - event.time) * 1000))
+        key = _name_of(event)
+        if (
+            len(self.screen_stack) > 1
+            or not (self.editor.has_focus or self.keyboard.is_focused)
+            or self._completes(key)
+        ):
+            # Not for the composer: a key press all the same.
+            self.keyboard, _ = answer_focus.press(self.keyboard, "other", at)
+            self._draw_panel()
+            return False
+        self.keyboard, route = answer_focus.press(self.keyboard, key, at)
+        is_done = self._follow(route, key)
+        self._draw_panel()
+        return is_done
+
+    def _completes(self, key: str) -> bool:
+        return key == "tab" and self.editor.completes
+
+    def _follow(self, route: Route, key: str) -> bool:
+        panel = self.panel
+        if panel is None:
+            return False
+        if route.restore:
+            panel.forget_digits()
+            self.editor.insert(route.restore)
+        match route.target:
+            case "request" if not self.keyboard.is_focused:
+                panel.act(key)
+                return True
+            case "focus":
+                self.base.set_focus(panel)
+                return True
+            case "blur":
+                self._leave_panel(panel, key)
+                return True
+            case "hold":
+                return True
+            case _:
+                return False
+
+    def _leave_panel(self, panel: RequestPanel, key: str) -> None:
+        """Escape in a field goes back to the choices, otherwise to the composer; Tab to the conversation."""
+        if panel.close_field() and key == "escape":
+            self.keyboard = answer_focus.focus(self.keyboard)
+            self.base.set_focus(panel)
+        elif key == "tab" and self.transcript.display:
+            self.base.set_focus(self.transcript)
+        else:
+            self.base.set_focus(self.editor)
+
+    def sync_keyboard(self) -> None:
+        """Report what changed without a key press: focus, composer, dialogs; and schedule the next tick."""
+        if not self.is_shown:
+            return
+        now, panel, focused = self._now(), self.panel, self.base.focused
+        is_inside = panel is not None and focused is not None and panel in focused.ancestors_with_self
+        if is_inside and not self.keyboard.is_focused:
+            self.keyboard = answer_focus.focus(self.keyboard)
+        elif not is_inside:
+            self.keyboard = answer_focus.blur(self.keyboard, now)
+        self.keyboard = answer_focus.edit(self.keyboard, is_empty=self._is_idle(), at=now)
+        self._draw_panel()
+
+    @on(TextArea.Changed)
+    def _note_text(self) -> None:
+        self.sync_keyboard()
+
+    def _is_idle(self) -> bool:
+        """Whether the composer has the focus and is empty."""
+        has_text = bool(self.editor.text) or self.editor.has_attachments
+        return self.editor.has_focus and not has_text and len(self.screen_stack) == 1
+
+    def _draw_panel(self) -> None:
+        if self.panel is None:
+            return
+        if self.panel.show_state(self._panel_state()):
             self.note_change()
+        if self._timer is not None:
+            self._timer.stop()
+        wait = answer_focus.remaining(self.keyboard, self._now())
+        # One whose time is up before it is set never fires.
+        self._timer = None if wait is None else self.set_timer(max(0.01, wait / 1000), self.tick_keyboard)
+
+    def _panel_state(self) -> PanelState:
+        if self.keyboard.is_focused:
+            return "focused"
+        if self.keyboard.is_settled:
+            return "active"
+        if self.editor.text or self.editor.has_attachments:
+            return "writing"
+        return "waiting" if self.editor.has_focus else "away"
+
+    def tick_keyboard(self) -> None:
+        """After the keys before it, on the way they take: a letter may still be on its way to the composer."""
+        self.editor.call_later(self.call_later, self._settle)
+
+    def _settle(self) -> None:
+        self.sync_keyboard()
+        self.keyboard, is_due = answer_focus.release(self.keyboard, self._now())
+        if is_due and self.panel is not None:
+            self.panel.act("enter")
+        self.keyboard = answer_focus.tick(self.keyboard, self._now())
+        self._draw_panel()
+
+    def _now(self) -> int:
+        return int(self.clock() * 1000)
+
+    @on(Choice.Clicked)
+    def _clicked(self, event: Choice.Clicked) -> None:
+        if self.panel is not None and event.choice in self.panel.query(Choice):
+            self.keyboard, route = answer_focus.click(self.keyboard, self._now())
+            if route.target == "request" and not self._click_moved_focus:
+                self.panel.clicked(event.choice)
+
+    def _click_focuses(self, panel: RequestPanel) -> bool:
+        """Whether a mouse button that went down on the panel moves the focus there."""
+        _, route = answer_focus.click(self.keyboard, self._now())
+        self._click_moved_focus = self.panel is panel and route.target == "focus"
+        return self._click_moved_focus
+
+    # What was answered elsewhere.
 
     def _answered(self, ask: str) -> str:
         """By whom, as far as anybody knows."""
@@ -63,19 +266,6 @@ class Asking(Stage):
             return f"{'Allowed' if answer.granted else 'Denied'} {where}."
         return f"{'Dismissed' if answer.cancelled else 'Answered'} {where}."
 
-    async def _ask_permission(self, ask: str) -> None:
-        is_writing = time.monotonic() - self.editor.typed_at < STILL_WRITING
-        more = len(self.link.view.permissions) - 1
-        request = self.link.view.permissions[ask]
-        self.tell_away(f"{request.get('tool_name', 'A tool')} asks for permission")
-        deaf = DEAF if is_writing else 0.0
-        screen = PermissionScreen(request, self.look, more=more, deaf=deaf, session=self._elsewhere(request))
-        answer = await self.push_screen_wait(screen)
-        if answer is not None:
-            self.link.view.permissions.pop(ask, None)
-            if not await self.say(self.link.client.grant(self.link.workspace, answer)):
-                self.link.view.permissions.setdefault(ask, request)
-
     def _elsewhere(self, ask: Ask) -> str:
         """The title of the session that asks, if it is none that is shown here: neither it nor a helper's."""
         session = SessionId(str(ask.get("session_id") or ""))
@@ -83,21 +273,6 @@ class Asking(Stage):
             return ""
         known = self.link.view.sessions.get(session)
         return known.title if known is not None else ""
-
-    async def _ask_questions(self, ask: str) -> None:
-        batch = self.link.view.questions[ask]
-        request = msgspec.convert(batch, QuestionRequest)
-        self.tell_away("The model has a question")
-        answer = await self.push_screen_wait(QuestionScreen(request))
-        if answer is not None:
-            self.link.view.questions.pop(ask, None)
-            if answer.pop("cancelled", False):
-                is_told = await self.say(self.link.client.cancel_question(self.link.workspace, ask))
-            else:
-                told = self.link.client.answer_question(self.link.workspace, msgspec.to_builtins(answer))
-                is_told = await self.say(told)
-            if not is_told:
-                self.link.view.questions.setdefault(ask, batch)
 
     # Those who look elsewhere.
 

@@ -16,7 +16,7 @@ from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.tui.diffs import counted, diff_of
 from holdfast.tui.models import effort_choices, lack_of, model_choices
 from holdfast.tui.screens.difference import DifferenceScreen
-from holdfast.tui.screens.entry import Confirm, Entry
+from holdfast.tui.screens.entry import AutoApprove, Confirm, Entry
 from holdfast.tui.screens.picker import Choice, Picker
 from holdfast.tui.screens.reading import ReadingScreen
 from holdfast.tui.stage import Stage
@@ -267,6 +267,8 @@ class Choosing(Stage):
         if now is None:
             return
         skips = not (now.skip or self.link.yolo)
+        if skips and not await self.push_screen_wait(AutoApprove()):
+            return
         if now.skip != skips and not await self.say(self.link.client.set_skip(self.link.workspace, skip=skips)):
             return
         self.link.yolo = False

@@ -30,7 +30,7 @@ COMMANDS = (
     Command("editor", "Write in your own editor", "editor", "ctrl+o"),
     Command("summarize", "Summarise this session", "summarize"),
     Command("init", "Describe this project in a file", "init"),
-    Command("yolo", "Let tools act without asking, or not", "yolo", "ctrl+y"),
+    Command("yolo", "Auto-approve: let tools act without asking, or not", "yolo", "ctrl+y"),
     Command("theme", "Choose a theme", "themes"),
     Command("fold", "Unfold or fold all tools and thoughts", "fold_all"),
     Command("help", "Keys", "help", "ctrl+g"),

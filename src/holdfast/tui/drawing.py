@@ -149,18 +149,21 @@ class Drawing(Stage):
             left.append(f"  {session.title}")
         self._write("top-left", left)
         look = self.transcript.look
+        boldness = self._boldness()
         if self.link.state == "broken":
-            self._write("top-right", Text("reconnecting …", style=f"bold {look.warning}", no_wrap=True))
+            words = " · ".join(word for word in (boldness, "reconnecting …") if word)
+            self._write("top-right", Text(words, style=f"bold {look.warning}", no_wrap=True))
             return
         is_narrow = self.size.width < NARROW
         large = self.config.get("models", {}).get("large", {})
         effort = str(large.get("reasoning_effort") or ("thinks" if large.get("think") else ""))
         model = " ".join(word for word in (str(large.get("model", "")), effort) if word)
-        pieces = [(f"{self.link.others + 1} here" if self.link.others else "", ""), (model, "")]
+        # First: what does not fit is cut at the end.
+        pieces = [(boldness, f"bold {look.warning}")]
+        pieces += [(f"{self.link.others + 1} here" if self.link.others else "", ""), (model, "")]
         if session is not None:
             pieces.append((usage_of(session, _window(self.config), is_short=is_narrow), ""))
         pieces += [(words, look.warning if is_bad else "") for words, is_bad in self._servers(is_narrow=is_narrow)]
-        pieces.append((self._boldness(), look.warning))
         told = [Text(words, style=style) for words, style in pieces if words]
         self._write("top-right", Text(" · ", no_wrap=True).join(told))
 
@@ -227,6 +230,8 @@ class Drawing(Stage):
             return hints(("↑↓", "choose"), ("enter, tab", "take it"), ("esc", "close"))
         if self.editor.text.startswith("!"):
             return hints(("enter", "runs it in the shell, here and now"), ("", "the model sees what it prints"))
+        if self.editor.has_focus and self.keyboard.is_active:
+            return hints(("", "letters begin a prompt"), ("esc esc", "cancel"), ("ctrl+p", "commands"))
         back: tuple[tuple[str, str], ...] = () if self.transcript.follows else (("ctrl+end", "to the newest"),)
         if isinstance(self.focused, Queue):
             return hints(*_QUEUE_KEYS)

@@ -1,6 +1,5 @@
 """Where a prompt is written: several lines, with the ones sent before within reach."""
 
-import time
 from collections.abc import Callable
 
 from textual import events
@@ -71,8 +70,6 @@ class Editor(TextArea):
         self._history: list[str] = []
         self._place = 0
         self._draft = ""
-        self.typed_at = 0.0
-        """When somebody last typed a letter, on the monotonic clock."""
         self.completes = False
         """Whether names are offered above: their keys are not the editor's then."""
         self.has_attachments = False
@@ -158,8 +155,6 @@ class Editor(TextArea):
         self.post_message(self.Pasted(path or event.text, is_path=path is not None))
 
     async def _on_key(self, event: events.Key) -> None:
-        if event.is_printable:
-            self.typed_at = time.monotonic()
         row, _ = self.cursor_location
         if self.completes and event.key in ("up", "down", "escape"):
             self.post_message(self.Chose(event.key))

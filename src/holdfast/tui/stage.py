@@ -8,6 +8,7 @@ from textual.app import App
 from textual.filter import Monochrome
 from textual.screen import Screen
 
+from holdfast.client.answer_focus import Focus
 from holdfast.client.errors import ClientError
 from holdfast.client.locate import Where
 from holdfast.tui.colourless import Colourless
@@ -34,6 +35,8 @@ class Stage(App[int]):
         self.link = Link(where, directory, on_change=self.note_change, yolo=yolo)
         self.wanted = session
         self.escaped_at = 0.0
+        self.keyboard = Focus()
+        """Whether keys belong to the composer or to an open request."""
         self.is_away = False
         """Whether somebody looks at another window."""
 

@@ -1,15 +1,14 @@
-// What waits for somebody: one dialog at a time, and a bar for what was put aside. Every screen shows the same; the
+// What waits for somebody: one panel at a time, and a bar for what was put aside. Every screen shows the same; the
 // first answer counts, and the others say who gave it.
 
 import { effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { Icon } from "../shell/icons.tsx";
 import { counted } from "../shell/format.ts";
-import { dialog, question } from "../shell/ui.ts";
 import { answers, clientId, permissions, questions, sessionId } from "../store.ts";
 import type { PermissionRequest, QuestionRequest } from "../wire/types.ts";
-import { PermissionDialog } from "./permission.tsx";
-import { QuestionDialog } from "./question.tsx";
+import { ApprovalPanel } from "./permission.tsx";
+import { QuestionPanel } from "./question.tsx";
 import { verdictOf, wishOf } from "./wishes.ts";
 
 /** Asks that somebody here wants to decide later. */
@@ -50,8 +49,6 @@ effect(() => {
 });
 
 export function Asks(): JSX.Element | null {
-  // While somebody is in another dialog, this one waits for its turn.
-  if (dialog.value || question.value) return null;
   const open = first();
   if (!open) return null;
   shown = open.ask.id;
@@ -61,9 +58,9 @@ export function Asks(): JSX.Element | null {
   };
   if (open.kind === "permission") {
     const more = permissions.value.length + questions.value.length - 1;
-    return <PermissionDialog key={open.ask.id} ask={open.ask} more={more} onAside={putAside} />;
+    return <ApprovalPanel key={open.ask.id} ask={open.ask} more={more} onAside={putAside} />;
   }
-  return <QuestionDialog key={open.ask.id} batch={open.ask} onAside={putAside} />;
+  return <QuestionPanel key={open.ask.id} batch={open.ask} onAside={putAside} />;
 }
 
 /** Above the composer: what was put aside, and who answered what was open here. */

@@ -5,19 +5,23 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { columns, Diff, turnColumns } from "../diff/view.tsx";
 import { counted, hasTwoSides } from "../diff/lines.ts";
 import { Icon } from "../shell/icons.tsx";
-import { typedAt } from "../shell/ui.ts";
-import { answerPermission, say, sessionId, sessions, toast, workspace } from "../store.ts";
+import { answerPermission, say, sessionId, sessions, workspace } from "../store.ts";
 import { inside } from "../cards/facts.ts";
 import type { GrantAction, PermissionRequest } from "../wire/types.ts";
-import { Dialog } from "./dialog.tsx";
 import { hidesSomething } from "./exact.ts";
 import { Exact } from "./exact.tsx";
+import { leave, mayClick, panelState, useRequest } from "./keyboard.ts";
+import { RequestPanel } from "./panel.tsx";
 import { whatOf, wishOf } from "./wishes.ts";
 import type { What } from "./wishes.ts";
 
-const STILL_WRITING = 1_500;
-const DEAF = 700;
-const KEYS: Readonly<Record<string, GrantAction>> = { a: "allow", s: "allow_session", w: "allow_always", d: "deny" };
+/** With the focus only. A permanent rule has no letter: it takes a button. */
+const LETTERS: Readonly<Record<string, GrantAction>> = { a: "allow", s: "allow_session", d: "deny" };
+const LABELS: Readonly<Record<GrantAction, string>> = { allow: "Allow once", allow_session: "For this session", allow_always: "Always", deny: "No" };
+const KEYS = {
+  active: ["← → choose", "Enter answers", "Tab for shortcuts and a reason", "letters go to the composer"],
+  focused: ["Enter or Space presses the button", "A once", "S session", "D no", "R no, because", "F whole screen", "Esc back to writing"],
+};
 
 interface Props {
   readonly ask: PermissionRequest;
@@ -25,60 +29,72 @@ interface Props {
   onAside(): void;
 }
 
-export function PermissionDialog({ ask, more, onAside }: Props): JSX.Element {
+export function ApprovalPanel({ ask, more, onAside }: Props): JSX.Element {
   const [reason, setReason] = useState<string | null>(null);
   const [isWhole, setWhole] = useState(false);
   const [isSent, setSent] = useState(false);
-  const hearsFrom = useRef(Date.now() - typedAt.value < STILL_WRITING ? Date.now() + DEAF : 0);
+  const [place, setPlace] = useState(0);
+  const element = useRef<HTMLElement>(null);
   const rules = ask.rules ?? [];
   const what = useMemo(() => whatOf(ask), [ask]);
+  const actions = (["allow", "allow_session", "allow_always", "deny"] as const).filter((one) => one !== "allow_always" || rules.length > 0);
+  const button = (action: GrantAction | undefined): HTMLElement | null => element.current?.querySelector(`[data-action=${action ?? "allow"}]`) ?? null;
 
   const answer = async (action: GrantAction, why = ""): Promise<void> => {
     if (isSent) return;
-    if (action === "allow_always" && !rules.length) {
-      toast("info", "No rule could allow this for always: allow it once, or for this session.");
-      return;
-    }
+    leave();
     setSent(true);
     if ((await say(answerPermission(ask, action, why))) === undefined) setSent(false);
   };
+  const move = (by: number): number => Math.max(0, Math.min(actions.length - 1, place + by));
+  useRequest(element, {
+    id: ask.id,
+    kind: "approval",
+    enter: () => (button(actions[place]) ?? element.current?.querySelector<HTMLElement>("input"))?.focus(),
+    act: (key) => {
+      if (key === "enter") void answer(actions[place] ?? "deny");
+      else setPlace(move(key === "left" || key === "up" ? -1 : 1));
+    },
+  });
   const onKeyDown = (event: KeyboardEvent): void => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement) return;
-    const action = KEYS[event.key];
-    if (Date.now() < hearsFrom.current && event.key.length === 1) {
-      // Who was writing, and goes on, does not mean this. A click is always meant.
-      hearsFrom.current = Date.now() + DEAF;
-    } else if (action) void answer(action);
+    if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.target instanceof HTMLInputElement) return;
+    const action = LETTERS[event.key];
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    if (action) void answer(action);
+    else if (step) button(actions[move(step)])?.focus();
     else if (event.key === "r") setReason(reason ?? "");
     else if (event.key === "t") turnColumns();
     else if (event.key === "f") setWhole(!isWhole);
     else return;
     event.preventDefault();
   };
+  const back = (): void => {
+    setReason(null);
+    // The field that had the focus is gone; the answers are drawn with the next frame.
+    requestAnimationFrame(() => button("deny")?.focus());
+  };
 
   return (
-    <Dialog
+    <RequestPanel
       title={<Title ask={ask} more={more} />}
-      kind={`ask ${isWhole ? "whole" : ""} ${what.kind === "change" ? "wide" : ""}`}
+      kind={`ask ${isWhole ? "whole" : ""}`}
       testid="permission"
-      closeLabel="Decide later"
-      focus=".ask-what"
-      onClose={onAside}
+      element={element}
+      keys={KEYS}
+      onAside={onAside}
       onKeyDown={onKeyDown}
       tools={<Tools what={what} isWhole={isWhole} onWhole={() => setWhole(!isWhole)} />}
       foot={
         reason === null ? (
-          <Answers rules={rules} isSent={isSent} answer={(action) => void answer(action)} onReason={() => setReason("")} />
+          <Answers actions={actions} place={place} isSent={isSent} onPlace={setPlace} answer={(action) => void answer(action)} onReason={() => setReason("")} />
         ) : (
-          <Reason text={reason} onText={setReason} onSend={() => void answer("deny", reason.trim())} onBack={() => setReason(null)} />
+          <Reason text={reason} onText={setReason} onSend={() => void answer("deny", reason.trim())} onBack={back} />
         )
       }
     >
-      <div class="ask-what" tabIndex={-1}>
-        <Subject what={what} />
-        <Notes ask={ask} rules={rules} />
-      </div>
-    </Dialog>
+      <Subject what={what} />
+      <Notes ask={ask} rules={rules} />
+    </RequestPanel>
   );
 }
 
@@ -179,27 +195,36 @@ function Notes({ ask, rules }: { ask: PermissionRequest; rules: readonly string[
 }
 
 interface AnswersProps {
-  readonly rules: readonly string[];
+  readonly actions: readonly GrantAction[];
+  readonly place: number;
   readonly isSent: boolean;
+  onPlace(place: number): void;
   answer(action: GrantAction): void;
   onReason(): void;
 }
 
-function Answers({ rules, isSent, answer, onReason }: AnswersProps): JSX.Element {
-  const button = (action: GrantAction, label: string, key: string, kind = ""): JSX.Element => (
-    <button type="button" class={`button ${kind}`} data-action={action} disabled={isSent} onClick={() => answer(action)}>
-      {label} <kbd aria-hidden="true">{key}</kbd>
+function Answers({ actions, place, isSent, onPlace, answer, onReason }: AnswersProps): JSX.Element {
+  const isActive = panelState.value === "active" || panelState.value === "focused";
+  const button = (action: GrantAction, at: number): JSX.Element => (
+    <button
+      key={action}
+      type="button"
+      class={`button choose ${action === "deny" ? "danger" : ""} ${isActive && at === place ? "chosen" : ""}`}
+      data-action={action}
+      disabled={isSent}
+      aria-disabled={!isActive}
+      onFocus={() => onPlace(at)}
+      onClick={() => mayClick() && answer(action)}
+    >
+      {LABELS[action]}
     </button>
   );
   return (
     <div class="ask-answers">
-      {button("allow", "Allow once", "a", "primary")}
-      {button("allow_session", "For this session", "s")}
-      {rules.length > 0 && button("allow_always", "Always", "w")}
+      {actions.map((action, at) => button(action, at))}
       <span class="grow" />
-      {button("deny", "No", "d", "danger")}
-      <button type="button" class="button danger" disabled={isSent} onClick={onReason}>
-        No, because … <kbd aria-hidden="true">r</kbd>
+      <button type="button" class="button danger" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && onReason()}>
+        No, because …
       </button>
     </div>
   );

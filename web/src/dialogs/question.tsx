@@ -1,60 +1,136 @@
 // The model asks. All questions of a batch stand below each other and are answered together.
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { answerQuestions, dismissQuestions, say } from "../store.ts";
 import { Markdown } from "../text/markdown.tsx";
 import type { Question, QuestionRequest } from "../wire/types.ts";
 import { answerOf, isAnswered, NOTHING, toggled } from "./answers.ts";
 import type { Given } from "./answers.ts";
-import { Dialog } from "./dialog.tsx";
+import { leave, mayClick, panelState, useRequest } from "./keyboard.ts";
+import { RequestPanel } from "./panel.tsx";
 
 interface Props {
   readonly batch: QuestionRequest;
   onAside(): void;
 }
 
-export function QuestionDialog({ batch, onAside }: Props): JSX.Element {
+const KEYS = {
+  active: ["↑ ↓ choose", "1-9 marks", "Enter takes it and goes on", "Tab for your own words", "letters go to the composer"],
+  focused: ["Tab to the next field", "Ctrl Enter sends", "Esc back to writing"],
+};
+const choicesOf = (question: Question): readonly string[] => (question.type === "yes_no" ? ["yes", "no"] : question.type === "free_text" ? [] : (question.choices ?? []).map((one) => one.id));
+
+/** The choice, marked or taken back. */
+function marked(question: Question, given: Given, id: string): Given {
+  return question.type === "yes_no" ? { ...given, yes: id === "yes" } : toggled(question, given, id);
+}
+
+interface Cursor {
+  /** Which question, and which of its choices. */
+  readonly at: number;
+  readonly choice: number;
+}
+
+export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
   const [given, setGiven] = useState<Readonly<Record<string, Given>>>({});
+  const [cursor, setCursor] = useState<Cursor>({ at: 0, choice: 0 });
   const [isSent, setSent] = useState(false);
-  const of = (question: Question): Given => given[question.id] ?? NOTHING;
+  const beforeDigits = useRef<{ readonly given: typeof given; readonly cursor: Cursor } | null>(null);
+  const element = useRef<HTMLElement>(null);
+  const isActive = panelState.value === "active" || panelState.value === "focused";
+  const of = (question: Question, all = given): Given => all[question.id] ?? NOTHING;
   const put = (question: Question, value: Given): void => setGiven({ ...given, [question.id]: value });
   const open = batch.questions.filter((question) => !isAnswered(question, of(question))).length;
   const tell = async (told: Promise<unknown>): Promise<void> => {
+    leave();
     setSent(true);
     if ((await say(told.then(() => true))) === undefined) setSent(false);
   };
-  const send = (): void => void tell(answerQuestions(batch, batch.questions.map((question) => answerOf(question, of(question)))));
+  const send = (all = given): void => {
+    if (!isSent) void tell(answerQuestions(batch, batch.questions.map((question) => answerOf(question, of(question, all)))));
+  };
+  const enter = (): void => {
+    const fields = element.current?.querySelectorAll(".questions > li")[cursor.at];
+    fields?.querySelector<HTMLElement>("input, textarea")?.focus();
+  };
+  const take = (): void => {
+    const question = batch.questions[cursor.at];
+    if (!question) return;
+    const id = choicesOf(question)[cursor.choice];
+    let all = given;
+    if (!isAnswered(question, of(question))) {
+      // Words are written in the field, which takes the focus.
+      if (id === undefined) return enter();
+      all = { ...given, [question.id]: marked(question, of(question), id) };
+      setGiven(all);
+    }
+    if (cursor.at + 1 < batch.questions.length) setCursor({ at: cursor.at + 1, choice: 0 });
+    else send(all);
+  };
+  useRequest(element, {
+    id: batch.id,
+    kind: "question",
+    enter,
+    forgetDigits: () => {
+      if (beforeDigits.current === null) return;
+      setGiven(beforeDigits.current.given);
+      setCursor(beforeDigits.current.cursor);
+    },
+    act: (key) => {
+      const question = batch.questions[cursor.at];
+      const ids = question ? choicesOf(question) : [];
+      const digit = /^[1-9]$/.test(key) ? Number(key) : 0;
+      beforeDigits.current = digit ? (beforeDigits.current ?? { given, cursor }) : null;
+      const id = ids[digit - 1];
+      if (question && id !== undefined) {
+        put(question, marked(question, of(question), id));
+        setCursor({ ...cursor, choice: digit - 1 });
+      } else if (key === "enter") take();
+      else if (key === "up" || key === "down") setCursor({ ...cursor, choice: Math.max(0, Math.min(ids.length - 1, cursor.choice + (key === "up" ? -1 : 1))) });
+      else if (key === "left" || key === "right") setCursor({ at: Math.max(0, Math.min(batch.questions.length - 1, cursor.at + (key === "left" ? -1 : 1))), choice: 0 });
+    },
+  });
   const sure = [batch.confirm_title, batch.confirm_description].filter(Boolean).join(" ");
   return (
-    <Dialog
+    <RequestPanel
       title="The model would like to know"
       kind="ask"
       testid="question"
-      closeLabel="Decide later"
-      focus="input, textarea"
-      onClose={onAside}
+      element={element}
+      keys={KEYS}
+      onAside={onAside}
       onKeyDown={(event) => {
-        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
+        if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.repeat) send();
+        if (event.key !== "Escape" || !(event.target instanceof HTMLElement)) return;
+        event.preventDefault();
+        document.querySelector<HTMLElement>("[data-testid=composer]")?.focus();
       }}
       foot={
         <div class="ask-answers two">
           <span class="grow muted">{open ? `${open} of ${batch.questions.length} not answered: they are skipped` : sure}</span>
-          <button type="button" class="button danger" disabled={isSent} onClick={() => void tell(dismissQuestions(batch))}>
+          <button type="button" class="button danger" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && void tell(dismissQuestions(batch))}>
             Do not answer
           </button>
-          <button type="button" class="button primary" data-action="send" disabled={isSent} onClick={send}>
-            Send <kbd aria-hidden="true">ctrl ↵</kbd>
+          <button type="button" class="button primary" data-action="send" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && send()}>
+            Send
           </button>
         </div>
       }
     >
       <ol class="questions">
         {batch.questions.map((question, at) => (
-          <One key={question.id} question={question} number={batch.questions.length > 1 ? at + 1 : 0} given={of(question)} put={(value) => put(question, value)} />
+          <One
+            key={question.id}
+            question={question}
+            number={batch.questions.length > 1 ? at + 1 : 0}
+            given={of(question)}
+            chosen={panelState.value === "active" && at === cursor.at ? cursor.choice : -1}
+            put={(value) => put(question, value)}
+          />
         ))}
       </ol>
-    </Dialog>
+    </RequestPanel>
   );
 }
 
@@ -62,10 +138,12 @@ interface OneProps {
   readonly question: Question;
   readonly number: number;
   readonly given: Given;
+  /** The choice that Enter would take, or -1. */
+  readonly chosen: number;
   put(value: Given): void;
 }
 
-function One({ question, number, given, put }: OneProps): JSX.Element {
+function One({ question, number, given, chosen, put }: OneProps): JSX.Element {
   const isFree = question.type === "free_text";
   const label = isFree ? "Your answer" : "Something else (optional)";
   return (
@@ -80,7 +158,7 @@ function One({ question, number, given, put }: OneProps): JSX.Element {
             <Markdown text={question.description} />
           </div>
         )}
-        <Choices question={question} given={given} put={put} />
+        <Choices question={question} given={given} chosen={chosen} put={put} />
         {isFree ? (
           <textarea class="field" rows={3} aria-label={label} placeholder={label} value={given.text} onInput={(event) => put({ ...given, text: event.currentTarget.value })} />
         ) : (
@@ -91,14 +169,15 @@ function One({ question, number, given, put }: OneProps): JSX.Element {
   );
 }
 
-function Choices({ question, given, put }: Omit<OneProps, "number">): JSX.Element | null {
+function Choices({ question, given, chosen, put }: Omit<OneProps, "number">): JSX.Element | null {
   if (question.type === "free_text") return null;
   if (question.type === "yes_no") {
     return (
       <div class="choices row">
-        {([true, false] as const).map((yes) => (
-          <label key={String(yes)} class="choice">
+        {([true, false] as const).map((yes, at) => (
+          <label key={String(yes)} class={`choice ${at === chosen ? "chosen" : ""}`}>
             <input type="radio" name={question.id} checked={given.yes === yes} onChange={() => put({ ...given, yes })} />
+            <span class="faint">{at + 1}</span>
             <span>{yes ? "Yes" : "No"}</span>
           </label>
         ))}
@@ -108,14 +187,15 @@ function Choices({ question, given, put }: Omit<OneProps, "number">): JSX.Elemen
   const isMany = question.type === "multi_choice";
   return (
     <div class="choices">
-      {(question.choices ?? []).map((choice) => (
-        <label key={choice.id} class="choice">
+      {(question.choices ?? []).map((choice, at) => (
+        <label key={choice.id} class={`choice ${at === chosen ? "chosen" : ""}`}>
           <input
             type={isMany ? "checkbox" : "radio"}
             name={question.id}
             checked={given.chosen.includes(choice.id)}
             onChange={() => put(toggled(question, given, choice.id))}
           />
+          <span class="faint">{at + 1}</span>
           <span>
             {choice.label}
             {choice.description && <small class="muted">{choice.description}</small>}

@@ -23,14 +23,16 @@ const KEYS: readonly (readonly [string, readonly (readonly [readonly string[], s
   [
     "When a tool asks",
     [
+      [["←", "→", "enter"], "answer: the composer is empty, and no key for half a second"],
+      [["1", "…", "9"], "mark a choice of a question, likewise"],
+      [["tab"], "go to the request; the letters below need that"],
       [["a"], "allow it once"],
       [["s"], "for this session"],
-      [["w"], "always: the rule that is saved is shown"],
       [["d"], "no"],
       [["r"], "no, with a reason that the model reads"],
       [["t"], "one column or two"],
       [["f"], "whole screen"],
-      [["escape"], "decide later"],
+      [["escape"], "back to the composer"],
     ],
   ],
   [

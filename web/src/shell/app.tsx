@@ -9,6 +9,7 @@ import { RunStatus } from "../chat/status.tsx";
 import { Transcript } from "../chat/transcript.tsx";
 import { Asks, AsksBar } from "../dialogs/asks.tsx";
 import { Confirm } from "../dialogs/confirm.tsx";
+import { beginKeyboard } from "../dialogs/keyboard.ts";
 import { ModelsDialog } from "../dialogs/models.tsx";
 import { Help } from "../palette/help.tsx";
 import { Palette } from "../palette/palette.tsx";
@@ -48,6 +49,7 @@ effect(() => {
 
 export function App(): JSX.Element {
   useEffect(beginCommands, []);
+  useEffect(beginKeyboard, []);
   useEffect(beginAlerts, []);
   const { state } = connection.value;
   if (state === "signed-out" || state === "gone" || !workspace.value) {
@@ -71,11 +73,10 @@ export function App(): JSX.Element {
         <ConnectionStrip />
         <SettingsStrip />
         <main class="stage" id="stage" tabIndex={-1}>
-          {view.value === "timeline" && sessionId.value ? <Timeline key={sessionId.value} /> : <Conversation />}
+          {view.value === "timeline" && sessionId.value ? <TimelineView /> : <Conversation />}
         </main>
       </div>
       {panel.value && <SidePanel name={panel.value} />}
-      <Asks />
       {(dialog.value === "palette" || dialog.value === "sessions") && <Palette key={dialog.value} />}
       {dialog.value === "help" && <Help />}
       {dialog.value === "models" && <ModelsDialog />}
@@ -92,9 +93,24 @@ function Conversation(): JSX.Element {
       <div class="dock">
         <div class="dock-box">
           <AsksBar />
+          <Asks />
           <RunStatus />
           <Queue />
           <Composer />
+        </div>
+      </div>
+    </>
+  );
+}
+
+function TimelineView(): JSX.Element {
+  return (
+    <>
+      <Timeline key={sessionId.value} />
+      <div class="dock">
+        <div class="dock-box">
+          <AsksBar />
+          <Asks />
         </div>
       </div>
     </>

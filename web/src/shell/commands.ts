@@ -22,7 +22,7 @@ import {
 } from "../store.ts";
 import type { Command } from "../store/commands.ts";
 import { changeAlerts } from "./alerts.ts";
-import { dialog, drawer, isNarrow, nextTheme, question, renaming, sidebar, togglePanel, toggleSidebar, typedAt, view } from "./ui.ts";
+import { ask, dialog, drawer, isNarrow, nextTheme, question, renaming, sidebar, togglePanel, toggleSidebar, view } from "./ui.ts";
 
 const inSession = (): boolean => sessionId.value !== null;
 
@@ -44,7 +44,7 @@ const COMMANDS: readonly Command[] = [
   { name: "cancel", title: "Cancel what runs in this session", keys: "alt+x", when: () => isBusy.value, run: () => void say(cancel()) },
   { name: "summarize", title: "Summarise this session", keys: "alt+u", when: inSession, run: () => void say(summarize()) },
   { name: "init", title: "Describe this project in a file", keys: "alt+i", run: () => void say(initProject()) },
-  { name: "yolo", title: "Let tools act without asking, or not", keys: "alt+y", run: () => void changeSkip() },
+  { name: "yolo", title: "Auto-approve: let tools act without asking, or not", keys: "alt+y", run: () => void changeSkip() },
   { name: "fold", title: "Unfold or fold all tools and thoughts", keys: "alt+o", run: foldAll },
   { name: "columns", title: "Changes in one column or two", keys: "alt+d", run: turnColumns },
   { name: "notify", title: "Tell me on the desktop when something ends or asks", keys: "alt+a", run: () => void changeAlerts() },
@@ -71,6 +71,8 @@ function focusQueue(): void {
 
 async function changeSkip(): Promise<void> {
   const wants = !skip.value;
+  const text = "Commands run and files change unasked, in every session of this workspace, until it is switched off.";
+  if (wants && !(await ask("Let all tools act without asking?", text, "Act without asking"))) return;
   if (!(await say(setSkip(wants).then(() => true)))) return;
   if (wants) toast("warning", "Tools act without asking now.");
   else toast("info", "Tools ask again.");
@@ -81,7 +83,6 @@ for (const command of COMMANDS) registerCommand(command);
 /** Once, at the start of the page. */
 export function beginCommands(): () => void {
   const onKey = (event: KeyboardEvent): void => {
-    if (isWriting(event.target)) typedAt.value = Date.now();
     if (event.defaultPrevented || event.isComposing) return;
     const found = commands.value.find((command) => command.keys !== undefined && isPressed(command.keys, event, isMac));
     if (!found || !mayRun(found, event)) return;

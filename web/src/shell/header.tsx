@@ -26,9 +26,9 @@ export function Header(): JSX.Element {
       {sessionId.value && <Views />}
       <div class="bar-facts">
         {skip.value && (
-          <span class="chip warning" title="Tools do not ask. Alt Y changes that.">
+          <span class="chip warning" data-testid="auto-approve" title="Auto-approve is on: tools do not ask. Alt Y changes that.">
             <Icon name="warning" small />
-            <span class="wide-only">acts without asking</span>
+            {isNarrow.value ? "unasked" : "acts without asking"}
           </span>
         )}
         {others.value > 0 && (

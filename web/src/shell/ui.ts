@@ -36,8 +36,6 @@ export const renaming = signal<string | null>(null);
 export const theme = signal<Theme>(themeOf(stored("theme")));
 const prefersDark = signal(dark?.matches ?? false);
 export const shownTheme = computed(() => (theme.value === "auto" ? (prefersDark.value ? "dark" : "light") : theme.value));
-/** When something was last typed into a field: who was writing did not mean to answer a dialog. */
-export const typedAt = signal(0);
 
 narrow?.addEventListener("change", (event) => {
   isNarrow.value = event.matches;

@@ -83,6 +83,7 @@ let making: Promise<string> | null = null;
 
 async function makeSession(): Promise<string> {
   const made = await api.post<Session>(at("/sessions"), { title: "New session" });
+  composing.carryDraft(made.id);
   await chooseSession(made.id);
   return made.id;
 }

@@ -39,6 +39,13 @@ effect(() => {
   pending.value = kept.pending;
 });
 
+/** What is written while the first prompt makes its session belongs to that session: it stays in the composer. */
+export function carryDraft(session: string): void {
+  if (current !== "") return;
+  drafts.delete(current);
+  current = session;
+}
+
 // The texts outlive the page, not the tab: a page that is loaded again, by hand or by accident, has them.
 effect(() => {
   const texts: Record<string, string> = {};

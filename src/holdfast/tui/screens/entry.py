@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -11,7 +12,7 @@ from textual.widgets import Input, Label
 from holdfast.tui.hints import hints
 from holdfast.tui.screens.dialog import Dialog
 
-__all__ = ["Confirm", "Entry"]
+__all__ = ["AutoApprove", "Confirm", "Entry"]
 
 
 class Entry(Dialog[str | None]):
@@ -62,3 +63,53 @@ class Confirm(Dialog[bool]):
 
     def action_say(self, answer: bool) -> None:
         self.dismiss(answer)
+
+
+class AutoApprove(Dialog[bool]):
+    """Confirmation before tools act without asking. No letter confirms it, because it may be opened by a slip of the
+    fingers in the middle of a word: the choice starts at No, and takes an arrow and Enter.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("left,up", "choose(False)", "No"),
+        ("right,down", "choose(True)", "Yes"),
+        ("tab", "turn", "Other"),
+        ("enter", "say", "Take it"),
+        ("escape", "leave", "No"),
+    ]
+
+    _is_chosen = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog warning"):
+            yield Label("Let all tools act without asking?", classes="dialog-title")
+            text = (
+                "Commands run and files change unasked, in every session of this workspace, until it is switched off."
+            )
+            yield Label(text, classes="dialog-note")
+            yield Label("", id="answers")
+            yield Label(hints(("←→", "choose"), ("enter", "take it"), ("esc", "no")), classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        words = ("No, keep asking", "Yes, act without asking")
+        pieces = [
+            (f" {'▸' if at == self._is_chosen else ' '} {word} ", "reverse" if at == self._is_chosen else "")
+            for at, word in enumerate(words)
+        ]
+        self.query_one("#answers", Label).update(Text.assemble(" ", *pieces))
+
+    def action_choose(self, yes: bool) -> None:
+        self._is_chosen = yes
+        self._draw()
+
+    def action_turn(self) -> None:
+        self.action_choose(not self._is_chosen)
+
+    def action_say(self) -> None:
+        self.dismiss(self._is_chosen)
+
+    def action_leave(self) -> None:
+        self.dismiss(False)

@@ -7,9 +7,9 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Label, Static
 
+from holdfast.tui.exact_text import shown_exactly
 from holdfast.tui.hints import hints
 from holdfast.tui.screens.dialog import Dialog
-from holdfast.tui.screens.permission import shown_exactly
 
 __all__ = ["ReadingScreen"]
 

@@ -1,0 +1,18 @@
+"""Text with every invisible character spelled out."""
+
+from rich.text import Text
+
+__all__ = ["shown_exactly"]
+
+_HIDDEN = frozenset(map(chr, (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF, 0xAD)))
+
+
+def shown_exactly(text: str) -> Text:
+    """Control characters and invisible ones are made visible: what one reads is what would be run."""
+    shown = Text()
+    for character in text:
+        if character == "\n" or (character.isprintable() and character not in _HIDDEN):
+            shown.append(character)
+        else:
+            shown.append(character.encode("unicode_escape").decode(), style="reverse")
+    return shown

@@ -1,0 +1,204 @@
+// Connects the browser's events with focus.ts: which keys the shown request receives, and when it is active.
+
+import { computed, effect, signal } from "@preact/signals";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { offers } from "../chat/completion.ts";
+import { dialog, isTouch, question, view } from "../shell/ui.ts";
+import { pending, text } from "../store/composing.ts";
+import * as machine from "./focus.ts";
+import type { Focus, Kind } from "./focus.ts";
+
+/** What a panel does with the keys it receives. */
+export interface Request {
+  readonly id: string;
+  readonly kind: Kind;
+  /** An arrow, `enter` or a digit, while the composer has the focus. */
+  act(key: string): void;
+  /** Tab moved the focus here. */
+  enter(): void;
+  /** Digits taken as choices were text. */
+  forgetDigits?(): void;
+}
+
+/** `writing`: the composer has text. `away`: the focus is elsewhere. `waiting`: the request has not settled yet. */
+export type PanelState = "writing" | "away" | "waiting" | "active" | "focused";
+
+const state = signal<Focus>(machine.START);
+let shown: { readonly request: { readonly current: Request }; readonly element: HTMLElement } | null = null;
+let timer: ReturnType<typeof setTimeout> | undefined;
+
+const composer = (): HTMLTextAreaElement | null => document.querySelector("[data-testid=composer]");
+const hasContent = (): boolean => text.value !== "" || pending.value.length > 0;
+const now = (): number => Math.floor(performance.now());
+
+/** When it happened, however late it is processed. */
+const stamp = (event: Event): number => Math.min(Math.floor(event.timeStamp), now());
+
+/** Whether keys go to the composer, or nowhere. */
+function isHome(target: EventTarget | null): boolean {
+  return view.value === "chat" && (target === document.body || (target !== null && target === composer()));
+}
+
+function isIdle(): boolean {
+  const isCovered = dialog.value !== null || question.value !== null || document.querySelector("dialog[open]") !== null;
+  return isHome(document.activeElement) && !hasContent() && !isCovered && offers.value === null;
+}
+
+export const panelState = computed<PanelState>(() => {
+  if (state.value.isFocused) return "focused";
+  if (state.value.isSettled) return "active";
+  if (hasContent()) return "writing";
+  return state.value.isEmpty ? "waiting" : "away";
+});
+
+function put(next: Focus): void {
+  state.value = next;
+  clearTimeout(timer);
+  const wait = machine.remaining(next, now());
+  if (wait !== null) timer = setTimeout(settle, wait);
+}
+
+/** Report what changed without a key press: focus, composer, dialogs. */
+function synced(): Focus {
+  let next = state.peek();
+  const isInside = shown !== null && shown.element.contains(document.activeElement);
+  if (isInside && !next.isFocused) next = machine.focus(next);
+  else if (!isInside) next = machine.blur(next, now());
+  return machine.edit(next, isIdle(), now());
+}
+
+function settle(): void {
+  put(machine.tick(synced(), now()));
+}
+
+const NAMES: Readonly<Record<string, string>> = {
+  ArrowUp: "up",
+  ArrowDown: "down",
+  ArrowLeft: "left",
+  ArrowRight: "right",
+  Enter: "enter",
+  Tab: "tab",
+  Escape: "escape",
+};
+
+function nameOf(event: KeyboardEvent): string {
+  // Some browsers report the key that ends a composition after its end, with this code.
+  if (event.isComposing || event.keyCode === 229) return "text";
+  if (event.ctrlKey || event.metaKey || event.altKey) return "other";
+  if (event.shiftKey && (event.key === "Tab" || event.key === "Enter")) return event.key === "Tab" ? "other" : "text";
+  if (event.key === "Enter" && isTouch) return "text";
+  return NAMES[event.key] ?? ([...event.key].length === 1 ? (/^[1-9]$/.test(event.key) ? event.key : "text") : "other");
+}
+
+function onKey(event: KeyboardEvent): void {
+  const before = synced();
+  const at = stamp(event);
+  const isInside = shown !== null && event.target instanceof Node && shown.element.contains(event.target);
+  const isField = event.target instanceof HTMLElement && event.target.matches("input:not([type=radio]):not([type=checkbox]), textarea");
+  const name = nameOf(event);
+  if (isInside) {
+    // Tab walks through the buttons of the panel; a field has its own Escape.
+    const [next, route] = machine.press(before, name === "tab" || isField ? "other" : name, at, event.repeat);
+    put(next);
+    if (route.target !== "blur") return;
+    composer()?.focus();
+    stop(event);
+    return;
+  }
+  if (!isHome(event.target) || (name === "tab" && offers.value !== null)) {
+    put(machine.press(before, "other", at)[0]);
+    return;
+  }
+  const [next, route] = machine.press(before, name, at, event.repeat);
+  put(next);
+  if (route.restore !== "") restore(route.restore);
+  if (shown === null || (route.target !== "request" && route.target !== "focus")) return;
+  if (route.target === "focus") shown.request.current.enter();
+  else shown.request.current.act(name);
+  stop(event);
+}
+
+function stop(event: Event): void {
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+function restore(digits: string): void {
+  shown?.request.current.forgetDigits?.();
+  const area = composer();
+  if (area === null) return;
+  text.value = digits + area.value;
+  area.value = text.value;
+  area.setSelectionRange(digits.length, digits.length);
+  area.focus();
+}
+
+function onPaste(event: ClipboardEvent): void {
+  put(machine.press(synced(), isHome(event.target) ? "text" : "other", stamp(event))[0]);
+}
+
+/** The window was used again: that counts as a key press, because the user may be typing already. */
+function onReturn(): void {
+  put(machine.press(synced(), "other", now())[0]);
+}
+
+/** A button takes the focus when the mouse goes down on it: not one of an inactive request, for then a single click
+ * would be both the move and the answer. Nothing takes it right after it appeared under the pointer. */
+export function onMouseDown(event: MouseEvent): void {
+  const before = synced();
+  put(before);
+  const isButton = event.target instanceof Element && event.target.closest("button") !== null;
+  const [, route] = machine.click(before, now());
+  if (route.target === "composer" || (route.target === "focus" && isButton)) event.preventDefault();
+}
+
+/** Whether a click on a choice answers; one that does not may move the focus to the request. */
+export function mayClick(): boolean {
+  const before = synced();
+  const [next, route] = machine.click(before, now());
+  put(next);
+  if (route.target === "focus") shown?.request.current.enter();
+  return route.target === "request";
+}
+
+/** Once, at the start of the page. */
+export function beginKeyboard(): () => void {
+  const onFocus = (): void => put(synced());
+  const over = effect(() => {
+    void [text.value, pending.value, dialog.value, question.value, view.value, offers.value];
+    queueMicrotask(() => put(synced()));
+  });
+  addEventListener("keydown", onKey, true);
+  addEventListener("paste", onPaste, true);
+  addEventListener("focus", onReturn);
+  document.addEventListener("focusin", onFocus);
+  document.addEventListener("focusout", () => queueMicrotask(onFocus));
+  return () => {
+    over();
+    removeEventListener("keydown", onKey, true);
+    removeEventListener("paste", onPaste, true);
+    removeEventListener("focus", onReturn);
+    document.removeEventListener("focusin", onFocus);
+  };
+}
+
+/** The answer is on its way: what is typed next is for the composer. A disabled button would lose it. */
+export function leave(): void {
+  if (shown?.element.contains(document.activeElement) && !isTouch) composer()?.focus();
+}
+
+/** Register the panel in `element` as the one that receives keys, as long as it is shown. */
+export function useRequest(element: { readonly current: HTMLElement | null }, request: Request): void {
+  const current = useRef(request);
+  current.current = request;
+  useLayoutEffect(() => {
+    if (element.current === null) return undefined;
+    shown = { request: current, element: element.current };
+    put(machine.appear(synced(), request.id, request.kind, now()));
+    return () => {
+      leave();
+      shown = null;
+      put(machine.disappear(state.peek()));
+    };
+  }, [request.id]);
+}
