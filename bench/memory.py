@@ -1,4 +1,4 @@
-"""What sessions cost in memory that do nothing any more. Each number is a process of its own."""
+"""Memory of idle sessions and of workspaces that were closed. Each number is that of a process of its own."""
 
 import asyncio
 import gc
@@ -10,13 +10,22 @@ from pathlib import Path
 import uvloop
 
 from bench.figures import Figure, Goal
+from bench.outside import MIB, Served, served
 from bench.stage import model_saying, sessions, stage, words
+from holdfast.client.client import Client
+from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.runs import Prompt
+from holdfast.protocol.bodies import AgentMessage
 
 __all__ = ["measure"]
 
 SESSIONS = 1_000
+WORKSPACES = 50
+PROMPTS = 2_000
 _AT_ONCE = 50
+_WORKSPACES_AT_ONCE = 8
+_RELEASED_AFTER = 20.0
+"""Seconds in which a server closes workspaces and returns their memory."""
 
 
 def _resident() -> int:
@@ -44,10 +53,64 @@ def _in_a_process(count: int) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+async def _work(server: Served, name: str, prompts: int) -> Client:
+    """Send prompts in a workspace of its own, one after the other, with a stream open. Returns the client."""
+    path = server.root / name
+    path.mkdir()
+    client = Client(server.address)
+    workspace = (await client.create_workspace(str(path))).id
+    session = (await client.create_session(workspace, name)).id
+    async with client.events(workspace, since=0) as events:
+        for number in range(prompts):
+            await client.send_prompt(workspace, AgentMessage(session, f"words=20 number={number}"))
+            async for item in events:
+                if isinstance(item.event, RunCompleteEvent):
+                    break
+    return client
+
+
+async def _retire(client: Client) -> None:
+    await client.retire_client()
+    await client.close()
+
+
+async def _grow(server: Served) -> tuple[float, float, float]:
+    """Resident bytes of a server after a first workspace, after many, and when all are closed."""
+    await asyncio.to_thread(server.answer, "/v1/version")
+    await _retire(await _work(server, "first", 5))
+    before = server.resident()
+    places = asyncio.Semaphore(_WORKSPACES_AT_ONCE)
+
+    async def work(number: int) -> Client:
+        async with places:
+            return await _work(server, f"w{number}", PROMPTS // WORKSPACES)
+
+    clients = await asyncio.gather(*map(work, range(WORKSPACES)))
+    most = server.resident()
+    for client in clients:
+        await _retire(client)
+    await asyncio.sleep(_RELEASED_AFTER)
+    return before, most, server.resident()
+
+
 def measure() -> list[Figure]:
     one, many = _in_a_process(1), _in_a_process(SESSIONS)
-    name = f"memory of {SESSIONS:,} idle sessions"
-    return [Figure(name, (many - one) / 1e6, "MB", one / 1e6, "a process with one session", Goal(20))]
+    with served() as server:
+        before, most, closed = (size / MIB for size in uvloop.run(_grow(server)))
+    beside = "the server after its first workspace"
+    what = f"{PROMPTS:,} prompts in {WORKSPACES} workspaces"
+    return [
+        Figure(
+            f"memory of {SESSIONS:,} idle sessions",
+            (many - one) / 1e6,
+            "MB",
+            one / 1e6,
+            "a process with one session",
+            Goal(20),
+        ),
+        Figure(f"memory after {what}", most, "MiB", before, beside),
+        Figure("memory when they are closed", closed, "MiB", before, beside, Goal(1.5, is_ratio=True)),
+    ]
 
 
 if __name__ == "__main__":

@@ -109,6 +109,29 @@ def test_an_answer_does_not_steer_a_terminal(home: House) -> None:
     assert _on_a_terminal(home, "-c", said).decode() == f"{TAME}\r\n{TAME}\r\nd\r\n"
 
 
+ANSWER = "one \x1b]0;ti tle\x07two\x1b[1; 31mred\x1b[0m \x9b2Jthree\r\n\x1b]52;c;never ended\nfour \u200efive"
+PLAIN = "one twored three\n\nfour \u200efive"
+SERVE = "import holdfast.providers.tour as tour, sys\ntour._HELLO = {!r}\nfrom holdfast.cli.main import main\nmain()"
+
+
+def test_an_answer_into_a_pipe_has_no_control_sequences_unless_they_are_wanted(alone: House) -> None:
+    """They would act when the file is displayed. A sequence is also found where a stream splits it."""
+    server = alone.start("serve", code=SERVE.format(ANSWER))
+    assert server.stderr is not None
+    assert any(b"listening" in line for line in server.stderr)
+    run_id = alone.say("run", "--detach", "hello")
+    session = alone.run_of(run_id).session_id
+    for command in (("run", "hello"), ("run", "--stream", "hello"), ("runs", "wait", run_id)):
+        assert alone.say(*command) == PLAIN, command
+        # The text of a subprocess has its line breaks translated.
+        assert alone.say(*command, "--raw") == ANSWER.replace("\r\n", "\n"), command
+    for command in (("runs", "show", run_id), ("sessions", "show", session), ("sessions", "export", session)):
+        shown = alone.say(*command)
+        assert "twored three" in shown, command
+        assert not {"\x1b", "\x07", "\x9b"} & set(shown), command
+    assert "\\u001b]0;" in alone.say("run", "--json", "hello"), "events are JSON, as they came"
+
+
 def test_a_name_of_a_tool_does_not_steer_the_line_of_progress(home: House) -> None:
     """Nor does it wrap where the terminal is narrow: a line that wraps cannot be cleared."""
     said = (

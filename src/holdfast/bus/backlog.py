@@ -79,6 +79,11 @@ class _Ring:
         self.weight -= weight
         return weight
 
+    def clear(self) -> None:
+        self._frames.clear()
+        self.first = self.end
+        self.weight = 0
+
     def slice(self, start: int, limit: int) -> list[Frame]:
         frames = self._frames
         end = self.end
@@ -117,6 +122,12 @@ class Backlog:
             self._append(self.growth, frame, len(frame.body))
         else:
             self._append(self.kept, frame, len(frame.body))
+
+    def clear(self) -> None:
+        """Drop all frames. For the moment in which every reader has taken them: a new reader begins at the end."""
+        self.kept.clear()
+        self.growth.clear()
+        self._weight = self._count = 0
 
     def reader(self, cursor: int) -> "Reader":
         """A reader that has everything up to `cursor` and stands at the end."""

@@ -65,6 +65,11 @@ class Bus:
         """How many readers have everything and wait for more."""
         return len(self._waiting)
 
+    @property
+    def held(self) -> int:
+        """How many frames are held for readers that do not have them yet."""
+        return len(self._backlog)
+
     def publish(self, entries: Iterable[Entry]) -> None:
         """Durable events, in the order of their numbers. One that was published before is not published again."""
         if self._is_closed:
@@ -72,7 +77,8 @@ class Bus:
         for entry in entries:
             if entry.number > self._newest:
                 self._newest = entry.number
-                self._backlog.append(entry)
+                if self._readers:
+                    self._backlog.append(entry)
         self._whole = None
         self._wake()
 
@@ -91,6 +97,11 @@ class Bus:
         """End every subscription once it has what was published so far. What comes later goes nowhere."""
         self._is_closed = True
         self._wake()
+
+    def _forget(self) -> None:
+        """Drop the frames that every reader has. What a later reader has missed is in the log."""
+        if len(self._waiting) == self._readers:
+            self._backlog.clear()
 
     def _wake(self) -> None:
         if not self._waiting:
@@ -160,6 +171,9 @@ class Subscription:
         if not self._is_closed:
             self._is_closed = True
             self._bus._readers -= 1
+            if self._waiter is not None:
+                self._bus._waiting.pop(self._waiter, None)
+            self._bus._forget()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -200,6 +214,7 @@ class Subscription:
     async def _wait(self) -> None:
         waiter = self._waiter = asyncio.get_running_loop().create_future()
         self._bus._waiting[waiter] = None
+        self._bus._forget()
         try:
             await waiter
         finally:

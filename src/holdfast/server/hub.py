@@ -23,6 +23,7 @@ from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.problems import UnknownWorkspace
 from holdfast.server import presence as who
 from holdfast.server.desk import Desk
+from holdfast.server.memory import release_memory
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.server.web import Web
 from holdfast.tasks import TaskOwner
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["ClientRetired", "Graces", "Hub", "NotAttached", "ServerLeaving", "client_id_of"]
 
 
+_RELEASE_SECONDS = 1.0
 _log = logging.getLogger("holdfast.server")
 
 
@@ -297,6 +299,18 @@ class Hub:
         self._left[desk.id] = WorkspaceBody(desk.id, desk.path, desk.yolo, desk.debug, env=desk.env)
         self.tell(who.Closed(desk.id))
         del self._left[desk.id]
+        self._release_later()
+
+    def _release_later(self) -> None:
+        """Return memory once for all workspaces that are closed at about the same time."""
+        if (earlier := self._timers.pop("release", None)) is not None:
+            earlier.cancel()
+        if not self.is_closed:
+            self._timers["release"] = asyncio.get_running_loop().call_later(_RELEASE_SECONDS, self._release)
+
+    def _release(self) -> None:
+        del self._timers["release"]
+        release_memory()
 
     async def _reopen(self, body: WorkspaceBody) -> None:
         """Somebody came, or work did, while it was being closed: it is the same workspace as before."""

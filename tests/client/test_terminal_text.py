@@ -1,0 +1,51 @@
+"""Terminal control sequences in untrusted text are removed, however they are split."""
+
+import random
+
+import pytest
+
+from holdfast.client.terminal_text import BIDI, CONTROLS, EscapeFilter, harmless, strip_escapes
+
+CASES: list[tuple[str, str]] = [
+    ("plain\ttext\n", "plain\ttext\n"),
+    ("\x1b[1;31mred\x1b[0m plain", "red plain"),
+    ("\x1b]0;title\x07after", "after"),
+    ("\x1b]52;c;AAAA\x1b\\after", "after"),
+    ("\x1bPq#0\x1b\\after", "after"),
+    ("\x9b31mred \x9dtitle\x9cafter", "red after"),
+    ("\x1b(Bq\x1b", "q"),
+    ("\x1bcx", "x"),
+    ("x\x1b]never ended\nnext", "x\nnext"),
+    ("\x1b[31\nx", "\nx"),
+    ("\x1b\x1b[2Jx", "x"),
+    ("\x1b]a\x1b]b\x07c", "c"),
+    ("\x1b]a\x18b", "b"),
+    ("\x1b[38;5;1é", "é"),
+    ("10 %\r20 %\x08\x00\x7f", "10 %20 %"),
+    ("日本語\u200e", "日本語\u200e"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES)
+def test_sequences_are_removed_wherever_they_are_split(text: str, expected: str) -> None:
+    assert strip_escapes(text) == expected
+    for place in range(len(text) + 1):
+        pieces = EscapeFilter()
+        assert pieces.feed(text[:place]) + pieces.feed(text[place:]) == expected, place
+    pieces = EscapeFilter()
+    assert "".join(map(pieces.feed, text)) == expected
+
+
+def test_no_control_character_is_ever_left() -> None:
+    source = random.Random(7)
+    letters = [*map(chr, CONTROLS), *map(chr, BIDI), *"[]PX^_\\;0?mJH a\né"]
+    forbidden = {*map(chr, CONTROLS)} - {"\n", "\t"}
+    for _ in range(2000):
+        text = "".join(source.choices(letters, k=source.randrange(30)))
+        pieces = EscapeFilter()
+        place = source.randrange(len(text) + 1)
+        shown = pieces.feed(text[:place]) + pieces.feed(text[place:])
+        assert shown == strip_escapes(text), repr(text)
+        assert not forbidden & set(shown), repr(text)
+        assert not {*map(chr, BIDI)} & set(harmless(text)), repr(text)
+        assert shown.count("\n") == text.count("\n"), "a line is never lost"
