@@ -286,11 +286,13 @@ async def test_who_comes_with_yolo_to_an_open_workspace_is_not_asked_and_others_
 
 
 async def test_errors_in_the_settings_are_shown_when_the_app_opens_and_when_they_come() -> None:
+    def write(text: str) -> None:
+        Path(server.place.project(), "holdfast.toml").write_text(text)
+
     async with standing(acting()) as (_, server):
-        settings = Path(server.place.project(), "holdfast.toml")
-        settings.write_text("permissions.deny = ['bahs(x)']\n")
+        write("permissions.deny = ['bahs(x)']\n")
         async with looking(server) as screen:
-            await screen.said(f"{settings}:1: permissions.deny[0]")
-            settings.write_text("hooks.PreToolUs = [{command = 'x'}]\n")
+            await screen.said("holdfast.toml:1: permissions.deny[0]")
+            write("hooks.PreToolUs = [{command = 'x'}]\n")
             await screen.write("hello")
             await screen.said("did you mean PreToolUse?")
