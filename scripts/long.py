@@ -39,6 +39,7 @@ TRIALS = (
     Trial("crashes", "holdfast.testing.crash", "try_crash"),
     Trial("trees", "holdfast.testing.hostile", "try_tree"),
     Trial("typed text", "holdfast.testing.typed_text", "try_typed_text"),
+    Trial("rules", "holdfast.testing.rule_trials", "try_rules"),
 )
 
 

@@ -122,6 +122,14 @@ def test_always_behind_a_cd_is_for_the_directory_it_leads_to(top: Path) -> None:
     assert judge(top, "cd inner && ./run.sh", "w", *allow) == "allow"
     for line, directory in (("./run.sh", "w"), ("cd sub && ./run.sh", "w/sub"), ("cd sub; ./run.sh", "w")):
         assert judge(top, line, directory, *allow) == "ask", line
+    for line in (
+        "cd sub && ls; ./run.sh",
+        "cd sub && ls || ./run.sh",
+        "cd sub && ls & ./run.sh",
+        "cd sub && ls\n./run.sh",
+    ):
+        # If the directory is not there, the last command runs here.
+        assert judge(top, line, "w", *allow) == "ask", line
     assert saved(top, "cd sub; ./run.sh") == ()
     assert saved(top, "(cd sub && ./run.sh)") == ()
 

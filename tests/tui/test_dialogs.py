@@ -275,18 +275,15 @@ async def test_who_comes_with_yolo_to_an_open_workspace_is_not_asked_and_others_
         assert not mine.app.link.view.workspace or not mine.app.link.view.workspace.yolo
 
 
-def write_settings(project: str, text: str) -> Path:
-    file = Path(project, "holdfast.toml")
-    file.write_text(text)
-    return file
-
-
 async def test_errors_in_the_settings_are_shown_when_the_app_opens_and_when_they_come() -> None:
+    def write(text: str) -> None:
+        Path(server.place.project(), "holdfast.toml").write_text(text)
+
     async with standing(acting()) as (_, server):
-        settings = write_settings(server.place.project(), "permissions.deny = ['bahs(x)']\n")
+        write("permissions.deny = ['bahs(x)']\n")
         async with looking(server) as screen:
-            await screen.said(f"{settings}:1: permissions.deny[0]")
-            write_settings(server.place.project(), "hooks.PreToolUs = [{command = 'x'}]\n")
+            await screen.said("holdfast.toml:1: permissions.deny[0]")
+            write("hooks.PreToolUs = [{command = 'x'}]\n")
             await screen.write("hello")
             await screen.said("did you mean PreToolUse?")
 

@@ -8,6 +8,7 @@ import pytest
 
 from cli.house import House, house
 from holdfast.client.client import new_client_id
+from holdfast.client.errors import ServerProblem
 from holdfast.client.thin import Thin
 from holdfast.protocol.bodies import AgentMessage
 from server.helpers import place
@@ -45,15 +46,17 @@ async def test_rules_allow_ask_and_deny() -> None:
         assert sorted(item.name for item in one.project.iterdir()) == ["allowed", "src"]
 
 
-async def test_a_rule_that_cannot_be_understood_asks() -> None:
-    async with hands(yolo=False) as one:
-        await one.client.config_set(one.workspace, "permissions.deny", ["bash("], scope=1)
+async def test_a_rule_that_cannot_be_read_is_refused_over_the_wire_and_asks_in_a_file() -> None:
+    async with hands(yolo=True) as one:
+        with pytest.raises(ServerProblem, match="has no effect as it is written"):
+            await one.client.config_set(one.workspace, "permissions.deny", ["bash("], scope=1)
+        (one.project / "holdfast.toml").write_text("permissions.deny = ['bash(']\n")
         session = await one.session()
-        run = await one.ask(session, bash("ls"))
+        run = await one.ask(session, bash("touch a"), interactive=True)
         (ask,) = await one.permissions()
         await one.client.cancel_run(one.workspace, run.run_id)
         assert (await one.end(run)).cancelled
-        assert ask.why
+        assert "holdfast.toml:1" in ask.why
 
 
 async def test_allow_always_is_saved_shown_and_honoured_after_a_restart() -> None:
@@ -150,3 +153,14 @@ async def test_yolo_of_a_run_is_its_helpers_too_and_denies_what_is_denied() -> N
         await one.permissions()
         await one.client.cancel_run(one.workspace, other.run_id)
         await one.end(other)
+
+
+def test_a_run_names_what_is_wrong_with_the_settings_and_does_nothing_meanwhile(home: House) -> None:
+    here = project(home, "wrong")
+    (here / "holdfast.toml").write_text("[permissions]\ndeny = ['bahs(touch *)']\n")
+    done = home.call("run", "--yolo", tool("bash", command="touch made"), cwd=here)
+    assert not (here / "made").exists()
+    assert f"{here}/holdfast.toml:2: permissions.deny[0]: The rule 'bahs(touch *)'" in done.stderr
+    checked = home.call("doctor", cwd=here)
+    assert "did you mean bash?" in checked.stdout + checked.stderr
+    assert "refused in unattended runs" in checked.stdout + checked.stderr

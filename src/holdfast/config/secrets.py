@@ -62,6 +62,10 @@ def redacted_value(value: object, path: KeyPath) -> object:
         return SET if is_secret(path) and value not in (None, False, True) else value
     if is_secret(path) and value:
         return _template(value)
+    head, end, scope = value.rpartition(")")
+    if path[:1] == ("permissions",) and scope.startswith((" in /", " to /")):
+        # The paths of a saved rule are shown as they are: a directory may look like a key.
+        return _cleaned(head) + end + scope
     return _cleaned(value)
 
 

@@ -53,6 +53,7 @@ _LANGUAGE = (
     "export declare typeset local readonly unset"
 )
 _KEYWORDS = frozenset(_LANGUAGE.split())
+_PROGRAM = re.compile(r"[\w./+@%~*?\[\]-]+(:\*)?|/.*")
 
 
 class BadRule(BadRequest):
@@ -152,12 +153,13 @@ class _Reader:
             raise self.bad("a quote is not closed.") from None
         if scope is None:
             self._check_shell(pattern, words)
-        variants = [words]
+        variants = [(pattern, words)]
         if scope is None and words[-1].endswith(":*"):
             # Claude Code's form of "and whatever follows".
             begin = words[-1].removesuffix(":*")
-            variants.append((*words[:-1], *([begin] if begin else []), "*"))
-        return tuple(self._command(actions, pattern, variant, scope) for variant in variants)
+            words = (*words[:-1], *([begin] if begin else []), "*")
+            variants.append((f"{pattern.removesuffix(':*')} *".strip(), words))
+        return tuple(self._command(actions, variant, words, scope) for variant, words in variants)
 
     def _command(self, actions: tuple[str, ...], pattern: str, words: tuple[str, ...], scope: Scope | None) -> Rule:
         if self.effect != "allow":
@@ -173,6 +175,8 @@ class _Reader:
         bare = _unquoted(pattern)
         if any(char in bare for char in ";|&<>()\n") or re.search(r"\{[^}]*,[^}]*\}", bare):
             raise self.bad("one rule is about one command; write one for each, and write(path) for a redirection.")
+        if program != "[" and re.search(r"[][{}]", re.sub(r"\[[^][]*\]|\{[^{}]*\}|\[\[\]", "", bare)):
+            raise self.bad("a bracket has no partner; quote it if it is meant as it is.")
         if any(word.endswith(",") for word in bare.split()):
             raise self.bad("one rule is about one command; write one for each.")
         if "$" in bare or "`" in bare:
@@ -183,7 +187,7 @@ class _Reader:
             raise self.bad(f"{program} is part of the shell's language, not a program; rules match programs.")
         if re.match(r"[A-Za-z_]\w*\+?=", program):
             raise self.bad("it begins with a variable; name the program.")
-        if program[0] in "!^=-:" or "," in program or (self.effect != "allow" and words[-1] == ".*"):
+        if program[0] in "!^=-:" or not _PROGRAM.fullmatch(program) or (self.effect != "allow" and words[-1] == ".*"):
             raise self.bad("it is neither a regular expression nor negated; write bash(program *).")
 
     def _address(self, tool: str, actions: tuple[str, ...], pattern: str, scope: Scope | None) -> tuple[Rule, ...]:

@@ -77,6 +77,13 @@ class Rule(msgspec.Struct, frozen=True):
     scope: Scope | None = None
 
     @property
+    def ours(self) -> str:
+        """The rule as it is written in our own notation."""
+        tool = ":".join((self.tool, *self.actions[:1]))
+        pattern = f"= {self.pattern}" if self.subject == "line" else self.pattern
+        return f"{tool}({pattern}){self.scope or ''}" if pattern else f"{tool}{self.scope or ''}"
+
+    @property
     def is_lenient(self) -> bool:
         return self.effect != "allow"
 

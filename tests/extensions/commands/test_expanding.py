@@ -99,7 +99,7 @@ def test_a_command_with_everything() -> None:
     text = "\n".join(["---", *front, "---", "Look at $1."])
     command = read_command(MarkdownFile("/c/r.md", "r", Folder("/c", "project"), text.encode()))
     assert (command.description, command.hint, command.model) == ("Looks", "[path]", "small")
-    assert command.allow == ("Bash(git diff:*)", "Read")
+    assert command.allow == ("bash(git diff *)", "view")
     assert command.needs == (("model", 5), ("allowed-tools", 4))
     own = read_command(MarkdownFile("/c/r.md", "r", Folder("/c", "user"), text.encode()))
     assert (own.needs, own.allow) == ((), command.allow)
@@ -130,7 +130,7 @@ def test_a_command_that_cannot_be_used(data: bytes, name: str, line: int) -> Non
 def test_a_rule_that_makes_no_sense_is_left_out() -> None:
     text = b"---\nallowed-tools: [Read, 'bash(', 'a b']\n---\nx"
     command = read_command(MarkdownFile("/c/a.md", "a", Folder("/c", "user"), text))
-    assert (command.error, command.allow) == ("", ("Read",))
+    assert (command.error, command.allow) == ("", ("view",))
     assert {(problem.line, problem.severity) for problem in command.problems} == {(2, "warning")}
 
 

@@ -90,8 +90,7 @@ def _rules(file: MarkdownFile, document: Document) -> tuple[tuple[str, ...], tup
     problems: list[Problem] = []
     for text in texts(document.fields.get(key)):
         try:
-            parse_rules(text, "allow")
-            kept.append(text.strip())
+            kept.append(parse_rules(text, "allow")[-1].ours)
         except BadRule as error:
             problems.append(Problem("warning", file.path, document.lines[key], key, str(error)))
     return tuple(kept), tuple(problems)
