@@ -297,6 +297,18 @@ async def test_auto_approve_takes_a_confirmation_and_is_shown_on_every_screen() 
         await screen.said("Tools ask again")
 
 
+async def test_arrows_and_enter_answer_once_the_composer_is_quiet() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        await screen.write("write it")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("enter", "a", "backspace", "enter")
+        assert not made(server).exists()
+        await screen.settles()
+        await screen.pilot.press("right", "left", "enter")
+        await screen.shows("It said")
+        assert made(server).exists()
+
+
 async def test_two_approvals_do_not_share_a_key_press() -> None:
     calls = tuple(Call("write", json.dumps({"file_path": name, "content": "1"})) for name in ("one.txt", "two.txt"))
     async with standing(acting(*calls)) as (_, server), looking(server) as screen:

@@ -39,7 +39,7 @@ KEYS = (
     ("←→, enter", "answer: composer empty, ½ s quiet"),
     ("tab", "go to the request; esc goes back"),
     ("a s d, r", "then: once, session, no; why not"),
-    ("1 – 9", "mark a choice of a question"),
+    ("1 to 9", "mark a choice of a question"),
     ("The conversation", ""),
     ("tab", "go there, and back"),
     ("page up, page down", "scroll; ctrl+end follows again"),
