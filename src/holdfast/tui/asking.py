@@ -91,6 +91,7 @@ class Asking(Stage):
             had_focus = panel.has_focus or panel.has_focus_within
             self.base.remove_class("whole-request")
             panel.remove()
+            self.note_change()
             if had_focus:
                 self.base.set_focus(self.editor)
 
@@ -117,6 +118,10 @@ class Asking(Stage):
             is_accepted = await self.say(client.answer_question(workspace, msgspec.to_builtins(body)))
         if not is_accepted and request is not None:
             waiting.setdefault(panel.request_id, request)
+        self.note_change()
+
+    @on(RequestPanel.Resized)
+    def _resized(self) -> None:
         self.note_change()
 
     # The keyboard.
