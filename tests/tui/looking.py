@@ -3,6 +3,7 @@
 import asyncio
 import io
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -49,6 +50,13 @@ class Screen:
         """Until such a panel is shown, and the keyboard knows of it."""
         await self.until(lambda: isinstance(self.app.panel, kind) and bool(self.app.keyboard.request), kind.__name__)
         await self.pilot.pause()
+
+    async def settles(self) -> None:
+        """Let the time pass after which the request accepts keys."""
+        ahead = self.app.clock() - time.monotonic() + 60
+        self.app.clock = lambda: time.monotonic() + ahead
+        self.app.tick_keyboard()
+        await self.until(lambda: self.app.keyboard.is_settled, "an active request")
 
     async def answered(self) -> None:
         await self.until(lambda: self.app.panel is None, "no request is shown")

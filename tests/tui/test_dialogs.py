@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from textual import events
 from textual.widgets import Input
 
 from holdfast.client.locate import Where
@@ -15,7 +16,7 @@ from holdfast.tui.approval_panel import ApprovalPanel
 from holdfast.tui.exact_text import shown_exactly
 from holdfast.tui.question_panel import QuestionPanel
 from holdfast.tui.screens.difference import DifferenceScreen
-from holdfast.tui.screens.entry import AutoApprove, Confirm, Entry
+from holdfast.tui.screens.entry import Confirm, Entry
 from holdfast.tui.screens.picker import Picker
 from server.helpers import Server, place, process, prompt
 from tui.looking import Screen, looking, standing
@@ -288,26 +289,32 @@ async def test_errors_in_the_settings_are_shown_when_the_app_opens_and_when_they
             await screen.said("did you mean PreToolUse?")
 
 
-async def test_auto_approve_takes_a_confirmation_and_is_shown_on_every_screen() -> None:
-    """ctrl+y may be a slip of the fingers: letters and Enter do not confirm it."""
-    async with standing() as (_, server), looking(server, size=(40, 16)) as screen:
-        link = screen.app.link
-        for keys, is_on in (((*"yes", "enter"), False), (("escape",), False), (("right", "enter"), True)):
-            await screen.pilot.press("ctrl+y")
-            await screen.opens(AutoApprove)
-            await screen.pilot.press(*keys)
-            await screen.closes()
-            await screen.until(lambda: not screen.app.workers, "it is stored")
-            assert (await link.client.get_skip(link.workspace)).skip is is_on
-        await screen.until(lambda: "acts without asking" in screen.picture(), "it is shown")
-        for key in ("ctrl+p", "ctrl+g", "ctrl+s"):
-            await screen.pilot.press(key)
-            await screen.until(lambda: len(screen.app.screen_stack) > 1, key)
-            assert "acts without asking" in screen.picture()
-            await screen.pilot.press("escape")
-            await screen.closes()
-        await screen.pilot.press("ctrl+y")
-        await screen.said("Tools ask again")
+async def test_arrows_and_enter_answer_once_the_composer_is_quiet() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        await screen.write("write it")
+        await screen.asks(ApprovalPanel)
+        await screen.pilot.press("enter", "a", "backspace", "enter")
+        assert not made(server).exists()
+        await screen.settles()
+        await screen.pilot.press("right", "left", "enter")
+        await screen.shows("It said")
+        assert made(server).exists()
+
+
+async def test_a_resumed_app_and_a_paste_answer_nothing() -> None:
+    async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        await screen.write("write it")
+        await screen.asks(ApprovalPanel)
+        await screen.settles()
+        # `fg` and its Enter were the shell's; the key is held.
+        screen.app.app_resume_signal.publish(screen.app)
+        await screen.pilot.press(*["enter"] * 5)
+        assert not screen.app.keyboard.is_settled
+        await screen.pilot.press("tab")
+        screen.app.post_message(events.Paste("dad"))
+        await screen.until(lambda: screen.editor.text == "dad", "the pasted text")
+        assert screen.app.link.view.permissions
+        assert not made(server).exists()
 
 
 async def test_two_approvals_do_not_share_a_key_press() -> None:

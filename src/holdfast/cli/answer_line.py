@@ -104,8 +104,12 @@ class AnswerLine:
         return None
 
     def _read(self) -> None:
-        at = self._now()
-        self._keys.extend((at, key) for key in self._terminal.read_keys())
+        keys, at = self._terminal.read_keys(), self._now()
+        if self._terminal.is_resumed:
+            # The shell's `fg` ended with Enter, which may be held still.
+            self._terminal.is_resumed = False
+            self._focus, _ = answer_focus.press(self._focus, "enter", at)
+        self._keys.extend((at, key) for key in keys)
 
     def _now(self) -> int:
         return int(self._clock() * 1000)

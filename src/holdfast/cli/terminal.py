@@ -32,6 +32,8 @@ class Terminal:
             self._input = _own_terminal()
         self._saved: list[Any] | None = None
         self._decoder = KeyDecoder()
+        self.is_resumed = False
+        """The command was suspended since the last time keys were read; the reader resets it."""
         self.is_gone = False
         """Nothing can be read any more."""
 
@@ -92,6 +94,8 @@ class Terminal:
             return True
         if self._saved is None:
             atexit.register(self.release)
+        else:
+            self.is_resumed = True
         self._saved = [*now[:_CHARS], list(now[_CHARS])]
         now[_LOCAL] &= ~(termios.ICANON | termios.ECHO)
         now[_CHARS][termios.VMIN], now[_CHARS][termios.VTIME] = 1, 0

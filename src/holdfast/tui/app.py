@@ -97,6 +97,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         for name in ("#finder", "#completer", "#attachments", "#shell"):
             self.query_one(name).display = False
         self.editor.focus()
+        self.app_resume_signal.subscribe(self, lambda _: self.note_resume())
         self.begin_drawing()
         _wake_for_resizes()
         self._open()

@@ -79,9 +79,9 @@ class ApprovalPanel(RequestPanel):
             return ("enter", "no, with this reason"), ("esc", "back")
         if self.state == "active":
             return ("←→", "choose"), ("enter", "answer"), ("tab", "letters, reason, whole screen")
-        turn = (("t", "columns"),) if self._is_change else ()
+        turn = (("t", "split"),) if self._is_change else ()
         letters = (("a", "once"), ("s", "session"), ("d", "no"), ("r", "no, because"))
-        return *letters, *turn, ("f", "whole screen"), ("esc", "write")
+        return *letters, *turn, ("f", "whole"), ("esc", "back")
 
     def draw_choices(self) -> None:
         for place, choice in enumerate(self.query(Choice)):
@@ -171,6 +171,7 @@ class ApprovalPanel(RequestPanel):
             self.toggle_class("whole")
             self.screen.set_class(self.has_class("whole"), "whole-request")
             self.fit()
+            self.post_message(self.Resized())
 
     def scroll_what(self, by: int) -> None:
         self._scroll.scroll_relative(y=by, animate=False)

@@ -91,6 +91,7 @@ class Asking(Stage):
             had_focus = panel.has_focus or panel.has_focus_within
             self.base.remove_class("whole-request")
             panel.remove()
+            self.note_change()
             if had_focus:
                 self.base.set_focus(self.editor)
 
@@ -119,6 +120,10 @@ class Asking(Stage):
             waiting.setdefault(panel.request_id, request)
         self.note_change()
 
+    @on(RequestPanel.Resized)
+    def _resized(self) -> None:
+        self.note_change()
+
     # The keyboard.
 
     async def on_event(self, event: events.Event) -> None:
@@ -131,6 +136,9 @@ class Asking(Stage):
         """Whether the event is dealt with."""
         if not self.is_shown:
             return False
+        if isinstance(event, events.Paste) and self.base.focused is self.panel:
+            # Pasted text is never a shortcut.
+            self.base.set_focus(self.editor)
         self.sync_keyboard()
         # The time at which the terminal delivered it, however late it is processed.
         at = self._now() - max(0, int((get_time() - event.time) * 1000))
@@ -195,6 +203,15 @@ class Asking(Stage):
         elif not is_inside:
             self.keyboard = answer_focus.blur(self.keyboard, now)
         self.keyboard = answer_focus.edit(self.keyboard, is_empty=self._is_idle(), at=now)
+        self._draw_panel()
+
+    def note_resume(self) -> None:
+        """The app was suspended, and a command line ended with Enter, which may be held still."""
+        self._note_key("enter")
+
+    def _note_key(self, key: str) -> None:
+        """A key press that another program received."""
+        self.keyboard, _ = answer_focus.press(self.keyboard, key, self._now())
         self._draw_panel()
 
     @on(TextArea.Changed)
@@ -278,6 +295,7 @@ class Asking(Stage):
 
     def on_app_focus(self) -> None:
         self.is_away = False
+        self._note_key("other")
 
     def on_app_blur(self) -> None:
         self.is_away = True

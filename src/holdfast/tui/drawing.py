@@ -106,8 +106,9 @@ class Drawing(Stage):
     def _draw_transcript(self) -> None:
         link, transcript = self.link, self.transcript
         is_empty = link.session is None
-        self.base.query_one("#welcome").display = is_empty
-        transcript.display = not is_empty
+        is_covered = self.base.has_class("whole-request")
+        self.base.query_one("#welcome").display = is_empty and not is_covered
+        transcript.display = not is_empty and not is_covered
         if is_empty:
             self._draw_welcome()
         if link.is_new:

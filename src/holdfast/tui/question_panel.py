@@ -91,7 +91,7 @@ class QuestionPanel(RequestPanel):
             return ("enter", "answer with this"), ("esc", "back")
         number = () if self._question.type == "free_text" else (("1-9", "mark"),)
         back = (("←", "previous"),) if self._at else ()
-        last = (("esc", "write"),) if self.state == "focused" else (("tab", "to go there"),)
+        last = (("esc", "back"),) if self.state == "focused" else (("tab", "to go there"),)
         return ("↑↓", "choose"), *number, ("enter", "answer"), *back, *last
 
     def draw_choices(self) -> None:

@@ -65,6 +65,9 @@ class RequestPanel(Vertical, can_focus=True):
             self.panel = panel
             self.body = body
 
+    class Resized(Message):
+        """The panel uses the whole screen now, or no longer."""
+
     def __init__(self, request_id: str) -> None:
         super().__init__(classes="request inactive")
         self.request_id = request_id
@@ -104,7 +107,7 @@ class RequestPanel(Vertical, can_focus=True):
     def room(self) -> int:
         """Lines the panel may use: everything but the bars, the composer and a little of the conversation."""
         composer = next((widget.outer_size.height for widget in self.screen.query("#editor")), 3)
-        others = 3 if self.has_class("whole") else 6
+        others = 2 if self.has_class("whole") else 6
         return max(6, self.app.size.height - max(3, composer) - others)
 
     def answer(self, body: dict[str, Any]) -> None:
@@ -118,7 +121,7 @@ class RequestPanel(Vertical, can_focus=True):
             return
         event.stop()
         event.prevent_default()
-        if event.key in ("up", "down", "left", "right", "enter") or (event.character or "") in "123456789":
+        if event.key in ("up", "down", "left", "right", "enter") or event.key in "123456789":
             self.act(event.key)
         else:
             self.press(event.key)
