@@ -35,6 +35,7 @@ TRIALS = (
     Trial("schedules", "holdfast.testing.schedules", "try_schedule"),
     Trial("crashes", "holdfast.testing.crash", "try_crash"),
     Trial("trees", "holdfast.testing.hostile", "try_tree"),
+    Trial("hostile repositories", "holdfast.testing.hostile_git", "try_repository"),
 )
 
 

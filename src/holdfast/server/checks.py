@@ -17,6 +17,7 @@ from holdfast.domain.models import ModelRequest
 from holdfast.engine.ports import Model
 from holdfast.server.desk import Desk
 from holdfast.workspace.children import find_program
+from holdfast.workspace.git import find_git
 from holdfast.workspace.sandbox import find_bubblewrap, why_not
 
 __all__ = ["data_directory", "models", "place_of", "sandbox", "search_tools", "settings", "trust"]
@@ -134,7 +135,7 @@ async def search_tools(desk: Desk) -> Sequence[Finding]:
     if program := find_program("rg", environment, desk.path):
         return (Finding("search tools", "ok", f"ripgrep is at {program}."),)
     todo = "Install ripgrep: searches get faster in large projects."
-    if program := find_program("git", environment, desk.path):
+    if program := find_git(environment, desk.path):
         return (Finding("search tools", "note", f"git is at {program}; there is no ripgrep.", todo),)
     return (Finding("search tools", "warning", "neither ripgrep nor git is there: searches are slow.", todo),)
 
