@@ -41,12 +41,18 @@ def commit(folder: Path, message: str = "first", **files: str) -> None:
     git(folder, "commit", "-q", "-m", message)
 
 
-@pytest.fixture
-def top(tmp_path: Path) -> Path:
-    top = tmp_path.resolve() / "top"
-    top.mkdir()
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("template")
     git(top, "init", "-q")
     commit(top, a="one", b="two")
+    return top
+
+
+@pytest.fixture
+def top(tmp_path: Path, template: Path) -> Path:
+    top = tmp_path.resolve() / "top"
+    shutil.copytree(template, top)
     return top
 
 
@@ -365,6 +371,12 @@ def foreign_repository(top: Path) -> Path:
     return gitfile_of(top, top / ".git")
 
 
+def foreign_repository_as_submodule(top: Path) -> Path:
+    inner = submodule(top)
+    (inner / ".git").write_text(f"gitdir: {top}/.git\n")
+    return inner
+
+
 def foreign_worktree(top: Path) -> Path:
     worktree(top)
     return gitfile_of(top, top / ".git/worktrees/beside")
@@ -394,7 +406,15 @@ def link(top: Path) -> Path:
 
 @pytest.mark.parametrize(
     "make",
-    [foreign_repository, foreign_worktree, foreign_module, space_at_the_end, common_directory, link],
+    [
+        foreign_repository,
+        foreign_repository_as_submodule,
+        foreign_worktree,
+        foreign_module,
+        space_at_the_end,
+        common_directory,
+        link,
+    ],
     ids=lambda make: make.__name__,
 )
 async def test_unusual_layouts_are_left_out(top: Path, private: PrivateGit, make: object) -> None:

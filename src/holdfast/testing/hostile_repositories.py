@@ -283,8 +283,8 @@ def _gitfile(arena: Arena, text: str) -> Sequence[Path]:
 
 def _separate(arena: Arena, text: str) -> Sequence[Path]:
     top = arena.repository("separate")
-    _add(top / ".git/config", text)
     arena.git(top, "init", "-q", "--separate-git-dir", str(arena.base / "elsewhere"))
+    _add(arena.base / "elsewhere/config", text)
     return top, top / "src"
 
 

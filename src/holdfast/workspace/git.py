@@ -9,6 +9,7 @@ reading. Git then has no way to the repository's configuration, whatever its lay
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
@@ -221,7 +222,9 @@ def _excludes_file(environment: Mapping[str, str]) -> str:
 
 
 def _make(directory: str, source: _Source) -> None:
-    os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+    # Only this one: a data directory that has been moved away must not be created again.
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(os.path.dirname(directory), 0o700)
     for name in ("", "info", "objects", "refs"):
         os.mkdir(os.path.join(directory, name), 0o700)
     quoted = source.excludes_file.replace("\\", "\\\\").replace('"', '\\"')
