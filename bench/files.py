@@ -113,7 +113,7 @@ async def _tools(root: Path) -> list[Figure]:
     ]
     figures = [await _figure(title, work, command, root) for title, work, command in cases]
     where = Search(str(root), str(root), context.environment, 60)
-    own = Searcher(programs=())
+    own = Searcher(uses_ripgrep=False)
     figures.append(await _figure("grep, our own walk", lambda: own.grep(where, GrepAsk("needle")), plain, root))
     return figures
 

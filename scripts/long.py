@@ -40,6 +40,7 @@ TRIALS = (
     Trial("trees", "holdfast.testing.hostile", "try_tree"),
     Trial("typed text", "holdfast.testing.typed_text", "try_typed_text"),
     Trial("rules", "holdfast.testing.rule_trials", "try_rules"),
+    Trial("hostile repositories", "holdfast.testing.hostile_git", "try_repository"),
 )
 
 

@@ -13,6 +13,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.settings import Options, Settings
 from holdfast.domain.surroundings import Surroundings
 from holdfast.engine.settings import EngineSettings, Limits
+from holdfast.workspace.git_scan import Scan
 from holdfast.workspace.surroundings import Lookout, Manners
 
 __all__ = ["engine_settings", "lookout_for", "own_files"]
@@ -49,9 +50,10 @@ def lookout_for(
     environment: Mapping[str, str],
     notes: Callable[[], tuple[str, ...]] = tuple,
     first: Callable[[], Awaitable[None]] | None = None,
+    scan: Callable[[], Scan] | None = None,
 ) -> Lookout:
     """For a directory, under the settings as they are at each look. `notes` is what extensions have to say, `first`
-    is awaited before they are asked.
+    is awaited before they are asked, `scan` returns the changes of the work tree.
     """
 
     def manners() -> Manners:
@@ -60,7 +62,7 @@ def lookout_for(
         trailer = _TRAILERS.get(options.attribution.trailer_style, "")
         return Manners(options.context_paths, files, trailer, notes())
 
-    return _Informed(directory, manners, lambda: date.today().isoformat(), first)
+    return _Informed(directory, manners, lambda: date.today().isoformat(), first, scan)
 
 
 class _Informed(Lookout):
@@ -72,8 +74,9 @@ class _Informed(Lookout):
         manners: Callable[[], Manners],
         today: Callable[[], str],
         first: Callable[[], Awaitable[None]] | None,
+        scan: Callable[[], Scan] | None,
     ) -> None:
-        super().__init__(directory, manners, today)
+        super().__init__(directory, manners, today, scan)
         self._first = first
 
     async def look(self, session: SessionId) -> Surroundings:

@@ -43,6 +43,9 @@ from holdfast.tools.job_kill import JobKill
 from holdfast.tools.job_output import JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
+from holdfast.workspace.git import PrivateGit
+from holdfast.workspace.git_check import examine_git
+from holdfast.workspace.git_scan import GitScan
 from holdfast.workspace.guard import Guard
 from holdfast.workspace.jobs import JobLimits, Jobs
 from holdfast.workspace.process import Processes
@@ -70,6 +73,7 @@ class _ConfinedBash(Bash):
 
     async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
         await self.prepare()
+        await examine_git(self._outfit.record.path, self._outfit.shell, context.environment, arguments.command)
         return await super().act(context, arguments)
 
     async def prepare(self) -> None:
@@ -103,6 +107,7 @@ class House:
         self.guard = Guard()
         self.discovery = Discovery()
         self.web = Web()
+        self.git = PrivateGit(str(data_dir / "git"))
 
     def furnish(self, record: WorkspaceRecord, environment: Mapping[str, str]) -> "Outfit":
         """For a workspace that was just opened, by somebody who had set these variables."""
@@ -113,6 +118,7 @@ class House:
         await self.guard.close()
         await self.discovery.close()
         await close_connections()
+        await asyncio.to_thread(self.git.close)
 
 
 def open_app(data_dir: Path, given: Given | None = None) -> App:
@@ -132,6 +138,8 @@ class Outfit:
         # Whose files count as the user's own is the server's to know: what they hold may run commands.
         places = places_for(record.path, os.environ, data_dir=str(house.data_dir), workspace_id=record.id)
         self.spawn = GuardedSpawn(house.guard)
+        self.git = house.git
+        self.scan = GitScan(house.git, self.spawn, record.path, environment or os.environ)
         self.configuration = Configuration(places, environment or os.environ, run=Substitution(self.spawn))
         self.store = ConfigStore(house.data_dir / "config.json", self.data_dir / "config.json")
         self.credentials = Credentials(places.credentials_file, os.environ)
@@ -163,7 +171,7 @@ class Outfit:
 
     def _ground(self) -> Ground:
         known = self.record.path, self.data_dir, self.configuration, self.credentials
-        return Ground(*known, self.spawn, self.environment, self._say, self._secrets)
+        return Ground(*known, self.spawn, self.environment, self._say, self._secrets, self.git)
 
     def _say(self, event: LiveEvent) -> None:
         self.publish(event)
@@ -238,6 +246,7 @@ class Outfit:
                 os.environ,
                 self.extensions.notes,
                 self.extensions.look,
+                self.scan.current,
             ),
             crews=crews,
             judge=lambda _: judge,
@@ -272,6 +281,7 @@ class Outfit:
         )
         needs = ToolNeeds(
             spawn=self.spawn,
+            git=self.git,
             settings=lambda: self.settings.tools,
             # Asked before each step, when the model was just looked up in the same settings.
             disabled=lambda: self.configuration.settings.options.disabled_tools,
@@ -344,11 +354,9 @@ class Outfit:
         return self.choice is None or await self.choice.can_answer(providers)
 
     async def close(self) -> None:
-        await self.jobs.close()
-        await self.extensions.close()
-        if self.choice is not None:
-            await self.choice.close()
-        await self.refresher.close()
+        for part in (self.scan, self.jobs, self.extensions, self.choice, self.refresher):
+            if part is not None:
+                await part.close()
 
 
 def _existing(paths: Iterable[str]) -> list[str]:

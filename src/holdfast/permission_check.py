@@ -12,7 +12,7 @@ from holdfast.domain.asks import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.workspace.expansion import expansions
-from holdfast.workspace.git_settings import git_is_quiet
+from holdfast.workspace.git_check import git_is_quiet
 
 if TYPE_CHECKING:
     from holdfast.permissions.rules import Rules

@@ -10,17 +10,18 @@ from holdfast.domain.asks import Decision
 from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions.rules import Rules
 from holdfast.workspace.expansion import expansions
-from holdfast.workspace.git_settings import git_is_quiet
+from holdfast.workspace.git_check import git_runs_nothing_else
 from permissions.test_corpus import bash
 
 
 def judge(root: Path, line: str) -> Decision:
+    own = {"HOME": str(root.parent), "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
     rules = Rules(
         PermissionSettings(),
         str(root),
         real=os.path.realpath,
         expansions=expansions,
-        git_is_quiet=git_is_quiet,
+        git_is_quiet=lambda folder: git_runs_nothing_else(folder, own),
     )
     permit = bash(line)
     return rules.judge(type(permit)(permit.tool, permit.action, str(root), "", permit.params, command=line)).decision

@@ -1,7 +1,6 @@
 """Changes, words of blocks, names of files, notes to those who look away: the pure parts of the terminal app."""
 
 import random
-import subprocess
 from difflib import unified_diff
 from pathlib import Path
 from urllib.parse import quote
@@ -32,7 +31,7 @@ from holdfast.tui.blocks import Card, Closing, Prose, Scene, blocks_of
 from holdfast.tui.commands import COMMANDS
 from holdfast.tui.differences import Differences
 from holdfast.tui.diffs import changed_span, counted, diff_of, paired, parsed
-from holdfast.tui.files import LARGEST, TooLarge, attached, listed, path_in_paste
+from holdfast.tui.files import LARGEST, TooLarge, attached, path_in_paste
 from holdfast.tui.look import DARK, PLAIN, Look
 from holdfast.tui.mentions import best, mention_at, mentioned
 from holdfast.tui.texts import code_of_block, marked, text_of_block
@@ -222,17 +221,6 @@ def test_a_dropped_picture_is_known_however_its_path_is_written(tmp_path: Path) 
         assert path_in_paste(text) == path, text
     for text in ("it's a.png", f"{path} and {path}", f"{path}\nand more.png", str(tmp_path / "none.png")):
         assert path_in_paste(text) is None, text
-
-
-def test_ignored_files_are_not_offered(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("")
-    (tmp_path / "out.log").write_text("")
-    (tmp_path / "node_modules").mkdir()
-    (tmp_path / "node_modules" / "x.js").write_text("")
-    assert sorted(listed(str(tmp_path))) == ["a.py", "out.log"]
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    (tmp_path / ".gitignore").write_text("*.log\nnode_modules\n")
-    assert sorted(listed(str(tmp_path))) == [".gitignore", "a.py"]
 
 
 # Those who look away.

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,11 +12,10 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.testing.gates import start
 from holdfast.workspace.children import find_program, running, spawn, splitted
+from holdfast.workspace.git import PrivateGit
 from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
 
-WAYS: dict[str, tuple[str, ...]] = {"git": ("git",), "own": ()}
-if shutil.which("rg"):
-    WAYS["rg"] = ("rg",)
+WAYS = ("git", "own", *(("rg",) * bool(shutil.which("rg"))))
 PATH = os.environ["PATH"]
 
 
@@ -32,9 +30,10 @@ def is_alive(pid: int) -> bool:
 class Place:
     """A repository to search in, and one way to do it."""
 
-    def __init__(self, root: Path, programs: Sequence[str]) -> None:
+    def __init__(self, root: Path, way: str) -> None:
         self.root = root
-        self.searcher = Searcher(programs=programs)
+        private = PrivateGit(str(root.parent / "git")) if way == "git" else None
+        self.searcher = Searcher(git=private, uses_ripgrep=way == "rg")
 
     def put(self, name: str, content: bytes = b"needle\n", *, age: int = 0) -> None:
         path = self.root / name
@@ -62,7 +61,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     root = tmp_path / "project"
     root.mkdir()
     git(root, "init", "-q")
-    return Place(root, WAYS[request.param])
+    return Place(root, request.param)
 
 
 async def test_lines_are_found_with_their_places(place: Place) -> None:
@@ -246,7 +245,7 @@ async def test_a_search_that_is_left_leaves_no_child(place: Place) -> None:
         began.set()
         return child
 
-    searcher = Searcher(watched, ("rg", "git"))  # type: ignore[arg-type]
+    searcher = Searcher(watched, PrivateGit(str(place.root.parent / "git")))  # type: ignore[arg-type]
     task = start(searcher.grep(place.where(), GrepAsk("needle")))
     await began.wait()
     task.cancel()
@@ -259,7 +258,7 @@ async def test_a_search_that_is_left_leaves_no_child(place: Place) -> None:
 
 
 async def test_outside_of_a_repository_our_own_walk_is_used(tmp_path: Path) -> None:
-    place = Place(tmp_path, ("git",))
+    place = Place(tmp_path, "git")
     place.put("a")
     place.put(".gitignore", b"b\n")
     place.put("b")
@@ -273,7 +272,7 @@ async def test_a_program_that_does_not_work_is_passed_over(tmp_path: Path) -> No
         folder.mkdir(parents=True)
         (folder / "rg").write_text('#!/bin/sh\necho broken >&2\necho ran >> "$0.ran"\nexit 3\n')
         (folder / "rg").chmod(0o755)
-    place = Place(root, ("rg",))
+    place = Place(root, "rg")
     place.put("a")
     where = Search(str(root), str(root), {"PATH": f"{root / 'bin'}:{tools}:/bin"}, 30)
     assert find_program("rg", where.environment, str(root)) is None
@@ -285,7 +284,7 @@ async def test_a_program_that_does_not_work_is_passed_over(tmp_path: Path) -> No
 
 
 async def test_git_runs_nothing_that_a_repository_names(tmp_path: Path) -> None:
-    place = Place(tmp_path, ("git",))
+    place = Place(tmp_path, "git")
     git(tmp_path, "init", "-q")
     program = tmp_path / "evil"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.ids import SessionId
-from holdfast.domain.surroundings import ContextFile, GitState, Surroundings
-from holdfast.engine.instructions import helper_instructions, system_prompt
-from holdfast.workspace.surroundings import Lookout, Manners, context_files, context_places, git_state
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.surroundings import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.engine.instructions import git_note, helper_instructions, system_prompt
+from holdfast.workspace.git_scan import Scan
+from holdfast.workspace.surroundings import Lookout, Manners, context_files, context_places
 
 SESSION, OTHER = SessionId("s1"), SessionId("s2")
 
@@ -80,20 +81,6 @@ def test_what_a_user_names_outside_may_be_a_folder(tmp_path: Path) -> None:
     assert found(tmp_path / "project", more=("../notes", str(tmp_path / "notes"))) == ["mine"]
 
 
-@pytest.mark.parametrize("setting", ["filter.x.clean", "core.fsmonitor", "diff.external", "gpg.program"])
-async def test_looking_at_a_repository_runs_nothing_that_it_names(tmp_path: Path, setting: str) -> None:
-    git(tmp_path, "init")
-    put(tmp_path, "a.txt", "one")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-m", "first")
-    assert await git_state(tmp_path) is not None
-    put(tmp_path, ".gitattributes", "* filter=x")
-    put(tmp_path, "a.txt", "two")
-    git(tmp_path, "config", setting, f"touch {tmp_path}/ran; cat")
-    await git_state(tmp_path)
-    assert not (tmp_path / "ran").exists()
-
-
 def test_long_files_are_cut_and_all_together_is_bounded(tmp_path: Path) -> None:
     for name in ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "CRUSH.md"):
         put(tmp_path, name, name + "x" * 200_000)
@@ -111,57 +98,6 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     assert found(tmp_path) == ["caf\ufffd"]
 
 
-# Git.
-
-
-async def test_the_state_of_a_repository(tmp_path: Path) -> None:
-    git(tmp_path, "init")
-    put(tmp_path, "a.txt", "a")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-m", "first words")
-    put(tmp_path, "a.txt", "b")
-    put(tmp_path, "new.txt", "n")
-    state = await git_state(tmp_path)
-    assert state is not None
-    assert state.branch == "trunk"
-    assert state.status == (" M a.txt", "?? new.txt")
-    assert [line.partition(" ")[2] for line in state.commits] == ["first words"]
-
-
-async def test_a_repository_without_commits(tmp_path: Path) -> None:
-    git(tmp_path, "init")
-    assert await git_state(tmp_path) == GitState("trunk")
-
-
-async def test_many_changes_are_counted(tmp_path: Path) -> None:
-    git(tmp_path, "init")
-    for number in range(30):
-        put(tmp_path, f"{number}.txt", "x")
-    state = await git_state(tmp_path)
-    assert state is not None
-    assert (len(state.status), state.more_changes) == (20, 10)
-
-
-async def test_no_repository_no_state(tmp_path: Path) -> None:
-    assert await git_state(tmp_path) is None
-
-
-async def test_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
-    git(tmp_path, "init")
-    trap = put(tmp_path, "trap.sh", f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
-    trap.chmod(0o755)
-    for key in ("core.fsmonitor", "core.pager", "diff.external"):
-        git(tmp_path, "config", key, str(trap))
-    await git_state(tmp_path)
-    assert not (tmp_path / "sprung").exists()
-
-
-async def test_without_git_there_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert await git_state(tmp_path) is None
-
-
 # What a session keeps.
 
 
@@ -171,11 +107,11 @@ async def test_a_session_keeps_what_it_saw(tmp_path: Path) -> None:
     put(tmp_path, "AGENTS.md", "be kind")
     lookout = Lookout(str(tmp_path), today=lambda: next(days))
     first = await lookout.look(SESSION)
-    put(tmp_path, "later.txt", "x")
+    git(tmp_path, "checkout", "-b", "other")
     assert await lookout.look(SESSION) is first
     other = await lookout.look(OTHER)
     assert other.date == "Tuesday"
-    assert other.git != first.git
+    assert (first.git, other.git) == (GitState("trunk"), GitState("other"))
 
 
 async def test_a_changed_file_is_read_again_and_the_rest_stays(tmp_path: Path) -> None:
@@ -186,6 +122,20 @@ async def test_a_changed_file_is_read_again_and_the_rest_stays(tmp_path: Path) -
     second = await lookout.look(SESSION)
     assert [file.text for file in second.context] == ["be kind and quick"]
     assert (second.date, second.git) == (first.date, first.git)
+
+
+async def test_the_result_of_a_scan_stays_with_its_message(tmp_path: Path) -> None:
+    """The first request has it if the scan is done by then, otherwise the next one; nothing waits for it."""
+    scan = Scan(0.0)
+    lookout = Lookout(str(tmp_path), scan=lambda: scan)
+    assert lookout.git_changes(SESSION, MessageId("m0")) == {}
+    await lookout.look(SESSION)
+    assert lookout.git_changes(SESSION, MessageId("m1")) == {}
+    scan.changes = GitChanges((" M a.txt",))
+    for newest in ("m2", "m3"):
+        assert lookout.git_changes(SESSION, MessageId(newest)) == {MessageId("m2"): scan.changes}
+    await lookout.look(OTHER)
+    assert lookout.git_changes(OTHER, MessageId("n1")) == {MessageId("n1"): scan.changes}
 
 
 async def test_settings_add_their_own(tmp_path: Path) -> None:
@@ -200,13 +150,32 @@ async def test_settings_add_their_own(tmp_path: Path) -> None:
 
 
 def test_the_prompt_tells_all_of_it() -> None:
-    git = GitState("trunk", (" M a.txt",), 3, ("abc123 first words",))
+    git = GitState("trunk", "0123456789abcdef")
     files = (ContextFile("/p/AGENTS.md", "be kind", left_out=7),)
     place = Surroundings("/p", "Linux", "2026-11-16", git, files, ("# Skills",), "Assisted-by: Holdfast")
     prompt = system_prompt(place)
-    for fact in ("/p", "Linux", "2026-11-16", "trunk", "a.txt", "3 more", "abc123", "be kind", "7 more", "Assisted-by"):
+    for fact in ("/p", "Linux", "2026-11-16", "trunk", "0123456789ab ", "be kind", "7 more", "Assisted-by"):
         assert fact in prompt
     assert prompt.index("be kind") < prompt.index("# Skills") < prompt.index("2026-11-16")
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (GitState("trunk"), "Git branch: trunk, without commits"),
+        (GitState("", "0123456789abcdef"), "detached HEAD, commit 0123456789ab "),
+        (GitState(), "its branch is not known"),
+    ],
+)
+def test_a_branch_is_told_as_far_as_it_is_known(state: GitState, text: str) -> None:
+    assert text in system_prompt(Surroundings("/p", git=state))
+
+
+def test_changes_and_commits_are_told() -> None:
+    note = git_note(GitChanges((" M a.txt",), 3, ("abc123 first words",)))
+    for fact in ("   M a.txt", "3 more", "abc123 first words"):
+        assert fact in note
+    assert "No changes" in git_note(GitChanges())
 
 
 def test_a_helper_is_told_where_it_is_and_not_to_change_anything() -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-__all__ = ["ContextFile", "GitState", "Surroundings"]
+__all__ = ["ContextFile", "GitChanges", "GitState", "Surroundings"]
 
 
 class ContextFile(msgspec.Struct, frozen=True):
@@ -14,11 +14,19 @@ class ContextFile(msgspec.Struct, frozen=True):
 
 
 class GitState(msgspec.Struct, frozen=True):
-    """The repository as it was when the session began. `status` and `commits` are the first lines of each."""
+    """Branch and commit of the repository when the session began. Both are empty if HEAD has an unusual form; the
+    branch is empty on a detached HEAD, the commit before the first one.
+    """
 
     branch: str = ""
-    status: tuple[str, ...] = ()
-    more_changes: int = 0
+    commit: str = ""
+
+
+class GitChanges(msgspec.Struct, frozen=True):
+    """Changed files as `git status --short` lists them, the number of those left out, and the last commits."""
+
+    files: tuple[str, ...] = ()
+    more_files: int = 0
     commits: tuple[str, ...] = ()
 
 

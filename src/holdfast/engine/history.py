@@ -5,7 +5,7 @@ exactly one result, no result without its call, a user's message first, argument
 """
 
 from base64 import b64decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -38,9 +38,17 @@ _IMAGES_LEFT_OUT = "[An image was attached, but this model cannot see images.]"
 
 
 def conversation(
-    messages: Sequence[Message], info: ModelInfo, *, summary: MessageId | None = None, note: str = ""
+    messages: Sequence[Message],
+    info: ModelInfo,
+    *,
+    summary: MessageId | None = None,
+    note: str = "",
+    beside: Mapping[MessageId, str] | None = None,
 ) -> tuple[Message, ...]:
-    """The messages to send. With a summary the conversation begins there; `note` is added after it."""
+    """The messages to send. With a summary the conversation begins there; `note` is added after it. `beside` has texts
+    to send after a message of the user or after the results of tools.
+    """
+    beside = beside or {}
     kept = _since_summary(messages, summary, note)
     out: list[Message] = []
     for index, message in enumerate(kept):
@@ -48,6 +56,10 @@ def conversation(
             _add_user(out, message, info)
         elif message.role == "assistant" and out:
             _add_assistant(out, message, _results_of(kept, index), info)
+        if message.role != "assistant" and message.id in beside:
+            text = TextPart(Text(beside[message.id]))
+            id = MessageId(f"{message.id}:beside")
+            _add_user(out, msgspec.structs.replace(message, role="user", id=id, parts=(text,)), info)
     return tuple(out)
 
 

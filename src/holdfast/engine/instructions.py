@@ -5,10 +5,10 @@ The order goes from what never changes to what changes most, so that a provider 
 
 from collections.abc import Iterator
 
-from holdfast.domain.surroundings import ContextFile, GitState, Surroundings
+from holdfast.domain.surroundings import ContextFile, GitChanges, GitState, Surroundings
 from holdfast.engine.kit import text
 
-__all__ = ["helper_instructions", "system_prompt"]
+__all__ = ["git_note", "helper_instructions", "system_prompt"]
 
 
 def system_prompt(place: Surroundings) -> str:
@@ -51,14 +51,24 @@ def _facts(place: Surroundings) -> Iterator[str]:
 
 
 def _git(state: GitState) -> Iterator[str]:
-    yield f"Git branch: {state.branch or 'none'} (all of this as it was when the session began)"
-    if state.status:
-        yield "Changes that are not committed:"
-        yield from (f"  {line}" for line in state.status)
-        if state.more_changes:
-            yield f"  … and {state.more_changes} more"
+    commit = f", commit {state.commit[:12]}" if state.commit else ""
+    if state.branch:
+        yield f"Git branch: {state.branch}{commit or ', without commits'} (when the session began)"
+    elif commit:
+        yield f"Git: detached HEAD{commit} (when the session began)"
     else:
-        yield "No changes that are not committed."
-    if state.commits:
-        yield "Last commits:"
-        yield from (f"  {line}" for line in state.commits)
+        yield "The directory is in a git repository; its branch is not known."
+
+
+def git_note(changes: GitChanges) -> str:
+    """Return the state of the work tree, to be sent beside a message of the user."""
+    lines = ["<git-status>", "State of the git work tree, added automatically; it is not updated:"]
+    if changes.files:
+        lines += ["Changes that are not committed:", *(f"  {line}" for line in changes.files)]
+        if changes.more_files:
+            lines.append(f"  … and {changes.more_files} more")
+    else:
+        lines.append("No changes that are not committed.")
+    if changes.commits:
+        lines += ["Last commits:", *(f"  {line}" for line in changes.commits)]
+    return "\n".join([*lines, "</git-status>"])

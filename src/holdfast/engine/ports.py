@@ -1,13 +1,13 @@
 """What the engine needs from the outside. `core.py` hands it over; `holdfast.testing` has twins of all of it."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.domain.asks import QuestionAnswer
 from holdfast.domain.events import LiveEvent, RunComplete
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.hooks import Ruling, ToolUse
-from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import (
     Answer,
     Briefing,
@@ -21,7 +21,7 @@ from holdfast.domain.messages import Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.domain.surroundings import Surroundings
+from holdfast.domain.surroundings import GitChanges, Surroundings
 from holdfast.domain.tools import Inquiry, Permit, Tool, ToolContext, ToolOutcome
 
 __all__ = [
@@ -161,6 +161,11 @@ class Lookout(Protocol):
 
     async def look(self, session: SessionId) -> Surroundings:
         """The same answer for a session, for as long as nothing changes that a model must know."""
+
+    def git_changes(self, session: SessionId, newest: MessageId) -> Mapping[MessageId, GitChanges]:
+        """Return the state of the work tree by the message it is sent with: `newest` if it has just become known, and
+        from then on always the same message. Empty while it is not known. Never waits.
+        """
 
 
 class Permissions(Protocol):

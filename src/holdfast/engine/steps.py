@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.domain.errors import HoldfastError, ProviderError
 from holdfast.domain.events import AgentNotice
+from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import Briefing, PatchSession
 from holdfast.domain.messages import Finish, FinishReason, Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StepFinish
@@ -22,7 +23,7 @@ from holdfast.engine.assembly import Assembly
 from holdfast.engine.calls import NOT_RUN, answer_without_running, run_calls
 from holdfast.engine.compaction import continuation_note, is_nearly_full, summarize
 from holdfast.engine.history import conversation, size_of
-from holdfast.engine.instructions import helper_instructions, system_prompt
+from holdfast.engine.instructions import git_note, helper_instructions, system_prompt
 from holdfast.engine.kit import Kit
 from holdfast.engine.ports import Model, Tools
 from holdfast.engine.prompts import hear_folded
@@ -160,9 +161,17 @@ class _Loop:
     def _request(self, tools: Sequence[Tool]) -> ModelRequest:
         info = self._info
         summary = self._session.summary_message_id or None
-        messages = conversation(self._history, info, summary=summary, note=self._note)
+        messages = conversation(self._history, info, summary=summary, note=self._note, beside=self._beside())
         specs = tuple(tool.spec for tool in tools)
         return ModelRequest(self._session.id, self._system, messages, specs, info.max_output_tokens)
+
+    def _beside(self) -> dict[MessageId, str]:
+        """The state of the work tree, with the message it was first sent with: a cached prefix stays valid."""
+        newest = next((item for item in reversed(self._history) if item.role != "assistant"), None)
+        if newest is None or self._kit.lookout is None:
+            return {}
+        changes = self._kit.lookout.git_changes(self._session.id, newest.id)
+        return {message: git_note(found) for message, found in changes.items()}
 
     async def _act(self, assembly: Assembly, tools: Sequence[Tool]) -> tuple[bool, FinishReason]:
         """Run the tools that were asked for. Whether to go on, and the reason to store."""

@@ -10,6 +10,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.tools import Tool
+from holdfast.workspace.git import PrivateGit
 from holdfast.workspace.process_child import GuardedSpawn
 
 __all__ = ["Extension", "Ground"]
@@ -34,6 +35,8 @@ class Ground(msgspec.Struct, frozen=True):
     """To everybody who is attached. Never waits; before the workspace is open it says nothing."""
     secrets: Callable[[], tuple[Sequence[str], Sequence[str]]] = lambda: ((), ())
     """Names of variables, and values, that belong to models: no program gets them unasked."""
+    git: PrivateGit | None = None
+    """For searches where there is no ripgrep."""
 
 
 class Extension(Protocol):

@@ -18,6 +18,7 @@ from holdfast.engine.ports import Model
 from holdfast.permission_check import outdated_rules
 from holdfast.server.desk import Desk
 from holdfast.workspace.children import find_program
+from holdfast.workspace.git import find_git
 from holdfast.workspace.sandbox import find_bubblewrap, why_not
 
 __all__ = ["data_directory", "models", "place_of", "sandbox", "search_tools", "settings", "trust"]
@@ -138,7 +139,7 @@ async def search_tools(desk: Desk) -> Sequence[Finding]:
     if program := find_program("rg", environment, desk.path):
         return (Finding("search tools", "ok", f"ripgrep is at {program}."),)
     todo = "Install ripgrep: searches get faster in large projects."
-    if program := find_program("git", environment, desk.path):
+    if program := find_git(environment, desk.path):
         return (Finding("search tools", "note", f"git is at {program}; there is no ripgrep.", todo),)
     return (Finding("search tools", "warning", "neither ripgrep nor git is there: searches are slow.", todo),)
 

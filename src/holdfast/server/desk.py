@@ -35,6 +35,7 @@ class Desk:
         outfit.on_settings = self._settings_changed
         outfit.publish = workspace.engine.outside.outlet.publish_live
         outfit.extensions.start()
+        outfit.scan.current()
         self.lenders: set[ClientId] = set()
         self._changes = 0
         self.was_busy = False

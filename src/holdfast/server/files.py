@@ -31,7 +31,7 @@ async def list_files(call: Call) -> FileNames:
     root = await asyncio.to_thread(os.path.realpath, call.desk.path)
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     try:
-        found = await Searcher().files(Search(root, root, environment, _SECONDS, _MOST), "**")
+        found = await Searcher(git=call.desk.outfit.git).files(Search(root, root, environment, _SECONDS, _MOST), "**")
     except (OSError, ToolError):
         raise NotFound("The directory of the workspace cannot be read.") from None
     return FileNames(found.paths, found.is_truncated or found.is_late)

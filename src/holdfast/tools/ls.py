@@ -16,7 +16,7 @@ from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.changing import place_of
 from holdfast.workspace.files import Place, descend
-from holdfast.workspace.git import repository_of
+from holdfast.workspace.git_repository import repository_of
 from holdfast.workspace.ignore import Ignore
 from holdfast.workspace.paths import in_one_line
 

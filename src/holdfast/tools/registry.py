@@ -22,6 +22,7 @@ from holdfast.tools.todos import Known, Todos
 from holdfast.tools.view import NamedSkill, View
 from holdfast.tools.write import Write
 from holdfast.workspace.children import Spawn, spawn
+from holdfast.workspace.git import PrivateGit
 from holdfast.workspace.search import Searcher
 from holdfast.workspace.web import Web
 
@@ -33,6 +34,8 @@ class ToolNeeds(msgspec.Struct, frozen=True):
 
     spawn: Spawn = spawn
     """Starts the programs that search."""
+    git: PrivateGit | None = None
+    """For searches where there is no ripgrep."""
     settings: Callable[[], ToolSettings] = ToolSettings
     """The limits a user has set, asked at each call."""
     disabled: Callable[[], Iterable[str]] = tuple
@@ -58,7 +61,7 @@ class BuiltinTools:
 
     def __init__(self, needs: ToolNeeds | None = None) -> None:
         needs = needs or ToolNeeds()
-        searcher = Searcher(needs.spawn)
+        searcher = Searcher(needs.spawn, needs.git)
         tools: list[Tool] = [
             Download(needs.web, lambda: needs.download_limit),
             Edit(needs.on_change),

@@ -1,20 +1,17 @@
-"""Files on this side: which there are, and what goes along with a prompt."""
+"""Files on this side: what goes along with a prompt."""
 
 import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
 from urllib.parse import unquote
 
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.attachments import LARGEST_FILE, kind_of
 
-__all__ = ["LARGEST", "TooLarge", "attached", "clipboard_image", "listed", "pasted", "path_in_paste"]
+__all__ = ["LARGEST", "TooLarge", "attached", "clipboard_image", "pasted", "path_in_paste"]
 
 LARGEST = LARGEST_FILE
-_MOST_FILES = 20_000
-_LITTER = frozenset({"node_modules", "__pycache__", "venv", "target", "dist", "build"})
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _CLIPBOARDS = (
     ("wl-paste", "--no-newline", "--type", "image/png"),
@@ -25,34 +22,6 @@ _CLIPBOARDS = (
 
 class TooLarge(Exception):
     """The file is larger than 5 MB: a prompt cannot take it along."""
-
-
-def listed(directory: str) -> Sequence[str]:
-    """The files of a directory as a person knows them: those git would show, else a walk with a bound."""
-    try:
-        done = subprocess.run(
-            # A repository may name a program that watches its files: nobody has agreed to run that.
-            ["git", "-c", "core.fsmonitor=false", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-            cwd=directory,
-            capture_output=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return _walked(directory)
-    names = done.stdout.decode("utf-8", "replace").split("\0")
-    return [name for name in names[:_MOST_FILES] if name]
-
-
-def _walked(directory: str) -> Sequence[str]:
-    names: list[str] = []
-    for root, directories, files in os.walk(directory):
-        directories[:] = sorted(name for name in directories if not name.startswith(".") and name not in _LITTER)
-        inside = os.path.relpath(root, directory)
-        names += [name if inside == "." else f"{inside}/{name}" for name in sorted(files)]
-        if len(names) >= _MOST_FILES:
-            break
-    return names[:_MOST_FILES]
 
 
 def attached(path: str, name: str) -> Attachment | None:

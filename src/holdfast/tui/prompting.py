@@ -1,6 +1,7 @@
 """What a person writes, and what becomes of it: sent, queued, steered, cancelled, taken back."""
 
 import asyncio
+import contextlib
 import os
 import shlex
 import subprocess
@@ -22,7 +23,7 @@ from holdfast.protocol.bodies import RunPatch
 from holdfast.tui.completer import Completer
 from holdfast.tui.drawing import SECOND_ESCAPE
 from holdfast.tui.editor import Editor
-from holdfast.tui.files import TooLarge, attached, clipboard_image, listed, pasted
+from holdfast.tui.files import TooLarge, attached, clipboard_image, pasted
 from holdfast.tui.hints import hints
 from holdfast.tui.mentions import best, mentioned
 from holdfast.tui.queue import Queue
@@ -281,7 +282,10 @@ class Prompting(Slashes):
     @work(exclusive=True, group="files")
     async def _offer_files(self, letters: str) -> None:
         if time.monotonic() - self._listed_at > _FRESH:
-            self._files = await asyncio.to_thread(listed, self.link.directory)
+            if self.link.is_open:
+                with contextlib.suppress(ClientError):
+                    # The server lists them without running what a repository's configuration names.
+                    self._files = (await self.link.client.list_files(self.link.workspace)).files
             self._listed_at = time.monotonic()
         names = await asyncio.to_thread(best, letters, self._files)
         self._offer([(name, "") for name in names])

@@ -1,8 +1,7 @@
-"""Whether git, asked to look, would run nothing but itself in a repository.
+"""What of a repository's files a sandboxed command may leave behind: used by the sandbox's cleanup only.
 
-The settings of a repository can name programs: to watch files, to compare, to convert, to check signatures. They come
-with a directory that was unpacked or copied, and a directory that looks like a repository comes even with a clone.
-What is read here is read more simply than git does: where that leaves a doubt, the repository counts as not quiet.
+The settings are read more simply than git does: where that leaves a doubt, they count as not plain. Whether a git
+command may run unasked is decided in `git_check.py`, by git itself.
 """
 
 import os
@@ -10,7 +9,7 @@ import re
 import stat
 from collections.abc import Iterator
 
-__all__ = ["git_is_quiet", "is_bare", "is_plain", "offences", "submodules"]
+__all__ = ["is_bare", "is_plain", "offences", "submodules"]
 
 _LARGEST = 1 << 20
 _LARGEST_INDEX = 64 << 20
@@ -20,21 +19,6 @@ _LINK_MODE = b"\x00\x00\xe0\x00"
 _NAME = 38
 """So many bytes behind the mode stands the name."""
 _SECTION = re.compile(r"\[\s*([\w.-]+)(?:\s+\"(?:[^\"\\]|\\.)*\")?\s*\]")
-_FILTERS = frozenset(("git-lfs clean -- %f", "git-lfs smudge -- %f", "git-lfs filter-process"))
-_SWITCH = frozenset(("true", "false", "yes", "no", "on", "off", "0", "1"))
-_SECTIONS = frozenset(("include", "includeif", "gpg", "pretty", "protocol"))
-_RUNS = {
-    "core": frozenset(("sshcommand", "gitproxy", "alternaterefscommand")),
-    "diff": frozenset(("external", "command", "textconv", "submodule")),
-    "extensions": frozenset(("objectformat", "partialclone")),
-    "format": frozenset(("pretty",)),
-    "log": frozenset(("showsignature",)),
-    "merge": frozenset(("driver",)),
-    "remote": frozenset(("promisor", "uploadpack", "vcs")),
-}
-"""What names a program, makes git ask another machine, or makes its files mean something else than is read here."""
-_HOOK = "post-index-change"
-"""The only one that runs when git looks."""
 _FRESH = {
     "branch": frozenset(("remote", "merge", "rebase")),
     "core": frozenset(
@@ -57,14 +41,6 @@ _FRESH = {
     "user": frozenset(("name", "email")),
 }
 """What git writes by itself into a new repository, and nobody obeys."""
-
-
-def git_is_quiet(folder: str) -> bool:
-    """Whether nothing in the settings of the repository that holds a directory names a program."""
-    try:
-        return _is_quiet(os.path.realpath(folder))
-    except (OSError, ValueError):
-        return False
 
 
 def offences(place: str, root: str) -> list[str]:
@@ -127,20 +103,6 @@ def is_bare(folder: str) -> bool:
     return all(os.path.lexists(os.path.join(folder, name)) for name in ("HEAD", "objects", "refs"))
 
 
-def _is_quiet(folder: str) -> bool:
-    while True:
-        place = os.path.join(folder, ".git")
-        if os.path.lexists(place):
-            return _repository(_followed(place), folder)
-        if is_bare(folder):
-            # Git takes it for a repository without files, and its settings with it.
-            return False
-        above = os.path.dirname(folder)
-        if above == folder:
-            return True
-        folder = above
-
-
 def _followed(place: str) -> str:
     """A file in place of the directory says where that is."""
     if os.path.isdir(place):
@@ -149,31 +111,6 @@ def _followed(place: str) -> str:
     if not text.startswith("gitdir:"):
         raise ValueError(place)
     return os.path.join(os.path.dirname(place), text.removeprefix("gitdir:").strip())
-
-
-def _repository(own: str, worktree: str, depth: int = 0) -> bool:
-    if depth > _DEEPEST or not os.path.lexists(os.path.join(own, "HEAD")):
-        # Without a head git would look on, further up.
-        return False
-    shared = own
-    if os.path.lexists(os.path.join(own, "commondir")):
-        shared = os.path.join(own, _text(os.path.join(own, "commondir")).strip())
-    hooks = [os.path.join(shared, "hooks")]
-    for path in (os.path.join(shared, "config"), os.path.join(own, "config.worktree")):
-        for section, name, value in _settings(path):
-            if _names_a_program(section, name, value):
-                return False
-            if (section, name) == ("core", "hookspath"):
-                hooks.append(os.path.join(worktree, os.path.expanduser(value)))
-            if (section, name) == ("core", "worktree") and not _leads_to(os.path.join(own, value), worktree):
-                return False
-    if any(os.path.lexists(os.path.join(place, _HOOK)) for place in hooks):
-        return False
-    return all(_repository(_followed(place), os.path.dirname(place), depth + 1) for place in _modules(own, worktree))
-
-
-def _leads_to(path: str, folder: str) -> bool:
-    return os.path.realpath(path) == os.path.realpath(folder)
 
 
 def _modules(own: str, worktree: str) -> Iterator[str]:
@@ -195,16 +132,6 @@ def _modules(own: str, worktree: str) -> Iterator[str]:
             if name and os.path.lexists(place):
                 yield place
         at = data.find(_LINK_MODE, at + 1)
-
-
-def _names_a_program(section: str, name: str, value: str) -> bool:
-    if section in _SECTIONS or name in _RUNS.get(section, ()):
-        return True
-    if section == "filter":
-        return name in ("clean", "smudge", "process") and value not in _FILTERS
-    if (section, name) == ("core", "fsmonitor"):
-        return value.lower() not in _SWITCH
-    return section == "remote" and name in ("url", "pushurl") and "::" in value
 
 
 def _settings(path: str) -> Iterator[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from holdfast.workspace.git import repository_of
+from holdfast.workspace.git_repository import repository_of
 from holdfast.workspace.paths import is_within
 
 __all__ = ["ALL_FILES", "LITTER", "OUR_FILES", "Ignore"]

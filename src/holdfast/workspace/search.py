@@ -1,4 +1,4 @@
-"""Finding text and files: with ripgrep where there is one, else with git, else by a walk of our own.
+"""Finding text and files: with ripgrep where there is one, else with a private git, else by a walk of our own.
 
 Whichever is used, the answer is the same. Every search runs in a child that is killed when its time is up, when
 enough was found, or when nobody waits any more.
@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.children import Spawn, find_program, running, spawn, splitted
-from holdfast.workspace.git import git_arguments, git_environment, repository_of
+from holdfast.workspace.git import PrivateGit
 from holdfast.workspace.ignore import LITTER, OUR_FILES, Ignore
 from holdfast.workspace.paths import glob_regex
 from holdfast.workspace.scan import ScanAsk
@@ -91,11 +91,12 @@ class _Way(msgspec.Struct, frozen=True):
 
 
 class Searcher:
-    """`start` runs the children; `programs` may leave some out."""
+    """`start` runs the children; without `git` or ripgrep the next way is used."""
 
-    def __init__(self, start: Spawn = spawn, programs: Sequence[str] = ("rg", "git")) -> None:
+    def __init__(self, start: Spawn = spawn, git: PrivateGit | None = None, *, uses_ripgrep: bool = True) -> None:
         self._start = start
-        self._programs = programs
+        self._private_git = git
+        self._uses_ripgrep = uses_ripgrep
 
     async def grep(self, where: Search, ask: GrepAsk) -> FoundText:
         """Matches of the newest files first. Raises `ToolError` if the pattern is wrong."""
@@ -184,7 +185,7 @@ class Searcher:
             raise ToolError(f"The pattern is not a valid regular expression: {_short(complaint)}. {_ADVICE}")
 
     def _rg(self, where: Search, ask: GrepAsk | None) -> _Way | None:
-        program = find_program("rg", where.environment, where.root) if "rg" in self._programs else None
+        program = find_program("rg", where.environment, where.root) if self._uses_ripgrep else None
         if program is None:
             return None
         arguments = [program, "--no-config", "--null", "--color=never", "--hidden", "--no-require-git", "--no-messages"]
@@ -202,11 +203,12 @@ class Searcher:
         return _Way([*arguments, "--", f"./{where.name}"], where.environment, b":", can_fail=True)
 
     def _git(self, where: Search, ask: GrepAsk | None) -> _Way | None:
-        program = find_program("git", where.environment, where.root) if "git" in self._programs else None
-        top = repository_of(where.folder)
-        if program is None or top is None:
+        if self._private_git is None:
             return None
-        if where.folder != top and Ignore(where.folder).is_root_ignored:
+        git = self._private_git.prepare(where.folder, where.environment, where.root)
+        if git is None:
+            return None
+        if where.folder != git.top and Ignore(where.folder).is_root_ignored:
             # Git finds nothing in an ignored directory, even if somebody names it.
             return None
         if ask is None:
@@ -216,8 +218,7 @@ class Searcher:
             # Lines may end in Windows' way too.
             pattern = ["-F", "-e", ask.pattern] if ask.is_literal else ["-P", "-e", f"(*ANYCRLF){ask.pattern}"]
             words += [f"--max-count={_MOST_PER_FILE}", *pattern]
-        arguments = git_arguments(program, *words, "--", where.name or ".")
-        return _Way(arguments, git_environment(where.environment), b"\0", can_fail=True)
+        return _Way(git.command(*words, "--", where.name or "."), git.environment, b"\0", can_fail=True)
 
 
 _ADVICE = "Escape special characters such as ( ) [ ] { } . * + ? with a backslash, or set literal_text."

@@ -34,11 +34,15 @@ class Shell:
         self, line: str, cwd: str, client: Mapping[str, str], *, linger: float | None = 0.25, columns: int = 0
     ) -> Launch:
         """How to run a line. Raises `CannotStart` if there is no bash."""
-        names, values = self._secrets()
-        env = command_environment(os.environ, client, cwd=cwd, withheld=names, secrets=values)
+        env = self.environment(cwd, client)
         if columns > 0:
             env["COLUMNS"] = str(columns)
         return Launch((find_bash(client), "-c", "--", line), cwd, env, linger)
+
+    def environment(self, cwd: str, client: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a line."""
+        names, values = self._secrets()
+        return command_environment(os.environ, client, cwd=cwd, withheld=names, secrets=values)
 
     async def call(self, line: str, cwd: str, client: Mapping[str, str], *, columns: int = 0) -> ShellResult:
         """Run a line a user typed. It ends with its caller: who is cancelled leaves nothing behind."""

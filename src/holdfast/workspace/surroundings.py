@@ -1,7 +1,8 @@
 """Look around in a directory before a session begins: the files that say how to work here, the state of git.
 
 A session keeps what was seen when it began, until one of the context files changes: a provider that has read the
-beginning of a conversation need not read it again.
+beginning of a conversation need not read it again. Branch and commit are read at once; the changes of the work tree
+come from a scan in the background that nothing waits for.
 """
 
 import asyncio
@@ -9,17 +10,18 @@ import os
 import platform
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from holdfast.domain.ids import SessionId
-from holdfast.domain.surroundings import ContextFile, GitState, Surroundings
-from holdfast.workspace.git_settings import git_is_quiet
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.surroundings import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.workspace.git_repository import find_repository, read_head, repository_of
+from holdfast.workspace.git_scan import Scan
 
-__all__ = ["CONTEXT_NAMES", "Lookout", "Manners", "context_files", "context_places", "git_root", "git_state"]
+__all__ = ["CONTEXT_NAMES", "Lookout", "Manners", "context_files", "context_places", "git_state"]
 
 CONTEXT_NAMES = (
     "AGENTS.md",
@@ -44,24 +46,12 @@ CONTEXT_NAMES = (
 _LONGEST_FILE = 32_768
 _LONGEST = 98_304
 _MOST_FILES = 64
-_MOST_CHANGES = 20
-_COMMITS = 3
 _SESSIONS = 256
-_GIT_SECONDS = 1.0
-_QUIET_GIT = (
-    "git", "--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null",
-    "-c", "diff.external=", "-c", "core.untrackedCache=false",
-)  # fmt: skip
-
-
-def git_root(directory: Path) -> Path | None:
-    """The top of the repository that holds the directory."""
-    return next((place for place in (directory, *directory.parents) if (place / ".git").exists()), None)
 
 
 def context_places(directory: Path, own: Sequence[Path], more: Iterable[str] = ()) -> list[str]:
     """The files there are: the user's own first, then the project's, from the top of its repository down."""
-    top = git_root(directory) or directory
+    top = Path(repository_of(str(directory)) or directory)
     folders = [str(place) for place in (directory, *directory.parents) if place == top or top in place.parents]
     named = [f"{folder}/{name}" for folder in reversed(folders) for name in CONTEXT_NAMES]
     named += (os.path.join(directory, name) for name in more)
@@ -134,45 +124,13 @@ def _fingerprint(places: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
     return tuple(found)
 
 
-async def git_state(directory: Path) -> GitState | None:
-    """None outside of a repository, or if git is missing or too slow: a prompt does not wait for it. None as well
-    where the repository's settings name programs: nobody has agreed to run them.
-    """
-    if git_root(directory) is None or not git_is_quiet(str(directory)):
+def git_state(directory: str) -> GitState | None:
+    """Return branch and commit; None outside of a repository."""
+    if repository_of(directory) is None:
         return None
-    try:
-        async with asyncio.timeout(_GIT_SECONDS):
-            status, log = await asyncio.gather(
-                _git(directory, "status", "--short", "--branch", "--ignore-submodules=all"),
-                _git(directory, "log", "--oneline", "--no-decorate", f"-{_COMMITS}"),
-            )
-    except (OSError, TimeoutError):
-        return None
-    head, *changes = status or [""]
-    branch = head.removeprefix("## ").partition("...")[0].removeprefix("No commits yet on ")
-    shown = tuple(line[:200] for line in changes[:_MOST_CHANGES])
-    return GitState(branch, shown, len(changes) - len(shown), tuple(line[:200] for line in log))
-
-
-async def _git(directory: Path, *arguments: str) -> list[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    child = await asyncio.create_subprocess_exec(
-        *_QUIET_GIT,
-        *arguments,
-        cwd=directory,
-        env={**environment, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        output, _ = await child.communicate()
-    finally:
-        if child.returncode is None:
-            with suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
-    return output.decode("utf-8", "replace").splitlines() if child.returncode == 0 else []
+    repository = find_repository(directory)
+    head = read_head(repository) if repository is not None else None
+    return GitState() if head is None else GitState(head.branch, head.commit)
 
 
 class Manners(msgspec.Struct, frozen=True):
@@ -184,29 +142,56 @@ class Manners(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+class _Session:
+    """What one session has been told. `message` is the one that the result of the scan is sent with."""
+
+    def __init__(self) -> None:
+        self.mark: object = None
+        self.known: Surroundings | None = None
+        self.scan: Scan | None = None
+        self.message: MessageId | None = None
+
+
 class Lookout:
     """Remembers for each session what was seen when it began."""
 
     def __init__(
-        self, directory: str, manners: Callable[[], Manners] = Manners, today: Callable[[], str] = lambda: ""
+        self,
+        directory: str,
+        manners: Callable[[], Manners] = Manners,
+        today: Callable[[], str] = lambda: "",
+        scan: Callable[[], Scan] | None = None,
     ) -> None:
         self._directory = Path(directory)
         self._manners = manners
         self._today = today
-        self._seen: OrderedDict[SessionId, tuple[object, Surroundings]] = OrderedDict()
+        self._scan = scan
+        self._seen: OrderedDict[SessionId, _Session] = OrderedDict()
 
     async def look(self, session: SessionId) -> Surroundings:
         manners = self._manners()
         places = context_places(self._directory, manners.own_files, manners.context_paths)
         mark = (_fingerprint(places), manners.notes, manners.trailer)
-        before, known = self._seen.get(session, (None, None))
-        if known is None or before != mark:
+        seen = self._seen.setdefault(session, _Session())
+        if seen.scan is None and self._scan is not None:
+            seen.scan = self._scan()
+        known = seen.known
+        if known is None or seen.mark != mark:
             known = await self._look_anew(places, manners, known)
-            self._seen[session] = (mark, known)
-            if len(self._seen) > _SESSIONS:
-                self._seen.popitem(last=False)
+            seen.mark, seen.known = mark, known
+        self._seen[session] = seen
         self._seen.move_to_end(session)
+        if len(self._seen) > _SESSIONS:
+            self._seen.popitem(last=False)
         return known
+
+    def git_changes(self, session: SessionId, newest: MessageId) -> Mapping[MessageId, GitChanges]:
+        """Return the result of the session's scan by the message it is sent with, `newest` if it is new."""
+        seen = self._seen.get(session)
+        if seen is None or seen.scan is None or seen.scan.changes is None:
+            return {}
+        seen.message = seen.message or newest
+        return {seen.message: seen.scan.changes}
 
     async def _look_anew(self, places: Sequence[str], manners: Manners, known: Surroundings | None) -> Surroundings:
         """The date and the state of git stay those of the session's beginning."""
@@ -214,7 +199,7 @@ class Lookout:
             str(self._directory),
             f"{platform.system()} {platform.release()} ({platform.machine()})",
             known.date if known else self._today(),
-            known.git if known else await git_state(self._directory),
+            known.git if known else await asyncio.to_thread(git_state, str(self._directory)),
             tuple(context_files(places)),
             manners.notes,
             manners.trailer,

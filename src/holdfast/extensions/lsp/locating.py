@@ -52,7 +52,7 @@ class Symbol(msgspec.Struct, frozen=True):
 class Locator:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._searcher = Searcher(fleet.ground.spawn)
+        self._searcher = Searcher(fleet.ground.spawn, fleet.ground.git)
 
     async def talks(self, path: str, can: Callable[[Capabilities], object]) -> list[Talk]:
         """The servers of a file that can do this, with the file opened. Raises `ToolError` if there is none."""

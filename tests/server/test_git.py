@@ -1,0 +1,114 @@
+"""Git through the real server: nothing of a repository runs at a prompt, and no prompt waits for git."""
+
+import asyncio
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from holdfast.client.client import Client
+from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.messages import Message, TextPart
+from holdfast.domain.models import ModelRequest
+from holdfast.protocol.bodies import AgentMessage
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.testing.gates import start
+from holdfast.testing.hostile_repositories import FORMS, KEYS, Arena
+from server.helpers import EchoModel, collect, place, serving
+
+TOOLS = (
+    Call("grep", '{"pattern": "one"}'),
+    Call("glob", '{"pattern": "**/*.txt"}'),
+    Call("ls"),
+    *(Call("bash", json.dumps({"command": line})) for line in ("git status", "git diff", "git log -p -1")),
+)
+LAZY = {"extensions.partialclone", "remote.*.promisor", "remote.*.url"}
+
+
+def answer(request: ModelRequest) -> Step:
+    return Step(TOOLS) if request.messages[-1].role == "user" else Step((Say("done"),))
+
+
+async def test_a_first_prompt_runs_nothing_of_the_repository() -> None:
+    """With every tool that looks at files, and git commands that only read: each of those needs approval here."""
+    async with place() as where, serving(where, ScriptedModel(answer)) as server:
+        arena = Arena(where.root / "arena")
+        text = arena.payload([key for key, pattern in KEYS.items() if pattern not in LAZY])
+        workspaces = [FORMS[form](arena, text)[0] for form in ("plain", "commondir", "gitfile", "submodule", "bare")]
+        arena.fired()
+        client = await server.client()
+        for path in workspaces:
+            workspace = (await client.create_workspace(str(path))).id
+            denying = start(deny_all(client, workspace))
+            await run(client, workspace, "look")
+            denying.cancel()
+            await server.hub.desk(workspace).outfit.scan.finished()
+            await client.list_files(workspace)
+        assert arena.fired() == []
+
+
+async def deny_all(client: Client, workspace: WorkspaceId) -> None:
+    while True:
+        for ask in await client.pending_permissions(workspace):
+            await client.grant(workspace, {"permission": msgspec.to_builtins(ask), "action": "deny"})
+
+
+async def run(client: Client, workspace: WorkspaceId, text: str, session: str = "") -> str:
+    made = session or (await client.create_session(workspace, "s")).id
+    message = AgentMessage(type(made)(made), text, interactive=False)  # type: ignore[arg-type]
+    accepted = await client.send_prompt(workspace, message)
+    await collect(client, workspace, [accepted.run_id])
+    return made
+
+
+def repository(path: Path) -> None:
+    for words in (("init", "-q", "-b", "trunk"), ("commit", "-q", "--allow-empty", "-m", "first words")):
+        identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *identity, *words], cwd=path, check=True, capture_output=True)
+    (path / "new.txt").touch()
+
+
+def texts(message: Message) -> str:
+    return "\n".join(part.data.text for part in message.parts if isinstance(part, TextPart))
+
+
+async def test_changes_come_with_the_first_message_and_stay_there() -> None:
+    model = EchoModel()
+    async with place() as where, serving(where, model) as server:
+        repository(Path(where.project()))
+        client, workspace = await server.opened()
+        await server.hub.desk(workspace).outfit.scan.finished()
+        session = await run(client, workspace, "one")
+        await run(client, workspace, "two", session)
+    first, second = model.requests
+    assert "Git branch: trunk, commit " in first.system
+    assert "new.txt" not in first.system
+    told = texts(first.messages[0])
+    assert "one" in told
+    for fact in ("?? new.txt", "first words"):
+        assert fact in told
+    assert second.messages[0] == first.messages[0]
+    assert "<git-status>" not in texts(second.messages[-1])
+
+
+async def test_a_prompt_does_not_wait_for_a_scan() -> None:
+    """Its result comes with the next request."""
+    model = EchoModel()
+    async with place() as where, serving(where, model) as server:
+        root = Path(where.project())
+        repository(root)
+        pipe = root / ".git/objects/info/alternates"
+        os.mkfifo(pipe)
+        client, workspace = await server.opened()
+        session = await run(client, workspace, "one")
+        writing = await asyncio.to_thread(os.open, pipe, os.O_WRONLY)
+        pipe.unlink()
+        os.close(writing)
+        await server.hub.desk(workspace).outfit.scan.finished()
+        await run(client, workspace, "two", session)
+    first, second = model.requests
+    assert "<git-status>" not in texts(first.messages[-1])
+    assert second.messages[0] == first.messages[0]
+    assert "?? new.txt" in texts(second.messages[-1])
