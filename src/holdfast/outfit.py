@@ -278,6 +278,7 @@ class Outfit:
             judge=lambda _: judge,
             environment=self.environment,
             farewell=self.jobs.end_run,
+            fault_of=self.jobs.fault_of,
             settled=self.extensions.settled,
             hooks=self.extensions.hooks,
             allows=self._allows,

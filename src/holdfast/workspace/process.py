@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.workspace.guard import Bounds, Command, Guard, Tree, TreeEnd
+from holdfast.workspace.guard_tree import UNPROVEN
 from holdfast.workspace.output import SHOWN, Output
 from holdfast.workspace.process_spill import SpillFile, Spills
 
@@ -140,8 +141,8 @@ class _Channel:
 
 
 class Running:
-    """A command under way. `ended` comes when its tree is gone and all it said was read; then `remark` is what the
-    sandbox has to say about it.
+    """A command under way. `ended` comes when its tree is gone and all it said was read; then `remark` is what there
+    is to say about its end.
     """
 
     def __init__(
@@ -160,6 +161,11 @@ class Running:
     def exited(self) -> asyncio.Future[int | None]:
         """The exit code of the command itself, while others it started may still run."""
         return self._tree.exited
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the command has killed its supervisors. Known before `ended`."""
+        return self._tree.is_lost
 
     def stop(self, grace: float) -> None:
         self._tree.stop(grace)
@@ -189,6 +195,8 @@ class Running:
         self.remark = self._over()
         if gone.cancelled():
             return
+        if gone.result().is_unproven:
+            self.remark = "\n".join(filter(None, (self.remark, UNPROVEN)))
         self.stdout.drain()
         self.stderr.drain()
         self._live.end()
