@@ -35,6 +35,8 @@ TRIALS = (
     Trial("schedules", "holdfast.testing.schedules", "try_schedule"),
     Trial("crashes", "holdfast.testing.crash", "try_crash"),
     Trial("trees", "holdfast.testing.hostile", "try_tree"),
+    Trial("killers", "holdfast.testing.hostile_killers", "try_killer"),
+    Trial("swaps", "holdfast.testing.swaps", "try_swap"),
 )
 
 

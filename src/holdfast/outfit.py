@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -310,7 +311,7 @@ class Outfit:
             QuestionTool(),
         )
         needs = ToolNeeds(
-            spawn=self.spawn,
+            spawn=partial(self.spawn, is_real=True),
             settings=lambda: self.settings.tools,
             # Asked before each step, when the model was just looked up in the same settings.
             disabled=lambda: self.configuration.settings.options.disabled_tools,

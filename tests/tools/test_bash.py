@@ -233,6 +233,22 @@ async def test_it_asks_before_anything_is_started(desk: Desk) -> None:
     assert (desk.root / "here").exists()
 
 
+async def test_a_directory_that_becomes_a_link_while_asking_starts_nothing(desk: Desk, tmp_path: Path) -> None:
+    """What was allowed in one directory is not done in another."""
+    for folder in (desk.root / "d", tmp_path / "outside"):
+        folder.mkdir()
+        (folder / "f.txt").write_text(f"from {folder.name}")
+    desk.bash.gate = Gate()
+    await desk.begin("r1", ("bash", {"command": "cat f.txt", "working_dir": "d"}))
+    await desk.bash.gate.reached.wait()
+    (desk.root / "d").rename(desk.root / "was d")
+    (desk.root / "d").symlink_to(tmp_path / "outside")
+    desk.bash.gate.open()
+    await desk.world.quiet()
+    result = results_of(await desk.world.messages())[-1]
+    assert (result.is_error, "was replaced by another one" in result.content) == (True, True)
+
+
 async def test_a_cancel_while_asking_starts_nothing(desk: Desk) -> None:
     """C-45."""
     desk.bash.gate.shut()

@@ -71,6 +71,8 @@ class Command(msgspec.Struct, frozen=True):
     env: Mapping[str, str]
     linger: float | None = 0.25
     bounds: Bounds = Bounds()
+    is_real: bool = False
+    """`cwd` is a real path that was checked: if something else, such as a link, has taken its place, it is refused."""
 
 
 class Guard:
@@ -132,6 +134,7 @@ class Guard:
         request = {
             "argv": command.argv,
             "cwd": command.cwd,
+            "is_real": command.is_real,
             "env": env,
             "linger": command.linger,
             "number": self._count,

@@ -45,6 +45,10 @@ def exit_code_of(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+class _Replaced(Exception):
+    """The working directory is not the one that was checked."""
+
+
 class Keeper:
     """Starts one command and stays until nothing of it is left. `leash` ends when the guard is gone."""
 
@@ -120,11 +124,16 @@ class Keeper:
             for wanted, descriptor in enumerate(self._streams):
                 os.dup2(descriptor, wanted)
             os.chdir(request["cwd"])
+            if request.get("is_real") and os.getcwd() != request["cwd"]:
+                raise _Replaced
             join(request.get("group", ""))
             set_tag(request.get("tag", 0))
             if request.get("landlock"):
                 restrict(request["landlock"])
             os.execvpe(request["argv"][0], request["argv"], request["env"])
+        except _Replaced:
+            why = f"The directory {request['cwd']} was replaced by another one just now. Try again."
+            os.write(trouble, why.encode("utf-8", "replace"))
         except OSError as error:
             os.write(trouble, f"{request['argv'][0]} could not be started: {error.strerror or error}.".encode())
         except BaseException as error:

@@ -26,12 +26,13 @@ _LIVE_OVER = "\n[more is not shown while it runs]\n"
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run, where, with which environment. `linger`: see `Command`."""
+    """What to run, where, with which environment. `linger`, `is_real`: see `Command`."""
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     linger: float | None = 0.25
+    is_real: bool = False
 
 
 class Confine(Protocol):
@@ -227,7 +228,7 @@ class Processes:
                 reading, writing = os.pipe()
                 reads.append(reading)
                 writes.append(writing)
-            command = Command(launch.argv, launch.cwd, launch.env, launch.linger, bounds)
+            command = Command(launch.argv, launch.cwd, launch.env, launch.linger, bounds, launch.is_real)
             tree = self.guard.spawn(command, *writes)
         except BaseException:
             for descriptor in reads:

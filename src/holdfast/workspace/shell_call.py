@@ -1,5 +1,6 @@
 """Commands of a shell: how a line becomes a launch, and the lines a user types with `!`."""
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
@@ -33,18 +34,19 @@ class Shell:
     def launch(
         self, line: str, cwd: str, client: Mapping[str, str], *, linger: float | None = 0.25, columns: int = 0
     ) -> Launch:
-        """How to run a line. Raises `CannotStart` if there is no bash."""
+        """How to run a line in a directory, given as a real path. Raises `CannotStart` if there is no bash."""
         names, values = self._secrets()
         env = command_environment(os.environ, client, cwd=cwd, withheld=names, secrets=values)
         if columns > 0:
             env["COLUMNS"] = str(columns)
-        return Launch((find_bash(client), "-c", "--", line), cwd, env, linger)
+        return Launch((find_bash(client), "-c", "--", line), cwd, env, linger, is_real=True)
 
     async def call(self, line: str, cwd: str, client: Mapping[str, str], *, columns: int = 0) -> ShellResult:
         """Run a line a user typed. It ends with its caller: who is cancelled leaves nothing behind."""
         if "\0" in line:
             raise CannotStart("A command cannot contain a NUL character.")
         require(cwd)
+        cwd = await asyncio.to_thread(os.path.realpath, cwd)
         running, end = await self.processes.run(self.launch(line, cwd, client, columns=columns))
         if end.error:
             raise CannotStart(end.error)
