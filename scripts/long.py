@@ -41,6 +41,8 @@ TRIALS = (
     Trial("typed text", "holdfast.testing.typed_text", "try_typed_text"),
     Trial("rules", "holdfast.testing.rule_trials", "try_rules"),
     Trial("hostile repositories", "holdfast.testing.hostile_git", "try_repository"),
+    Trial("killers", "holdfast.testing.hostile_killers", "try_killer"),
+    Trial("swaps", "holdfast.testing.swaps", "try_swap"),
 )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.bus.bus import Bus
 from holdfast.domain.errors import BadRequest, HoldfastError
 from holdfast.domain.events import MessagePart
+from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.engine.asks import Asks, Judge
 from holdfast.engine.crews import Crew
@@ -89,6 +90,7 @@ class Parts(msgspec.Struct, frozen=True):
     crews: Mapping[str, Crew] = {}
     environment: Mapping[str, str] = {}
     farewell: Farewell | None = None
+    fault_of: Callable[[RunId], str] = lambda _: ""
     settled: Callable[[], Awaitable[None]] | None = None
     judge: Callable[[str], Judge] | None = None
     """The rules for the tools of a directory. Without any, everything is allowed."""
@@ -170,6 +172,7 @@ async def _assembled(record: WorkspaceRecord, parts: Parts, *, goes_on: bool = T
         environment=parts.environment,
         lookout=parts.lookout,
         farewell=parts.farewell,
+        fault_of=parts.fault_of,
         settled=parts.settled,
         hooks=parts.hooks,
         allows=parts.allows,

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -252,6 +253,7 @@ class Outfit:
             judge=lambda _: judge,
             environment=self.environment,
             farewell=self.jobs.end_run,
+            fault_of=self.jobs.fault_of,
             settled=self.extensions.settled,
             hooks=self.extensions.hooks,
             allows=self._allows,
@@ -280,7 +282,7 @@ class Outfit:
             QuestionTool(),
         )
         needs = ToolNeeds(
-            spawn=self.spawn,
+            spawn=partial(self.spawn, is_real=True),
             git=self.git,
             settings=lambda: self.settings.tools,
             # Asked before each step, when the model was just looked up in the same settings.

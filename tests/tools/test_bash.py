@@ -70,7 +70,8 @@ class Desk:
         tools = (self.bash, JobOutputTool(self.jobs), JobKill(self.jobs))
         settings = EngineSettings(titles=False, grace=GRACE, margin=30)
         model = ScriptedModel(self._script)
-        self._worlds = [await World.open(model, tools=tools, settings=settings, path=str(self.root))]
+        parts: dict[str, Any] = {"fault_of": self.jobs.fault_of, "farewell": self.jobs.end_run}
+        self._worlds = [await World.open(model, tools=tools, settings=settings, path=str(self.root), **parts)]
         return self
 
     @property
@@ -232,6 +233,22 @@ async def test_it_asks_before_anything_is_started(desk: Desk) -> None:
     assert (desk.root / "here").exists()
 
 
+async def test_a_directory_that_becomes_a_link_while_asking_starts_nothing(desk: Desk, tmp_path: Path) -> None:
+    """What was allowed in one directory is not done in another."""
+    for folder in (desk.root / "d", tmp_path / "outside"):
+        folder.mkdir()
+        (folder / "f.txt").write_text(f"from {folder.name}")
+    desk.bash.gate = Gate()
+    await desk.begin("r1", ("bash", {"command": "cat f.txt", "working_dir": "d"}))
+    await desk.bash.gate.reached.wait()
+    (desk.root / "d").rename(desk.root / "was d")
+    (desk.root / "d").symlink_to(tmp_path / "outside")
+    desk.bash.gate.open()
+    await desk.world.quiet()
+    result = results_of(await desk.world.messages())[-1]
+    assert (result.is_error, "was replaced by another one" in result.content) == (True, True)
+
+
 async def test_a_cancel_while_asking_starts_nothing(desk: Desk) -> None:
     """C-45."""
     desk.bash.gate.shut()
@@ -275,6 +292,60 @@ async def test_when_a_cancelled_run_has_ended_its_tree_is_gone(desk: Desk) -> No
     assert desk.world.end_of("r1").outcome == "cancelled"
     assert not (desk.root / "there").exists()
     await desk.world.assert_valid()
+
+
+KILLS_ITS_SUPERVISORS = (
+    "read -r _ _ _ guard _ </proc/$PPID/stat; setsid sleep {token} & touch up; kill -9 -- -$guard; wait"
+)
+
+
+@pytest.fixture
+async def tree_desk(tmp_path: Path, times: BashTimes) -> AsyncIterator[Desk]:
+    """Without a PID namespace: a command can reach its supervisors."""
+    root = tmp_path / "project"
+    root.mkdir()
+    guard = Guard("tree")
+    await guard.ready()
+    yield await Desk(root, guard, times, JobLimits(most=2, grace=GRACE)).open()
+    await guard.close()
+
+
+async def test_a_run_whose_command_killed_its_supervisors_fails(tree_desk: Desk) -> None:
+    """R4: what it started is killed, the result names it, and the run is not called completed."""
+    token = new_token()
+    command = KILLS_ITS_SUPERVISORS.format(token=token)
+    await tree_desk.begin("r1", ("bash", {"command": command}))
+    await tree_desk.world.quiet()
+    assert not survivors(token)
+    end = tree_desk.world.end_of("r1")
+    assert (end.outcome, "killed the processes that supervise it" in end.error) == ("failed", True)
+    result = results_of(await tree_desk.world.messages())[-1]
+    assert "killed the processes that supervise it" in result.content
+    assert result.is_error
+    await tree_desk.world.assert_valid()
+
+
+async def test_a_job_that_kills_its_supervisors_later_fails_its_run(tree_desk: Desk) -> None:
+    """The run goes on after the call; its end tells what became of the job."""
+    token = new_token()
+    command = f"until [ -e go ]; do sleep 0.01; done; {KILLS_ITS_SUPERVISORS.format(token=token)}"
+    wait: dict[str, object] = {"command": "touch go; until [ -e up ]; do sleep 0.01; done; sleep 9999"}
+    await tree_desk.begin("r1", ("bash", {"command": command, "run_in_background": True}), ("bash", wait))
+    await tree_desk.world.quiet()
+    assert not survivors(token)
+    assert tree_desk.world.end_of("r1").outcome == "failed"
+
+
+async def test_a_cancelled_run_whose_command_kills_its_supervisors_is_cancelled(tree_desk: Desk) -> None:
+    token = new_token()
+    kills = KILLS_ITS_SUPERVISORS.format(token=token)
+    line = f"kill_all() {{ {kills}; }}; trap kill_all INT; touch ready; sleep {token} & wait"
+    await tree_desk.begin("r1", ("bash", {"command": line}))
+    await until_real((tree_desk.root / "ready").exists)
+    await tree_desk.world.cancel()
+    await tree_desk.world.quiet()
+    assert not survivors(token)
+    assert tree_desk.world.end_of("r1").outcome == "cancelled"
 
 
 # Jobs

@@ -43,7 +43,7 @@ class Place:
 
     def where(self, path: str = "", seconds: float = 30, most: int = 100) -> Search:
         place = str(self.root / path) if path else str(self.root)
-        return Search(str(self.root), place, {"PATH": PATH}, seconds, most)
+        return Search(str(self.root), place, {"PATH": PATH}, seconds, most, os.path.isfile(place))
 
     async def grep(self, pattern: str, path: str = "", include: str = "", *, literal: bool = False) -> FoundText:
         return await self.searcher.grep(self.where(path), GrepAsk(pattern, literal, include))

@@ -80,6 +80,8 @@ class Kit(msgspec.Struct, frozen=True):
     hooks: Hooks = NoHooks()
     allows: Allows = lambda rules, permit: False
     """Whether rules that hold for one run allow something."""
+    fault_of: Callable[[RunId], str] = lambda _: ""
+    """Why a run must not end as completed, whatever the model says; empty if it may."""
     named_model: Callable[[str], Awaitable[Model]] | None = None
     """A model by its name. Raises `ProviderError` if it cannot be used."""
 

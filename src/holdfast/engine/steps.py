@@ -30,7 +30,7 @@ from holdfast.engine.prompts import hear_folded
 from holdfast.engine.repetition import is_repeating, signature
 from holdfast.engine.turn import Turn
 
-__all__ = ["LimitReached", "drive", "drive_summary"]
+__all__ = ["LimitReached", "RunFault", "drive", "drive_summary"]
 
 _REASONS: dict[StepFinish, FinishReason] = {
     "stop": "end_turn",
@@ -49,6 +49,10 @@ _TOO_LONG = (
 
 class LimitReached(HoldfastError):
     """The run used up what it may use."""
+
+
+class RunFault(HoldfastError):
+    """Something that the run started is out of control."""
 
 
 async def drive(turn: Turn, kit: Kit, briefing: Briefing, boundary: Callable[[], Awaitable[None] | None]) -> None:
@@ -144,6 +148,8 @@ class _Loop:
             return True
         before = len(self._turn.messages)
         goes_on, reason = await self._act(assembly, tools)
+        if fault := self._kit.fault_of(self._turn.run.run_id):
+            raise RunFault(fault)
         results = self._turn.messages[before:]
         answer = assembly.message()
         self._signatures.append(signature(answer, results))

@@ -9,10 +9,12 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.config.files import Signature, Unreadable, contents, signature
+from holdfast.config.files import LARGEST, Signature, Unreadable, contents, signature
 from holdfast.extensions.folders import Folder
+from holdfast.workspace.files import read_within
+from holdfast.workspace.paths import is_within
 
-__all__ = ["Layout", "MarkdownFile", "Shelf"]
+__all__ = ["Layout", "MarkdownFile", "Shelf", "contents_within"]
 
 Layout: TypeAlias = Literal["files", "skills"]
 """`files`: every Markdown file is one. `skills`: every directory with a `SKILL.md` is one."""
@@ -66,10 +68,10 @@ class Shelf(Generic[T]):
 
 
 def _taken(path: str, name: str, folder: Folder) -> MarkdownFile:
-    if folder.within and not _is_below(os.path.realpath(path), os.path.realpath(folder.within)):
+    if folder.within and not is_within(os.path.realpath(folder.within), os.path.realpath(path)):
         return MarkdownFile(path, name, folder, trouble="leads out of the project: put the file itself here.")
     try:
-        data, _ = contents(path)
+        data = contents_within(path, folder.within)
     except FileNotFoundError:
         return MarkdownFile(path, name, folder, trouble="cannot be read: it leads nowhere.")
     except Unreadable as error:
@@ -77,8 +79,21 @@ def _taken(path: str, name: str, folder: Folder) -> MarkdownFile:
     return MarkdownFile(path, name, folder, data)
 
 
-def _is_below(path: str, top: str) -> bool:
-    return path == top or path.startswith(top.rstrip("/") + "/")
+def contents_within(path: str, within: str) -> bytes:
+    """The whole file; with `within`, only if it lies there when it is opened. `FileNotFoundError` if there is none,
+    `Unreadable` if it cannot be read.
+    """
+    if not within:
+        return contents(path)[0]
+    try:
+        data, _ = read_within(path, (within,), LARGEST + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
+    if len(data) > LARGEST:
+        raise Unreadable(f"{path} is larger than {LARGEST // 1024} KiB: that is no configuration.")
+    return data
 
 
 def _walk(folder: Folder, layout: Layout) -> Iterator[tuple[str, str]]:

@@ -19,9 +19,10 @@ from holdfast.permission_check import outdated_rules
 from holdfast.server.desk import Desk
 from holdfast.workspace.children import find_program
 from holdfast.workspace.git import find_git
+from holdfast.workspace.guard_tag import leftovers
 from holdfast.workspace.sandbox import find_bubblewrap, why_not
 
-__all__ = ["data_directory", "models", "place_of", "sandbox", "search_tools", "settings", "trust"]
+__all__ = ["data_directory", "models", "place_of", "processes", "sandbox", "search_tools", "settings", "trust"]
 
 _ANSWER = 15.0
 _LITTLE = 1 << 30
@@ -132,6 +133,27 @@ async def sandbox(desk: Desk) -> Sequence[Finding]:
         todo = "To confine commands to the workspace: holdfast config set options.sandbox workspace."
         return (Finding("sandbox", "note", "off: commands may do what you may. It could be switched on here.", todo),)
     return (Finding("sandbox", "note", f"off, and not to be had here: {why}", "Install bubblewrap if you want one."),)
+
+
+async def processes(desk: Desk) -> Sequence[Finding]:
+    """How commands are kept from surviving their run or the server, and what has survived all the same."""
+    guard = desk.outfit.processes.guard
+    left = await asyncio.to_thread(leftovers)
+    found = [
+        Finding("processes", "warning", f"process {process} survived its server: {line[:100]}", f"kill -9 {process}")
+        for process, line in left.items()
+    ]
+    if guard.escapes:
+        what = f"commands killed their supervisors {guard.escapes} times; something of them may still run."
+        found.append(Finding("processes", "warning", what, "Look at the processes of this user."))
+    if await guard.ready() == "namespace":
+        return (*found, Finding("processes", "ok", "each command runs in a PID namespace, which it cannot leave."))
+    kind = "in control groups" if guard.containment == "groups" else "without control groups"
+    what = (
+        f"commands run without a PID namespace, {kind}: one that kills its supervisors is searched for and killed, and"
+        " its run fails; one that also kills the server, or hides from the search on purpose, survives."
+    )
+    return (*found, Finding("processes", "note", what, "The sandbox has a PID namespace."))
 
 
 async def search_tools(desk: Desk) -> Sequence[Finding]:

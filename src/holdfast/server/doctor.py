@@ -26,6 +26,7 @@ CHECKS: dict[str, Check] = {
     "trust": checks.trust,
     "models": checks.models,
     "sandbox": checks.sandbox,
+    "processes": checks.processes,
     "search tools": checks.search_tools,
     "mcp servers": mcp.check,
     "language servers": lsp.check,

@@ -12,9 +12,8 @@ import secrets
 import sys
 import tempfile
 from pathlib import Path
-from typing import Literal
 
-from holdfast.workspace.guard import Guard, TreeEnd
+from holdfast.workspace.guard import Containment, Guard, TreeEnd
 from holdfast.workspace.process import Launch, Processes, Running
 
 __all__ = ["SHAPES", "Watched", "launch_of", "new_token", "start_shape", "survivors", "try_tree"]
@@ -134,7 +133,7 @@ async def start_shape(processes: Processes, shape: str) -> Watched:
 
 async def _try(seed: int) -> None:
     chance = random.Random(seed)
-    containment: Literal["namespace", "tree"] = chance.choice(("namespace", "tree"))
+    containment: Containment = chance.choice(("namespace", "groups", "tree"))
     guard = Guard(containment)
     with tempfile.TemporaryDirectory() as spills:
         processes = Processes(guard, Path(spills))

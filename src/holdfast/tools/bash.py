@@ -82,7 +82,7 @@ class Bash(BaseTool[BashArguments]):
             finally:
                 if not call.is_handed_over:
                     self._jobs.remove(job)
-            return call.outcome(running, running.ended.result())
+            return self._outcome(call, running, running.ended.result())
         seconds = call.arguments.auto_background_after
         await _wait(running, seconds if seconds > 0 else self._times.auto_background)
         if not running.ended.done() and not running.exited.done():
@@ -91,7 +91,12 @@ class Bash(BaseTool[BashArguments]):
             except NoRoomForJobs:
                 # It stays in the foreground: it can still be cancelled there.
                 pass
-        return call.outcome(running, await running.until_ended())
+        return self._outcome(call, running, await running.until_ended())
+
+    def _outcome(self, call: "_Call", running: Running, end: TreeEnd) -> ToolOutcome:
+        if end.is_unproven:
+            self._jobs.note_fault(call.run_id, call.arguments.command)
+        return call.outcome(running, end)
 
     def _hand_over(self, call: "_Call", job: Job) -> ToolOutcome:
         call.is_handed_over = True
@@ -106,6 +111,7 @@ class _Call:
         self.arguments = arguments
         self.is_handed_over = False
         self._context = context
+        self.run_id = context.run_id
         self._cwd = cwd
         self._start_ms = start_ms
 
@@ -118,7 +124,8 @@ class _Call:
         if end.error:
             raise ToolError(end.error)
         text = output_text(running.stdout.shown(), running.stderr.shown(), end.code, _remark(running, end))
-        return ToolOutcome(f"{text}\n\n<cwd>{self._cwd}</cwd>" if text else "no output", self._metadata(text))
+        content = f"{text}\n\n<cwd>{self._cwd}</cwd>" if text else "no output"
+        return ToolOutcome(content, self._metadata(text), is_error=end.is_unproven)
 
     def background(self, job: Job) -> ToolOutcome:
         output = job.output()

@@ -16,7 +16,7 @@ from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.changing import place_of
-from holdfast.workspace.files import Place, look
+from holdfast.workspace.files import Place, look, replaced
 from holdfast.workspace.paths import in_one_line
 from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
 
@@ -48,7 +48,7 @@ class Grep(BaseTool[GrepArguments]):
             raise ToolError("The pattern has a line break in it, and lines are searched one by one: leave it out.")
         place, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
         seconds = self._settings().grep.get("timeout", 0) / 1e9 or _SECONDS
-        where = Search(place.root, place.path, search_environment(context), seconds)
+        where = Search(place.root, place.path, search_environment(context), seconds, is_file=not is_folder)
         ask = GrepAsk(arguments.pattern, arguments.literal_text, arguments.include)
         found = await self._searcher.grep(where, ask)
         told = metadata(number_of_matches=len(found.matches), truncated=found.is_truncated or found.is_late)
@@ -65,6 +65,9 @@ async def searched(context: ToolContext, tool: str, given: str, params: dict[str
     status = await asyncio.to_thread(look, place)
     if status is None:
         raise ToolError(f"There is no file or directory {place.name}.")
+    if stat.S_ISLNK(status.st_mode):
+        # A real path has no links in it: this one was put there after the path was judged.
+        raise replaced(place.path)
     return place, stat.S_ISDIR(status.st_mode)
 
 

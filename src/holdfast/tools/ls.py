@@ -5,7 +5,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -15,12 +15,13 @@ from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.changing import place_of
+from holdfast.workspace.beneath import entries_of
 from holdfast.workspace.files import Place, descend
 from holdfast.workspace.git_repository import repository_of
 from holdfast.workspace.ignore import Ignore
 from holdfast.workspace.paths import in_one_line
 
-__all__ = ["Ls", "LsArguments"]
+__all__ = ["Listing", "Ls", "LsArguments"]
 
 _MOST = 1_000
 _MOST_ELSEWHERE = 100
@@ -33,18 +34,34 @@ class LsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     depth: Annotated[int, Meta(description="How many levels to show; 0 means all.")] = 0
 
 
-class _Listing:
-    """A walk, level by level, so that a long list is cut at the bottom of the tree and not at its side."""
+class _Entry(NamedTuple):
+    name: str
+    is_folder: bool
+    target: str
+    """Where a link leads."""
 
-    def __init__(self, root: str, ignore: Ignore, most: int, depth: int) -> None:
-        self.children: dict[str, list[tuple[str, bool]]] = {}
+
+class Listing:
+    """A walk, level by level, so that a long list is cut at the bottom of the tree and not at its side. All of it is
+    opened below the directory that was checked.
+    """
+
+    def __init__(self, place: Place, handle: int, ignore: Ignore, most: int, depth: int) -> None:
+        self.children: dict[str, list[_Entry]] = {}
         self.files = 0
         self.is_truncated = False
         self.stop = threading.Event()
-        self._root, self._ignore, self._most, self._depth = root, ignore, most, depth
+        self._root, self._handle, self._ignore, self._most, self._depth = place.path, handle, ignore, most, depth
 
     def walk(self) -> None:
-        waiting = deque([(self._root, 1)])
+        """Walk, and close the directory."""
+        try:
+            self._walk()
+        finally:
+            os.close(self._handle)
+
+    def _walk(self) -> None:
+        waiting = deque([("", 1)])
         count = 0
         while waiting and not self.stop.is_set() and not self.is_truncated:
             folder, level = waiting.popleft()
@@ -53,34 +70,33 @@ class _Listing:
             if len(entries) > room:
                 self.is_truncated = True
                 entries = entries[:room]
-            self.children[folder] = [(name, is_folder) for name, is_folder in entries]
+            self.children[folder] = entries
             count += len(entries)
             self.files += len(entries)
-            below = [os.path.join(folder, name) for name, is_folder in entries if is_folder]
             if not self._depth or level < self._depth:
-                waiting += [(path, level + 1) for path in below]
+                waiting += [(os.path.join(folder, entry.name), level + 1) for entry in entries if entry.is_folder]
 
-    def _entries(self, folder: str) -> list[tuple[str, bool]]:
-        found: list[tuple[str, bool]] = []
+    def _entries(self, folder: str) -> list[_Entry]:
         try:
-            with os.scandir(folder) as items:
-                for item in items:
-                    is_folder = item.is_dir(follow_symlinks=False)
-                    if not self._ignore.is_ignored(item.path, is_folder=is_folder):
-                        found.append((item.name, is_folder))
+            known = entries_of(self._handle, folder)
         except OSError:
             return []
-        return sorted(found)
+        whole = os.path.join(self._root, folder)
+        return [
+            _Entry(name, is_folder, target)
+            for name, is_folder, _, target in known
+            if not self._ignore.is_ignored(os.path.join(whole, name), is_folder=is_folder)
+        ]
 
     def lines(self) -> list[str]:
         lines = [f"- {self._root.rstrip('/')}/"]
-        waiting = [(self._root, name, is_folder, 1) for name, is_folder in reversed(self.children[self._root])]
+        waiting = [("", entry, 1) for entry in reversed(self.children.get("", []))]
         while waiting:
-            folder, name, is_folder, level = waiting.pop()
-            path = os.path.join(folder, name)
-            lines.append(f"{'  ' * level}- {in_one_line(name)}{'/' if is_folder else _target(path)}")
-            below = self.children.get(path, []) if is_folder else []
-            waiting += [(path, child, kind, level + 1) for child, kind in reversed(below)]
+            folder, entry, level = waiting.pop()
+            path = os.path.join(folder, entry.name)
+            end = "/" if entry.is_folder else f" -> {in_one_line(entry.target)}" if entry.target else ""
+            lines.append(f"{'  ' * level}- {in_one_line(entry.name)}{end}")
+            waiting += [(path, child, level + 1) for child in reversed(self.children.get(path, []))]
         return lines
 
 
@@ -110,25 +126,18 @@ class Ls(BaseTool[LsArguments]):
             lines.append(f"(more than {listing.files} entries; only the upper levels are shown. List a part of it.)")
         return ToolOutcome("\n".join(lines), told)
 
-    def _prepared(self, place: Place, arguments: LsArguments) -> _Listing:
+    def _prepared(self, place: Place, arguments: LsArguments) -> Listing:
+        limits = self._settings().ls
+        is_repository = repository_of(place.path) is not None
+        most = limits.get("max_items") or (_MOST if is_repository else _MOST_ELSEWHERE)
+        depth = arguments.depth or limits.get("max_depth") or (0 if is_repository else _DEPTH_ELSEWHERE)
+        ignore = Ignore(place.path, extra=arguments.ignore)
         try:
-            os.close(descend(place.path))
+            handle = descend(place.path)
         except FileNotFoundError:
             raise ToolError(f"There is no directory {place.name}.") from None
         except NotADirectoryError:
             raise ToolError(f"{place.name} is a file, not a directory. Use view to read it.") from None
         except OSError as error:
             raise ToolError(f"{place.name} cannot be listed: {(error.strerror or 'refused').lower()}.") from None
-        limits = self._settings().ls
-        is_repository = repository_of(place.path) is not None
-        most = limits.get("max_items") or (_MOST if is_repository else _MOST_ELSEWHERE)
-        depth = arguments.depth or limits.get("max_depth") or (0 if is_repository else _DEPTH_ELSEWHERE)
-        return _Listing(place.path, Ignore(place.path, extra=arguments.ignore), most, max(0, depth))
-
-
-def _target(path: str) -> str:
-    """Where a link leads."""
-    try:
-        return f" -> {in_one_line(os.readlink(path))}" if os.path.islink(path) else ""
-    except OSError:
-        return ""
+        return Listing(place, handle, ignore, most, max(0, depth))

@@ -5,11 +5,13 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeAlias
 
 from holdfast.tasks import TaskOwner
+from holdfast.workspace.files import descend, replaced
 from holdfast.workspace.paths import is_within
 
 __all__ = ["Child", "Running", "Spawn", "find_program", "running", "spawn", "splitted"]
@@ -35,7 +37,9 @@ class Child(Protocol):
 
 
 Spawn: TypeAlias = Callable[[Sequence[str], str, Mapping[str, str]], Awaitable[Child]]
-"""Starts a program: its arguments, its directory, its environment. Its stdin is empty."""
+"""Starts a program: its arguments, its directory, its environment. Its stdin is empty. The directory is a real path
+that was checked, and is refused if a link has taken its place.
+"""
 
 
 class _Process:
@@ -57,15 +61,25 @@ class _Process:
 
 async def spawn(arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Child:
     """A plain child in a process group of its own."""
-    process = await asyncio.create_subprocess_exec(
-        *arguments,
-        cwd=directory,
-        env=dict(environment),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
+    handle = -1
+    if sys.platform == "linux":
+        try:
+            handle = descend(directory)
+        except OSError:
+            raise replaced(directory) from None
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *arguments,
+            cwd=f"/proc/self/fd/{handle}" if handle >= 0 else directory,
+            env=dict(environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    finally:
+        if handle >= 0:
+            os.close(handle)
     return _Process(process)
 
 

@@ -10,11 +10,12 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from holdfast.domain.errors import ToolError
+from holdfast.workspace.beneath import entries_of, open_beneath
 from holdfast.workspace.paths import is_within, joined, shown, similar
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "look",
     "opened",
     "read",
+    "read_within",
+    "replaced",
     "require",
     "too_large",
     "weigh",
@@ -88,6 +91,10 @@ def too_large(name: str, size: int, most: int) -> ToolError:
     return ToolError(f"{name} has {size:,} bytes; at most {most:,} are taken. Use a smaller section, or bash.")
 
 
+def replaced(folder: str) -> ToolError:
+    return ToolError(f"The directory {folder} was replaced by another one just now. Try again.")
+
+
 def require(root: str) -> None:
     """Raises `ToolError` if the directory of the workspace was moved or removed meanwhile."""
     if not os.path.isdir(root):
@@ -116,6 +123,26 @@ def look(place: Place) -> os.stat_result | None:
         return None
     except OSError as error:
         raise _explained(error, place) from None
+
+
+def read_within(path: str, tops: Sequence[str], most: int) -> tuple[bytes, os.stat_result]:
+    """The beginning of a plain file, which may be a link as long as it leads to a place below one of `tops`. Raises
+    `OSError`. What is judged is what is opened: a link that is put there in between is not followed.
+    """
+    real = os.path.realpath(path)
+    if not any(is_within(os.path.realpath(top), real) for top in tops):
+        raise PermissionError(errno.EPERM, "leads out of the project")
+    folder, name = os.path.split(real)
+    handle = descend(folder)
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
+    finally:
+        os.close(handle)
+    with open(file, "rb") as stream:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise PermissionError(errno.EPERM, "is not a plain file")
+        return stream.read(most), status
 
 
 @contextlib.contextmanager
@@ -176,14 +203,13 @@ def _parent(place: Place) -> Iterator[tuple[int, str]]:
 
 
 def descend(folder: str) -> int:
-    """Open a directory by its real path, name by name. Raises `OSError`, ELOOP if a link has come in between."""
-    handle = os.open("/", _NAME_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Open a directory by its real path. Raises `OSError`, ELOOP or ENOTDIR if a link has come in between."""
+    top = os.open("/", _NAME_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for name in folder.split("/"):
-            if name:
-                below = os.open(name, _NAME_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
-                os.close(handle)
-                handle = below
+        handle = open_beneath(top, folder, _NAME_ONLY | os.O_DIRECTORY)
+    finally:
+        os.close(top)
+    try:
         _check_still_there(handle, folder)
     except BaseException:
         os.close(handle)
@@ -223,7 +249,12 @@ def _others(place: Place) -> str:
     """Up to three names in the same directory that may have been meant."""
     folder, name = os.path.split(place.path)
     with contextlib.suppress(OSError):
-        if names := similar(name, os.listdir(folder)):
+        handle = descend(folder)
+        try:
+            known = [other for other, *_ in entries_of(handle, ".")]
+        finally:
+            os.close(handle)
+        if names := similar(name, known):
             paths = [shown(place.root, os.path.join(folder, other)) for other in names]
             return f" Did you mean {', '.join(paths)}?"
     return ""

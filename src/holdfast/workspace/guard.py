@@ -7,6 +7,7 @@ gone when its keeper says so, or when keeper and guard have been replaced and wh
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import secrets
 import signal
@@ -17,21 +18,26 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from holdfast.domain.errors import ToolError
+from holdfast.workspace.guard_cgroup import kill_group, remove_group
+from holdfast.workspace.guard_tag import kill_tagged, new_tag, tag_of_tree
+from holdfast.workspace.guard_tree import Tree, TreeEnd
 
 __all__ = ["Bounds", "CannotStart", "Command", "Containment", "Guard", "Tree", "TreeEnd"]
 
-Containment = Literal["auto", "namespace", "tree"]
-"""How a command's processes are held together: in a PID namespace, or as a tree of children below a keeper.
+Containment = Literal["auto", "namespace", "groups", "tree"]
+"""How a command's processes are held together: in a PID namespace, or as a tree of children below a keeper, with a
+control group for each tree or without.
 
-`auto` is a namespace for root, where it can be had, and a tree for everybody else, whom a namespace would keep
-from `sudo` and the like.
+`auto` is a namespace for root, where it can be had. For other users, whom a namespace would keep from `sudo` and the
+like, it is a tree, with control groups where this user may create them.
 """
 
+_log = logging.getLogger("holdfast.workspace")
 _SIZE = struct.Struct("!I")
 _SOURCES = str(Path(__file__).resolve().parents[2])
 _START = "import sys; sys.path.append(sys.argv[1]); from holdfast.workspace.guard_main import main; main(sys.argv[2:])"
@@ -65,102 +71,8 @@ class Command(msgspec.Struct, frozen=True):
     env: Mapping[str, str]
     linger: float | None = 0.25
     bounds: Bounds = Bounds()
-
-
-class TreeEnd(msgspec.Struct, frozen=True):
-    """How it went. `code` is None if the command itself did not end by itself; `left` is what no one may kill."""
-
-    code: int | None = None
-    was_killed: bool = False
-    left: tuple[int, ...] = ()
-    error: str = ""
-
-
-class Tree:
-    """A command and everything it has started."""
-
-    def __init__(self, line: socket.socket, guard: "Guard") -> None:
-        loop = asyncio.get_running_loop()
-        self.exited: asyncio.Future[int | None] = loop.create_future()
-        """The exit code of the command itself; None if there is none."""
-        self.has_begun = False
-        self.gone: asyncio.Future[TreeEnd] = loop.create_future()
-        self._line = line
-        self._guard = guard
-        self._unread = b""
-        self._end = TreeEnd()
-        self._is_over = False
-        self._is_nudged = False
-        loop.add_reader(line, self._hear)
-
-    def stop(self, grace: float) -> None:
-        """Ask it to end; after `grace` seconds it is killed. Asking again can only make it sooner."""
-        self._order(stop=grace)
-        if not self._is_nudged:
-            self._is_nudged = True
-            self._nudge()
-
-    def keep(self, linger: float | None) -> None:
-        """Change how long what the command leaves behind may go on."""
-        self._order(linger=linger)
-
-    def cut(self) -> None:
-        """Kill it now, and hear no more of it."""
-        self._hang_up()
-        self.over(TreeEnd(was_killed=True))
-
-    def over(self, end: TreeEnd) -> None:
-        if not self.exited.done():
-            self.exited.set_result(end.code)
-        if not self.gone.done():
-            self.gone.set_result(end)
-
-    def _nudge(self) -> None:
-        """A command can tell its keeper to pause, more than once: until it is over it is told to go on."""
-        if not self._is_over:
-            self._guard.wake()
-            asyncio.get_running_loop().call_later(_NUDGE, self._nudge)
-
-    def _order(self, **what: float | None) -> None:
-        if not self._is_over:
-            try:
-                self._line.send(json.dumps(what).encode() + b"\n")
-            except OSError:
-                # It has just gone, or is about to be found gone.
-                return
-
-    def _hear(self) -> None:
-        try:
-            data = self._line.recv(4_096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
-        if not data and not self._is_over:
-            self._hang_up()
-            self._guard.lost(self, self._end)
-
-    def _take(self, said: dict[str, Any]) -> None:
-        self.has_begun = True
-        if "error" in said:
-            self._end = msgspec.structs.replace(self._end, error=said["error"])
-        if "code" in said:
-            self._end = msgspec.structs.replace(self._end, code=said["code"])
-            if not self._end.error and not self.exited.done():
-                self.exited.set_result(said["code"])
-        if "gone" in said:
-            self._hang_up()
-            self.over(msgspec.structs.replace(self._end, was_killed=said["gone"], left=tuple(said["left"])))
-
-    def _hang_up(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            asyncio.get_running_loop().remove_reader(self._line)
-            self._line.close()
-            self._guard.forget(self)
+    is_real: bool = False
+    """`cwd` is a real path that was checked: if something else, such as a link, has taken its place, it is refused."""
 
 
 class Guard:
@@ -172,6 +84,10 @@ class Guard:
         self.has_namespaces = False
         """Whether a sandbox may ask for them, whatever the containment is. Known when it is ready."""
         self._mark = secrets.token_hex(8)
+        self._tag = 0
+        self._groups = ""
+        self.escapes = 0
+        """How often commands have killed both their keeper and the guard."""
         self._count = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
@@ -212,10 +128,17 @@ class Guard:
         self._count += 1
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        tree = Tree(ours, self)
+        tree = Tree(ours, self, self._count, tag_of_tree(self._tag, self._count))
         self._trees.add(tree)
         env = {**command.env, _MARK: f"{self._mark}.{self._count}"}
-        request = {"argv": command.argv, "cwd": command.cwd, "env": env, "linger": command.linger}
+        request = {
+            "argv": command.argv,
+            "cwd": command.cwd,
+            "is_real": command.is_real,
+            "env": env,
+            "linger": command.linger,
+            "number": self._count,
+        }
         request |= msgspec.to_builtins(command.bounds)
         # Copies, as the request may wait in the queue for a moment.
         descriptors = tuple(os.dup(descriptor) for descriptor in (theirs.fileno(), stdin, stdout, stderr))
@@ -228,39 +151,65 @@ class Guard:
         self._is_closed = True
         for tree in tuple(self._trees):
             tree.cut()
-        process = self._process
+        process, tag, groups = self._process, self._tag, self._groups
         self.wake()
         self._hang_up()
-        if process is not None:
-            await asyncio.to_thread(_wait_or_kill, process)
+        if process is not None and await asyncio.to_thread(_wait_or_kill, process) != 0:
+            await asyncio.to_thread(_kill_all, tag, self._marked, groups)
 
     # For trees
 
     def wake(self) -> None:
-        """Guard and keepers go on, if they were told to pause."""
-        if self._process is not None:
+        """Guard and keepers go on, if they were told to pause. Keepers outlive their guard for a moment."""
+        groups = {tree.group for tree in self._trees} | {self.process_id}
+        for group in groups - {0}:
             with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGCONT)
+                os.killpg(group, signal.SIGCONT)
 
     def forget(self, tree: Tree) -> None:
         self._trees.discard(tree)
 
     def lost(self, tree: Tree, end: TreeEnd) -> None:
-        """A keeper is gone and did not say that its tree is. It may have been killed: have the rest swept up."""
+        """A keeper is gone and did not say that its tree is. It may have been killed: what it kept has come to the
+        guard, which kills it. If the guard is gone too, the server has to search for it.
+        """
         if self._is_closed:
             tree.over(end)
-            return
-        self.warm()
-        self._count += 1
-        self._lost[self._count] = tree, end
-        self._send({"sweep": self._count}, ())
+        elif self._process is None or tree.group != self._process.pid:
+            self._search(tree.tag, "", [(tree, end)])
+        else:
+            self._count += 1
+            self._lost[self._count] = tree, end
+            self._send({"sweep": self._count, "number": tree.number}, ())
+
+    def _search(self, tag: int, groups: str, lost: list[tuple[Tree, TreeEnd]]) -> None:
+        """Kill what is found of trees that have neither keeper nor guard."""
+        for tree, _ in lost:
+            tree.is_lost = tree.may_run
+        if any(tree.is_lost for tree, _ in lost):
+            self.escapes += 1
+            _log.warning("a command has killed the processes that supervise it: what is found of it is killed")
+
+        def done(search: asyncio.Future[tuple[int, tuple[int, ...]]]) -> None:
+            left = () if search.cancelled() or search.exception() else search.result()[1]
+            for tree, end in lost:
+                tree.over(msgspec.structs.replace(end, was_killed=True, left=left, is_unproven=tree.is_lost))
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, _kill_all, tag, self._marked, groups).add_done_callback(done)
+
+    @property
+    def _marked(self) -> bytes:
+        return f"{_MARK}={self._mark}.".encode()
 
     # The line
 
-    def _start(self, mark: str = "") -> None:
+    def _start(self) -> None:
+        self._tag = new_tag()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        argv = [sys.executable, "-I", "-S", "-c", _START, _SOURCES, str(theirs.fileno()), self._wanted, mark]
+        argv = [sys.executable, "-I", "-S", "-c", _START, _SOURCES, str(theirs.fileno()), self._wanted]
+        argv.append(str(self._tag))
         env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
         null = subprocess.DEVNULL
         with theirs:
@@ -285,7 +234,8 @@ class Guard:
         """A command may have told guard or keepers to pause just when something else was asked of them: until that is
         on its way they are told to go on.
         """
-        self._is_insisting = bool(self._lost) or not all(tree.has_begun for tree in self._trees)
+        others = any(not tree.has_begun or tree.group != self.process_id for tree in self._trees)
+        self._is_insisting = others or bool(self._lost)
         if self._is_insisting:
             self.wake()
             asyncio.get_running_loop().call_later(_NUDGE, self._insist)
@@ -327,6 +277,7 @@ class Guard:
         for line in lines:
             said = json.loads(line)
             if "hello" in said:
+                self._groups = said["groups"]
                 self._greet(said["hello"], can_enter=said["namespaces"])
             if "swept" in said and said["swept"] in self._lost:
                 tree, end = self._lost.pop(said["swept"])
@@ -339,17 +290,19 @@ class Guard:
             self._ready.set_result(containment)
 
     def _replace(self) -> None:
-        """The guard process is gone, and its keepers with it. A new one kills what may be left, by its mark."""
-        process, ready = self._process, self._ready
+        """The guard process is gone. Its keepers kill what they keep and say so; what has no keeper either is searched
+        for. Another guard is started when it is needed.
+        """
+        process, ready, tag, groups = self._process, self._ready, self._tag, self._groups
         self._hang_up()
         if process is not None:
             process.wait()
         if ready is not None and not ready.done():
             ready.cancel()
-        if not self._is_closed and (self._lost or self._trees):
-            self._start(f"{_MARK}={self._mark}.")
-            for number in self._lost:
-                self._send({"sweep": number}, ())
+        if not self._is_closed:
+            lost, self._lost = list(self._lost.values()), {}
+            self._search(tag, groups, lost)
+            self._insist()
 
     def _hang_up(self) -> None:
         if self._line is not None:
@@ -364,9 +317,17 @@ class Guard:
         self._line = self._process = None
 
 
-def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+def _kill_all(tag: int, mark: bytes, groups: str) -> tuple[int, tuple[int, ...]]:
+    kill_group(groups)
+    result = kill_tagged(tag, mark)
+    remove_group(groups)
+    return result
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of the guard: not 0 if it was killed, so that something may be left."""
     try:
-        process.wait(_PATIENCE)
+        return process.wait(_PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        return process.wait()

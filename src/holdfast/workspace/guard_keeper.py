@@ -15,6 +15,8 @@ import time
 from typing import Any, Literal, NoReturn
 
 from holdfast.workspace import guard_system as system
+from holdfast.workspace.guard_cgroup import join, kill_group, remove_group
+from holdfast.workspace.guard_tag import set_tag
 from holdfast.workspace.sandbox_landlock import restrict
 
 __all__ = ["Keeper", "exit_code_of", "ready_for_children"]
@@ -43,6 +45,10 @@ def exit_code_of(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+class _Replaced(Exception):
+    """The working directory is not the one that was checked."""
+
+
 class Keeper:
     """Starts one command and stays until nothing of it is left. `leash` ends when the guard is gone."""
 
@@ -64,6 +70,7 @@ class Keeper:
 
     def run(self) -> None:
         self._child_ended = ready_for_children()
+        self._tell(starting=True)
         trouble = self._start()
         if trouble:
             self._tell(error=trouble)
@@ -88,6 +95,7 @@ class Keeper:
             # Orphans do not come to us here either: the group is all that is known of them.
             with contextlib.suppress(OSError):
                 os.killpg(self._main, signal.SIGKILL)
+        remove_group(self._request.get("group", ""))
         self._tell(gone=self._was_killed, left=sorted(self._out_of_reach))
 
     # Starting
@@ -116,9 +124,16 @@ class Keeper:
             for wanted, descriptor in enumerate(self._streams):
                 os.dup2(descriptor, wanted)
             os.chdir(request["cwd"])
+            if request.get("is_real") and os.getcwd() != request["cwd"]:
+                raise _Replaced
+            join(request.get("group", ""))
+            set_tag(request.get("tag", 0))
             if request.get("landlock"):
                 restrict(request["landlock"])
             os.execvpe(request["argv"][0], request["argv"], request["env"])
+        except _Replaced:
+            why = f"The directory {request['cwd']} was replaced by another one just now. Try again."
+            os.write(trouble, why.encode("utf-8", "replace"))
         except OSError as error:
             os.write(trouble, f"{request['argv'][0]} could not be started: {error.strerror or error}.".encode())
         except BaseException as error:
@@ -176,6 +191,7 @@ class Keeper:
         if self._is_init:
             self._send_all(signal.SIGKILL)
             return
+        kill_group(self._request.get("group", ""))
         found = self._found()
         # A group is hit as a whole: nobody in it can start another meanwhile.
         for group in set(found.values()) - {os.getpgrp()}:
@@ -206,7 +222,7 @@ class Keeper:
             if descriptor == self._child_ended:
                 os.read(self._child_ended, 4_096)
             elif descriptor == self._leash:
-                self._let_go()
+                self._let_go(self._leash)
             else:
                 self._hear()
 
@@ -216,7 +232,7 @@ class Keeper:
         except OSError:
             data = b""
         if not data:
-            self._let_go()
+            self._let_go(self._control.fileno())
             return
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
@@ -229,13 +245,12 @@ class Keeper:
                     self._kill_at = float("inf")
                 self._wait_for_the_rest()
 
-    def _let_go(self) -> None:
-        """Whoever held us is gone. Nothing may be left, and nobody listens any more."""
+    def _let_go(self, descriptor: int) -> None:
+        """Guard or server is gone: nothing may be left. If it is the guard, the server still hears how it ended."""
         self._kill_at = 0.0
         # A line that is cut is always readable: put something in its place that never is.
         reading, _ = os.pipe()
-        os.dup2(reading, self._leash)
-        os.dup2(reading, self._control.fileno())
+        os.dup2(reading, descriptor)
 
     def _tell(self, **what: Literal[True] | int | str | list[int]) -> None:
         with contextlib.suppress(OSError):

@@ -17,49 +17,77 @@ import time
 from typing import Any, NoReturn
 
 from holdfast.workspace import guard_system as system
+from holdfast.workspace.guard_cgroup import create_groups, group_of_tree, kill_group, remove_group
 from holdfast.workspace.guard_keeper import Keeper, exit_code_of, ready_for_children
+from holdfast.workspace.guard_sentinel import start_sentinel
+from holdfast.workspace.guard_tag import kill_tagged, tag_of_tree
 
 __all__ = ["main"]
 
 _SIZE = struct.Struct("!I")
+_BIRTH = struct.Struct("!iQ")
 _FEW = 16
 _ENDING = 2.0
 
 
 class _Guard:
-    def __init__(self, server: socket.socket) -> None:
+    def __init__(self, server: socket.socket, tag: int) -> None:
         self._server = server
+        self._tag = tag
+        self._server_process = os.getppid()
+        self._sentinel = -1
+        self._groups = ""
         self._unread = b""
         self._descriptors: list[int] = []
-        self._keepers: set[int] = set()
+        self._keepers: dict[int, int] = {}
+        """Each with the number of its tree."""
         self._namespaces = self._can_enter = False
         self._child_ended = -1
         self._leash, self._leash_end = os.pipe()
         self._births, self._births_end = os.pipe()
         os.set_blocking(self._births, False)
 
-    def run(self, containment: str, mark: str) -> None:
+    def run(self, containment: str) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        system.adopt_orphans()
         system.go_on_without_parent()
         self._child_ended = ready_for_children()
-        if mark:
-            _kill_marked(mark.encode())
         self._settle_on(containment)
+        if not self._namespaces and containment != "tree":
+            self._groups = create_groups(self._tag)
+        self._start_sentinel()
         gc.collect()
         gc.freeze()
-        self._answer(hello="namespace" if self._namespaces else "tree", namespaces=self._can_enter)
+        kind = "namespace" if self._namespaces else "groups" if self._groups else "tree"
+        self._answer(hello=kind, namespaces=self._can_enter, groups=self._groups)
         waiting = select.poll()
-        for descriptor in (self._server.fileno(), self._child_ended, self._births):
-            waiting.register(descriptor, select.POLLIN)
+        for descriptor in (self._server.fileno(), self._child_ended, self._births, self._sentinel):
+            if descriptor >= 0:
+                waiting.register(descriptor, select.POLLIN)
         while True:
             for descriptor, _ in waiting.poll():
                 if descriptor == self._child_ended:
                     self._reap()
                 elif descriptor == self._births:
                     self._note_births()
+                elif descriptor == self._sentinel:
+                    self._replace_sentinel(waiting)
                 elif not self._hear():
                     return self._end()
+
+    def _start_sentinel(self) -> None:
+        """Start a sentinel. In PID namespaces commands cannot reach their keepers,
+        and the kernel kills them with those.
+        """
+        system.adopt_orphans(is_on=False)
+        self._sentinel = -1 if self._namespaces else start_sentinel(self._server_process, self._tag, self._groups)
+        system.adopt_orphans()
+
+    def _replace_sentinel(self, waiting: select.poll) -> None:
+        waiting.unregister(self._sentinel)
+        os.close(self._sentinel)
+        self._start_sentinel()
+        if self._sentinel >= 0:
+            waiting.register(self._sentinel, select.POLLIN)
 
     def _answer(self, **what: object) -> None:
         try:
@@ -88,7 +116,7 @@ class _Guard:
             request = json.loads(self._unread[_SIZE.size : end])
             self._unread = self._unread[end:]
             if "sweep" in request:
-                self._reap()
+                self._await_keeper(request["number"])
                 self._sweep()
                 self._answer(swept=request["sweep"])
             else:
@@ -98,6 +126,8 @@ class _Guard:
     def _spawn(self, request: dict[str, Any]) -> None:
         descriptors, self._descriptors = self._descriptors[:4], self._descriptors[4:]
         keeper = -1
+        tag = request["tag"] = tag_of_tree(self._tag, request["number"])
+        request["group"] = group_of_tree(self._groups, tag)
         try:
             # Without its descriptors a request cannot be carried out; the server sees its line cut.
             keeper = os.fork() if len(descriptors) == 4 else -1
@@ -106,7 +136,7 @@ class _Guard:
         if keeper == 0:
             self._keep(request, descriptors)
         if keeper > 0:
-            self._keepers.add(keeper)
+            self._keepers[keeper] = request["number"]
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -145,7 +175,7 @@ class _Guard:
         child = os.fork()
         if child:
             # The init comes to the guard when its parent is gone: it has to know that it is not a stray.
-            os.write(self._births_end, struct.pack("!i", child))
+            os.write(self._births_end, _BIRTH.pack(child, request["number"]))
             os._exit(0)
         system.mount_proc()
         if not has_network:
@@ -166,10 +196,10 @@ class _Guard:
 
     def _note_births(self) -> None:
         try:
-            data = os.read(self._births, 4_096)
+            data = os.read(self._births, 341 * _BIRTH.size)
         except BlockingIOError:
             return
-        self._keepers |= {process for (process,) in struct.iter_unpack("!i", data)}
+        self._keepers.update(_BIRTH.iter_unpack(data))
 
     # Ends
 
@@ -185,11 +215,27 @@ class _Guard:
                 return False
             if process == 0:
                 return True
-            self._note_births()
-            if process in self._keepers:
-                self._keepers.discard(process)
-                if status != 0:
-                    self._sweep()
+            if self._lose(process, status):
+                self._sweep()
+
+    def _lose(self, process: int, status: int) -> bool:
+        """A child has ended. If it was a keeper that was killed, kill what it kept, and answer True."""
+        self._note_births()
+        number = self._keepers.pop(process, None)
+        if number is None or status == 0:
+            return False
+        tag = tag_of_tree(self._tag, number)
+        kill_group(group_of_tree(self._groups, tag))
+        kill_tagged(tag)
+        return True
+
+    def _await_keeper(self, number: int) -> None:
+        """The line of a keeper is cut a moment before it has ended and its children have come to us."""
+        until = time.monotonic() + _ENDING
+        while number in self._keepers.values() and time.monotonic() < until:
+            if not self._reap():
+                return
+            os.sched_yield()
 
     def _sweep(self) -> None:
         """Kill what a keeper left behind: everything below us that no keeper keeps."""
@@ -210,25 +256,28 @@ class _Guard:
     def _reap_strays(self) -> None:
         while True:
             try:
-                process, _ = os.waitpid(-1, os.WNOHANG)
+                process, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if process == 0:
                 return
-            self._note_births()
-            self._keepers.discard(process)
+            self._lose(process, status)
 
     def _end(self) -> None:
         """The server is gone: cut the leash, and wait until nothing is left."""
         os.close(self._leash_end)
-        # A command may have told its keeper to pause.
+        # A command may have paused its keeper, or the sentinel.
         os.killpg(0, signal.SIGCONT)
+        if self._sentinel >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._sentinel, signal.SIGCONT)
         until = time.monotonic() + _ENDING
         waiting = select.poll()
         waiting.register(self._child_ended, select.POLLIN)
         while self._reap() and time.monotonic() < until:
             waiting.poll(50)
         self._sweep()
+        remove_group(self._groups)
 
 
 def _can_enter_namespaces(*, as_user: bool) -> bool:
@@ -252,15 +301,7 @@ def _tell_error(line: int, why: str) -> None:
         os.write(line, json.dumps({"error": why}).encode() + b"\n")
 
 
-def _kill_marked(mark: bytes) -> None:
-    """What another guard lost, if it was killed together with a keeper."""
-    for _ in range(100):
-        found = system.marked(mark)
-        if not found or system.send(found, signal.SIGKILL) == found:
-            return
-
-
 def main(arguments: list[str]) -> None:
-    """`arguments`: the descriptor of the line to the server, the containment, what strays are marked with."""
-    descriptor, containment, mark = arguments
-    _Guard(socket.socket(fileno=int(descriptor))).run(containment, mark)
+    """`arguments`: the descriptor of the line to the server, the containment, the tag of all processes."""
+    descriptor, containment, tag = arguments
+    _Guard(socket.socket(fileno=int(descriptor)), int(tag)).run(containment)

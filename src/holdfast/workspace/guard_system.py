@@ -18,17 +18,19 @@ __all__ = [
     "give_memory_back",
     "go_on_without_parent",
     "hide",
-    "marked",
+    "is_running",
     "mount_proc",
     "own_children",
     "pin",
+    "process_ids",
     "protect",
     "raise_loopback",
     "seal",
     "send",
+    "set_title",
 ]
 
-_SET_PDEATHSIG, _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 1, 4, 36
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 4, 15, 36
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 CLONE_NEWNET = 0x40000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = (
@@ -47,9 +49,9 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def adopt_orphans() -> bool:
-    """Become the parent of every descendant whose own parent dies. False where the system does not know that."""
-    return sys.platform == "linux" and int(_libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+def adopt_orphans(*, is_on: bool = True) -> bool:
+    """Become the parent of every descendant whose own parent dies, or stop it. False where the system lacks that."""
+    return sys.platform == "linux" and int(_libc.prctl(_SET_CHILD_SUBREAPER, int(is_on), 0, 0, 0)) == 0
 
 
 def go_on_without_parent() -> None:
@@ -62,6 +64,16 @@ def seal() -> None:
     """Let no other process of the same user look into this one: its environment, its memory, its descriptors."""
     if sys.platform == "linux":
         _check(_libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "seal")
+
+
+def set_title(title: str) -> None:
+    """Show another name and command line for this process. The command line can only become shorter."""
+    with open("/proc/self/stat", "rb") as file:
+        first, end = map(int, file.read().rpartition(b")")[2].split()[45:47])
+    text = title.encode()[: end - first - 1]
+    ctypes.memset(first, 0, end - first)
+    ctypes.memmove(first, text, len(text))
+    _check(_libc.prctl(_SET_NAME, text, 0, 0, 0), "title")
 
 
 def give_memory_back() -> None:
@@ -137,22 +149,31 @@ def raise_loopback() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
-def _names() -> list[str]:
-    """Where the system does not list processes like this, there are none to be found."""
+def process_ids() -> list[int]:
+    """All processes that can be seen. Empty where the system does not list them in `/proc`."""
     try:
-        return [name for name in os.listdir("/proc") if name.isdecimal()]
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     except FileNotFoundError:
         return []
 
 
+def is_running(process: int) -> bool:
+    """Whether a process exists and has not ended."""
+    try:
+        with open(f"/proc/{process}/stat", "rb", buffering=0) as file:
+            return file.read(4_096).rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
+    except (OSError, IndexError):
+        return False
+
+
 def _processes() -> Iterator[tuple[int, int, int]]:
     """Process, parent and group of everything that runs. Those that have ended and wait to be noticed are left out."""
-    for name in _names():
+    for process in process_ids():
         with contextlib.suppress(OSError):
-            with open(f"/proc/{name}/stat", "rb") as file:
+            with open(f"/proc/{process}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
             if fields[0] not in {b"Z", b"X"}:
-                yield int(name), int(fields[1]), int(fields[2])
+                yield process, int(fields[1]), int(fields[2])
 
 
 def own_children() -> set[int]:
@@ -177,17 +198,6 @@ def descendants(roots: Iterable[int], spare: Iterable[int] = ()) -> dict[int, in
             if process not in found and process not in spared:
                 found[process] = group
                 left.append(process)
-    return found
-
-
-def marked(mark: bytes) -> set[int]:
-    """Processes that were started with a text in their environment."""
-    found = set()
-    for name in _names():
-        if int(name) != os.getpid():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                if mark in file.read():
-                    found.add(int(name))
     return found
 
 

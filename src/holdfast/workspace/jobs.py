@@ -11,9 +11,12 @@ import msgspec
 
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.jobs import JobInfo, JobOutput, NoRoomForJobs, UnknownJob
+from holdfast.workspace.guard_tree import UNPROVEN
 from holdfast.workspace.process import Running
 
 __all__ = ["Job", "JobLimits", "Jobs"]
+
+_SHOWN_COMMAND = 200
 
 
 class JobLimits(msgspec.Struct, frozen=True):
@@ -70,6 +73,7 @@ class Jobs:
         self.on_busy = on_busy
         self._jobs: dict[str, Job] = {}
         self._count = 0
+        self._faults: dict[RunId, str] = {}
         self._is_busy = False
         self._is_closed = False
 
@@ -130,8 +134,24 @@ class Jobs:
         self.remove(job)
         return job.output()
 
+    def note_fault(self, run: RunId, command: str) -> None:
+        """Remember that a command of a run has killed its supervisors: the run must not end as completed."""
+        line = " ".join(command.split())
+        shown = line if len(line) <= _SHOWN_COMMAND else f"{line[:_SHOWN_COMMAND]}…"
+        self._faults[run] = f"{UNPROVEN.strip('[]')} The command: {shown}"
+        while len(self._faults) > self._limits.most:
+            del self._faults[next(iter(self._faults))]
+
+    def fault_of(self, run: RunId) -> str:
+        """Why a run must not end as completed; empty if it may."""
+        for job in self._jobs.values():
+            if job.info.run_id == run and job.running.is_lost:
+                self.note_fault(run, job.info.command)
+        return self._faults.get(run, "")
+
     async def end_run(self, run: RunId) -> None:
         """A run has not completed: its jobs die with it. Returns when they are gone."""
+        self._faults.pop(run, None)
         await self._stop([job for job in self._jobs.values() if job.info.run_id == run], self._limits.brief_grace)
 
     async def end_session(self, session: SessionId) -> None:

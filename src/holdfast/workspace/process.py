@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.workspace.guard import Bounds, Command, Guard, Tree, TreeEnd
+from holdfast.workspace.guard_tree import UNPROVEN
 from holdfast.workspace.output import SHOWN, Output
 from holdfast.workspace.process_spill import SpillFile, Spills
 
@@ -25,12 +26,13 @@ _LIVE_OVER = "\n[more is not shown while it runs]\n"
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run, where, with which environment. `linger`: see `Command`."""
+    """What to run, where, with which environment. `linger`, `is_real`: see `Command`."""
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     linger: float | None = 0.25
+    is_real: bool = False
 
 
 class Confine(Protocol):
@@ -140,8 +142,8 @@ class _Channel:
 
 
 class Running:
-    """A command under way. `ended` comes when its tree is gone and all it said was read; then `remark` is what the
-    sandbox has to say about it.
+    """A command under way. `ended` comes when its tree is gone and all it said was read; then `remark` is what there
+    is to say about its end.
     """
 
     def __init__(
@@ -160,6 +162,11 @@ class Running:
     def exited(self) -> asyncio.Future[int | None]:
         """The exit code of the command itself, while others it started may still run."""
         return self._tree.exited
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the command has killed its supervisors. Known before `ended`."""
+        return self._tree.is_lost
 
     def stop(self, grace: float) -> None:
         self._tree.stop(grace)
@@ -189,6 +196,8 @@ class Running:
         self.remark = self._over()
         if gone.cancelled():
             return
+        if gone.result().is_unproven:
+            self.remark = "\n".join(filter(None, (self.remark, UNPROVEN)))
         self.stdout.drain()
         self.stderr.drain()
         self._live.end()
@@ -219,7 +228,7 @@ class Processes:
                 reading, writing = os.pipe()
                 reads.append(reading)
                 writes.append(writing)
-            command = Command(launch.argv, launch.cwd, launch.env, launch.linger, bounds)
+            command = Command(launch.argv, launch.cwd, launch.env, launch.linger, bounds, launch.is_real)
             tree = self.guard.spawn(command, *writes)
         except BaseException:
             for descriptor in reads:

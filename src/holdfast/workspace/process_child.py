@@ -84,6 +84,7 @@ class GuardedSpawn:
         environment: Mapping[str, str],
         *,
         has_input: bool = False,
+        is_real: bool = False,
         linger: float | None = 0.25,
     ) -> GuardedChild:
         ours: list[int] = []
@@ -99,7 +100,8 @@ class GuardedSpawn:
                 reading, writing = os.pipe()
                 ours.append(reading)
                 theirs.append(writing)
-            tree = self._guard.spawn(Command(tuple(arguments), directory, environment, linger), *theirs)
+            command = Command(tuple(arguments), directory, environment, linger, is_real=is_real)
+            tree = self._guard.spawn(command, *theirs)
         except BaseException:
             for descriptor in ours:
                 os.close(descriptor)

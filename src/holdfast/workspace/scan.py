@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from holdfast.workspace.beneath import entries_of, open_beneath
 from holdfast.workspace.ignore import Ignore
 
 __all__ = ["ScanAsk", "main", "walk"]
@@ -32,48 +33,45 @@ class ScanAsk(NamedTuple):
     most: int = 101
 
 
-def walk(root: str, ignore: Ignore) -> Iterator[str]:
-    """Every plain file below the root that is not left out, as absolute paths. Links are not followed."""
-    waiting = [root]
+def walk(handle: int, root: str, ignore: Ignore) -> Iterator[str]:
+    """Every plain file below an open directory that is not left out, as relative paths. Links are not followed."""
+    waiting = [""]
     while waiting:
         folder = waiting.pop()
         try:
-            with os.scandir(folder) as items:
-                entries = sorted(items, key=lambda item: item.name)
+            entries = entries_of(handle, folder)
         except OSError:
             continue
         folders: list[str] = []
-        for entry in entries:
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if ignore.is_ignored(entry.path, is_folder=is_folder):
+        for name, is_folder, is_file, _ in entries:
+            path = os.path.join(folder, name)
+            if ignore.is_ignored(os.path.join(root, path), is_folder=is_folder):
                 continue
             if is_folder:
-                folders.append(entry.path)
-            elif entry.is_file(follow_symlinks=False):
-                yield entry.path
+                folders.append(path)
+            elif is_file:
+                yield path
         waiting += reversed(folders)
 
 
 def main() -> int:
     ask = ScanAsk(**json.loads(sys.argv[1]))
     out = sys.stdout.buffer
-    if ask.name:
-        paths: Iterator[str] = iter([os.path.join(ask.root, ask.name)])
-    else:
-        paths = walk(ask.root, Ignore(ask.root))
-    cut = len(ask.root.rstrip("/")) + 1
+    # Whoever starts this has made sure of the directory it starts in.
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    paths = iter([ask.name]) if ask.name else walk(handle, ask.root, Ignore(ask.root))
     if ask.pattern is None:
         for path in paths:
-            out.write(os.fsencode(path[cut:]) + b"\0")
+            out.write(os.fsencode(path) + b"\0")
         return 0
     try:
         finder = re.compile(re.escape(ask.pattern) if ask.is_literal else ask.pattern)
     except re.error as error:
         sys.stderr.write(f"{error}")
         return 2
-    search = _searcher(ask, finder)
+    search = _searcher(ask, finder, handle)
     for path in paths:
-        name = os.fsencode(path[cut:])
+        name = os.fsencode(path)
         for line, column, text in search(path):
             out.write(b"%s\0%d:%d:%s\n" % (name, line, column, text.encode("utf-8", "replace")))
         out.flush()
@@ -83,12 +81,12 @@ def main() -> int:
 Search = Callable[[str], Iterator[tuple[int, int, str]]]
 
 
-def _searcher(ask: ScanAsk, finder: re.Pattern[str]) -> Search:
+def _searcher(ask: ScanAsk, finder: re.Pattern[str], handle: int) -> Search:
     is_simple = ask.is_literal or not _TRICKY.search(ask.pattern or "")
     quick = re.compile(finder.pattern, re.MULTILINE) if is_simple else None
 
     def search(path: str) -> Iterator[tuple[int, int, str]]:
-        text = _text(path)
+        text = _text(handle, path)
         if not text or (quick is not None and quick.search(text) is None):
             return
         shown = 0
@@ -105,10 +103,10 @@ def _searcher(ask: ScanAsk, finder: re.Pattern[str]) -> Search:
     return search
 
 
-def _text(path: str) -> str:
+def _text(handle: int, path: str) -> str:
     """A text file's content; nothing for a binary or an enormous one."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK)
         with open(file, "rb") as stream:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:

@@ -21,6 +21,7 @@ from holdfast.workspace.git import PrivateGit
 from holdfast.workspace.ignore import LITTER, OUR_FILES, Ignore
 from holdfast.workspace.paths import glob_regex
 from holdfast.workspace.scan import ScanAsk
+from holdfast.workspace.search_check import Match, newest_first, present, true_matches
 
 __all__ = ["FoundFiles", "FoundText", "GrepAsk", "Match", "Search", "Searcher"]
 
@@ -29,15 +30,6 @@ _MOST_GATHERED = 10_000
 _MOST_FILES = 200_000
 _LONGEST = 500
 _MOST_TORN = 50
-
-
-class Match(msgspec.Struct, frozen=True):
-    """One line that fits. `path` is relative to where the search began; lines and columns count from 1."""
-
-    path: str
-    line: int
-    column: int
-    text: str
 
 
 class FoundText(msgspec.Struct, frozen=True):
@@ -60,15 +52,16 @@ class Search(msgspec.Struct, frozen=True):
     environment: Mapping[str, str]
     seconds: float
     most: int = 100
+    is_file: bool = False
 
     @property
     def folder(self) -> str:
-        return self.place if os.path.isdir(self.place) else os.path.dirname(self.place)
+        return os.path.dirname(self.place) if self.is_file else self.place
 
     @property
     def name(self) -> str:
         """The one file that is searched, if it is one."""
-        return "" if os.path.isdir(self.place) else os.path.basename(self.place)
+        return os.path.basename(self.place) if self.is_file else ""
 
 
 class GrepAsk(msgspec.Struct, frozen=True):
@@ -116,9 +109,11 @@ class Searcher:
                             break
         except TimeoutError:
             is_late = True
-        newest = await asyncio.to_thread(_newest_first, where.folder, list(found))
+        newest = await asyncio.to_thread(newest_first, where.folder, list(found))
         sorted_matches = [match for path in newest for match in found[path]]
-        return FoundText(tuple(sorted_matches[: where.most]), len(sorted_matches) > where.most, is_late)
+        shown = await asyncio.to_thread(true_matches, where.folder, sorted_matches[: where.most])
+        named = (msgspec.structs.replace(match, path=_shown(match.path)) for match in shown)
+        return FoundText(tuple(named), len(sorted_matches) > where.most, is_late)
 
     async def files(self, where: Search, pattern: str) -> FoundFiles:
         """Files whose relative path fits the pattern, shortest path first."""
@@ -137,8 +132,8 @@ class Searcher:
         except TimeoutError:
             is_late = True
         shortest = sorted(set(found), key=lambda path: (len(path), path))
-        shown = await asyncio.to_thread(_present, where, shortest)
-        return FoundFiles(tuple(shown[: where.most]), is_cut or len(shown) > where.most, is_late)
+        shown = await asyncio.to_thread(present, where.folder, shortest, where.most + 1)
+        return FoundFiles(tuple(map(_shown, shown[: where.most])), is_cut or len(shown) > where.most, is_late)
 
     def _prepared(self, where: Search, ask: GrepAsk | None) -> tuple[list[_Way], Ignore]:
         """The ways there are here, best first, and the rules that only we know of."""
@@ -279,28 +274,12 @@ def _file(record: bytes) -> Match | None:
 
 
 def _path(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace").removeprefix("./")
+    """As the system has it, so that it can be opened."""
+    return os.fsdecode(raw).removeprefix("./")
 
 
-def _newest_first(folder: str, paths: list[str]) -> list[str]:
-    def age(path: str) -> tuple[float, str]:
-        try:
-            return -os.stat(os.path.join(folder, path)).st_mtime, path
-        except OSError:
-            return 0.0, path
-
-    return sorted(paths, key=age)
-
-
-def _present(where: Search, paths: Sequence[str]) -> list[str]:
-    """Those that are still there, one more than are shown: an index may name what was deleted."""
-    present: list[str] = []
-    for path in paths:
-        if os.path.lexists(os.path.join(where.folder, path)):
-            present.append(path)
-        if len(present) > where.most:
-            break
-    return present
+def _shown(path: str) -> str:
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _is_about_pattern(complaint: str) -> bool:

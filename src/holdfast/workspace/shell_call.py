@@ -1,5 +1,6 @@
 """Commands of a shell: how a line becomes a launch, and the lines a user types with `!`."""
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
@@ -33,11 +34,11 @@ class Shell:
     def launch(
         self, line: str, cwd: str, client: Mapping[str, str], *, linger: float | None = 0.25, columns: int = 0
     ) -> Launch:
-        """How to run a line. Raises `CannotStart` if there is no bash."""
+        """How to run a line in a directory, given as a real path. Raises `CannotStart` if there is no bash."""
         env = self.environment(cwd, client)
         if columns > 0:
             env["COLUMNS"] = str(columns)
-        return Launch((find_bash(client), "-c", "--", line), cwd, env, linger)
+        return Launch((find_bash(client), "-c", "--", line), cwd, env, linger, is_real=True)
 
     def environment(self, cwd: str, client: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a line."""
@@ -49,6 +50,7 @@ class Shell:
         if "\0" in line:
             raise CannotStart("A command cannot contain a NUL character.")
         require(cwd)
+        cwd = await asyncio.to_thread(os.path.realpath, cwd)
         running, end = await self.processes.run(self.launch(line, cwd, client, columns=columns))
         if end.error:
             raise CannotStart(end.error)

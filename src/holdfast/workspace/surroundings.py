@@ -13,13 +13,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.surroundings import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.workspace.files import read_within
 from holdfast.workspace.git_repository import find_repository, read_head, repository_of
 from holdfast.workspace.git_scan import Scan
+from holdfast.workspace.paths import is_within
 
 __all__ = ["CONTEXT_NAMES", "Lookout", "Manners", "context_files", "context_places", "git_state"]
 
@@ -49,27 +52,34 @@ _MOST_FILES = 64
 _SESSIONS = 256
 
 
-def context_places(directory: Path, own: Sequence[Path], more: Iterable[str] = ()) -> list[str]:
+class ContextPlace(NamedTuple):
+    """A file, and the directories that it may lie in if links are followed; none for a file of the user's own."""
+
+    path: str
+    tops: tuple[str, ...] = ()
+
+
+def context_places(directory: Path, own: Sequence[Path], more: Iterable[str] = ()) -> list[ContextPlace]:
     """The files there are: the user's own first, then the project's, from the top of its repository down."""
     top = Path(repository_of(str(directory)) or directory)
     folders = [str(place) for place in (directory, *directory.parents) if place == top or top in place.parents]
     named = [f"{folder}/{name}" for folder in reversed(folders) for name in CONTEXT_NAMES]
     named += (os.path.join(directory, name) for name in more)
-    mine = [found for place in own for found in _files_at(str(place))]
-    return mine + [found for place in named for found in _files_at(place) if _keeps_inside(found, place, str(top))]
+    mine = [ContextPlace(found) for place in own for found in _files_at(str(place))]
+    theirs = [ContextPlace(found, _tops(place, str(top))) for place in named for found in _files_at(place)]
+    return mine + [place for place in theirs if _keeps_inside(place)]
 
 
-def _keeps_inside(found: str, place: str, top: str) -> bool:
+def _tops(place: str, top: str) -> tuple[str, ...]:
     """A project's links do not lead out of it: whatever they lead to would be told to a model. What is outside
     anyway, the user has named; there too a folder stands for what is in it.
     """
-    inside = (top, os.path.normpath(place)) if not _is_below(os.path.normpath(place), top) else (top,)
-    real = os.path.realpath(found)
-    return any(_is_below(real, os.path.realpath(folder)) for folder in inside)
+    return (top, os.path.normpath(place)) if not is_within(top, os.path.normpath(place)) else (top,)
 
 
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+def _keeps_inside(place: ContextPlace) -> bool:
+    real = os.path.realpath(place.path)
+    return any(is_within(os.path.realpath(folder), real) for folder in place.tops)
 
 
 def _files_at(place: str) -> Sequence[str]:
@@ -83,7 +93,7 @@ def _files_at(place: str) -> Sequence[str]:
     return (place,) if stat.S_ISREG(mode) else ()
 
 
-def context_files(places: Iterable[str]) -> list[ContextFile]:
+def context_files(places: Iterable[ContextPlace]) -> list[ContextFile]:
     """What they say. What is the same file under two names, or says the same, is told once; all is bounded."""
     found: list[ContextFile] = []
     seen: set[object] = set()
@@ -98,29 +108,28 @@ def context_files(places: Iterable[str]) -> list[ContextFile]:
     return found
 
 
-def _read(place: str, seen: set[object], room: int) -> ContextFile | None:
+def _read(place: ContextPlace, seen: set[object], room: int) -> ContextFile | None:
     try:
-        with open(place, "rb") as file:
-            status = os.fstat(file.fileno())
-            if (status.st_dev, status.st_ino) in seen:
-                return None
-            text = file.read(4 * room).decode("utf-8", "replace").strip()
+        data, status = read_within(place.path, place.tops or ("/",), 4 * room)
     except OSError:
         return None
+    if (status.st_dev, status.st_ino) in seen:
+        return None
+    text = data.decode("utf-8", "replace").strip()
     seen.add((status.st_dev, status.st_ino))
     if not text or text in seen:
         return None
     seen.add(text)
-    return ContextFile(place, text[:room], max(0, len(text) - room, status.st_size - 4 * room))
+    return ContextFile(place.path, text[:room], max(0, len(text) - room, status.st_size - 4 * room))
 
 
-def _fingerprint(places: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
+def _fingerprint(places: Iterable[ContextPlace]) -> tuple[tuple[str, int, int], ...]:
     """Changes when one of the files does."""
     found = []
     for place in places:
         with suppress(OSError):
-            status = os.stat(place)
-            found.append((place, status.st_mtime_ns, status.st_size))
+            status = os.stat(place.path)
+            found.append((place.path, status.st_mtime_ns, status.st_size))
     return tuple(found)
 
 
@@ -193,7 +202,9 @@ class Lookout:
         seen.message = seen.message or newest
         return {seen.message: seen.scan.changes}
 
-    async def _look_anew(self, places: Sequence[str], manners: Manners, known: Surroundings | None) -> Surroundings:
+    async def _look_anew(
+        self, places: Sequence[ContextPlace], manners: Manners, known: Surroundings | None
+    ) -> Surroundings:
         """The date and the state of git stay those of the session's beginning."""
         return Surroundings(
             str(self._directory),

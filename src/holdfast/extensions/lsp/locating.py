@@ -4,6 +4,7 @@ import asyncio
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -52,7 +53,7 @@ class Symbol(msgspec.Struct, frozen=True):
 class Locator:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._searcher = Searcher(fleet.ground.spawn, fleet.ground.git)
+        self._searcher = Searcher(partial(fleet.ground.spawn, is_real=True), fleet.ground.git)
 
     async def talks(self, path: str, can: Callable[[Capabilities], object]) -> list[Talk]:
         """The servers of a file that can do this, with the file opened. Raises `ToolError` if there is none."""
@@ -81,8 +82,8 @@ class Locator:
         *around, name = re.split(r"::|[.#]", symbol.strip().removesuffix("()"))
         if not name:
             raise ToolError("The symbol is empty: give the name of a function, class or variable.")
-        place, _ = await searched(context, tool, given or ".", {"symbol": symbol})
-        where = Search(place.root, place.path, search_environment(context), _SEARCH, most=400)
+        place, is_folder = await searched(context, tool, given or ".", {"symbol": symbol})
+        where = Search(place.root, place.path, search_environment(context), _SEARCH, most=400, is_file=not is_folder)
         word = r"\b" if name[0].isalnum() or name[0] == "_" else ""
         found = await self._searcher.grep(where, GrepAsk(f"{word}{re.escape(name)}\\b"))
         matches = [

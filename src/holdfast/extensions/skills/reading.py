@@ -36,6 +36,8 @@ class Skill(msgspec.Struct, frozen=True):
     user_invocable: bool = True
     model_invocable: bool = True
     problems: tuple[Problem, ...] = ()
+    within: str = ""
+    """The directory that its file may not lead out of."""
 
     @property
     def directory(self) -> str:
@@ -65,6 +67,7 @@ def read_skill(file: MarkdownFile) -> Skill:
         fields.get("user-invocable", fields.get("user_invocable")) is not False,
         fields.get("disable-model-invocation", fields.get("disable_model_invocation")) is not True,
         tuple(problems),
+        file.folder.within,
     )
 
 

@@ -8,16 +8,17 @@ from functools import partial
 import msgspec
 
 from holdfast.config.configuration import Configuration
-from holdfast.config.files import Unreadable, contents
+from holdfast.config.files import Unreadable
 from holdfast.config.problems import Problem
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.events import Change, SkillsEvent
 from holdfast.domain.skills import SkillState, SkillStates
 from holdfast.extensions.base import Ground
 from holdfast.extensions.folders import skill_folders
-from holdfast.extensions.shelves import Shelf
+from holdfast.extensions.shelves import Shelf, contents_within
 from holdfast.extensions.skills.reading import Skill, body_of, listing, read_skill
 from holdfast.extensions.watch import Looking, Watch
+from holdfast.workspace.paths import is_within
 
 __all__ = ["FoundSkills", "Skills", "UnknownSkill", "look_for_skills"]
 
@@ -70,8 +71,20 @@ def look_for_skills(
         tuple(skill for skill in found if skill.error),
         tuple(hidden),
         tuple(item for item in chosen.values() if item.name in unwanted),
-        {os.path.realpath(skill.path): skill for skill in usable},
+        _places(usable),
     )
+
+
+def _places(skills: Sequence[Skill]) -> dict[str, Skill]:
+    """By the real paths of their files. A link that was put in the place of a checked directory leads nowhere here:
+    what is named can be read without asking.
+    """
+    real = {os.path.realpath(skill.path): skill for skill in skills}
+    return {
+        path: skill
+        for path, skill in real.items()
+        if not skill.within or is_within(os.path.realpath(skill.within), path)
+    }
 
 
 class Skills(Looking[FoundSkills]):
@@ -114,7 +127,7 @@ class Skills(Looking[FoundSkills]):
         if skill is None:
             raise UnknownSkill
         try:
-            data, _ = await asyncio.to_thread(contents, skill.path)
+            data = await asyncio.to_thread(contents_within, skill.path, skill.within)
         except (Unreadable, FileNotFoundError) as error:
             raise UnknownSkill from error
         return skill, data

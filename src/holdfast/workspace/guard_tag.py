@@ -1,0 +1,177 @@
+"""A tag that every process of a command inherits, so that it is found without its parent, session or environment.
+
+The tag is the hard limit RLIMIT_LOCKS. Linux has not enforced this limit since 2.4.25, but still copies it on fork,
+keeps it through exec, shows it in `/proc/PID/limits`, and lets an unprivileged process lower it but never raise it.
+`env -i`, `setsid` and a double fork do not change it. A process that lowers it on purpose is not found (SECURITY.md).
+"""
+
+import contextlib
+import os
+import resource
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+from holdfast.workspace.guard_system import is_running, process_ids
+
+__all__ = ["kill_leftovers", "kill_tagged", "leftovers", "new_tag", "set_tag", "tag_of_tree"]
+
+_RLIMIT_LOCKS = 10
+_LINE = b"\nMax file locks"
+_MAGIC = 0x0F57
+_TREES = 20
+"""Bits for the number of a tree; above them are 8 for the guard, 22 for the server's process id, and the magic."""
+_GUARDS = 8
+_PID_SHIFT = _TREES + _GUARDS
+_PID_MASK = (1 << 22) - 1
+_MAGIC_SHIFT = _PID_SHIFT + 22
+_QUIET = 0.01
+_SECONDS = 5.0
+
+
+def new_tag() -> int:
+    """A tag for one guard of this process. 0 where tags cannot be used: not Linux, or already inside a tagged tree."""
+    if sys.platform != "linux" or resource.getrlimit(_RLIMIT_LOCKS)[1] != resource.RLIM_INFINITY:
+        return 0
+    server = (os.getpid() & _PID_MASK) << _PID_SHIFT
+    return _MAGIC << _MAGIC_SHIFT | server | secrets.randbits(_GUARDS) << _TREES
+
+
+def tag_of_tree(tag: int, number: int) -> int:
+    """The tag of one tree of a guard."""
+    return tag | 1 + number % ((1 << _TREES) - 1) if tag else 0
+
+
+def set_tag(tag: int) -> None:
+    """Tag this process and all that it starts."""
+    if tag:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(_RLIMIT_LOCKS, (tag, tag))
+
+
+def kill_tagged(tag: int, mark: bytes = b"", seconds: float = _SECONDS) -> tuple[int, tuple[int, ...]]:
+    """Kill all processes with the tag of a tree, or of any tree of a guard, or with `mark` in their environment, until
+    there is none for a while.
+
+    Returns how many were killed, and the ids of those that still run: they belong to another user, or are new.
+    """
+    until = time.monotonic() + seconds
+    killed: set[int] = set()
+    refused: set[int] = set()
+    found: set[int] = set()
+    quiet = 0
+    while quiet < 2 and time.monotonic() < until:
+        found = {process for process in process_ids() if _belongs(process, tag, mark)}
+        for process in found:
+            (killed if _kill(process, tag, mark) else refused).add(process)
+        chased = _chase(tag) if tag else set()
+        killed |= chased
+        quiet = 0 if chased or found - refused else quiet + 1
+    return len(killed), tuple(sorted(refused | ((found - killed) if quiet < 2 else set())))
+
+
+def leftovers() -> dict[int, str]:
+    """Processes that were started by a server that is gone, with their command lines."""
+    found = {}
+    for process in process_ids():
+        tag = _tag_of(process)
+        if tag >> _MAGIC_SHIFT == _MAGIC and is_running(process) and _is_orphaned(process, tag):
+            with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
+                found[process] = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    return found
+
+
+def kill_leftovers() -> None:
+    """Kill what a server that is gone has left running."""
+    for tag in {_tag_of(process) for process in leftovers()}:
+        kill_tagged(tag)
+
+
+def _is_orphaned(process: int, tag: int) -> bool:
+    """Whether the server in the tag is gone. A process in another PID namespace counts its server's id differently."""
+    server = tag >> _PID_SHIFT & _PID_MASK
+    try:
+        is_same = os.readlink(f"/proc/{process}/ns/pid") == os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
+    return is_same and not is_running(server)
+
+
+def _tag_of(process: int) -> int:
+    """The tag of a process, or another value that is none; 0 if it cannot be read."""
+    try:
+        with open(f"/proc/{process}/limits", "rb", buffering=0) as file:
+            line = file.read(4_096).partition(_LINE)[2].partition(b"\n")[0]
+        return int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _belongs(process: int, tag: int, mark: bytes) -> bool:
+    shift = _shift(tag)
+    if tag and _tag_of(process) >> shift == tag >> shift:
+        return is_running(process)
+    if mark and process != os.getpid():
+        with contextlib.suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
+            return mark in file.read() and is_running(process)
+    return False
+
+
+def _kill(process: int, tag: int, mark: bytes) -> bool:
+    """Kill a process and its group. False if that is not permitted. The check after opening rules out a reused id."""
+    with _handle(process) as handle:
+        if handle < 0 or not _belongs(process, tag, mark):
+            return True
+        try:
+            group = os.getpgid(process)
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        # A group lies within one session, and a command has sessions of its own. It is hit as a whole: no member of it
+        # starts another process in the meantime.
+        if tag and group != os.getpgrp():
+            with contextlib.suppress(OSError):
+                os.killpg(group, signal.SIGKILL)
+        return True
+
+
+@contextlib.contextmanager
+def _handle(process: int) -> Iterator[int]:
+    """A descriptor of a process, -1 if it is gone."""
+    try:
+        handle = os.pidfd_open(process)
+    except OSError:
+        handle = -1
+    try:
+        yield handle
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def _chase(tag: int) -> set[int]:
+    """Kill processes that start another and end at once: each is gone before a search reaches it, but the newest
+    process id of the system leads to the next one. Ends when there was none for a while.
+    """
+    killed: set[int] = set()
+    shift = _shift(tag)
+    until = time.monotonic() + _QUIET
+    with open("/proc/loadavg", "rb", buffering=0) as newest:
+        while (now := time.monotonic()) < until:
+            newest.seek(0)
+            process = int(newest.read(256).split()[4])
+            if process not in killed and _tag_of(process) >> shift == tag >> shift:
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
+                    until = now + _QUIET
+                killed.add(process)
+    return killed
+
+
+def _shift(tag: int) -> int:
+    """The bits to leave out of a comparison: those of the tree, if the tag is that of a guard."""
+    return 0 if tag % (1 << _TREES) else _TREES

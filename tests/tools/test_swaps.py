@@ -1,0 +1,186 @@
+"""A directory is replaced by a link between its check and its use: what the link leads to is never shown."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.tools import Permit
+from holdfast.extensions import shelves
+from holdfast.extensions.folders import Folder
+from holdfast.testing.swaps import SECRET, Swapped, exchange, try_swap
+from holdfast.tools import ls
+from holdfast.tools.registry import ToolNeeds
+from holdfast.workspace import beneath
+from holdfast.workspace.children import Child, spawn
+from holdfast.workspace.ignore import Ignore
+from holdfast.workspace.paths import is_within
+from holdfast.workspace.scan import walk
+from holdfast.workspace.surroundings import context_files, context_places
+from tools.desk import Desk
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Swapped:
+    return Swapped(tmp_path)
+
+
+@pytest.fixture(params=["openat2", "step by step"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> int:
+        raise NotImplementedError
+
+    if request.param != "openat2":
+        monkeypatch.setattr(beneath, "_openat2", unknown)
+
+
+def once(act: Callable[[], None]) -> Callable[[], None]:
+    """The act, for the first call only."""
+    left = [act]
+
+    def first() -> None:
+        if left:
+            left.pop()()
+
+    return first
+
+
+@pytest.mark.usefixtures("_way")
+def test_no_link_is_followed_below_an_open_directory(place: Swapped) -> None:
+    handle = os.open(place.root, os.O_RDONLY)
+    for path in ("x", "x/f.txt", "d/y/f.txt", "x/e/f.txt", "../outside/f.txt", "d/../../outside/f.txt", "d/f.txt/x"):
+        with pytest.raises(OSError, match=r"."):
+            beneath.open_beneath(handle, path, os.O_RDONLY)
+        assert path == "x" or beneath.status_beneath(handle, path) is None
+    for path in ("d/f.txt", "./d//e/./f.txt", "d", ".", ""):
+        os.close(beneath.open_beneath(handle, path, os.O_RDONLY))
+    os.close(handle)
+
+
+CALLS: list[tuple[str, dict[str, object]]] = [
+    ("grep", {"pattern": "needle", "path": "d"}),
+    ("grep", {"pattern": "needle", "path": "d/f.txt"}),
+    ("glob", {"pattern": "**/*.txt", "path": "d"}),
+    ("ls", {"path": "d"}),
+    ("view", {"file_path": "d/f.txt"}),
+    ("view", {"file_path": f"d/{SECRET}"}),
+]
+
+
+@pytest.mark.usefixtures("_way")
+async def test_a_link_in_place_of_what_was_allowed_is_not_followed(place: Swapped) -> None:
+    """The place is judged, then it is replaced, then the tool goes on."""
+    desk = await Desk(place.root).open()
+    allow = desk.porter.permit
+    for path in (None, "/nowhere"):
+        # With ripgrep or git, and with neither.
+        desk.environment["PATH"] = path or os.environ["PATH"]
+        for tool, arguments in CALLS:
+
+            async def permit(permit: Permit) -> None:
+                await allow(permit)
+                exchange(*place.pairs[0])
+
+            desk.porter.permit = permit  # type: ignore[method-assign]
+            result = await desk.call(tool, **arguments)
+            exchange(*place.pairs[0])
+            assert SECRET not in result.content.replace(f"d/{SECRET}", ""), (tool, arguments, path)
+            assert result.is_error, (tool, arguments, path, result.content)
+
+
+async def git_init(root: Path) -> None:
+    assert await (await asyncio.create_subprocess_exec("git", "-C", str(root), "init", "-q")).wait() == 0
+
+
+@pytest.mark.parametrize("program", ["rg", "git"])
+async def test_what_a_searching_program_was_led_to_is_not_shown(place: Swapped, program: str) -> None:
+    """The program sees a directory and opens a link: as if it followed links, and all is as before when it is done."""
+    real = shutil.which(program)
+    if real is None:
+        pytest.fail(f"{program} is needed for this test")
+    tools = place.root.parent / "tools"
+    tools.mkdir()
+    swap = f"mv {place.root}/d {place.root}/z; cp -r {place.outside} {place.root}/d"
+    undo = f"rm -r {place.root}/d; mv {place.root}/z {place.root}/d"
+    (tools / program).write_text(f'#!/bin/sh\nPATH=/usr/bin:/bin\n{swap}\n{real} "$@"\ncode=$?\n{undo}\nexit $code\n')
+    (tools / program).chmod(0o755)
+    await git_init(place.root)
+    desk = await Desk(place.root).open()
+    desk.environment["PATH"] = str(tools)
+    for tool, arguments in (("grep", {"pattern": "needle"}), ("glob", {"pattern": "**/*.txt"})):
+        result = await desk.does(tool, **arguments)
+        assert SECRET not in result.content, (program, result.content)
+
+
+async def test_a_search_refuses_a_directory_that_becomes_a_link_when_it_starts(place: Swapped) -> None:
+    async def swapped(arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Child:
+        exchange(*place.pairs[0])
+        try:
+            return await spawn(arguments, directory, environment)
+        finally:
+            exchange(*place.pairs[0])
+
+    desk = await Desk(place.root).open(ToolNeeds(spawn=swapped))
+    assert "was replaced by another one" in await desk.fails("grep", pattern="needle", path="d")
+
+
+@pytest.mark.usefixtures("_way")
+async def test_ls_stays_below_the_directory_it_has_opened(place: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaced in the middle of the walk: at the top, and one level below."""
+    for pair in place.pairs:
+        swap = once(lambda pair=pair: exchange(*pair))  # type: ignore[misc]
+
+        def entries(handle: int, folder: str) -> list[tuple[str, bool, bool, str]]:
+            found = beneath.entries_of(handle, folder)
+            swap()  # noqa: B023
+            return found
+
+        monkeypatch.setattr(ls, "entries_of", entries)
+        desk = await Desk(place.root).open()
+        content = (await desk.does("ls", path="d")).content
+        exchange(*pair)
+        assert "inside.txt" in content
+        assert f"{SECRET}.txt" not in content
+
+
+@pytest.mark.usefixtures("_way")
+def test_our_own_walk_stays_below_the_directory_it_has_opened(place: Swapped) -> None:
+    handle = os.open(place.root, os.O_RDONLY)
+    found = walk(handle, str(place.root), Ignore(str(place.root)))
+    assert next(found) == "d/f.txt"
+    exchange(*place.pairs[1])
+    assert not [path for path in found if SECRET in path]
+    os.close(handle)
+
+
+def test_context_files_are_judged_when_they_are_opened(place: Swapped) -> None:
+    for folder in (place.root / "d", place.outside):
+        (folder / "notes.md").write_text(f"from {folder.name}")
+    places = context_places(place.root, (), ["d/notes.md"])
+    assert [file.text for file in context_files(places)] == ["from d"]
+    exchange(*place.pairs[0])
+    assert context_files(places) == []
+
+
+def test_a_projects_own_files_are_judged_when_they_are_opened(place: Swapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skills, commands and agents of a project."""
+    for folder, text in ((place.root / "d", "inside"), (place.outside, SECRET)):
+        (folder / "note.md").write_text(text)
+    swap = once(lambda: exchange(*place.pairs[0]))
+
+    def then_swap(top: str, path: str) -> bool:
+        verdict = is_within(top, path)
+        swap()
+        return verdict
+
+    monkeypatch.setattr(shelves, "is_within", then_swap)
+    shelf = shelves.Shelf("files", lambda file: (file.data, file.trouble))
+    found = shelf.look([Folder(str(place.root / "d"), "project", within=str(place.root))])
+    assert not any(SECRET.encode() in data for data, _ in found if data)
+
+
+def test_a_trial_for_the_long_run() -> None:
+    try_swap(8)

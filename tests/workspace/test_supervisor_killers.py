@@ -1,0 +1,130 @@
+"""Commands that kill their supervisors do not survive a cancel, or the server (R4), where there is no PID namespace."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.hostile import new_token, survivors
+from holdfast.testing.hostile_killers import PLANS, SERVER_PLANS, Plan, cancel_plan, kill_server_of, try_killer
+from holdfast.workspace import guard_cgroup
+from holdfast.workspace.guard import Containment, Guard
+from holdfast.workspace.guard_system import is_running
+from holdfast.workspace.guard_tag import kill_leftovers, kill_tagged, leftovers, new_tag, set_tag, tag_of_tree
+from holdfast.workspace.process import Processes
+from workspace.commands import guarded, run_line
+
+CANCELLED = [
+    Plan("keeper", "clean", "fork loop in new sessions", "now"),
+    Plan("guard", "none", "sleep", "now"),
+    Plan("chain", "clean daemon", "sleep", "now"),
+    Plan("chain", "none", "sleep", "cancel"),
+    Plan("chain in reverse", "no descriptors", "respawner", "now"),
+    Plan("group", "clean", "fork loop", "now"),
+    Plan("all", "clean daemon", "killer", "now"),
+    Plan("chain and sentinel", "clean", "fork loop in new sessions", "now"),
+]
+WITHOUT_SERVER = [
+    Plan("chain", "clean", "fork loop", "now"),
+    Plan("all", "clean daemon", "sleep", "now"),
+    SERVER_PLANS[0],
+    Plan("chain and server", "clean daemon", "fork loop", "now"),
+]
+
+
+@pytest.mark.parametrize("containment", ["tree", "groups"])
+async def test_none_survives_its_cancel(tmp_path: Path, containment: Containment) -> None:
+    """R4. What lost all its supervisors is called unproven, also if everything was found."""
+    for plan in CANCELLED:
+        guard = Guard(containment)
+        try:
+            end = await cancel_plan(Processes(guard, tmp_path), plan, tmp_path)
+        finally:
+            await guard.close()
+        if plan.victims in ("keeper", "guard", "group"):
+            # A group is killed in one moment. One after the other, the second may have time to do its work.
+            assert end.is_unproven == (plan.victims == "group"), plan
+        assert not end.left
+
+
+@pytest.mark.parametrize("plan", WITHOUT_SERVER, ids=" ".join)
+def test_none_survives_the_server(tmp_path: Path, plan: Plan) -> None:
+    """R4: within 250 ms."""
+    kill_server_of([plan], tmp_path, ready=1)
+
+
+async def test_a_sentinel_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    title = f"supervisor of process {os.getpid()}"
+    async with guarded(tmp_path, "tree") as processes:
+        await run_line(processes, "true")
+        (first,) = (int(line.partition(":")[0]) for line in survivors(title))
+        os.kill(first, signal.SIGKILL)
+        while not (others := [line for line in survivors(title) if not line.startswith(f"{first}:")]):
+            os.sched_yield()
+        handle = os.pidfd_open(int(others[0].partition(":")[0]))
+        assert os.getsid(int(others[0].partition(":")[0])) != os.getsid(processes.guard.process_id)
+    # It ends with its guard.
+    os.set_blocking(handle, True)
+    while is_running(int(others[0].partition(":")[0])):
+        os.sched_yield()
+    os.close(handle)
+
+
+async def test_with_control_groups_each_command_has_one(tmp_path: Path) -> None:
+    """Where they may be created. They are gone with their guard."""
+    async with guarded(tmp_path, "groups") as processes:
+        containment = await processes.guard.ready()
+        own = Path("/proc/self/cgroup").read_text("utf-8")  # noqa: ASYNC240
+        stdout = (await run_line(processes, "cat /proc/self/cgroup"))[0]
+        assert (containment == "groups") == (stdout != own)
+    group = next((line[3:] for line in stdout.splitlines() if line.startswith("0::")), "")
+    if containment == "groups":
+        assert "/holdfast-" in group
+        assert group.split("/")[-2] not in os.listdir(guard_cgroup._own_group())
+
+
+def test_a_directory_that_is_no_control_group_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_cgroup, "_own_group", lambda: str(tmp_path))
+    assert guard_cgroup.create_groups(new_tag()) == ""
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(guard_cgroup, "_own_group", lambda: str(tmp_path / "missing"))
+    assert guard_cgroup.create_groups(new_tag()) == ""
+
+
+def tagged_process(tag: int, token: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", token], preexec_fn=lambda: set_tag(tag), start_new_session=True)  # noqa: PLW1509
+
+
+def test_a_tag_finds_what_belongs_to_it_and_nothing_else() -> None:
+    tag, other = tag_of_tree(new_tag(), 1), tag_of_tree(new_tag(), 1)
+    with tagged_process(tag, new_token()) as mine, tagged_process(other, new_token()) as stranger:
+        try:
+            assert kill_tagged(tag) == (1, ())
+            assert mine.wait() == -signal.SIGKILL
+            assert stranger.poll() is None
+            assert not leftovers()
+        finally:
+            stranger.kill()
+
+
+def test_what_a_dead_server_left_is_found_and_killed(tmp_path: Path) -> None:
+    """By doctor, and by the next guard."""
+    token = new_token()
+    code = (
+        "import subprocess, sys; from holdfast.workspace.guard_tag import new_tag, set_tag; tag = new_tag()\n"
+        "subprocess.Popen(['sleep', sys.argv[1]], preexec_fn=lambda: set_tag(tag + 1), start_new_session=True)"
+    )
+    subprocess.run([sys.executable, "-c", code, token], check=True)
+    (process,) = [process for process, line in leftovers().items() if token in line]
+    assert resource.prlimit(process, 10)[1] >> 28 & 0x3FFFFF
+    kill_leftovers()
+    assert not survivors(token)
+
+
+def test_a_trial_for_the_long_run() -> None:
+    assert len(PLANS) == 7 * 6 * 5 * 2
+    try_killer(3)
