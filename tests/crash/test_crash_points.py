@@ -31,6 +31,14 @@ def test_a_kill_during_recovery_breaks_no_promise(story: str, again: int) -> Non
     assert kills >= 2
 
 
+def test_a_kill_around_an_answer_leaves_no_call_without_a_stored_permission() -> None:
+    """R10: at every write point of a story in which two clients answer at once."""
+    kill_at = 1
+    while try_point(Point("approved", kill_at)):
+        kill_at += 1
+    assert kill_at > 20
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_crashes_break_no_promise(seed: int) -> None:
     """Tangled stories, kills in the middle of a file's write: a few here, many in scripts/long."""
@@ -101,6 +109,8 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
         (0, "tool held held.0.0", "R9: the call ('held', 'held.0.0') was executed twice"),
         (1, "tool held held.0.0", "R9: the call ('held', 'held.0.0') was executed again after a restart"),
         (1, "tool held held.0.0-2", "R9: the call ('held', 'held.0.0') was executed again after a restart"),
+        (0, "permitted held.0.0", "R10: the call held.0.0 went on"),
+        (0, "answered nobody allow", "R10: allow was confirmed for nobody"),
         (1, "trouble R7: a request has nothing in it", "R7: a request has nothing in it"),
     ],
 )

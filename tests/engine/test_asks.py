@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -15,13 +16,15 @@ from holdfast.domain.events import (
     RunCompleteEvent,
     decode_event,
 )
-from holdfast.domain.ids import SessionId, ToolCallId
+from holdfast.domain.ids import SessionId, ToolCallId, WorkspaceId
+from holdfast.domain.ledger import Answer, CloseRequest, Write
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
 from holdfast.engine.inquiries import check_answers, find_batch, subject_of
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import SimpleTool, settle_down, until
+from holdfast.tasks import TaskOwner
+from holdfast.testing.gates import Gate, SimpleTool, settle_down, until
 from holdfast.testing.harness import World
 from holdfast.testing.loop import in_virtual_time, run_seeded
 from holdfast.testing.memory import MemoryLedger
@@ -310,3 +313,73 @@ def test_what_is_allowed_for_a_session_counts_for_its_helpers() -> None:
         await world.close()
 
     in_virtual_time(live)
+
+
+class HeldLedger(MemoryLedger):
+    """Holds, or fails, the writing of answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+        self.fails = False
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        if any(isinstance(operation, CloseRequest) for write in writes for operation in write.operations):
+            if self.fails:
+                raise StorageUnavailable
+            await self.gate()
+        return await super().commit(workspace, epoch, ticket, writes)
+
+
+async def test_r10_an_answer_takes_effect_when_it_is_stored() -> None:
+    """Until then the request is open, the call waits, and no rule is saved."""
+    ledger = HeldLedger()
+    scene = Scene(ledger)
+    world = await scene.open()
+    asks = world.workspace.asks
+    saved: list[str] = []
+    asks.save_rule = saved.append
+    await world.workspace.inputs.submit(_prompt(world.session))
+    await until(lambda: _open(world) == (1, 1))
+    tasks = TaskOwner()
+    first = tasks.start(asks.grant(asks.permissions[0].id, "allow_always", by="one"), name="first")
+    await ledger.gate.reached.wait()
+    second = tasks.start(asks.grant(asks.permissions[0].id, "deny", by="two"), name="second")
+    answered = tasks.start(asks.answer("", [QuestionAnswer(asks.questions[0].questions[0].id, yes=True)]), name="third")
+    await settle_down(200)
+    assert (scene.ran, saved, _open(world)) == ([], [], (1, 1))
+    ledger.gate.open()
+    assert (await first, await second, await answered) == (True, False, True)
+    await world.quiet()
+    assert (len(scene.ran), saved) == (1, ["bash(make)"])
+    _check(world)
+    await world.close()
+
+
+async def test_r10_an_answer_that_cannot_be_stored_leaves_the_request_open() -> None:
+    ledger = HeldLedger()
+    ledger.gate.open()
+    scene = Scene(ledger)
+    world = await scene.open()
+    asks = world.workspace.asks
+    saved: list[str] = []
+    asks.save_rule = saved.append
+    await world.workspace.inputs.submit(_prompt(world.session))
+    await until(lambda: _open(world) == (1, 1))
+    ledger.fails = True
+    for action in ACTIONS:
+        with pytest.raises(StorageUnavailable):
+            await asks.grant(asks.permissions[0].id, action)
+    for close in (asks.dismiss(), asks.answer("", [QuestionAnswer(asks.questions[0].questions[0].id, yes=True)])):
+        with pytest.raises(StorageUnavailable):
+            await close
+    assert (scene.ran, saved, _open(world)) == ([], [], (1, 1))
+    ledger.fails = False
+    assert await asks.grant(asks.permissions[0].id, "allow")
+    assert await asks.dismiss()
+    await world.quiet()
+    assert len(scene.ran) == 1
+    _check(world)
+    await world.close()

@@ -11,7 +11,7 @@ import click
 from holdfast.cli.common import DefaultGroup, Failure, sentences, server_options
 from holdfast.cli.link import Link, wait_quietly
 from holdfast.client.age import end_of
-from holdfast.client.errors import ConnectionLost, TimedOut, Unreachable
+from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.locate import locate
 from holdfast.client.thin import Thin
 from holdfast.client.wire import Address
@@ -80,17 +80,31 @@ def _tell(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) ->
                 raise Failure(_NONE) from None
             version = link.ask(VersionInfo, "GET", "/v1/version")
             workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
+            problem = _problem(link)
     paths = [item.path for item in workspaces]
     address = str(link.address)
     if as_json:
         known = {"pid": version.pid, "version": version.version, "protocol": version.protocol, "address": address}
-        click.echo(msgspec.json.encode({**known, "data_dir": link.where.data_dir, "workspaces": paths}))
+        click.echo(
+            msgspec.json.encode({**known, "data_dir": link.where.data_dir, "workspaces": paths, "problem": problem})
+        )
         return
     click.echo(f"running     process {version.pid}, version {version.version}")
     click.echo(f"address     {address}")
     click.echo(f"data        {link.where.data_dir}")
     for path in paths:
         click.echo(f"workspace   {path}")
+    if problem:
+        click.echo(f"problem     {problem}")
+
+
+def _problem(link: Link) -> str:
+    """Why the server accepts nothing, or an empty string."""
+    try:
+        link.send("GET", "/v1/health", can_repeat=True)
+    except ServerProblem as error:
+        return error.message
+    return ""
 
 
 @command.command()
@@ -160,6 +174,9 @@ def _has_gone(link: Link) -> bool:
             link.send("GET", "/v1/health", seconds=1.0)
         except (Unreachable, ConnectionLost):
             return True
+        except ServerProblem:
+            # It is still there, and cannot store anything.
+            pass
         wait_quietly(0.02)
     return False
 

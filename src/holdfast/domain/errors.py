@@ -16,6 +16,7 @@ HoldfastError
 │   └── NotWaiting
 ├── StorageError
 │   ├── StorageUnavailable     nothing was written
+│   │   └── StorageDetached    the data directory's path shows other files than the open ones
 │   ├── StorageUnknown         it may or may not be written: look
 │   ├── OwnerChanged           another server owns the workspace now
 │   ├── DataDirectoryBusy
@@ -48,6 +49,7 @@ __all__ = [
     "RunFolded",
     "RunIdTaken",
     "SessionBusy",
+    "StorageDetached",
     "StorageError",
     "StorageUnavailable",
     "StorageUnknown",
@@ -143,6 +145,10 @@ class StorageError(HoldfastError):
 
 class StorageUnavailable(StorageError):
     """The storage cannot write. Nothing was stored; free some disk space or look at the log, then try again."""
+
+
+class StorageDetached(StorageUnavailable):
+    """The data directory was moved, removed, replaced or covered. Restore it, or restart the server."""
 
 
 class StorageUnknown(StorageError):

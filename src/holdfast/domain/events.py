@@ -48,6 +48,8 @@ __all__ = [
     "PermissionRequestEvent",
     "QuestionNotificationEvent",
     "QuestionRequestEvent",
+    "Removed",
+    "RemovedEvent",
     "RunComplete",
     "RunCompleteEvent",
     "RunEvent",
@@ -81,7 +83,9 @@ class MessageEvent(msgspec.Struct, frozen=True, tag="message"):
 
 
 class SessionEvent(msgspec.Struct, frozen=True, tag="session"):
-    """Durable. `deleted` is the last event of a session. Every turn's end is preceded by an `updated`."""
+    """Durable. `deleted` is the last event of a session, and carries no more than its id. Every turn's end is preceded
+    by an `updated`.
+    """
 
     payload: Change[Session]
 
@@ -142,6 +146,18 @@ class QuestionNotificationEvent(msgspec.Struct, frozen=True, tag="question_batch
     """Durable. Once for each batch, when it is answered, cancelled or withdrawn: before the end of its run."""
 
     payload: Change[QuestionNotification]
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """The session that was deleted."""
+
+    session_id: SessionId
+
+
+class RemovedEvent(msgspec.Struct, frozen=True, tag="removed"):
+    """Durable. Replaces an event of a session that was deleted later; its number stays. Stock clients never get it."""
+
+    payload: Removed
 
 
 class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -287,7 +303,9 @@ class GapEvent(msgspec.Struct, frozen=True, tag="gap"):
 AskEvent: TypeAlias = (
     PermissionRequestEvent | PermissionNotificationEvent | QuestionRequestEvent | QuestionNotificationEvent
 )
-DurableEvent: TypeAlias = MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent | AskEvent
+DurableEvent: TypeAlias = (
+    MessageEvent | SessionEvent | FileEvent | RunEvent | RunCompleteEvent | RemovedEvent | AskEvent
+)
 LiveEvent: TypeAlias = (
     AgentEvent
     | AttachedEvent

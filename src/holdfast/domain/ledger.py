@@ -10,7 +10,14 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.domain.events import AskEvent, DurableEvent, MessageDelta, MessagePart
+from holdfast.domain.events import (
+    AskEvent,
+    DurableEvent,
+    MessageDelta,
+    MessagePart,
+    PermissionNotificationEvent,
+    QuestionNotificationEvent,
+)
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
@@ -26,6 +33,7 @@ __all__ = [
     "CancelRun",
     "CancelSession",
     "ClearQueue",
+    "CloseRequest",
     "CreateSession",
     "DeleteMessage",
     "DeleteSession",
@@ -185,8 +193,9 @@ class PatchSession(msgspec.Struct, frozen=True):
 
 
 class DeleteSession(msgspec.Struct, frozen=True):
-    """Removes the session and all that belongs to it, child sessions first; events stay. Refused:
-    `unknown_session`, `busy` while one of their runs has not ended.
+    """Removes the session and all that belongs to it, child sessions first, and their content from the log: numbers
+    stay, run ids stay reserved, and each end keeps run id and outcome (`domain.removal`). Refused: `unknown_session`,
+    `busy` while one of their runs has not ended.
     """
 
     session_id: SessionId
@@ -208,9 +217,20 @@ class MarkRead(msgspec.Struct, frozen=True):
 
 
 class Announce(msgspec.Struct, frozen=True):
-    """Says the event, and stores nothing but that it was said."""
+    """Stores an event about a request for permission or a batch of questions. A new request can be closed from now on;
+    one that the event closes is closed.
+    """
 
     event: AskEvent
+
+
+class CloseRequest(msgspec.Struct, frozen=True):
+    """Closes a request by a numbered answer, withdrawal or expiry: the first one that is stored.
+
+    Refused: `already_closed`, also for a request that was never stored.
+    """
+
+    event: PermissionNotificationEvent | QuestionNotificationEvent
 
 
 Operation: TypeAlias = (
@@ -234,6 +254,7 @@ Operation: TypeAlias = (
     | AddFile
     | MarkRead
     | Announce
+    | CloseRequest
 )
 
 
@@ -270,6 +291,7 @@ RefusalReason = Literal[
     "already_started",
     "already_ended",
     "not_waiting",
+    "already_closed",
     "busy",
 ]
 

@@ -1,28 +1,28 @@
 """What waits for a person: permissions of tools, and questions of the model. One of these serves one workspace.
 
-An ask is stored and numbered before anybody sees it, and belongs to one tool call. It is decided once, without
-waiting for anything: the first answer takes it, everybody is told whose it was, later ones find nothing. When the
-call ends in another way, cancelled with its run or out of time, the ask is withdrawn, and that is on its way to the
-log before the run's end is. Nothing here makes one session wait for another.
+An ask is stored and numbered before anybody sees it, and belongs to one tool call. Its answer is a numbered input like
+a prompt: it takes effect when it is stored, and the first stored one wins; later ones find nothing. Until then the ask
+is open, and it stays open if the store cannot write. When the call ends in another way, cancelled with its run or out
+of time, the ask is withdrawn, and that is on its way to the log before the run's end is. Nothing here makes one
+session wait for another.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.domain.asks import (
     GrantAction,
-    PermissionNotification,
     PermissionRequest,
     QuestionAnswer,
-    QuestionNotification,
     QuestionRequest,
     Verdict,
     Via,
 )
-from holdfast.domain.errors import BadRequest, PermissionDenied
+from holdfast.domain.errors import BadRequest, Conflict, PermissionDenied
 from holdfast.domain.events import (
     AskEvent,
     Change,
@@ -32,10 +32,18 @@ from holdfast.domain.events import (
     QuestionRequestEvent,
 )
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.domain.ledger import Announce, Answer, Receipt
+from holdfast.domain.ledger import Announce, Answer, CloseRequest, Receipt
 from holdfast.domain.messages import encodable
 from holdfast.domain.tools import Inquiry, Permit, ToolContext
-from holdfast.engine.inquiries import Subject, check_answers, cleaned, find_batch, subject_of
+from holdfast.engine.inquiries import (
+    Subject,
+    check_answers,
+    cleaned,
+    find_batch,
+    permission_notice,
+    question_notice,
+    subject_of,
+)
 from holdfast.engine.ports import Ledger, NewId
 from holdfast.engine.recorder import Recorder
 
@@ -44,6 +52,7 @@ __all__ = ["Asks", "Judge"]
 Judge: TypeAlias = Callable[[Permit], Verdict]
 T = TypeVar("T")
 _Answers: TypeAlias = tuple[QuestionAnswer, ...]
+_Notice: TypeAlias = PermissionNotificationEvent | QuestionNotificationEvent
 
 _PAUSE_SECONDS = 0.5
 """How long after a batch of questions is closed the next one counts as shown to clients that show one at a time."""
@@ -197,7 +206,7 @@ class Asks:
             await self._open(opened, lambda: self._batches.update({request.id: opened}), asking)
             return await opened.answer
         finally:
-            self._withdraw_batch(opened)
+            self._withdraw(opened, question_notice(opened.request, withdrawn=True))
 
     async def _ask(self, context: ToolContext, permit: Permit, verdict: Verdict) -> _Chosen:
         request = PermissionRequest(
@@ -216,12 +225,12 @@ class Asks:
         )
         opened = _OpenPermission(cleaned(request), permit, verdict)
         asking = PermissionRequestEvent(Change("created", opened.request))
-        pending = _notice(opened.request, granted=False, denied=False)
+        pending = permission_notice(opened.request, granted=False, denied=False)
         try:
             await self._open(opened, lambda: self._permissions.update({request.id: opened}), asking, pending)
             return await opened.answer
         finally:
-            self._withdraw_permission(opened)
+            self._withdraw(opened, permission_notice(opened.request, granted=False, denied=True, withdrawn=True))
 
     async def _open(self, opened: _Open, enter: Callable[[], None], *events: AskEvent) -> None:
         """Store the ask; it can be seen and answered from the moment it has its number."""
@@ -236,42 +245,76 @@ class Asks:
     # What people answer.
 
     async def grant(self, ask: str, action: GrantAction, *, reason: str = "", by: str = "", via: Via = "") -> bool:
-        """Answer an ask. False if it is not open any more, or never was; raises what keeps a rule from being saved."""
+        """Answer an ask. False if it is not open any more, or never was. Raises `StorageError` if the answer could not
+        be stored: then the ask is still open.
+        """
         opened = self._permissions.get(ask)
         if opened is None:
             return False
-        if action == "allow_always":
-            self._keep(opened)
-        del self._permissions[ask]
-        _decide(opened, opened.answer, _Chosen(action, encodable(reason.strip())))
+        if action == "allow_always" and not opened.verdict.saves:
+            raise BadRequest("No rule can be saved that covers exactly this: allow it once or for the session.")
         is_denied = action == "deny"
         who = encodable(by), via
-        notice = _notice(opened.request, granted=not is_denied, denied=is_denied, who=who, action=action)
-        await asyncio.shield(self._announce(notice))
-        return True
+        notice = permission_notice(opened.request, granted=not is_denied, denied=is_denied, who=who, action=action)
+        failures: list[Exception] = []
+
+        def stored() -> None:
+            if action == "allow_always":
+                failures.extend(self._keep(opened))
+            _decide(opened, opened.answer, _Chosen(action, encodable(reason.strip())))
+
+        is_resolved = await self._close(opened, notice, stored)
+        if failures:
+            raise Conflict(f"It was allowed this once, but the rule could not be saved: {failures[0]}")
+        return is_resolved
 
     async def answer(self, batch: str, answers: Iterable[QuestionAnswer], *, by: str = "", via: Via = "") -> bool:
-        """Answer a batch of questions; without its id the ids of the questions tell which. Raises `BadRequest`."""
+        """Answer a batch of questions; without its id the ids of the questions tell which. Raises `BadRequest`, or
+        `StorageError` if the answer could not be stored: then the batch is still open.
+        """
         given = {answer.request_id: cleaned(answer) for answer in answers}
         found = find_batch(self.questions, batch, given)
         if found is None:
             return False
         check_answers(found, given)
-        opened = self._batches.pop(found.id)
+        opened = self._batches[found.id]
         answered = tuple(given.get(item.id, QuestionAnswer(item.id)) for item in found.questions)
-        _decide(opened, opened.answer, answered)
-        await asyncio.shield(self._close_batch(found, by=by, via=via))
-        return True
+        notice = question_notice(found, by=by, via=via)
+        return await self._close(opened, notice, lambda: _decide(opened, opened.answer, answered))
 
     async def dismiss(self, batch: str = "", *, by: str = "", via: Via = "") -> bool:
         """Cancel a batch. Without its id: the one that clients show which show one at a time."""
         opened = self._batches.get(batch) if batch else self._shown()
         if opened is None:
             return False
-        del self._batches[opened.request.id]
-        _decide(opened, opened.answer, None)
-        await asyncio.shield(self._close_batch(opened.request, by=by, via=via, cancelled=True))
-        return True
+        notice = question_notice(opened.request, by=by, via=via, cancelled=True)
+        return await self._close(opened, notice, lambda: _decide(opened, opened.answer, None))
+
+    async def _close(self, opened: _Open, notice: _Notice, stored: Callable[[], None]) -> bool:
+        """Whether this answer was the first one stored."""
+        return isinstance(await self._put(opened, notice, stored), Receipt)
+
+    def _put(
+        self,
+        opened: _Open,
+        notice: _Notice,
+        stored: Callable[[], None],
+        otherwise: Callable[[], None] | None = None,
+    ) -> asyncio.Future[Answer]:
+        """Store how an ask is closed. `stored` lets it take effect, in number order, unless another one was first."""
+
+        def then(answer: Answer) -> None:
+            if isinstance(answer, Receipt):
+                self._forget(opened)
+                stored()
+
+        return self._recorder.put(CloseRequest(notice), then=then, otherwise=otherwise)
+
+    def _forget(self, opened: _Open) -> None:
+        """It is open no longer: screens that show one batch at a time pause before the next."""
+        self._permissions.pop(opened.id, None)
+        if self._batches.pop(opened.id, None) is not None:
+            self._closed_at = asyncio.get_running_loop().time()
 
     def _shown(self) -> _OpenBatch | None:
         """Right after one was closed nothing is: who cancels then means that one."""
@@ -279,15 +322,26 @@ class Asks:
             return None
         return next(iter(self._batches.values()), None)
 
-    def _keep(self, opened: _OpenPermission) -> None:
-        if not opened.verdict.saves:
-            raise BadRequest("No rule can be saved that covers exactly this: allow it once or for the session.")
-        if self.save_rule is None:
-            self._grant(None, subject_of(opened.permit))
-            return
-        # The saved rules decide from now on: they hold in their own directory only, and end when they are removed.
-        for rule in opened.verdict.saves:
-            self.save_rule(rule)
+    def _keep(self, opened: _OpenPermission) -> list[Exception]:
+        """Save the rules that were shown. Return what kept them from being saved.
+
+        The saved rules decide from now on: they hold in their own directory only, and end when they are removed.
+        """
+        try:
+            if self.save_rule is None:
+                self._grant(None, subject_of(opened.permit))
+                return []
+            for rule in opened.verdict.saves:
+                self.save_rule(rule)
+        except Exception as error:
+            return [error]
+        return []
+
+    def forget_sessions(self, sessions: Collection[SessionId]) -> None:
+        """Drop what was allowed for sessions that were deleted."""
+        for session, subject in tuple(self._granted):
+            if session in sessions:
+                del self._granted[session, subject]
 
     def _grant(self, session: SessionId | None, subject: Subject) -> None:
         self._granted[session, subject] = None
@@ -296,49 +350,28 @@ class Asks:
 
     # What ends without an answer.
 
-    def _withdraw_permission(self, opened: _OpenPermission) -> None:
-        if opened.is_closed:
-            return
-        opened.close()
-        self._permissions.pop(opened.request.id, None)
-        self._announce(_notice(opened.request, granted=False, denied=True, withdrawn=True))
-
-    def _withdraw_batch(self, opened: _OpenBatch) -> None:
-        if opened.is_closed:
-            return
-        opened.close()
-        self._batches.pop(opened.request.id, None)
-        self._close_batch(opened.request, withdrawn=True)
+    def _withdraw(self, opened: _Open, notice: _Notice) -> None:
+        """The call has ended without an answer. One that is being written now is stored before this, and counts."""
+        if not opened.is_closed:
+            opened.close()
+            self._forget(opened)
+            self._recorder.put(CloseRequest(notice))
 
     def _arm(self, opened: _Open) -> None:
         if self._readers == 0 and opened.timer is None:
             loop = asyncio.get_running_loop()
-            opened.timer = loop.call_later(self.timeout, self._expire, opened.id)
+            opened.timer = loop.call_later(self.timeout, self._expire, opened)
 
-    def _expire(self, ask: str) -> None:
-        """Nobody has been there for too long."""
-        if (opened := self._permissions.pop(ask, None)) is not None:
-            _decide(opened, opened.answer, _Chosen("deny", expired=True))
-            self._announce(_notice(opened.request, granted=False, denied=True, withdrawn=True))
-        elif (batch := self._batches.pop(ask, None)) is not None:
-            _decide(batch, batch.answer, None)
-            self._close_batch(batch.request, withdrawn=True)
-
-    def _close_batch(
-        self,
-        request: QuestionRequest,
-        *,
-        by: str = "",
-        via: Via = "",
-        cancelled: bool = False,
-        withdrawn: bool = False,
-    ) -> asyncio.Future[Answer]:
-        self._closed_at = asyncio.get_running_loop().time()
-        notice = QuestionNotification(request.id, request.session_id, encodable(by), cancelled, withdrawn, via)
-        return self._announce(QuestionNotificationEvent(Change("created", notice)))
-
-    def _announce(self, event: AskEvent) -> asyncio.Future[Answer]:
-        return self._recorder.put(Announce(event))
+    def _expire(self, opened: _Open) -> None:
+        """Nobody has been there for too long. If that cannot be stored, the ask waits once more."""
+        opened.timer = None
+        again = partial(self._arm, opened)
+        if isinstance(opened, _OpenPermission):
+            notice = permission_notice(opened.request, granted=False, denied=True, withdrawn=True)
+            self._put(opened, notice, partial(_decide, opened, opened.answer, _Chosen("deny", expired=True)), again)
+        elif isinstance(opened, _OpenBatch):
+            closing = question_notice(opened.request, withdrawn=True)
+            self._put(opened, closing, partial(_decide, opened, opened.answer, None), again)
 
     def _all(self) -> list[_Open]:
         return [*self._permissions.values(), *self._batches.values()]
@@ -366,19 +399,3 @@ def _denial(chosen: _Chosen, *, interactive: bool) -> PermissionDenied:
     if chosen.reason:
         return PermissionDenied(f"User denied permission: {chosen.reason}", stops_turn=False)
     return PermissionDenied(_EXPIRED if chosen.expired else None, stops_turn=interactive)
-
-
-def _notice(
-    request: PermissionRequest,
-    *,
-    granted: bool,
-    denied: bool,
-    who: tuple[str, Via] = ("", ""),
-    action: str = "",
-    withdrawn: bool = False,
-) -> PermissionNotificationEvent:
-    by, via = who
-    notice = PermissionNotification(
-        request.tool_call_id, granted, denied, request.id, request.session_id, by, action, withdrawn, via
-    )
-    return PermissionNotificationEvent(Change("created", notice))

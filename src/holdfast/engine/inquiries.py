@@ -1,16 +1,33 @@
-"""What an ask is about, which batch of questions an answer is for, and whether it answers them. Pure."""
+"""Requests for permission and questions: subject, checks of answers, notifications. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.domain.asks import Question, QuestionAnswer, QuestionRequest
+from holdfast.domain.asks import (
+    PermissionNotification,
+    PermissionRequest,
+    Question,
+    QuestionAnswer,
+    QuestionNotification,
+    QuestionRequest,
+    Via,
+)
 from holdfast.domain.errors import BadRequest
+from holdfast.domain.events import Change, PermissionNotificationEvent, QuestionNotificationEvent
 from holdfast.domain.messages import encodable
 from holdfast.domain.tools import Permit
 
-__all__ = ["Subject", "check_answers", "cleaned", "find_batch", "subject_of"]
+__all__ = [
+    "Subject",
+    "check_answers",
+    "cleaned",
+    "find_batch",
+    "permission_notice",
+    "question_notice",
+    "subject_of",
+]
 
 T = TypeVar("T")
 Subject: TypeAlias = tuple[str, ...]
@@ -77,3 +94,28 @@ def _encodable(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_encodable(item) for item in value]
     return value
+
+
+def question_notice(
+    request: QuestionRequest, *, by: str = "", via: Via = "", cancelled: bool = False, withdrawn: bool = False
+) -> QuestionNotificationEvent:
+    """The event that closes a batch of questions."""
+    notice = QuestionNotification(request.id, request.session_id, encodable(by), cancelled, withdrawn, via)
+    return QuestionNotificationEvent(Change("created", notice))
+
+
+def permission_notice(
+    request: PermissionRequest,
+    *,
+    granted: bool,
+    denied: bool,
+    who: tuple[str, Via] = ("", ""),
+    action: str = "",
+    withdrawn: bool = False,
+) -> PermissionNotificationEvent:
+    """The event that says how a request for permission stands; without `granted` or `denied` it is open."""
+    by, via = who
+    notice = PermissionNotification(
+        request.tool_call_id, granted, denied, request.id, request.session_id, by, action, withdrawn, via
+    )
+    return PermissionNotificationEvent(Change("created", notice))

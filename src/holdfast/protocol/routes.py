@@ -39,7 +39,7 @@ _A = _W + "/agent/sessions/{sid}"
 
 
 _SYSTEM = (
-    _get("health", "/health", "Whether the server is there."),
+    _get("health", "/health", "Whether the server is there, and can store what it accepts.", errors=(503,)),
     _get("version", "/version", "Who the server is.", bodies.VersionInfo),
     _get("server_config", "/config", "The settings that count in every workspace.", _ANY),
     _post("control", "/control", "Ask the server to stop.", bodies.Control, errors=(400, 409)),

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from holdfast.domain.errors import BadRequest
+from holdfast.domain.errors import BadRequest, StorageDetached
 from holdfast.protocol.page import policy
 from holdfast.protocol.problems import OtherDataDirectory, TooLarge, problem_of, status_of
 from holdfast.protocol.routes import ROUTES, Route
@@ -77,6 +77,8 @@ class Application:
             # What breaks while the server leaves breaks because it leaves.
             error = ServerLeaving() if self._hub.is_closed and status_of(raised) == 500 else raised
             status = status_of(error)
+            if isinstance(error, StorageDetached):
+                await self._hub.check_storage()
             if status == 500:
                 _log.exception("%s %s failed", scope["method"], found.route.path)
             # The error knows the frames it came through, and some of them know it. Apart, they go at once, and the body

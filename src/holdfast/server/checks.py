@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import stat
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -17,6 +16,7 @@ from holdfast.domain.models import ModelRequest
 from holdfast.engine.ports import Model
 from holdfast.permission_check import outdated_rules
 from holdfast.server.desk import Desk
+from holdfast.storage.modes import open_to_others
 from holdfast.workspace.children import find_program
 from holdfast.workspace.git import find_git
 from holdfast.workspace.guard_tag import leftovers
@@ -171,11 +171,13 @@ async def data_directory(desk: Desk) -> Sequence[Finding]:
 
 
 def _data_directory(place: Path) -> Sequence[Finding]:
-    found: list[Finding] = []
-    state = place.stat()
-    if stat.S_IMODE(state.st_mode) & 0o077:
-        what = "others on this machine may look into it: conversations and keys are there."
-        found.append(Finding("data directory", "warning", what, f"chmod 700 {place}", str(place)))
+    if not place.is_dir():
+        # Reported by the server's own check of its storage.
+        return ()
+    found = [
+        Finding("data directory", "warning", item.what, f"chmod {item.wanted:o} {item.path}", item.path)
+        for item in open_to_others(place)
+    ]
     free = shutil.disk_usage(place).free
     if free < _LITTLE:
         severity: Severity = "error" if free < _TOO_LITTLE else "warning"

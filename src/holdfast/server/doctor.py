@@ -45,7 +45,10 @@ async def doctor(call: Call) -> Health:
     """`areas` names those that are wanted, with commas between; without it all are."""
     wanted = [name.strip() for name in call.query.get("areas", "").split(",") if name.strip()]
     found = await look(call.desk, {name: check for name, check in CHECKS.items() if not wanted or name in wanted})
-    own = tuple(item for item in call.hub.troubles() if not wanted or item.area in wanted)
+    troubles = call.hub.troubles()
+    if problem := await call.hub.check_storage():
+        troubles = (Finding("data directory", "error", problem, file=str(call.hub.data_dir)), *troubles)
+    own = tuple(item for item in troubles if not wanted or item.area in wanted)
     return Health((*own, *found.findings))
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.core import App, NobodyAnswers
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
-from holdfast.domain.events import AskEvent, Attached, AttachedEvent, Change
+from holdfast.domain.events import AgentEvent, AgentNotice, AskEvent, Attached, AttachedEvent, Change
 from holdfast.domain.health import Finding
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.lockfile import directory_id
@@ -92,6 +92,8 @@ class Hub:
         """Set when unfinished workspaces are open again: until then only health and version are answered."""
         self.is_closed = False
         """Set when the server ends: from then on nothing is opened, and nothing is answered but that."""
+        self.storage_problem = ""
+        """Why nothing can be stored although the disk works; empty while all is well."""
         self._graces = graces or Graces()
         self._desks: dict[WorkspaceId, Desk] = {}
         self.withdrawn: dict[WorkspaceId, Sequence[AskEvent]] = {}
@@ -180,7 +182,22 @@ class Hub:
         for desk in self.desks:
             if self.claims(desk):
                 desk.outfit.configuration.reading()
+        self._tasks.start(self.check_storage(), name="check storage")
         self._look_later()
+
+    async def check_storage(self) -> str:
+        """Return why nothing can be stored, or an empty string; report a change to the log and to all clients."""
+        problem = "" if self.is_closed else await self.app.ledger.problem()
+        if problem != self.storage_problem:
+            self.storage_problem = problem
+            if not problem:
+                _log.warning("the data directory can be used again")
+                return ""
+            _log.error("nothing can be stored: %s", problem)
+            notice = AgentEvent(Change("created", AgentNotice("error", error=problem)))
+            for desk in self.desks:
+                desk.workspace.engine.outside.outlet.publish_live(notice)
+        return problem
 
     def _worked(self, desk: Desk) -> None:
         """Runs keep a workspace open, and so do the jobs that a run has left behind."""

@@ -5,7 +5,7 @@ import platform
 from typing import Any
 
 from holdfast import __version__
-from holdfast.domain.errors import BadRequest, Conflict
+from holdfast.domain.errors import BadRequest, Conflict, StorageDetached
 from holdfast.protocol.bodies import VersionInfo
 from holdfast.protocol.number import PROTOCOL
 from holdfast.protocol.openapi import document
@@ -16,8 +16,10 @@ from holdfast.server.presence import Retire, Stop, is_idle
 __all__ = ["control", "health", "openapi", "retire_client", "version"]
 
 
-async def health(_: Call) -> None:
-    """Answered also while unfinished work is being taken up."""
+async def health(call: Call) -> None:
+    """Answered also while unfinished work is being taken up. 503 while nothing can be stored."""
+    if problem := await call.hub.check_storage():
+        raise StorageDetached(problem)
 
 
 async def version(call: Call) -> VersionInfo:

@@ -9,7 +9,7 @@ import apsw
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, StorageUnavailable
 from holdfast.storage.schema import APPLICATION_ID, newest_version
 
-__all__ = ["check", "check_absence"]
+__all__ = ["check", "check_absence", "check_links"]
 
 _MAGIC = b"SQLite format 3\x00"
 _SMALL = 64 * 1024 * 1024
@@ -42,6 +42,16 @@ def check_absence(path: Path) -> None:
         raise DatabaseDamaged(
             f"The database {path} is missing, but {wal.name} is still there. It was left untouched: put the database "
             "back, or move that file away too to start with an empty one."
+        )
+
+
+def check_links(path: Path) -> None:
+    """A second name of the database would let another server open it, with a write-ahead log of its own."""
+    links = path.stat().st_nlink
+    if links > 1:
+        raise StorageUnavailable(
+            f"The database {path} has {links} hard links: another server could open it under its other name. "
+            "Remove the other name, or copy the file instead of linking it."
         )
 
 

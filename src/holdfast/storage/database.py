@@ -1,7 +1,10 @@
 """The database file: opened by one server, checked before use, written by one thread."""
 
+import ctypes
 import errno
+import logging
 import threading
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +15,9 @@ from holdfast.domain.errors import StorageError
 from holdfast.storage import checks, schema
 from holdfast.storage.datadir import DirectoryLock, prepare, unusable
 from holdfast.storage.faults import translated
+from holdfast.storage.identity import OpenFiles
+from holdfast.storage.modes import open_to_others
+from holdfast.storage.ownership import Claims
 from holdfast.storage.readers import Readers
 from holdfast.storage.reserve import reserve
 from holdfast.storage.shrink import LOG_BYTES
@@ -22,6 +28,7 @@ __all__ = ["Database"]
 T = TypeVar("T")
 _FILE = "holdfast.db"
 _READERS = 2
+_log = logging.getLogger("holdfast.storage")
 
 
 class Database:
@@ -29,15 +36,16 @@ class Database:
 
     def __init__(
         self,
-        lock: DirectoryLock,
+        release: ExitStack,
         path: Path,
         connections: list[apsw.Connection],
         tidy: Work[None],
         probe: Probe | None,
     ) -> None:
-        self._lock = lock
+        self._release = release
         self._connections = connections
-        self._writer = Writer(connections[0], partial(reserve, path), tidy, probe)
+        self._files = OpenFiles(path.parent, path)
+        self._writer = Writer(connections[0], self._files, partial(reserve, path), tidy, probe)
         self._readers = Readers(connections[1:])
         self._is_closed = False
         self._end = threading.Lock()
@@ -56,18 +64,21 @@ class Database:
         Raises `DataDirectoryBusy`, `DatabaseDamaged`, `DatabaseTooNew` or `StorageUnavailable`. `vfs` names
         the SQLite file layer to write through; tests use it to let files fail.
         """
-        prepare(data_dir)
-        lock = DirectoryLock(data_dir)
+        release = ExitStack()
         try:
-            path = data_dir / _FILE
-            return cls(lock, path, _connections(path, vfs), tidy, probe)
+            path = _owned(data_dir, release, vfs)
+            return cls(release, path, _connections(path, vfs), tidy, probe)
         except BaseException as error:
-            lock.release()
+            release.close()
             if isinstance(error, StorageError) or not isinstance(error, (apsw.Error, OSError)):
                 raise
             if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise unusable(data_dir, error) from None
             raise translated(error) from None
+
+    def problem(self) -> str:
+        """Return why nothing can be stored although the disk works, or an empty string. Costs a few stat calls."""
+        return self._files.problem()
 
     async def read(self, work: Work[T]) -> T:
         """Sees every write answered before this call."""
@@ -91,22 +102,50 @@ class Database:
         try:
             for reader in readers:
                 reader.close()
-            writer.pragma("synchronous", "FULL")
-            writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            if self._files.problem():
+                _keep_paths(writer)
+            else:
+                writer.pragma("synchronous", "FULL")
+                writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.Error as error:
             translated(error)
         finally:
             writer.close()
-            self._lock.release()
+            self._files.close()
+            self._release.close()
 
 
-def _connections(path: Path, vfs: str | None) -> list[apsw.Connection]:
-    """The writing connection, then the reading ones."""
+def _owned(data_dir: Path, release: ExitStack, vfs: str | None) -> Path:
+    """Take the data directory, with everything that keeps other servers away, and make sure there is a database."""
+    claims = Claims(data_dir)
+    release.callback(claims.release)
+    claims.claim_path()
+    prepare(data_dir)
+    for item in open_to_others(data_dir):
+        _log.warning("%s: %s Use: chmod %o %s", item.path, item.what, item.wanted, item.path)
+    release.callback(DirectoryLock(data_dir).release)
+    claims.claim_file(data_dir)
+    path = data_dir / _FILE
     if path.exists():
+        checks.check_links(path)
+        claims.claim_file(path)
         checks.check(path)
     else:
         checks.check_absence(path)
         schema.create(path, vfs)
+        claims.claim_file(path)
+    return path
+
+
+def _keep_paths(connection: apsw.Connection) -> None:
+    """Close without a checkpoint and without removing the WAL: the path may show the files of another database."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    is_kept = ctypes.c_int(1)
+    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(is_kept))
+
+
+def _connections(path: Path, vfs: str | None) -> list[apsw.Connection]:
+    """The writing connection, then the reading ones."""
     opened: list[apsw.Connection] = []
     try:
         opened.append(_connect(path, apsw.SQLITE_OPEN_READWRITE, vfs))

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import apsw
 
+from holdfast.domain.errors import StorageError
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import Answer, Briefing, RunRecord, Snapshot, WorkspaceRecord, Write
@@ -65,6 +66,17 @@ class SqliteLedger:
     async def close(self) -> None:
         """Finish what was asked, then close. Later calls raise `StorageUnavailable`."""
         await asyncio.to_thread(self._database.close)
+
+    async def problem(self) -> str:
+        """Return why nothing can be stored although the disk works, or an empty string."""
+        if not self._database.problem():
+            return ""
+        try:
+            # The writer decides: its own checkpoint may just be changing the file.
+            await self._database.write(lambda _: None, sync=False)
+        except StorageError as error:
+            return str(error)
+        return ""
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
         def take_over(connection: apsw.Connection) -> WorkspaceRecord:

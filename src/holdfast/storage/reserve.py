@@ -3,12 +3,13 @@
 import os
 from pathlib import Path
 
-__all__ = ["LOG_PAGES", "reserve"]
+__all__ = ["FRAME", "LOG_PAGES", "WAL_HEADER", "reserve"]
 
 LOG_PAGES = 250
 """How long the log grows in ordinary use; then its pages go into the database and it begins anew."""
 
-_FRAME = 4_096 + 24
+FRAME = 4_096 + 24
+WAL_HEADER = 32
 
 
 def reserve(database: Path) -> None:
@@ -23,7 +24,7 @@ def reserve(database: Path) -> None:
         return
     try:
         size = os.fstat(descriptor).st_size
-        missing = LOG_PAGES * _FRAME - size
+        missing = LOG_PAGES * FRAME - size
         if missing > 0:
             os.pwrite(descriptor, bytes(missing), size)
             os.fdatasync(descriptor)

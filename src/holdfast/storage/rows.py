@@ -5,6 +5,7 @@ import apsw
 from holdfast.storage.eventlog import EventLog
 from holdfast.storage.files import FileTable
 from holdfast.storage.messages import MessageTable
+from holdfast.storage.requests import RequestTable
 from holdfast.storage.runs import RunTable
 from holdfast.storage.sessions import SessionTable
 
@@ -19,6 +20,7 @@ class Rows:
         self.messages = MessageTable(connection, workspace)
         self.sessions = SessionTable(connection, workspace, self.runs, self.messages)
         self.files = FileTable(connection, workspace)
+        self.requests = RequestTable(connection, workspace)
         self.log = EventLog(connection, workspace)
         self.admission = self.runs.admission
 
@@ -27,3 +29,4 @@ class Rows:
         self.runs.forget()
         self.sessions.forget()
         self.messages.forget()
+        self.log.forget()

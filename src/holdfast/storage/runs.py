@@ -25,11 +25,15 @@ _RUN = f"place, body, (SELECT prompt {_INPUT}), iif(body IS NULL, (SELECT events
 _OPEN = f"SELECT {_RUN}, rank FROM runs WHERE workspace = ? AND outcome IS NULL"
 
 _ADMISSION = (
-    "SELECT EXISTS (SELECT 1 FROM runs WHERE workspace = ?1 AND run_id = ?2),"
+    "SELECT EXISTS (SELECT 1 FROM runs WHERE workspace = ?1 AND run_id = ?2)"
+    " OR EXISTS (SELECT 1 FROM removed_runs WHERE workspace = ?1 AND run_id = ?2),"
     " EXISTS (SELECT 1 FROM sessions WHERE workspace = ?1 AND id = ?3),"
     " (SELECT count(*) FROM runs WHERE workspace = ?1 AND session = ?3 AND folded = 0 AND outcome IS NULL)"
 )
-_TAKEN = "SELECT run_id FROM runs WHERE workspace = ? AND run_id IN (SELECT value FROM json_each(?))"
+_TAKEN = (
+    "SELECT run_id FROM runs WHERE workspace = ?1 AND run_id IN (SELECT value FROM json_each(?2))"
+    " UNION ALL SELECT run_id FROM removed_runs WHERE workspace = ?1 AND run_id IN (SELECT value FROM json_each(?2))"
+)
 _AHEAD = (
     "SELECT value,"
     " (SELECT count(*) FROM runs WHERE workspace = ?1 AND session = value AND folded = 0 AND outcome IS NULL)"

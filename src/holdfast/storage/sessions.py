@@ -60,11 +60,12 @@ class SessionTable:
         """What belongs to it goes with it: the tables of messages, files and marks refer to this one. Runs do not,
         for asking whether their session is there would be in every accept's way a second time.
         """
+        values = (self._workspace, session_id)
         for state in ("IS NULL", "IS NOT NULL"):
-            self._connection.execute(
-                f"DELETE FROM runs WHERE workspace = ? AND session = ? AND outcome {state}",
-                (self._workspace, session_id),
-            )
+            runs = f"FROM runs WHERE workspace = ? AND session = ? AND outcome {state}"
+            self._connection.execute(f"INSERT OR IGNORE INTO removed_runs SELECT workspace, run_id {runs}", values)
+            self._connection.execute(f"DELETE {runs}", values)
+        self._connection.execute("DELETE FROM requests WHERE workspace = ? AND session = ?", values)
         self._connection.execute("DELETE FROM sessions WHERE workspace = ? AND id = ?", (self._workspace, session_id))
         self._runs.forget()
         self._messages.forget()

@@ -7,8 +7,9 @@ from typing import Any, Generic, TypeVar
 
 import apsw
 
-from holdfast.domain.errors import StorageError, StorageUnknown
+from holdfast.domain.errors import StorageDetached, StorageError, StorageUnknown
 from holdfast.storage.faults import WHOLE_GROUP, at_commit, closed, translated
+from holdfast.storage.identity import OpenFiles
 from holdfast.storage.replies import Reply, deliver
 from holdfast.storage.reserve import LOG_PAGES
 from holdfast.storage.shrink import Shrinker
@@ -39,9 +40,15 @@ class Writer:
     """
 
     def __init__(
-        self, connection: apsw.Connection, prepare: Callable[[], None], tidy: Work[None], probe: Probe | None
+        self,
+        connection: apsw.Connection,
+        files: OpenFiles,
+        prepare: Callable[[], None],
+        tidy: Work[None],
+        probe: Probe | None,
     ) -> None:
         self._connection = connection
+        self._files = files
         self._prepare = prepare
         self._tidy = tidy
         self._probe = probe or (lambda _point: None)
@@ -108,6 +115,7 @@ class Writer:
         """A result or a `StorageError` for each job. Never raises: this thread has to go on."""
         try:
             self._probe("before")
+            self._require_files()
             self._set_sync(full=any(job.sync for job in group))
             self._connection.execute("BEGIN IMMEDIATE")
             # A job that is alone needs no savepoint: if it fails, everything is rolled back.
@@ -126,7 +134,30 @@ class Writer:
             self._probe("committed")
         except Exception:
             return _for_each(group, StorageUnknown())
+        if problem := self._files.problem():
+            # What was committed may be in files that no path shows. No later commit can be told from it.
+            self._files.fail(problem)
+            return _for_each(group, StorageDetached(problem))
+        self._files.confirm()
         return results
+
+    def _require_files(self) -> None:
+        """Raise `StorageDetached` before anything is written to files that the path no longer shows."""
+        if not (problem := self._files.problem()):
+            return
+        if self._files.only_wal_is_missing:
+            # Everything that was committed is still in the open WAL: the database is complete afterwards.
+            self._files.fail(problem)
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        raise StorageDetached(problem)
+
+    def _checkpoint(self, mode: int) -> None:
+        frames, moved = -1, 0
+        try:
+            frames, moved = self._connection.wal_checkpoint(mode=mode)
+        finally:
+            # One that failed may have written a part.
+            self._files.checkpointed(is_complete=frames == moved)
 
     def _attempt(self, job: Job[Any]) -> object:
         """The job's result, or why it alone failed; an error of the file is raised for the whole group."""
@@ -176,11 +207,12 @@ class Writer:
 
     def _empty_log(self) -> None:
         # After the answers: nobody waits for it.
-        if self._wal_pages >= LOG_PAGES:
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        if self._wal_pages >= LOG_PAGES and not self._files.problem():
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def _note_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
+        self._files.committed(pages)
         return apsw.SQLITE_OK
 
 

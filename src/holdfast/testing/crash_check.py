@@ -14,7 +14,7 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
-from holdfast.domain.events import DurableEvent, MessageEvent, RunCompleteEvent, RunEvent
+from holdfast.domain.events import DurableEvent, MessageEvent, PermissionNotificationEvent, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Outcome, Run
@@ -257,6 +257,24 @@ def _begun(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:
                 yield run.run_id
 
 
+def _answers(evidence: Evidence) -> Iterator[str]:
+    """A call went on only after its permission was stored; the answer that was confirmed is the one in the log."""
+    for told, left in zip(evidence.told, evidence.remains, strict=True):
+        notices = [
+            event.payload.payload
+            for _, event in _decoded(left.events)
+            if isinstance(event, PermissionNotificationEvent)
+        ]
+        granted = {notice.tool_call_id for notice in notices if notice.granted}
+        for (call,) in told.all("permitted"):
+            if call not in granted:
+                yield f"R10: the call {call} went on, and no permission for it is stored"
+        actions = {notice.id: notice.action for notice in notices if notice.granted or notice.denied}
+        for request, action in told.all("answered"):
+            if actions.get(request) != action:
+                yield f"R10: {action} was confirmed for {request}, and {actions.get(request)} is stored"
+
+
 def _trouble(evidence: Evidence) -> Iterator[str]:
     for told in evidence.told:
         yield from (" ".join(line) for line in told.all("trouble"))
@@ -270,6 +288,7 @@ _CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
     _conversations,
     _redone,
     _order,
+    _answers,
     _trouble,
 )
 

@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from holdfast.core import Parts, SystemClock, Workspace, open_workspace
+from holdfast.domain.asks import GrantAction, Verdict
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
@@ -24,7 +25,7 @@ from holdfast.domain.ledger import Answer, Entry, MarkRead, Write
 from holdfast.domain.messages import Message, TextPart
 from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart
 from holdfast.domain.runs import Delivery, Prompt
-from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
@@ -32,7 +33,7 @@ from holdfast.providers.scripted import Act, Call, Fail, Say, ScriptedModel, Ste
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.rows import Rows
 from holdfast.testing.faulty_disk import FaultyDisk
-from holdfast.testing.gates import Gate, SimpleTool
+from holdfast.testing.gates import Gate, SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, counting_ids
 from holdfast.testing.validity import problems_of_request
 
@@ -161,7 +162,7 @@ class _Actor:
             self._stage.diary.note("trouble", "R7: a request has", problem)
         label, number, words = _scene_of(request.messages)
         scenes = _split_at_holds(words)
-        calls = [word for word in words if word.partition(":")[0] in {"note", "look", "slow", "stiff"}]
+        calls = [word for word in words if word.partition(":")[0] in {"note", "look", "slow", "stiff", "permit"}]
         for gate, acts in scenes:
             if gate:
                 await self._stage.gate(gate)()
@@ -201,6 +202,7 @@ class Stage:
             SystemClock(),
             counting_ids(f"life{self.life.number}"),
             lambda outlet: _Listener(self.diary, outlet),
+            judge=lambda _path: self._judge,
         )
         self._workspace = await open_workspace(str(path), parts)
 
@@ -233,6 +235,22 @@ class Stage:
     async def move(self, run_id: RunId, position: int) -> None:
         await self.workspace.inputs.move(run_id, position)
         self.diary.note("moved", run_id)
+
+    async def answer(self, run_id: str) -> None:
+        """Two clients answer the run's request for permission at once."""
+        asks = self.workspace.asks
+        await until(lambda: any(ask.run_id == run_id for ask in asks.permissions), most=1_000_000)
+        request = next(ask.id for ask in asks.permissions if ask.run_id == run_id)
+
+        async def grant(action: GrantAction) -> None:
+            if await asks.grant(request, action):
+                self.diary.note("answered", request, action)
+
+        await asyncio.gather(grant("allow"), grant("deny"))
+
+    def _judge(self, permit: Permit) -> Verdict:
+        """A later life has no clients: nothing waits for them there."""
+        return Verdict("ask" if permit.tool == "permit" and self.life.number == 1 else "allow")
 
     def gate(self, name: str) -> Gate:
         return self._gates.setdefault(name, Gate(is_open=self._is_open))
@@ -274,7 +292,13 @@ class Stage:
             self.diary.note("tool", context.run_id, context.tool_call_id)
             return ToolOutcome("seen")
 
-        return [SimpleTool("note", note), SimpleTool("look", look, is_parallel=True)]
+        async def permit(context: ToolContext, _arguments: dict[str, object]) -> ToolOutcome:
+            await context.permit(Permit("permit", "execute", context.workspace_path, "go on", {}))
+            if self.life.number == 1:
+                self.diary.note("permitted", context.tool_call_id)
+            return ToolOutcome("done")
+
+        return [SimpleTool("note", note), SimpleTool("look", look, is_parallel=True), SimpleTool("permit", permit)]
 
 
 async def serve(stage: Stage, ledger: Ledger, story: Callable[[Stage], Awaitable[None]] | None = None) -> None:
@@ -320,7 +344,7 @@ def _split_at_holds(words: Iterable[str]) -> list[tuple[str, list[tuple[int, str
 def _act(word: str, call_id: ToolCallId) -> Act:
     kind, _, name = word.partition(":")
     match kind:
-        case "note" | "look":
+        case "note" | "look" | "permit":
             return Call(kind, "{}", call_id)
         case "slow":
             return Call("note", f'{{"hold": "{name}"}}', call_id)

@@ -117,6 +117,13 @@ async def delegating(stage: Stage, session: SessionId, tag: str) -> None:
     await stage.quiet(session)
 
 
+async def approving(stage: Stage, session: SessionId, tag: str) -> None:
+    """A call that waits for permission, and gets two answers at once."""
+    await stage.ask(session, f"{tag}1 permit / say", f"{tag}-1")
+    await stage.answer(f"{tag}-1")
+    await stage.quiet(session)
+
+
 async def quarrelling(stage: Stage, session: SessionId, tag: str) -> None:
     """Three clients at once that do as they please and wait for nobody."""
     dice = random.Random(f"{stage.life.story} {tag}")
@@ -188,6 +195,11 @@ async def stopped(stage: Stage) -> None:
     await rearranging(stage, two, "d")
 
 
+async def approved(stage: Stage) -> None:
+    """One session, one request for permission."""
+    await approving(stage, await stage.session("one"), "a")
+
+
 _SCENES: tuple[Scene, ...] = (
     steering,
     stopping,
@@ -196,6 +208,7 @@ _SCENES: tuple[Scene, ...] = (
     interrupting,
     rearranging,
     delegating,
+    approving,
     quarrelling,
     quarrelling,
 )
@@ -219,6 +232,7 @@ async def tangled(seed: int, stage: Stage) -> None:
         await leaving(stage, session, "z")
 
 
+_SHORT: dict[str, Story] = {"approved": approved}
 STORIES: dict[str, Story] = {"working": working, "stopped": stopped}
 """The stories whose write points are all tried. `random-7` is a tangle of scenes made from the seed 7."""
 
@@ -227,7 +241,7 @@ def play_life(life: Life) -> int:
     """Play one life in this process; the number of its write points, if it is not killed at one of them."""
     killer = Killer(life.kill_at)
     seed = int(life.story.removeprefix("random-")) if life.story.startswith("random-") else None
-    story = STORIES[life.story] if seed is None else partial(tangled, seed)
+    story = {**STORIES, **_SHORT}[life.story] if seed is None else partial(tangled, seed)
     # Fast streams put many small flushes on their way; names are made beside the first turn.
     is_lively = seed is not None and seed % 2 == 1
     pace = Pace(60.0, 8) if is_lively else None

@@ -1,8 +1,8 @@
 """The rows of a ledger in memory. Every change can be taken back, as a database does it."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from holdfast.domain.growth import grow
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Entry, RunRecord
 from holdfast.domain.messages import Message
+from holdfast.domain.removal import about, empty_body
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.storage.retention import PASS, Retention
@@ -99,6 +100,10 @@ class MemoryRuns:
     def __init__(self, journal: Journal) -> None:
         self._rows: Table[RunId, _Ranked] = Table(journal)
         self._open: Table[RunId, RunId] = Table(journal)
+        self._removed: Table[RunId, RunId] = Table(journal)
+
+    def is_taken(self, run_id: RunId) -> bool:
+        return run_id in self._rows or run_id in self._removed
 
     def get(self, run_id: RunId) -> Run | None:
         row = self._rows.get(run_id)
@@ -138,6 +143,7 @@ class MemoryRuns:
         for run in self.every():
             if run.session_id == session_id:
                 self.delete(run.run_id)
+                self._removed.set(run.run_id, run.run_id)
 
     def rank(self, run_id: RunId) -> int:
         return self._rows[run_id].rank
@@ -220,12 +226,32 @@ class MemoryFiles:
         return sorted(marks, key=lambda mark: (-mark.read_at, mark.path))
 
 
+class _OfSessions(Protocol):
+    def delete_session(self, session_id: SessionId) -> None: ...
+
+
+class MemoryRequests:
+    def __init__(self, journal: Journal) -> None:
+        self._rows: Table[str, tuple[str, SessionId]] = Table(journal)
+
+    def add(self, request_id: str, session_id: SessionId) -> None:
+        self._rows.set(request_id, (request_id, session_id))
+
+    def remove(self, request_id: str) -> bool:
+        was_open = request_id in self._rows
+        self._rows.drop(request_id)
+        return was_open
+
+    def delete_session(self, session_id: SessionId) -> None:
+        for request_id, session in self._rows:
+            if session == session_id:
+                self._rows.drop(request_id)
+
+
 class MemorySessions:
     """Deleting a session deletes what belongs to it, as the database's references do."""
 
-    def __init__(
-        self, journal: Journal, next_ord: Callable[[], int], owned: Sequence[MemoryRuns | MemoryMessages | MemoryFiles]
-    ) -> None:
+    def __init__(self, journal: Journal, next_ord: Callable[[], int], owned: Sequence[_OfSessions]) -> None:
         self._rows: Table[SessionId, _Made] = Table(journal)
         self._next_ord = next_ord
         self._owned = owned
@@ -265,6 +291,13 @@ class MemoryLog:
             self._events.append((entry.number, at, entry.body))
             self._journal.note(self._events.pop)
 
+    def remove_sessions(self, sessions: Collection[SessionId], newest: int) -> None:
+        before = list(self._events)
+        for index, (number, at, body) in enumerate(self._events):
+            if number <= newest and (session := about(body).session) in sessions:
+                self._events[index] = (number, at, empty_body(body, session))
+        self._journal.note(lambda: self._events.__setitem__(slice(None), before))
+
     def after(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
         return [(number, body) for number, _, body in self.dated_after(cursor, limit)]
 
@@ -297,12 +330,14 @@ class MemoryTables:
         self.runs = MemoryRuns(journal)
         self.messages = MemoryMessages(journal, self._next_ord)
         self.files = MemoryFiles(journal)
-        self.sessions = MemorySessions(journal, self._next_ord, (self.runs, self.messages, self.files))
+        self.requests = MemoryRequests(journal)
+        owned = (self.runs, self.messages, self.files, self.requests)
+        self.sessions = MemorySessions(journal, self._next_ord, owned)
         self.log = MemoryLog(journal)
 
     def admission(self, run_id: RunId, session_id: SessionId) -> tuple[bool, bool, int]:
         ahead = sum(run.state != "folded" for run in self.runs.open_in(session_id))
-        return self.runs.get(run_id) is not None, self.sessions.get(session_id) is not None, ahead
+        return self.runs.is_taken(run_id), self.sessions.get(session_id) is not None, ahead
 
     def _next_ord(self) -> int:
         self._last_ord += 1

@@ -54,7 +54,8 @@ class SpillFile:
     def _open(self) -> None:
         try:
             self.path = self._spills.place(self._kind)
-            self._file = self.path.open("xb", buffering=0)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(self.path, flags, 0o600), "wb", buffering=0)
         except OSError:
             self.path = None
 

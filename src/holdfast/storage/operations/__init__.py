@@ -10,6 +10,7 @@ from holdfast.domain.ledger import (
     CancelRun,
     CancelSession,
     ClearQueue,
+    CloseRequest,
     CreateSession,
     DeleteMessage,
     DeleteSession,
@@ -30,9 +31,9 @@ from holdfast.domain.ledger import (
 )
 from holdfast.storage.operations import cancels, messages, notices, queue, runs, sessions
 from holdfast.storage.operations.context import Context, Refused
-from holdfast.storage.operations.tables import FileRows, MessageRows, RunRows, SessionRows, Tables
+from holdfast.storage.operations.tables import FileRows, LogRows, MessageRows, RequestRows, RunRows, SessionRows, Tables
 
-__all__ = ["FileRows", "MessageRows", "RunRows", "SessionRows", "Tables", "execute"]
+__all__ = ["FileRows", "LogRows", "MessageRows", "RequestRows", "RunRows", "SessionRows", "Tables", "execute"]
 
 
 def execute(write: Write, tables: Tables, newest: int) -> Answer:
@@ -62,7 +63,7 @@ def _perform(operation: Operation, context: Context) -> None:
             messages.perform(operation, context)
         case CreateSession() | PatchSession() | DeleteSession() | AddFile() | MarkRead():
             sessions.perform(operation, context)
-        case Announce():
+        case Announce() | CloseRequest():
             notices.perform(operation, context)
         case _:
             assert_never(operation)

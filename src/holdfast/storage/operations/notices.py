@@ -1,10 +1,45 @@
-"""What is said and changes no row."""
+"""Requests for permission and batches of questions: opened, and closed by the first answer that is stored."""
 
-from holdfast.domain.ledger import Announce
-from holdfast.storage.operations.context import Context
+from typing import assert_never
+
+from holdfast.domain.events import (
+    AskEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
+)
+from holdfast.domain.ledger import Announce, CloseRequest
+from holdfast.storage.operations.context import Context, Refused
 
 __all__ = ["perform"]
 
 
-def perform(operation: Announce, context: Context) -> None:
+def perform(operation: Announce | CloseRequest, context: Context) -> None:
+    match operation:
+        case Announce(event=event):
+            _note(event, context)
+        case CloseRequest(event=event):
+            if not context.tables.requests.remove(_closed_by(event)):
+                raise Refused("already_closed")
+        case _:
+            assert_never(operation)
     context.say(operation.event)
+
+
+def _note(event: AskEvent, context: Context) -> None:
+    match event:
+        case PermissionRequestEvent(payload=change) | QuestionRequestEvent(payload=change):
+            context.tables.requests.add(change.payload.id, change.payload.session_id)
+        case PermissionNotificationEvent() | QuestionNotificationEvent():
+            context.tables.requests.remove(_closed_by(event))
+        case _:
+            assert_never(event)
+
+
+def _closed_by(event: PermissionNotificationEvent | QuestionNotificationEvent) -> str:
+    """The id of the request that the event closes. The first notification of a permission closes nothing."""
+    if isinstance(event, QuestionNotificationEvent):
+        return event.payload.payload.batch_id
+    notice = event.payload.payload
+    return notice.id if notice.granted or notice.denied else ""

@@ -8,6 +8,7 @@ from holdfast.domain.events import Change, FileEvent, SessionEvent
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import AddFile, CreateSession, DeleteSession, MarkRead, PatchSession
+from holdfast.domain.removal import empty_session
 from holdfast.domain.sessions import Session, SessionPatch, apply_patch
 from holdfast.storage.operations.context import Context, Refused
 from holdfast.storage.operations.tables import Tables
@@ -46,13 +47,14 @@ def _patch(patch: SessionPatch, context: Context) -> None:
 
 
 def _delete(session_id: SessionId, context: Context) -> None:
-    """Children go first, each with its own last event."""
+    """Children go first, each with its own last event. Nothing of their content stays, in the log neither."""
     family = [_known(member, context) for member in _family(session_id, context.tables)]
     if any(context.tables.runs.open_in(member.id) for member in family):
         raise Refused("busy")
+    context.tables.log.remove_sessions({member.id for member in family}, context.next_number - 1)
     for member in reversed(family):
         context.tables.sessions.delete(member.id)
-        context.say(SessionEvent(Change("deleted", member)))
+        context.say(SessionEvent(Change("deleted", empty_session(member))))
 
 
 def _family(session_id: SessionId, tables: Tables) -> list[SessionId]:

@@ -4,7 +4,7 @@ A store offers these; it says nothing about when they are used. Whoever calls `e
 refused write has stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from holdfast.domain.events import MessageDelta, MessagePart
@@ -15,7 +15,7 @@ from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 
-__all__ = ["FileRows", "MessageRows", "RunRows", "SessionRows", "Tables"]
+__all__ = ["FileRows", "LogRows", "MessageRows", "RequestRows", "RunRows", "SessionRows", "Tables"]
 
 
 class RunRows(Protocol):
@@ -44,7 +44,9 @@ class SessionRows(Protocol):
         """Adds the session or replaces it."""
 
     def delete(self, session_id: SessionId) -> None:
-        """The session with its messages, runs, files and read marks, but not its children."""
+        """The session with its messages, runs, files, read marks and requests, but not its children. The ids of its
+        runs stay reserved.
+        """
 
     def children(self, session_id: SessionId) -> Sequence[SessionId]: ...
 
@@ -76,11 +78,25 @@ class FileRows(Protocol):
         """Replaces an earlier mark of the same session and path."""
 
 
+class RequestRows(Protocol):
+    """Requests for permission and batches of questions that are open."""
+
+    def add(self, request_id: str, session_id: SessionId) -> None: ...
+
+    def remove(self, request_id: str) -> bool:
+        """Whether it was open."""
+
+
+class LogRows(Protocol):
+    def remove_sessions(self, sessions: Collection[SessionId], newest: int) -> None:
+        """Empty every event of these sessions with a number up to `newest`, also those that are not stored yet."""
+
+
 class Tables(Protocol):
     """The rows of one workspace."""
 
     def admission(self, run_id: RunId, session_id: SessionId) -> tuple[bool, bool, int]:
-        """Whether there is such a run; whether there is such a session; and how many of the session's runs have
+        """Whether there is or was such a run; whether there is such a session; and how many of the session's runs have
         no outcome and are not folded: those a new one waits for. One look, for it is in every accept's way.
         """
 
@@ -95,3 +111,9 @@ class Tables(Protocol):
 
     @property
     def files(self) -> FileRows: ...
+
+    @property
+    def requests(self) -> RequestRows: ...
+
+    @property
+    def log(self) -> LogRows: ...

@@ -17,7 +17,7 @@ from holdfast.domain.events import (
     QuestionRequestEvent,
 )
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import Admit, Announce
+from holdfast.domain.ledger import Admit, Announce, CloseRequest, DeleteSession, Receipt, Write
 from holdfast.testing.conformance.subject import Check, Desk, Subject, run
 
 __all__ = ["CHECKS"]
@@ -66,11 +66,48 @@ async def it_changes_no_row(subject: Subject) -> None:
     assert after.cursor == before.cursor + 1
 
 
+async def the_first_stored_answer_closes_a_request(subject: Subject) -> None:
+    """Later ones are refused, also after a crash and after a withdrawal; so is one to a request that never was."""
+    desk = await Desk.with_session(subject.ledger)
+    asked, granted = EVENTS[0], EVENTS[2]
+    assert isinstance(granted, PermissionNotificationEvent)
+    assert await desk.refused(CloseRequest(granted)) == "already_closed"
+    await desk.do(Announce(asked), Announce(EVENTS[1]))
+    answers = await desk.batch(Write((CloseRequest(granted),)), Write((CloseRequest(_denied()),)))
+    assert [isinstance(answer, Receipt) for answer in answers] == [True, False]
+    assert [event for _, event in await desk.events()][-1] == granted
+    await subject.crash()
+    desk = await Desk.open(subject.ledger)
+    assert await desk.refused(CloseRequest(granted)) == "already_closed"
+    await desk.do(Announce(EVENTS[3]), Announce(EVENTS[4]))
+    closed = EVENTS[4]
+    assert isinstance(closed, QuestionNotificationEvent)
+    assert await desk.refused(CloseRequest(closed)) == "already_closed"
+
+
+async def an_open_request_can_be_answered_after_a_crash(subject: Subject) -> None:
+    desk = await Desk.with_session(subject.ledger)
+    await desk.do(Announce(EVENTS[0]))
+    await subject.crash()
+    desk = await Desk.open(subject.ledger)
+    await desk.do(CloseRequest(_denied()))
+    await desk.do(Announce(EVENTS[0]), DeleteSession(SESSION))
+    assert await desk.refused(CloseRequest(_denied())) == "already_closed"
+
+
+def _denied() -> PermissionNotificationEvent:
+    return PermissionNotificationEvent(
+        Change("created", PermissionNotification(CALL, granted=False, denied=True, id="p", session_id=SESSION))
+    )
+
+
 CHECKS = tuple(
     Check(check)
     for check in (
         what_is_announced_is_numbered_and_comes_back_whole,
         what_is_announced_outlives_a_crash,
         it_changes_no_row,
+        the_first_stored_answer_closes_a_request,
+        an_open_request_can_be_answered_after_a_crash,
     )
 )

@@ -164,12 +164,13 @@ async def nothing_is_left_of_a_session_for_the_writes_after_it(subject: Subject)
         Write((PutMessage(new),)),
         Write((CreateSession(session("s")),)),
         Write((Admit(run("r1"), b""),)),
+        Write((Admit(run("r2"), b""),)),
         Write((PutMessage(new),)),
     )
     told = [item.reason if isinstance(item, Refusal) else "done" for item in answers]
-    assert told == ["done", "done", "unknown_run", "unknown_session", "done", "done", "done"]
-    assert [item.run_id for item in await subject.ledger.runs(desk.id, None, 10, 0)] == ["r1", "other"]
-    assert (await desk.get("r1")).outcome is None
+    assert told == ["done", "done", "unknown_run", "unknown_session", "done", "run_exists", "done", "done"]
+    assert [item.run_id for item in await subject.ledger.runs(desk.id, None, 10, 0)] == ["r2", "other"]
+    assert (await desk.get("r2")).outcome is None
 
 
 async def a_run_needs_a_session(subject: Subject) -> None:

@@ -2,11 +2,12 @@
 
 import msgspec
 
-from holdfast.domain.events import FileEvent, SessionEvent
+from holdfast.domain.events import FileEvent, Removed, RemovedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import (
     AddFile,
+    Admit,
     CreateSession,
     DeleteSession,
     EndRun,
@@ -14,9 +15,11 @@ from holdfast.domain.ledger import (
     PatchSession,
     PutMessage,
     Receipt,
+    Write,
 )
+from holdfast.domain.removal import session_of
 from holdfast.domain.sessions import SessionPatch, Todo, apply_patch
-from holdfast.testing.conformance.subject import Check, Desk, Subject, message, session
+from holdfast.testing.conformance.subject import Check, Desk, Subject, message, run, session
 
 __all__ = ["CHECKS"]
 
@@ -70,10 +73,10 @@ async def deleting_a_session_removes_all_that_belongs_to_it(subject: Subject) ->
             AddFile(_file("/a", "x", session=name)),
             MarkRead(ReadMark(SessionId(name), "/a", 1)),
         )
-    before = await desk.events()
     (entry,) = (await desk.do(DeleteSession(SESSION))).entries
     assert isinstance(entry.event, SessionEvent)
     assert (entry.event.payload.type, entry.event.payload.payload.id) == ("deleted", "s")
+    assert entry.event.payload.payload.title == ""
     ledger = subject.ledger
     assert await ledger.session(desk.id, SESSION) is None
     assert await ledger.run(desk.id, RunId("r-s")) is None
@@ -84,7 +87,40 @@ async def deleting_a_session_removes_all_that_belongs_to_it(subject: Subject) ->
     kept = SessionId("kept")
     assert len(await ledger.messages(desk.id, kept)) == len(await ledger.files(desk.id, kept)) == 1
     assert await ledger.run(desk.id, RunId("r-kept")) is not None
-    assert (await desk.events())[:-1] == before
+
+
+async def deleting_a_session_empties_its_events(subject: Subject) -> None:
+    """Also those of children, and those that the same batch has stored. Numbers, ends and run ids stay."""
+    desk = await Desk.with_session(subject.ledger, "s", "kept")
+    await desk.do(CreateSession(session("child", parent="s")))
+    for name in ("s", "kept", "child"):
+        await desk.do(
+            Admit(run(f"r-{name}", session=name, prompt="canary"), b""), AddFile(_file("/a", "canary", session=name))
+        )
+    before = await desk.events()
+    ends = [
+        Write((PutMessage(message(f"m-{name}", "canary", session=name)), _end(name))) for name in ("s", "kept", "child")
+    ]
+    await desk.batch(*ends, Write((DeleteSession(SESSION),)))
+    after = await desk.events()
+    assert [number for number, _ in after] == list(range(1, len(after) + 1))
+    for number, event in after[: len(before) + 6]:
+        match session_of(event):
+            case "kept":
+                assert not isinstance(event, RemovedEvent)
+            case owner if isinstance(event, RunCompleteEvent):
+                end = event.payload.payload
+                assert (end.run_id, end.outcome, end.text, end.error) == (f"r-{owner}", "failed", "", "")
+            case owner:
+                assert event == RemovedEvent(Removed(SessionId(owner))), number
+    bodies = [body for _, body in await subject.ledger.events_after(desk.id, 0, 1000)]
+    assert sum(b"canary" in body for body in bodies) == 4
+    for name in ("s", "child"):
+        assert await desk.refused(Admit(run(f"r-{name}", session="kept"), b"")) == "run_exists"
+
+
+def _end(name: str) -> EndRun:
+    return EndRun(RunId(f"r-{name}"), "failed", 9, error="canary", message_id=MessageId(f"m-{name}"), text="canary")
 
 
 async def children_are_deleted_before_their_parent(subject: Subject) -> None:
@@ -176,6 +212,7 @@ CHECKS = tuple(
         patches_add_up,
         unknown_sessions_are_not_patched_deleted_or_given_files,
         deleting_a_session_removes_all_that_belongs_to_it,
+        deleting_a_session_empties_its_events,
         children_are_deleted_before_their_parent,
         a_busy_session_is_not_deleted,
         sessions_are_listed_latest_change_first_without_children,

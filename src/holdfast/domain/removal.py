@@ -1,0 +1,110 @@
+"""The log after the deletion of a session: which events belong to it, and what remains of them. Pure.
+
+Numbers stay, so that readers can resume. Of a run's end, the run id and the outcome stay, so that a client that
+reconnects still receives it. Everything else becomes a `removed` event.
+"""
+
+import msgspec
+
+from holdfast.domain.events import (
+    AgentEvent,
+    Event,
+    MessageDeltaEvent,
+    MessagePartEvent,
+    Removed,
+    RemovedEvent,
+    RunCompleteEvent,
+    ToolOutputEvent,
+    decode_event,
+    encode_event,
+)
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.sessions import Session
+
+__all__ = ["About", "about", "empty_body", "empty_event", "empty_session", "session_of"]
+
+
+class _Subject(msgspec.Struct, frozen=True):
+    id: str = ""
+    session_id: str = ""
+    run_id: str = ""
+
+
+class _Change(msgspec.Struct, frozen=True):
+    """A change of something, or, in a `removed` event, what is left of it."""
+
+    payload: _Subject = _Subject()
+    session_id: str = ""
+
+
+class About(msgspec.Struct, frozen=True):
+    """Type, session and run of a stored event; the rest of it is not decoded."""
+
+    type: str
+    payload: _Change
+
+    @property
+    def session(self) -> str:
+        if self.type == "removed":
+            return self.payload.session_id
+        return self.payload.payload.id if self.type == "session" else self.payload.payload.session_id
+
+    @property
+    def run(self) -> str:
+        return self.payload.payload.run_id
+
+
+_decoder = msgspec.json.Decoder(About)
+
+
+def about(body: bytes) -> About:
+    """Read only as much of a stored event as says what it is about."""
+    return _decoder.decode(body)
+
+
+def empty_body(body: bytes, session: str) -> bytes:
+    """The bytes that replace a stored event of a deleted session."""
+    return encode_event(empty_event(decode_event(body), session))
+
+
+def empty_event(event: Event, session: str) -> Event:
+    """The event that replaces one of a deleted session."""
+    if isinstance(event, RunCompleteEvent):
+        change = event.payload
+        end = msgspec.structs.replace(change.payload, message_id=MessageId(""), text="", error="")
+        return RunCompleteEvent(msgspec.structs.replace(change, payload=end))
+    return RemovedEvent(Removed(SessionId(session)))
+
+
+def empty_session(session: Session) -> Session:
+    """A deleted session, as its last event shows it: its id and its place, without title, tasks and counts."""
+    return Session(
+        id=session.id,
+        parent_session_id=session.parent_session_id,
+        title="",
+        message_count=0,
+        prompt_tokens=0,
+        completion_tokens=0,
+        summary_message_id=MessageId(""),
+        cost=0.0,
+        created_at=session.created_at,
+        updated_at=session.updated_at,
+        is_busy=False,
+        attached_clients=0,
+    )
+
+
+def session_of(event: object) -> str:
+    """The session that an event, stored or live, belongs to; empty if it belongs to none."""
+    match event:
+        case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
+            return growth.session_id
+        case ToolOutputEvent(payload=output):
+            return output.session_id
+        case RemovedEvent(payload=removed):
+            return removed.session_id
+        case AgentEvent(payload=change):
+            return change.payload.session_id
+        case _:
+            subject = getattr(getattr(event, "payload", None), "payload", None)
+            return str(subject.id if isinstance(subject, Session) else getattr(subject, "session_id", ""))

@@ -1,0 +1,140 @@
+"""Detects that the data directory's path no longer shows the files that this server has open.
+
+SQLite keeps writing to its open descriptors when the directory is moved, removed or covered by a mount, or when the
+database or its write-ahead log (WAL) is unlinked or replaced. Such commits succeed and are lost. Therefore device,
+inode and link count, as the path shows them, are compared with the open files around every commit.
+
+The descriptors kept here are closed only after SQLite's connections: closing any descriptor of the database would
+release the POSIX locks that SQLite holds on it.
+"""
+
+import os
+from pathlib import Path
+
+from holdfast.storage.reserve import FRAME, WAL_HEADER
+
+__all__ = ["OpenFiles"]
+
+_DATABASE_HEADER = 100
+_FRAME_HEADER = 24
+_REMEDY = "Nothing is accepted until it is back. Restore it, or stop the server and start it again."
+
+
+class OpenFiles:
+    """Data directory, database and WAL, as they were when they were opened.
+
+    Created and used by the writer thread; `problem` may be called by any thread.
+    """
+
+    def __init__(self, directory: Path, database: Path) -> None:
+        self._directory = str(directory)
+        self._database = str(database)
+        # SQLite follows a link to the database, and keeps the WAL beside the file itself.
+        self._wal = f"{os.path.realpath(database)}-wal"
+        self._descriptors: list[int] = []
+        try:
+            flags = os.O_RDONLY | os.O_CLOEXEC
+            self._descriptors += (os.open(self._directory, flags | os.O_DIRECTORY),)
+            self._descriptors += (os.open(self._database, flags), os.open(self._wal, flags))
+        except OSError:
+            self.close()
+            raise
+        self._ids = tuple(_identity(os.fstat(descriptor)) for descriptor in self._descriptors)
+        self._frames = 0
+        self._last_frame: tuple[int, bytes] | None = None
+        """Offset and header of the last frame in the WAL whose place was confirmed."""
+        self._lost = ""
+        self.checkpointed(is_complete=False)
+
+    def close(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+    def problem(self) -> str:
+        """Return why commits would be lost, as a sentence that says what to do, or an empty string."""
+        if self._lost:
+            return self._lost
+        try:
+            shown = os.stat(self._directory)
+        except OSError as error:
+            return f"The data directory {self._directory} is gone ({error.strerror}). {_REMEDY}"
+        if _identity(shown) != self._ids[0]:
+            what = "is another directory now: it was moved and made again, or covered by a mount"
+            return f"The data directory {self._directory} {what}. {_REMEDY}"
+        return self._database_problem() or self._wal_problem()
+
+    def fail(self, problem: str) -> None:
+        """Refuse all further commits: one was made whose place could not be confirmed afterwards."""
+        self._lost = self._lost or problem
+
+    def committed(self, frames: int) -> None:
+        """Note the number of frames in the WAL. It shrinks when SQLite begins the WAL anew."""
+        if frames <= self._frames:
+            self._last_frame = None
+        self._frames = frames
+
+    def confirm(self) -> None:
+        """Remember the end of the WAL, after a commit whose place was checked."""
+        if self._frames:
+            offset = WAL_HEADER + (self._frames - 1) * FRAME
+            self._last_frame = (offset, os.pread(self._descriptors[2], _FRAME_HEADER, offset))
+
+    def checkpointed(self, *, is_complete: bool) -> None:
+        """Note the state of the database file: only our own checkpoints write to it."""
+        self._written = self._content_state()
+        if is_complete:
+            # The WAL is needed no longer, and the next commit may overwrite it.
+            self._last_frame = None
+
+    @property
+    def only_wal_is_missing(self) -> bool:
+        """Whether a checkpoint into the database would keep everything that was committed."""
+        try:
+            return _identity(os.stat(self._directory)) == self._ids[0] and not (
+                self._database_problem() or os.path.lexists(self._wal)
+            )
+        except OSError:
+            return False
+
+    def _database_problem(self) -> str:
+        problem, found = _file_problem(self._database, self._ids[1])
+        if problem or found is None:
+            return problem
+        if (found.st_size, found.st_mtime_ns) == self._written[:2]:
+            return ""
+        if self._content_state()[2] == self._written[2] and found.st_size == self._written[0]:
+            # Only its time was changed.
+            self._written = self._content_state()
+            return ""
+        return f"{self._database} was written to by another program. {_REMEDY}"
+
+    def _wal_problem(self) -> str:
+        problem, _ = _file_problem(self._wal, self._ids[2])
+        if problem or self._last_frame is None:
+            return problem
+        offset, header = self._last_frame
+        if os.pread(self._descriptors[2], _FRAME_HEADER, offset) != header:
+            return f"{self._wal} was cut short or overwritten by another program. {_REMEDY}"
+        return ""
+
+    def _content_state(self) -> tuple[int, int, bytes]:
+        found = os.fstat(self._descriptors[1])
+        return found.st_size, found.st_mtime_ns, os.pread(self._descriptors[1], _DATABASE_HEADER, 0)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _file_problem(path: str, opened: tuple[int, int]) -> tuple[str, os.stat_result | None]:
+    """Compare what the path shows with the open file. More than one link lets another server open the same file."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return f"{path} is gone ({error.strerror}). {_REMEDY}", None
+    if _identity(found) != opened:
+        return f"{path} was replaced by another file. {_REMEDY}", found
+    if found.st_nlink != 1:
+        return f"{path} has {found.st_nlink} hard links: remove the others. {_REMEDY}", found
+    return "", found

@@ -1,0 +1,157 @@
+"""A data directory and settings written by an earlier version are opened, and all of it is read.
+
+One archive for each recorded version; `make_fixture.py` writes them. An archive is never changed afterwards.
+"""
+
+import hashlib
+import json
+import secrets
+import tarfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.client.client import Client
+from holdfast.client.wire import Address
+from holdfast.domain.files import UndoAsk
+from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.server.codes import proof
+from holdfast.testing.model_server import ModelServer
+from server.helpers import end_of, read_until
+from upgrade.story import answer, free_port, read_all
+from walks.stage import Stage
+
+ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
+
+
+def unpack(archive: Path, stage: Stage) -> dict[str, Any]:
+    """Put the recorded files in this stage's place, as if they had been written there a moment ago."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(stage.root, filter="fully_trusted")
+    expected = (stage.root / "expected.json").read_text()
+    old, new = json.loads(expected)["root"], str(stage.root)
+    assert len(old) == len(new)
+    for path in (item for item in stage.root.rglob("*") if item.is_file()):
+        path.write_bytes(path.read_bytes().replace(old.encode(), new.encode()))
+    with apsw.Connection(str(stage.data / "holdfast.db")) as connection:
+        # Old events and sign-ins expire; here their age is not the subject.
+        now = time.time_ns() // 1_000_000
+        connection.execute("UPDATE events SET at = at + ? - (SELECT max(at) FROM events)", (now,))
+    connection.close()
+    trust = stage.data / "trust.json"
+    trust.write_text(trust.read_text().replace(project_digest(old, stage), project_digest(new, stage)))
+    note = json.loads((stage.data / "web.json").read_text())
+    for page in note["pages"]:
+        page["seen"] = time.time()
+    (stage.data / "web.json").write_text(json.dumps(note))
+    plain: dict[str, Any] = json.loads(expected.replace(old, new))
+    return plain
+
+
+def project_digest(root: str, stage: Stage) -> str:
+    """The recorded versions' digest of the project's settings file, which covers its path."""
+    name = f"{root}/w/holdfast.toml".encode()
+    data = (stage.project / "holdfast.toml").read_bytes()
+    return hashlib.sha256(len(name).to_bytes(8, "big") + name + hashlib.sha256(data).digest()).hexdigest()
+
+
+@asynccontextmanager
+async def reopened(archive: Path) -> AsyncIterator[tuple[Stage, dict[str, Any]]]:
+    async with ModelServer(answer, models={"big": 1, "small": 1}) as provider:
+        stage = Stage(provider)
+        stage.environment["UPGRADE_MODEL_URL"] = provider.base_url()
+        try:
+            yield stage, unpack(archive, stage)
+        finally:
+            await stage.close()
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
+async def test_an_earlier_versions_data_is_opened_and_read(archive: Path) -> None:
+    async with reopened(archive) as (stage, expected):
+        port = json.loads((stage.data / "web.json").read_text())["port"]
+        tcp, token = free_port(), (stage.data / "token").read_text().strip()
+        await stage.serve("--host", f"tcp://127.0.0.1:{tcp}")
+        client = await stage.client()
+        ids = expected["ids"]
+        for name in ("w", "v"):
+            given = tuple(f"{key}={value}" for key, value in stage.environment.items())
+            assert (await client.create_workspace(str(stage.root / name), env=given)).id == ids[name]
+        await check_crash(client, ids["w"])
+        for name in ("w", "v"):
+            check_work(expected[name], await read_all(client, ids[name]))
+        await check_undo(client, ids["w"], expected["w"])
+        async with Client(Address(host="127.0.0.1", port=port)) as page:
+            await check_sign_in(page, port, expected)
+        async with Client(Address(host="127.0.0.1", port=tcp, token=token)) as remote:
+            assert {item.id for item in await remote.list_workspaces()} == {ids["w"], ids["v"]}
+        listed = await stage.say("sessions", "--json")
+        assert {item["id"] for item in json.loads(listed)} >= set(expected["w"]["listed"])
+        assert "openai" in await stage.say("login", "--list")
+        assert "listening" in await stage.say("logs")
+
+
+async def check_crash(client: Client, workspace: WorkspaceId) -> None:
+    """The run with the open approval ended with the server; the prompt behind it is carried out now."""
+    async with client.events(workspace, since=0) as events:
+        await read_until(events, end_of(RunId("crashed-2")))
+    outcomes = [(await client.get_run(workspace, RunId(f"crashed-{number}"))).outcome for number in (1, 2)]
+    assert outcomes == ["interrupted", "completed"]
+    assert await client.pending_permissions(workspace) == ()
+
+
+def check_work(expected: dict[str, Any], found: dict[str, Any]) -> None:
+    """What was returned then is returned now; fields, sessions and events may have been added."""
+    for kind in ("sessions", "messages", "files", "read", "runs"):
+        for name, value in expected[kind].items():
+            assert contains(found[kind][name], value), (kind, name)
+    assert [item for item in found["listed"] if item in expected["listed"]] == expected["listed"]
+    assert [item for item in found["typed"] if item in expected["typed"]] == expected["typed"]
+    check_log(expected, found)
+    assert found["trust"]["trusted"] == expected["trust"]["trusted"]
+    assert contains(found["config"]["permissions"], expected["config"]["permissions"])
+    for key in ("max_minutes", "context_paths"):
+        assert found["config"]["options"][key] == expected["config"]["options"][key]
+    for key in ("sessions", "messages", "prompt_tokens"):
+        assert found["stats"][key] >= expected["stats"][key]
+
+
+def check_log(expected: dict[str, Any], found: dict[str, Any]) -> None:
+    now = {event["number"]: event for event in found["log"]}
+    for event in expected["log"]:
+        same = now[event["number"]]
+        if session_of(event) in expected["sessions"]:
+            assert contains(same["payload"], event["payload"]), event["number"]
+
+
+def session_of(event: dict[str, Any]) -> str:
+    about = event["payload"]["payload"]
+    return str(about["id"] if event["type"] == "session" else about["session_id"])
+
+
+async def check_undo(client: Client, workspace: WorkspaceId, expected: dict[str, Any]) -> None:
+    session = next(name for name, files in expected["files"].items() if files)
+    report = await client.undo_changes(workspace, UndoAsk(path="made.txt", session_id=session, dry_run=True))
+    assert [item.path for item in report.files] != []
+
+
+async def check_sign_in(page: Client, port: int, expected: dict[str, Any]) -> None:
+    """A page that was signed in comes back with its key."""
+    nonce = secrets.token_hex(16)
+    ours = (await page.greet_page(expected["page"], nonce)).nonce
+    answered = proof(expected["key"], "page", port, nonce, ours)
+    assert (await page.return_page(expected["page"], answered)).token
+
+
+def contains(value: object, part: object) -> bool:
+    """Whether `value` has everything that `part` has: later versions may add fields."""
+    if isinstance(part, dict):
+        return isinstance(value, dict) and all(key in value and contains(value[key], part[key]) for key in part)
+    if isinstance(part, list):
+        return isinstance(value, list) and len(value) == len(part) and all(map(contains, value, part))
+    return value == part
