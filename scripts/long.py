@@ -34,6 +34,7 @@ class Trial(NamedTuple):
 TRIALS = (
     Trial("schedules", "holdfast.testing.schedules", "try_schedule"),
     Trial("crashes", "holdfast.testing.crash", "try_crash"),
+    Trial("sandbox escapes", "holdfast.testing.escapes", "try_escapes"),
     Trial("trees", "holdfast.testing.hostile", "try_tree"),
 )
 

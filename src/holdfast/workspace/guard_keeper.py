@@ -14,8 +14,9 @@ import socket
 import time
 from typing import Any, Literal, NoReturn
 
+from holdfast.workspace import guard_privileges as privileges
 from holdfast.workspace import guard_system as system
-from holdfast.workspace.sandbox_landlock import restrict
+from holdfast.workspace.sandbox_landlock import restrict, restrict_scopes
 
 __all__ = ["Keeper", "exit_code_of", "ready_for_children"]
 
@@ -41,6 +42,19 @@ def exit_code_of(status: int) -> int:
     """As a shell tells it: 128 and more for a signal."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _give_up_privileges(request: dict[str, Any]) -> None:
+    """Apply the restrictions of a sandboxed command to the process that is about to become it."""
+    if not request.get("restricted"):
+        return
+    if request.get("landlock") and os.geteuid() == 0:
+        privileges.drop_capabilities()
+    privileges.forbid_new_privileges()
+    restrict_scopes()
+    if request.get("landlock"):
+        restrict(request["landlock"])
+    privileges.install_filter()
 
 
 class Keeper:
@@ -116,8 +130,7 @@ class Keeper:
             for wanted, descriptor in enumerate(self._streams):
                 os.dup2(descriptor, wanted)
             os.chdir(request["cwd"])
-            if request.get("landlock"):
-                restrict(request["landlock"])
+            _give_up_privileges(request)
             os.execvpe(request["argv"][0], request["argv"], request["env"])
         except OSError as error:
             os.write(trouble, f"{request['argv'][0]} could not be started: {error.strerror or error}.".encode())
