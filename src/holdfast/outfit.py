@@ -359,30 +359,18 @@ class Outfit:
             await self._house.guard.ready()
             policy = self._sandbox_policy()
             if self._sandbox is None or self._sandbox.policy != policy:
-                means = self._house.guard.has_namespaces, find_bubblewrap()
-                # Commands of the earlier one may still run: both share what is known of the workspace.
-                self._sandbox = self._earlier_sandbox = Sandbox(
-                    policy, has_namespaces=means[0], bubblewrap=means[1], earlier=self._earlier_sandbox
-                )
+                means = self._house.guard.has_namespaces, find_bubblewrap(), self._earlier_sandbox
+                self._sandbox = Sandbox(policy, has_namespaces=means[0], bubblewrap=means[1], earlier=means[2])
+                self._earlier_sandbox = self._sandbox
             self.processes.sandbox = self._sandbox
             await asyncio.to_thread(self._sandbox.prepare)
         return self.sandbox_state()
 
     def _sandbox_policy(self) -> SandboxPolicy:
-        """All of it comes from the user's settings and from the server; a project's files have no say."""
-        places = self.configuration.places
-        crush = (os.path.dirname(source.path) for source in places.sources if source.kind == "crush")
-        own = (self._house.data_dir, self._house.socket, self.credentials.path, os.path.dirname(places.user_file))
-        settings = self.settings
-        return SandboxPolicy(
-            self.record.path,
-            str(self.data_dir / "scratch"),
-            settings.options.sandbox_network,
-            hidden=tuple(map(str, filter(None, (*own, *crush)))),
-            home_writable=settings.sandbox.home,
-            home_readable=settings.sandbox.home_readonly,
-            environment={name: value for name, value in self.environment.items() if name == "HOME"},
-        )
+        settings, home = self.settings, self.environment.get("HOME", "")
+        own = (self._house.data_dir, self._house.socket, *self.configuration.places.private)
+        known = str(self.data_dir / "scratch"), settings.options.sandbox_network, tuple(map(str, filter(None, own)))
+        return SandboxPolicy(self.record.path, *known, home=settings.sandbox, home_directory=home)
 
     def sandbox_state(self) -> SandboxState:
         return self._sandbox.describe() if self._sandbox is not None else SandboxState()

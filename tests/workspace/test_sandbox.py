@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.domain.settings import SandboxSettings
 from holdfast.testing.escapes import MECHANISMS, Case, find_escapes, find_escapes_as_user, git
 from holdfast.testing.hostile import start_shape
 from holdfast.workspace.guard import Containment, Guard
@@ -46,7 +47,7 @@ def place(tmp_path: Path) -> Path:
 def policy_of(workspace: Path, beside: Path) -> SandboxPolicy:
     scratch = beside / "server/w1/scratch"
     hidden = (str(beside / "server"), str(beside / "home/.config/holdfast"))
-    return SandboxPolicy(str(workspace), str(scratch), hidden=hidden, environment={"HOME": str(beside / "home")})
+    return SandboxPolicy(str(workspace), str(scratch), hidden=hidden, home_directory=str(beside / "home"))
 
 
 Shut = Callable[..., AbstractAsyncContextManager[Processes]]
@@ -69,7 +70,7 @@ def shut_in(request: pytest.FixtureRequest, place: Path) -> Shut:
         await guard.ready()
         beside = place.parents[1]
         policy = policy_of(workspace, beside)
-        policy = msgspec.structs.replace(policy, network=network, home_writable=home, home_readable=readable)
+        policy = msgspec.structs.replace(policy, network=network, home=SandboxSettings(home, readable))
         bubblewrap = find_bubblewrap() if request.param == "bubblewrap" else None
         sandbox = Sandbox(policy, has_namespaces=guard.has_namespaces, bubblewrap=bubblewrap)
         try:

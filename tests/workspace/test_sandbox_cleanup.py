@@ -86,6 +86,7 @@ def test_all_that_is_obeyed_is_on_the_list() -> None:
         ("git init -q e && ln -s e/.git .git", ".git"),
         ("git init -q --bare . && git config core.fsmonitor ./evil", "HEAD"),
         ("mkdir 'a\nb' && git init -q 'a\nb' && git -C 'a\nb' config core.fsmonitor ./evil", "a\nb/.git"),
+        ("git init -q . && mkdir .git/rebase-merge && echo 'exec ./evil' > .git/rebase-merge/git-rebase-todo", ".git"),
         ("mkdir x && touch x/HEAD && echo / > x/commondir", "x"),
     ],
 )
@@ -269,6 +270,27 @@ async def test_a_repository_of_the_user_keeps_its_settings(repository: Path, mec
     assert (repository / "moved/a").exists()
 
 
+async def test_hooks_in_the_workspace_are_protected(repository: Path, mechanism: str) -> None:
+    """Also before they exist, and for every repository that names them."""
+    git("config", "core.hooksPath", "tools/hooks", cwd=repository)
+    _, remark = await done("mkdir -p tools/hooks && echo x > tools/hooks/pre-commit", repository, mechanism)
+    assert "tools/hooks (now" in remark
+    (repository / "tools/hooks").mkdir()
+    said, remark = await done("echo x > tools/hooks/pre-commit; rm -rf tools", repository, mechanism)
+    assert said.count("Read-only") + said.count("busy") >= 2, said
+    assert remark == ""
+    assert not list((repository / "tools/hooks").iterdir())
+
+
+async def test_steps_of_a_rebase_that_run_programs_are_moved(repository: Path, mechanism: str) -> None:
+    todo = ".git/rebase-merge/git-rebase-todo"
+    make = f"mkdir .git/rebase-merge && echo 'pick 1 x' > {todo}"
+    assert await done(make, repository, mechanism) == ("", "")
+    _, remark = await done(f"echo 'x ./evil' >> {todo}", repository, mechanism)
+    assert f"{todo} (now" in remark
+    assert (repository / todo).read_text() == "pick 1 x\n"
+
+
 async def test_changes_of_the_user_meanwhile(repository: Path, mechanism: str) -> None:
     """Hooks are in a directory that is read-only for commands, so a new one is the user's. A file is different: git
     replaces it, the kernel removes the mount from the new one, and a command that still runs could have written it.
@@ -348,6 +370,11 @@ def test_a_second_scan_reads_only_what_has_changed(tmp_path: Path, monkeypatch: 
     (tmp_path / "a7/b/.git").write_text("gitdir: x\n")
     read: list[object] = []
     real = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda place: read.append(place) or real(place))
+
+    def scandir(place: int) -> object:
+        read.append(place)
+        return real(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
     assert set(scanner.scan().entries) == {str(tmp_path / "a7/b/.git")}
     assert len(read) == 1

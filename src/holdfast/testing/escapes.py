@@ -147,7 +147,7 @@ class Stage:
             str(self.data / "w1/scratch"),
             self.case.network,
             hidden=(str(self.data), str(self.config), str(self.runtime)),
-            environment={"HOME": str(self.home)},
+            home_directory=str(self.home),
         )
         try:
             sandbox = Sandbox(policy, has_namespaces=guard.has_namespaces, bubblewrap=bubblewrap)

@@ -7,8 +7,9 @@ from collections.abc import Collection
 
 from holdfast.workspace.git_files import list_settings, read_bytes, read_path, resolve_gitfile
 from holdfast.workspace.paths import is_within
+from holdfast.workspace.sandbox_git import REBASE_TODO
 
-__all__ = ["added_settings", "is_plain_directory", "is_plain_file", "is_plain_settings"]
+__all__ = ["added_settings", "is_plain_directory", "is_plain_file", "is_plain_settings", "is_plain_todo"]
 
 _KEYS = {
     "branch": frozenset(("remote", "merge", "rebase")),
@@ -53,7 +54,7 @@ def is_plain_directory(path: str, root: str, accepted: Collection[str]) -> bool:
         return False
     entries = {name: os.path.join(path, name) for name in ("commondir", "gitdir", "config", "config.worktree")}
     there = {name for name, place in entries.items() if os.path.lexists(place)}
-    if not _has_only_samples(os.path.join(path, "hooks")):
+    if not _has_only_samples(os.path.join(path, "hooks")) or not _is_plain_todo_at(os.path.join(path, REBASE_TODO)):
         return False
     if "commondir" in there or "gitdir" in there:
         return _is_linked(path, there, accepted)
@@ -72,6 +73,11 @@ def is_plain_settings(data: bytes, path: str, root: str) -> bool:
     """Whether a configuration file of a git directory has only keys that git itself writes."""
     settings = list_settings(data)
     return settings is not None and all(_is_plain(key, value, path, root) for key, value in settings)
+
+
+def is_plain_todo(data: bytes) -> bool:
+    """Whether the steps of a rebase that was not finished run no program."""
+    return not any(line.split()[:1] in ([b"x"], [b"exec"]) for line in data.splitlines())
 
 
 def added_settings(data: bytes, before: bytes, path: str, root: str) -> bool:
@@ -108,6 +114,15 @@ def _is_linked(path: str, there: set[str], accepted: Collection[str]) -> bool:
         return False
     above = os.path.dirname(path)
     return shared == "../.." and os.path.basename(above) == "worktrees" and os.path.dirname(above) in accepted
+
+
+def _is_plain_todo_at(path: str) -> bool:
+    try:
+        return is_plain_todo(read_bytes(path))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _has_only_samples(folder: str) -> bool:

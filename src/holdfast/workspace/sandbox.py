@@ -11,14 +11,15 @@ directory. The contents of the workspace never open anything.
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.sandbox import PROTECTED, Mechanism, SandboxState
-from holdfast.workspace.git_files import list_settings
+from holdfast.domain.settings import SandboxSettings
+from holdfast.workspace.git_files import list_settings, read_bytes
 from holdfast.workspace.git_scan import GitEntry
 from holdfast.workspace.guard import Bounds
 from holdfast.workspace.guard_privileges import can_filter
@@ -63,18 +64,17 @@ class SandboxPolicy(msgspec.Struct, frozen=True):
     """Settings of a sandbox. Paths are absolute, those of `protected` relative to the workspace.
 
     `scratch` becomes /tmp. `protected` paths stay read-only, `hidden` ones are never visible: the server's data
-    directory and socket, the user's settings and credentials. `home_writable` and `home_readable` are paths in the
-    home directory that are not left out.
+    directory and socket, the user's settings and credentials. `home` are paths of the home directory that are not left
+    out; `home_directory` is the client's, if it is not the server's.
     """
 
     workspace: str
     scratch: str
     network: bool = True
-    protected: tuple[str, ...] = PROTECTED
     hidden: tuple[str, ...] = ()
-    home_writable: tuple[str, ...] = ()
-    home_readable: tuple[str, ...] = ()
-    environment: Mapping[str, str] = {}
+    protected: tuple[str, ...] = PROTECTED
+    home: SandboxSettings = SandboxSettings()
+    home_directory: str = ""
 
 
 def find_bubblewrap() -> str | None:
@@ -97,7 +97,7 @@ class Sandbox:
         self.mechanism: Mechanism = "bubblewrap" if bubblewrap is not None else "landlock"
         if why := why_not(has_namespaces=has_namespaces, bubblewrap=bubblewrap):
             raise SandboxImpossible(f"{why} Install it, or set sandbox to an empty text to work without one.")
-        self._homes = home_directories(policy.environment)
+        self._homes = home_directories(policy.home_directory)
         self._hidden = tuple(os.path.realpath(path) for path in (*policy.hidden, *_runtime_directories()))
         self._check_workspace()
         self._refused: list[str] = []
@@ -109,8 +109,9 @@ class Sandbox:
             raise SandboxImpossible(f"The sandbox cannot be prepared in {policy.scratch}: {error}.") from None
         areas = (*self._plan.writable, *(source for _, source in self._plan.home_writable))
         kept = f"{policy.scratch}-kept"
-        self._cleanup = earlier._cleanup if earlier else SandboxCleanup(policy.workspace, policy.protected, kept)
-        self._cleanup.cover(areas)
+        cleanup = earlier._cleanup if earlier else SandboxCleanup(policy.workspace, policy.protected, kept)
+        cleanup.cover(areas)
+        self._cleanup: SandboxCleanup = cleanup
         self._mounted: frozenset[str] = frozenset()
 
     def prepare(self) -> None:
@@ -123,7 +124,8 @@ class Sandbox:
 
     def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
         """Return the launch with its restrictions. Called for each command, because git directories come and go."""
-        self._cleanup.refresh()
+        self._cleanup.refresh(max_age=1.0)
+        self._cleanup.cover_names(self._hook_directories())
         mounts, protected = self._mounts()
         self._mounted = frozenset(protected)
         env = {name: value for name, value in launch.env.items() if name not in _DROPPED}
@@ -198,13 +200,13 @@ class Sandbox:
             readable.append(self._linked.common)
             writable = self._linked.writable
         gitconfig = Path(f"{policy.scratch}-gitconfig")
-        write_gitconfig(gitconfig, {"HOME": self._homes[0]} if self._homes else {})
+        write_gitconfig(gitconfig, self._homes[0] if self._homes else "")
         return ViewPlan(
             workspace=policy.workspace,
             scratch=policy.scratch,
             homes=self._homes,
-            home_readable=self._exceptions((*TOOLCHAINS, *policy.home_readable), set(policy.home_readable)),
-            home_writable=self._exceptions(policy.home_writable, set(policy.home_writable)),
+            home_readable=self._exceptions((*TOOLCHAINS, *policy.home.home_readonly), set(policy.home.home_readonly)),
+            home_writable=self._exceptions(policy.home.home, set(policy.home.home)),
             gitconfig=str(gitconfig),
             readable=tuple(path for path in readable if self._may_show(path)),
             writable=writable,
@@ -258,7 +260,7 @@ class Sandbox:
     def _protected(self) -> tuple[str, ...]:
         """Return what exists and no command may change: settings, and what git obeys in directories of the user."""
         workspace = self.policy.workspace
-        found = [os.path.join(workspace, name) for name in self.policy.protected]
+        found = [os.path.join(workspace, name) for name in self.policy.protected] + self._hook_directories()
         own = os.path.join(workspace, ".git")
         for number, (path, entry) in enumerate(self._cleanup.existing()):
             if number < _MAX_MOUNTED or path == own:
@@ -272,6 +274,15 @@ class Sandbox:
         opened = (workspace, *self._plan.writable, *(source for _, source in self._plan.home_writable))
         real = dict.fromkeys(os.path.realpath(path) for path in found if os.path.exists(path))
         return tuple(path for path in real if any(path != place and is_within(place, path) for place in opened))
+
+    def _hook_directories(self) -> list[str]:
+        """Return the directories in the workspace that `core.hooksPath` of a repository names."""
+        workspace = self.policy.workspace
+        places = [(os.path.join(path, ".git"), path) for path in self._plan.readable]
+        places += [(self._linked.common, workspace)] if self._linked is not None else []
+        places += [(path, os.path.dirname(path)) for path, entry in self._cleanup.existing() if "config" in entry.files]
+        named = (os.path.realpath(place) for config, top in places for place in _named_hooks(config, top))
+        return [path for path in named if path != workspace and is_within(workspace, path)]
 
     def _pinned(self) -> tuple[str, ...]:
         """Return the repository: a renamed directory takes its mounts along, and another could be made in its place."""
@@ -290,16 +301,18 @@ class Sandbox:
 
 
 def _obeyed(path: str, entry: GitEntry) -> list[str]:
-    """Return the paths of one git entry that name programs, and the directory of hooks that its settings name."""
-    if entry.kind == "file":
-        return [path]
-    found = [os.path.join(path, name) for name in PROTECTED_GIT]
-    config = entry.saved.get("config", b"")
-    if b"hookspath" in config.lower():
-        top = os.path.dirname(path)
-        settings = list_settings(config) or []
-        found += [os.path.join(top, value) for key, value in settings if key == "core.hookspath" and value]
-    return found
+    """Return the paths of one git entry that name programs."""
+    return [path] if entry.kind == "file" else [os.path.join(path, name) for name in PROTECTED_GIT]
+
+
+def _named_hooks(directory: str, work_tree: str) -> list[str]:
+    """Return the directories of hooks that the configuration of a git directory names."""
+    try:
+        data = read_bytes(os.path.join(directory, "config"))
+    except OSError:
+        return []
+    settings = (list_settings(data) or []) if b"hookspath" in data.lower() else []
+    return [os.path.join(work_tree, value) for key, value in settings if key == "core.hookspath" and value]
 
 
 def _runtime_directories() -> tuple[str, ...]:

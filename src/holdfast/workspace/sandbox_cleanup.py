@@ -13,21 +13,22 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from holdfast.workspace.git_plain import added_settings, is_plain_directory, is_plain_file
+from holdfast.workspace.git_plain import added_settings, is_plain_directory, is_plain_file, is_plain_todo
 from holdfast.workspace.git_scan import GitEntry, GitScanner, Scan, Signature
 from holdfast.workspace.paths import in_one_line
+from holdfast.workspace.sandbox_git import REBASE_TODO
 from holdfast.workspace.sandbox_quarantine import Quarantine, restore
 
 __all__ = ["SandboxCleanup"]
 
 _log = logging.getLogger("holdfast.sandbox")
-_FRESH = 2.0
-"""A state this many seconds old counts for a command that starts now."""
+_FRESH = 1.0
+"""A command that starts within so many seconds of a refresh does not need another one."""
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class SandboxCleanup:
         self._note = Path(f"{kept}.json")
         self._lock = threading.Lock()
         self._search_lock = threading.Lock()
-        self._running = self._started = 0
+        self._started = self._ended = 0
         self._directories: dict[str, int] = {}
         self._unchecked: set[str] = set()
         self._known = _State()
@@ -70,19 +71,27 @@ class SandboxCleanup:
                 self._scanners.append(scanner)
                 self._known.entries.update(scanner.scan().entries)
 
-    def refresh(self) -> None:
+    def cover_names(self, paths: Iterable[str]) -> None:
+        """Treat further paths of the workspace as settings: those that do not exist must not appear."""
+        for path in paths:
+            name = os.path.relpath(path, self._workspace)
+            if name not in self._names:
+                self._names = (*self._names, name)
+                if os.path.lexists(path):
+                    self._known.settings[path] = os.readlink(path) if os.path.islink(path) else None
+
+    def refresh(self, max_age: float = 0.0) -> None:
         """Take the present state as the user's own, unless a sandboxed command runs that may have changed it."""
-        if (
-            self._running
-            or time.monotonic() - self._refreshed < _FRESH
-            or not self._search_lock.acquire(blocking=False)
-        ):
+        started = self._started
+        if started != self._ended or time.monotonic() - self._refreshed < max_age:
+            return
+        # A command that starts does not wait for a search that is under way: its state is recent enough.
+        if not self._search_lock.acquire(blocking=max_age == 0.0):
             return
         try:
-            started = self._started
             settings, scan = self._settings(), self._scan()
             with self._lock:
-                if self._running == 0 and self._started == started:
+                if self._started == self._ended == started:
                     self._known = _State(settings, scan.entries)
                     self._remember(scan)
                     self._refreshed = time.monotonic()
@@ -96,10 +105,9 @@ class SandboxCleanup:
 
     def begin(self, mounted: frozenset[str]) -> Callable[[], str]:
         """Count a command for which `mounted` paths are read-only. Returns the function to call at its end."""
-        self.refresh()
+        self.refresh(_FRESH)
         with self._lock:
-            self._mounted = mounted if self._running == 0 else self._mounted & mounted
-            self._running += 1
+            self._mounted = mounted if self._started == self._ended else self._mounted & mounted
             self._started += 1
             self._write_note()
         return self._end
@@ -109,7 +117,7 @@ class SandboxCleanup:
             # Anything new may have been made by another command that still runs, perhaps for days.
             report = self._clean()
             with self._lock:
-                self._running -= 1
+                self._ended += 1
                 self._refreshed = -_FRESH
                 self._write_note()
                 earlier, self._pending = self._pending, ""
@@ -245,6 +253,8 @@ class SandboxCleanup:
             return True
         if name in {"config", "config.worktree"} and new is not None and not new.startswith(b"\0"):
             return not added_settings(new, old or b"", path, self._root_of(path))
+        if name == REBASE_TODO:
+            return new is not None and is_plain_todo(new)
         if name == "hooks":
             place = os.path.join(path, name)
             return os.path.isdir(place) and not os.path.islink(place)
@@ -272,7 +282,7 @@ class SandboxCleanup:
     def _write_note(self) -> None:
         """Best effort: a full disk does not keep commands from running."""
         try:
-            if self._running:
+            if self._started > self._ended:
                 self._note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._note.write_bytes(msgspec.msgpack.encode(self._known))
             else:

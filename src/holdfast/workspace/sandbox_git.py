@@ -15,10 +15,12 @@ import msgspec
 from holdfast.workspace.git_files import list_settings, read_bytes, read_path, resolve_gitfile
 from holdfast.workspace.paths import is_within
 
-__all__ = ["PROTECTED_GIT", "LinkedGit", "decide_linked_git", "find_linked_git"]
+__all__ = ["PROTECTED_GIT", "REBASE_TODO", "LinkedGit", "decide_linked_git", "find_linked_git"]
 
 PROTECTED_GIT = ("config", "config.worktree", "hooks", "commondir", "gitdir")
 """Entries of a git directory that name programs to run, or another directory that does."""
+REBASE_TODO = "rebase-merge/git-rebase-todo"
+"""The steps that `git rebase --continue` takes; some of them run programs."""
 _SHARED = ("objects", "refs", "logs")
 
 

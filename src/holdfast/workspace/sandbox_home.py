@@ -10,7 +10,7 @@ import os
 import pwd
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from holdfast.workspace.git_files import git_program
@@ -43,9 +43,9 @@ _MAX_ENTRIES = 2_000
 _TIMEOUT = 10.0
 
 
-def home_directories(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the real home directories of this user: the environment's and the password database's."""
-    named = [environment.get("HOME", ""), os.environ.get("HOME", "")]
+def home_directories(client: str = "") -> tuple[str, ...]:
+    """Return the real home directories of this user: the client's, the server's and the password database's."""
+    named = [client, os.environ.get("HOME", "")]
     with contextlib.suppress(KeyError):
         named.append(pwd.getpwuid(os.getuid()).pw_dir)
     real = (os.path.realpath(path) for path in named if path.startswith("/"))
@@ -103,13 +103,13 @@ def _is_socket(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def write_gitconfig(target: Path, environment: Mapping[str, str]) -> None:
+def write_gitconfig(target: Path, home: str) -> None:
     """Write a git configuration with the user's name and address, and nothing else of the user's own."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     target.touch(mode=0o600)
     for key in ("user.name", "user.email"):
-        if value := _git("config", "--global", "--includes", "--get", key, home=environment.get("HOME", "")):
+        if value := _git("config", "--global", "--includes", "--get", key, home=home):
             _git("config", "--file", str(target), key, value)
 
 
