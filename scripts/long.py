@@ -37,6 +37,7 @@ class Trial(NamedTuple):
 TRIALS = (
     Trial("schedules", "holdfast.testing.schedules", "try_schedule"),
     Trial("crashes", "holdfast.testing.crash", "try_crash"),
+    Trial("sandbox escapes", "holdfast.testing.escapes", "try_escapes"),
     Trial("trees", "holdfast.testing.hostile", "try_tree"),
     Trial("typed text", "holdfast.testing.typed_text", "try_typed_text"),
     Trial("rules", "holdfast.testing.rule_trials", "try_rules"),

@@ -162,6 +162,7 @@ class Outfit:
         self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
         self.shell = Shell(self.processes, self._secrets)
         self._sandbox: Sandbox | None = None
+        self._earlier_sandbox: Sandbox | None = None
         self._engine_known: tuple[Options, EngineSettings] | None = None
         self.extensions = Extensions(self._ground())
         self.tools = self._tools()
@@ -328,19 +329,22 @@ class Outfit:
         options = self.settings.options
         if options.sandbox != "workspace":
             self._sandbox = self.processes.sandbox = None
-        elif self._sandbox is None or self._sandbox.network != options.sandbox_network:
+        else:
             await self._house.guard.ready()
-            policy = SandboxPolicy(
-                self.record.path,
-                str(self.data_dir / "scratch"),
-                options.sandbox_network,
-                hidden=tuple(map(str, filter(None, (self._house.data_dir, self._house.socket, self.credentials.path)))),
-            )
-            self._sandbox = Sandbox(
-                policy, has_namespaces=self._house.guard.has_namespaces, bubblewrap=find_bubblewrap()
-            )
+            policy = self._sandbox_policy()
+            if self._sandbox is None or self._sandbox.policy != policy:
+                means = self._house.guard.has_namespaces, find_bubblewrap(), self._earlier_sandbox
+                self._sandbox = Sandbox(policy, has_namespaces=means[0], bubblewrap=means[1], earlier=means[2])
+                self._earlier_sandbox = self._sandbox
             self.processes.sandbox = self._sandbox
+            await asyncio.to_thread(self._sandbox.prepare)
         return self.sandbox_state()
+
+    def _sandbox_policy(self) -> SandboxPolicy:
+        settings, home = self.settings, self.environment.get("HOME", "")
+        own = (self._house.data_dir, self._house.socket, *self.configuration.places.private)
+        known = str(self.data_dir / "scratch"), settings.options.sandbox_network, tuple(map(str, filter(None, own)))
+        return SandboxPolicy(self.record.path, *known, home=settings.sandbox, home_directory=home)
 
     def sandbox_state(self) -> SandboxState:
         return self._sandbox.describe() if self._sandbox is not None else SandboxState()

@@ -1,9 +1,11 @@
 """What tests of commands share."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import msgspec
 
 from holdfast.workspace.guard import Containment, Guard, TreeEnd
 from holdfast.workspace.process import Confine, Launch, Processes
@@ -16,9 +18,12 @@ def line(text: str, cwd: Path | str = "/", *, linger: float | None = 0.25) -> La
     return Launch(("/bin/bash", "-c", text), str(cwd), {"PATH": os.environ["PATH"]}, linger)
 
 
-async def run_line(processes: Processes, text: str, cwd: Path | str = "/") -> tuple[str, str, TreeEnd]:
+async def run_line(
+    processes: Processes, text: str, cwd: Path | str = "/", env: Mapping[str, str] | None = None
+) -> tuple[str, str, TreeEnd]:
     """What a line says on stdout and stderr, and how it ended."""
-    running, end = await processes.run(line(text, cwd))
+    launch = line(text, cwd)
+    running, end = await processes.run(msgspec.structs.replace(launch, env={**launch.env, **(env or {})}))
     return running.stdout.shown(), running.stderr.shown(), end
 
 

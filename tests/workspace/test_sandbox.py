@@ -1,17 +1,17 @@
 """The sandbox, with real commands in real directories: by every mechanism this machine has."""
 
-import contextlib
-import os
+import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from holdfast.domain.settings import SandboxSettings
+from holdfast.testing.escapes import MECHANISMS, Case, find_escapes, find_escapes_as_user, git
 from holdfast.testing.hostile import start_shape
 from holdfast.workspace.guard import Containment, Guard
 from holdfast.workspace.process import Processes
@@ -22,17 +22,14 @@ from holdfast.workspace.sandbox import (
     SandboxState,
     find_bubblewrap,
 )
-from holdfast.workspace.sandbox_landlock import landlock_version
-from holdfast.workspace.ward import protected_in
-from workspace.commands import guarded, run_line
-
-MECHANISMS = ["bubblewrap"] * (find_bubblewrap() is not None) + ["landlock"] * (landlock_version() >= 3)
+from holdfast.workspace.sandbox_git import decide_linked_git, find_linked_git
+from workspace.commands import run_line
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A workspace with a repository, and something beside it."""
-    root = tmp_path / "project"
+    root = tmp_path / "repo/project"
     (root / ".git/hooks").mkdir(parents=True)
     (root / ".git/HEAD").write_text("ref: refs/heads/main\n")
     (root / ".git/config").write_text("[core]\n")
@@ -40,8 +37,17 @@ def place(tmp_path: Path) -> Path:
     (root / ".claude").mkdir()
     (tmp_path / "server").mkdir()
     (tmp_path / "server/token").write_text("secret")
-    (tmp_path / "beside.txt").write_text("beside")
+    (tmp_path / "home").mkdir()
+    # The repository above a workspace can be read.
+    (tmp_path / "repo/.git").mkdir()
+    (tmp_path / "repo/beside.txt").write_text("beside")
     return root
+
+
+def policy_of(workspace: Path, beside: Path) -> SandboxPolicy:
+    scratch = beside / "server/w1/scratch"
+    hidden = (str(beside / "server"), str(beside / "home/.config/holdfast"))
+    return SandboxPolicy(str(workspace), str(scratch), hidden=hidden, home_directory=str(beside / "home"))
 
 
 Shut = Callable[..., AbstractAsyncContextManager[Processes]]
@@ -52,11 +58,19 @@ def shut_in(request: pytest.FixtureRequest, place: Path) -> Shut:
     """Commands in a sandbox of this mechanism."""
 
     @asynccontextmanager
-    async def make(*, network: bool = True, containment: Containment = "auto") -> AsyncIterator[Processes]:
+    async def make(
+        *,
+        network: bool = True,
+        containment: Containment = "auto",
+        workspace: Path = place,
+        home: tuple[str, ...] = (),
+        readable: tuple[str, ...] = (),
+    ) -> AsyncIterator[Processes]:
         guard = Guard(containment)
         await guard.ready()
-        beside = place.parent
-        policy = SandboxPolicy(str(place), str(beside / "server/w1/scratch"), network, hidden=(str(beside / "server"),))
+        beside = place.parents[1]
+        policy = policy_of(workspace, beside)
+        policy = msgspec.structs.replace(policy, network=network, home=SandboxSettings(home, readable))
         bubblewrap = find_bubblewrap() if request.param == "bubblewrap" else None
         sandbox = Sandbox(policy, has_namespaces=guard.has_namespaces, bubblewrap=bubblewrap)
         try:
@@ -78,48 +92,15 @@ async def test_the_workspace_can_be_written(shut_in: Shut, place: Path) -> None:
     assert (place / "d/b").is_dir()
 
 
-def traces() -> list[str]:
-    return [path for path in ("/var/tmp/holdfast-was-here", f"{Path.home()}/holdfast-was-here") if os.path.exists(path)]
+async def test_no_attempt_gets_out(tmp_path: Path) -> None:
+    """Every attempt of the list, as the user that runs the tests. `scripts/long` tries all other combinations."""
+    assert await find_escapes(tmp_path, Case(MECHANISMS[-1])) == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "echo x > ../beside.txt",
-        "echo x > ../new.txt",
-        "rm ../beside.txt",
-        "mv ../beside.txt here.txt",
-        "ln -s ../beside.txt link && echo x > link",
-        "echo x > /var/tmp/holdfast-was-here",
-        "echo x > ~/holdfast-was-here",
-        "echo x > .git/hooks/pre-commit",
-        "rm -r .git/hooks",
-        "echo x >> .git/config",
-        "echo x > c && mv c .git/config",
-        "echo x > holdfast.toml",
-        "mv .git g && cp -r g .git && echo x > .git/hooks/pre-commit",
-        "mv holdfast.toml h && echo x > holdfast.toml",
-        "echo x > .claude/settings.json",
-        "mv .claude c && mkdir .claude && echo x > .claude/settings.json",
-        "mount -o remount,rw / && echo x > /var/tmp/holdfast-was-here",
-        "umount .git/hooks && echo x > .git/hooks/pre-commit",
-        "now=$(cat /proc/sys/kernel/core_pattern) && echo $now > /proc/sys/kernel/core_pattern",
-        "unshare -m true && echo x > .git/hooks/pre-commit",
-        "nsenter -t 1 -m true && echo x > .git/hooks/pre-commit",
-    ],
-)
-async def test_what_is_outside_or_protected_cannot_be_changed(shut_in: Shut, place: Path, line: str) -> None:
-    before = sorted(os.walk(place / ".git"))
-    async with shut_in() as processes:
-        _, stderr, end = await run_line(processes, f"export HOME={Path.home()}; {line}", place)
-    assert end.code != 0
-    assert stderr
-    assert sorted(os.walk(place / ".git")) == before
-    assert (place / ".git/config").read_text() == "[core]\n"
-    assert (place / "holdfast.toml").read_text() == ""
-    assert (place.parent / "beside.txt").read_text() == "beside"
-    assert not (place.parent / "new.txt").exists()
-    assert traces() == []
+def test_no_attempt_gets_out_of_a_linked_work_tree() -> None:
+    """As an ordinary user where the tests run as root: then the directory has to be one that the user can reach."""
+    with tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as folder:
+        assert find_escapes_as_user(Path(folder), Case(MECHANISMS[0], network=False, place="linked")) == []
 
 
 async def test_it_is_the_same_where_commands_are_no_namespaces(shut_in: Shut, place: Path) -> None:
@@ -131,35 +112,23 @@ async def test_it_is_the_same_where_commands_are_no_namespaces(shut_in: Shut, pl
 
 async def test_the_rest_can_be_read_but_not_what_is_hidden(shut_in: Shut, place: Path) -> None:
     async with shut_in() as processes:
-        stdout, _, end = await run_line(processes, "cat ../beside.txt; cat ../server/token", place)
+        stdout, _, end = await run_line(processes, "cat ../beside.txt; cat ../../server/token", place)
     assert stdout == "beside"
     assert end.code != 0
 
 
-async def test_there_is_a_place_for_temporary_files(shut_in: Shut, place: Path) -> None:
-    """It lies in what is hidden, and is all that can be seen of it."""
+async def test_tmp_and_the_home_directory_are_private(shut_in: Shut, place: Path) -> None:
+    """Both can be written; temporary files are there for the next command too."""
+    home = place.parents[1] / "home"
     async with shut_in() as processes:
-        line = "echo t > $(mktemp) && echo x > /dev/null && ls ../server && echo x > ../server/y"
-        stdout, stderr, end = await run_line(processes, line, place)
-    assert (stdout, end.code) == ("w1\n", 1)
-    assert "Read-only" in stderr or "denied" in stderr
-    [made] = (place.parent / "server/w1/scratch").iterdir()
-    assert made.read_text() == "t\n"
-    assert not (place.parent / "server/y").exists()
-
-
-@pytest.mark.skipif(find_bubblewrap() is None, reason="bubblewrap is not installed")
-async def test_bubblewrap_has_a_tmp_of_its_own(place: Path) -> None:
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as root:
-        policy = SandboxPolicy(root, str(place.parent / "scratch"))
-        sandbox = Sandbox(policy, has_namespaces=False, bubblewrap=find_bubblewrap())
-        async with guarded(place.parent / "spills", sandbox=sandbox) as processes:
-            line = f"echo mine > /tmp/mine && echo $TMPDIR && echo here > {root}/here && echo x > {place}/x"
-            stdout, _, end = await run_line(processes, line, root)
-        assert (stdout, end.code) == ("/tmp\n", 1)
-        assert os.listdir(root) == ["here"]
-    assert (place.parent / "scratch/mine").read_text() == "mine\n"
-    assert not (place / "x").exists()
+        first = f"echo t > /tmp/t && echo $TMPDIR && echo h > {home}/h && cat {home}/h && echo x > ../../server/y"
+        stdout, stderr, end = await run_line(processes, first, place)
+        assert (stdout, end.code) == ("/tmp\nh\n", 1)
+        assert "No such file" in stderr
+        assert (await run_line(processes, f"cat /tmp/t; ls {home}", place))[0] == "t\n"
+    assert (place.parents[1] / "server/w1/scratch/t").read_text() == "t\n"
+    assert not (home / "h").exists()
+    assert not (place.parents[1] / "server/y").exists()
 
 
 async def test_the_network_can_be_taken_away(shut_in: Shut, place: Path) -> None:
@@ -190,68 +159,158 @@ async def test_it_says_what_is_in_force(shut_in: Shut, place: Path) -> None:
     assert SandboxState().mode == "off"
 
 
-async def test_servers_that_start_programs_for_whoever_asks_cannot_be_reached(
-    shut_in: Shut, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Our own among them, wherever it listens: it could be asked to switch the sandbox off."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as short, contextlib.ExitStack() as stack:
-        runtime = Path(short, "runtime")
-        (runtime / "bus").mkdir(parents=True)
-        (place.parent / "server/run").mkdir()
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-        paths = [runtime / "bus/socket", Path(short, "door"), Path(short, "open")]
-        monkeypatch.setattr("holdfast.workspace.sandbox._DOORS", (str(paths[1]), "/nothing/there"))
-        for path in paths:
-            server = stack.enter_context(socket.socket(socket.AF_UNIX))
-            server.bind(str(path))
-            server.listen()
-        code = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
-        async with shut_in() as processes:
-            for path in paths:
-                line = f"{sys.executable} -c '{code}' {path} && echo in"
-                stdout, stderr, end = await run_line(processes, line, place)
-                assert (stdout, end.code) == (("in\n", 0) if path.name == "open" else ("", 1)), (path, stderr)
-
-
 @pytest.mark.parametrize(("version", "why"), [(0, "no Landlock"), (2, "too old a Landlock"), (3, "Landlock alone")])
 def test_what_cannot_be_kept_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, version: int, why: str) -> None:
     monkeypatch.setattr("holdfast.workspace.sandbox.landlock_version", lambda: version)
-    policy = SandboxPolicy(str(place), str(place.parent / "scratch"))
+    policy = SandboxPolicy(str(place), str(place.parents[1] / "scratch"))
     with pytest.raises(SandboxImpossible, match=rf"{why}.*Install it"):
         Sandbox(policy, has_namespaces=False)
+
+
+@pytest.mark.parametrize("name", [".", "..", "../..", ".ssh", ".ssh/x", "../server", "../server/w1", ".config"])
+def test_a_workspace_among_the_users_own_files_is_refused(place: Path, name: str) -> None:
+    home = place.parents[1] / "home"
+    path = (home / name).resolve()
+    path.mkdir(parents=True, exist_ok=True)
+    policy = policy_of(path, place.parents[1])
+    with pytest.raises(SandboxImpossible, match=r"cannot confine commands to .*Open a project directory"):
+        Sandbox(policy, has_namespaces=True, bubblewrap=find_bubblewrap())
+
+
+@pytest.mark.parametrize("path", ["/", "/home", "/tmp", "/usr", "/etc", "/run"])
+def test_a_system_directory_is_refused(place: Path, path: str) -> None:
+    with pytest.raises(SandboxImpossible, match="system or home directory"):
+        Sandbox(policy_of(Path(path), place.parents[1]), has_namespaces=True, bubblewrap=find_bubblewrap())
+
+
+def test_gaps_of_a_kernel_are_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of(place, place.parents[1])
+    sandbox = Sandbox(policy, has_namespaces=True, bubblewrap="/bin/true")
+    assert len(sandbox.describe().gaps) == 1
+    monkeypatch.setattr("holdfast.workspace.sandbox.landlock_version", lambda: 5)
+    monkeypatch.setattr("holdfast.workspace.sandbox.can_filter", lambda: False)
+    gaps = " ".join(sandbox.describe().gaps)
+    assert "Abstract unix sockets" in gaps
+    assert "keyrings" in gaps
+    closed = Sandbox(msgspec.structs.replace(policy, network=False), has_namespaces=True, bubblewrap="/bin/true")
+    assert "Abstract" not in " ".join(closed.describe().gaps)
+
+
+async def test_exceptions_of_the_home_directory(shut_in: Shut, place: Path) -> None:
+    """Toolchains without their credentials, a name for git, and the caches that the settings name."""
+    home = place.parents[1] / "home"
+    for name in (".cargo/bin", ".cache/pip", ".ssh", ".bun", "caches"):
+        (home / name).mkdir(parents=True)
+    (home / ".cargo/bin/tool").write_text("#!/bin/sh\necho tool\n")
+    (home / ".cargo/bin/tool").chmod(0o755)
+    (home / ".cargo/credentials").write_text("SECRET")
+    (home / ".ssh/id").write_text("SECRET")
+    (home / ".gitconfig").write_text("[user]\nname = Ann\n[alias]\nx = y\n")
+    (home / "link").symlink_to(".ssh")
+    async with shut_in(home=(".cache/pip", "~/caches", ".ssh", "link", "..", "."), readable=(".bun",)) as processes:
+        line = (
+            f"{home}/.cargo/bin/tool; git config user.name; git config alias.x; echo c > {home}/.cache/pip/c;"
+            f"cat {home}/.cargo/credentials {home}/.ssh/id {home}/link/id; echo x > {home}/.cargo/bin/x; ls {home}/.bun"
+        )
+        stdout, _, _ = await run_line(processes, line, place, {"HOME": str(home)})
+        assert isinstance(processes.sandbox, Sandbox)
+        state = processes.sandbox.describe()
+    assert stdout == "tool\nAnn\n"
+    assert (home / ".cache/pip/c").read_text() == "c\n"
+    assert not (home / ".cargo/bin/x").exists()
+    assert {str(home / ".cache/pip"), str(home / "caches")} < set(state.writable)
+    refused = {note for note in state.notes if "is never opened" in note}
+    assert {note.split()[1] for note in refused} == {".ssh", "link", "..", "."}
 
 
 # Repositories
 
 
-def git(*arguments: str, cwd: Path) -> None:
-    name = ("-c", "user.name=T", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main")
-    subprocess.run(["git", *name, *arguments], cwd=cwd, check=True, capture_output=True)
-
-
 def test_hooks_are_protected_before_there_are_any(place: Path) -> None:
     (place / ".git/hooks").rmdir()
-    assert str(place / ".git/hooks") in protected_in(str(place))
+    sandbox = Sandbox(policy_of(place, place.parents[1]), has_namespaces=True, bubblewrap="/bin/true")
+    assert str(place / ".git/hooks") in sandbox.describe().protected
 
 
-async def test_a_linked_worktree_can_commit_but_not_change_hooks(shut_in: Shut, place: Path) -> None:
-    main, linked = place.parent / "main", place.parent / "linked"
-    main.mkdir()
-    git("init", cwd=main)
-    git("commit", "--allow-empty", "-m", "first", cwd=main)
-    git("worktree", "add", str(linked), cwd=main)
-    assert str(main / ".git/hooks") in protected_in(str(linked))
-    policy = SandboxPolicy(str(linked), str(place.parent / "scratch"))
-    line = (
-        "git -c user.name=T -c user.email=t@example.com commit -q --allow-empty -m second && git log --format=%s;"
-        f"echo x > {main}/.git/hooks/pre-commit"
-    )
-    async with shut_in() as processes:
-        kind = processes.sandbox
-        assert isinstance(kind, Sandbox)
-        bubblewrap = find_bubblewrap() if kind.mechanism == "bubblewrap" else None
-        processes.sandbox = Sandbox(policy, has_namespaces=processes.guard.has_namespaces, bubblewrap=bubblewrap)
-        stdout, stderr, end = await run_line(processes, line, linked)
-    assert stdout == "second\nfirst\n", stderr
-    assert end.code != 0
-    assert not (main / ".git/hooks/pre-commit").exists()
+@pytest.fixture
+def linked(place: Path) -> Path:
+    """A linked work tree, with a submodule."""
+    main, other = place.parents[1] / "home/main", place.parents[1] / "other"
+    for folder in (main, other):
+        folder.mkdir(parents=True)
+        git("init", cwd=folder)
+        git("commit", "--allow-empty", "-m", "first", cwd=folder)
+    git("submodule", "add", str(other), "mod", cwd=main)
+    git("commit", "-m", "mod", cwd=main)
+    git("worktree", "add", str(place.parents[1] / "linked"), cwd=main)
+    return place.parents[1] / "linked"
+
+
+async def test_a_linked_work_tree_can_add_and_commit(shut_in: Shut, linked: Path) -> None:
+    """Its own git directory and the objects, references and logs of the shared one can be written, nothing else."""
+    common = linked.parent / "home/main/.git"
+    own = common / "worktrees/linked"
+    name = "-c user.name=T -c user.email=t@example.com"
+    lines = [f"echo x > a && git add a && git {name} commit -qm second && git log --format=%s -1"]
+    lines += [f"echo x > {own}/{name}" for name in ("config.worktree", "commondir", "gitdir", "hooks")]
+    lines += [f"echo x >> {common}/{name}" for name in ("config", "hooks/x", "HEAD", "index", "packed-refs", "new")]
+    lines += [f"git config core.fsmonitor ./x; mv {own}/commondir {own}/c; rm -f {own}/gitdir; rm -rf {common}/hooks"]
+    before = {
+        path: path.read_bytes() for path in (common / "config", common / "HEAD", own / "commondir", own / "gitdir")
+    }
+    async with shut_in(workspace=linked) as processes:
+        stdout, stderr, _ = await run_line(processes, "\n".join(lines), linked)
+    assert stdout == "second\n", stderr
+    assert {path: path.read_bytes() for path in before} == before
+    assert not [name for name in ("new", "packed-refs", "hooks/x") if (common / name).exists()]
+    assert not (own / "config.worktree").exists()
+    assert (common / "hooks").is_dir()
+
+
+def test_only_the_git_directory_of_the_work_tree_itself_is_opened(linked: Path) -> None:
+    common = linked.parent / "home/main/.git"
+    own = common / "worktrees/linked"
+    assert find_linked_git(str(linked)) is not None
+    mod = linked.parent / "home/main/mod"
+    found = find_linked_git(str(mod))
+    assert found is not None
+    assert found.writable == (str(common / "modules/mod"),)
+    fake = linked.parent / "fake"
+    shutil.copytree(own, fake / "worktrees/linked")
+    forms = {
+        "anything": str(linked.parent),
+        "the shared directory": str(common),
+        "a copy at another place": str(fake / "worktrees/linked"),
+        "a submodule of another": str(common / "modules/mod"),
+        "nothing": str(linked.parent / "nothing"),
+        "the root": "/",
+        "the work tree": str(linked),
+    }
+    for form, target in forms.items():
+        (linked / ".git").write_text(f"gitdir: {target}\n")
+        assert find_linked_git(str(linked)) is None, form
+    for text in (f"gitdir: {own} \n", f"gitdir:{own}\n", f"GITDIR: {own}\n", f"gitdir: {own}\n\n", ""):
+        (linked / ".git").write_text(text)
+        assert find_linked_git(str(linked)) is None, text
+    (linked / ".git").write_text(f"gitdir: {own}\n")
+    (own / "gitdir").write_text(f"{mod}/.git\n")
+    assert find_linked_git(str(linked)) is None
+
+
+def test_a_git_directory_is_opened_only_if_it_was_the_work_trees_own_before(linked: Path, tmp_path: Path) -> None:
+    """Also for the next server: the decision is stored."""
+    record = tmp_path / "record.json"
+    file = (linked / ".git").read_text()
+    (linked / ".git").unlink()
+    assert decide_linked_git(str(linked), record, lambda _: True) is None
+    (linked / ".git").write_text(file)
+    assert decide_linked_git(str(linked), record, lambda _: True) is None
+    record.unlink()
+    assert decide_linked_git(str(linked), record, lambda _: False) is None
+    record.unlink()
+    found = decide_linked_git(str(linked), record, lambda _: True)
+    assert found is not None
+    (linked / ".git").write_text(f"gitdir: {tmp_path}\n")
+    assert decide_linked_git(str(linked), record, lambda _: True) is None
+    (linked / ".git").write_text(file)
+    assert decide_linked_git(str(linked), record, lambda _: True) == found

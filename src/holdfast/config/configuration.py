@@ -31,6 +31,8 @@ _EXPANDED = {
     "lsp": frozenset({"command", "args", "env"}),
 }
 _HEADERS = frozenset({"extra_headers", "headers"})
+_OWN = "sandbox"
+"""A table that a project's files cannot set, trusted or not."""
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -227,6 +229,11 @@ class Configuration:
         tree, origins = merge(layers)
         problems = [problem for source in self.places.sources for problem in self._loaded[source.path].problems]
         problems += self.trust.problems()
+        problems += (
+            Problem("warning", source.path, good.lines.get((_OWN,), 0), _OWN, "only your own settings can set this.")
+            for source in self.places.sources
+            if source.kind == "project" and _OWN in (good := self._good.get(source.path, Loaded())).tree
+        )
         return Reading(msgspec.convert(tree, Settings), tree, origins, tuple(problems), tuple(withheld), project)
 
     def _take(self, source: Source, loaded: Loaded) -> None:
@@ -240,6 +247,9 @@ class Configuration:
         latest = self._loaded.get(source.path, good)
         if latest is not good and latest.data is not None:
             good = _tightened(good, latest)
+        if source.kind == "project" and _OWN in good.tree:
+            tree = {name: value for name, value in good.tree.items() if name != _OWN}
+            good = msgspec.structs.replace(good, tree=tree)
         may_run = source.may_run or (source.kind == "project" and project.is_trusted)
         return Layer(good.tree, source.path, good.lines, may_run)
 

@@ -62,6 +62,12 @@ class Places(msgspec.Struct, frozen=True):
     trust_file: str
 
     @property
+    def private(self) -> tuple[str, ...]:
+        """The directories of the user's own settings and credentials."""
+        own = (self.user_file, self.credentials_file, *(item.path for item in self.sources if item.kind == "crush"))
+        return tuple(dict.fromkeys(map(os.path.dirname, own)))
+
+    @property
     def project_file(self) -> str:
         """The project's own TOML file: the highest there is, else one in its root."""
         for source in reversed(self.sources):

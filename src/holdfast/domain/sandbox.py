@@ -21,13 +21,14 @@ PROTECTED = (
     ".claude",
     ".agents",
     ".cursor",
+    ".hg/hgrc",
 )
 """In the directory of a workspace: settings, hooks, servers, skills, commands and agents, which are obeyed outside of
-the sandbox. What git obeys is protected besides."""
+the sandbox. Git directories are protected besides."""
 
 
 class SandboxState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is in force, for people and clients. `notes` says where it is weaker than one may think."""
+    """The sandbox in force, for people and clients. `gaps` are what this machine cannot close."""
 
     mode: Literal["off", "workspace"] = "off"
     mechanism: Mechanism | None = None
@@ -35,3 +36,4 @@ class SandboxState(msgspec.Struct, frozen=True, omit_defaults=True):
     writable: tuple[str, ...] = ()
     protected: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()

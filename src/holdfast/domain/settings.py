@@ -21,6 +21,7 @@ __all__ = [
     "PermissionSettings",
     "ProviderSettings",
     "RecentModels",
+    "SandboxSettings",
     "Selection",
     "Settings",
     "ToolSettings",
@@ -252,6 +253,13 @@ class ToolSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     glob: dict[str, Count] = {}
 
 
+class SandboxSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Paths of the home directory that sandboxed commands see. Only the user's own files may set them."""
+
+    home: tuple[str, ...] = ()
+    home_readonly: tuple[str, ...] = ()
+
+
 class HookSettings(_Guarded, frozen=True, omit_defaults=True):
     """A command that is run when something happens; `matcher` says for which tools."""
 
@@ -276,5 +284,6 @@ class Settings(_Guarded, frozen=True, omit_defaults=True):
     options: Options = Options()
     permissions: PermissionSettings = PermissionSettings()
     tools: ToolSettings = ToolSettings()
+    sandbox: SandboxSettings = SandboxSettings()
     hooks: dict[str, tuple[HookSettings, ...]] = {}
     env: dict[str, str] = {}

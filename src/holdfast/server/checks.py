@@ -125,7 +125,9 @@ async def sandbox(desk: Desk) -> Sequence[Finding]:
         return (Finding("sandbox", "error", str(error)),)
     if state.mode != "off":
         what = f"on, by {state.mechanism}; the network is {'open' if state.network else 'closed'}."
-        return (Finding("sandbox", "ok", what), *(Finding("sandbox", "note", note) for note in state.notes))
+        notes = (Finding("sandbox", "note", note) for note in state.notes)
+        gaps = (Finding("sandbox", "warning", f"not closed: {gap}") for gap in state.gaps)
+        return (Finding("sandbox", "ok", what), *notes, *gaps)
     guard = desk.outfit.processes.guard
     await guard.ready()
     why = why_not(has_namespaces=guard.has_namespaces, bubblewrap=find_bubblewrap())

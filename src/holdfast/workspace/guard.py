@@ -51,16 +51,16 @@ class CannotStart(ToolError):
 
 
 class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a sandbox asks of the guard for one command: paths to protect, paths to hide and what to keep of them,
-    whether there is a network, directories to pin where they are. `landlock` is all that can be changed, if anything.
+    """Restrictions that the guard applies to one command.
+
+    `mounts` are the operations of `guard_mounts`, `landlock` the paths that can be changed; both are empty where
+    bubblewrap builds the file system. `restricted` installs the system-call filter and the Landlock scopes.
     """
 
-    protect: tuple[str, ...] = ()
-    hide: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
+    mounts: tuple[tuple[str, str, str], ...] = ()
     network: bool = True
     landlock: tuple[str, ...] = ()
-    pin: tuple[str, ...] = ()
+    restricted: bool = False
 
 
 class Command(msgspec.Struct, frozen=True):

@@ -14,10 +14,11 @@ import socket
 import time
 from typing import Any, Literal, NoReturn
 
+from holdfast.workspace import guard_privileges as privileges
 from holdfast.workspace import guard_system as system
 from holdfast.workspace.guard_cgroup import join, kill_group, remove_group
 from holdfast.workspace.guard_tag import set_tag
-from holdfast.workspace.sandbox_landlock import restrict
+from holdfast.workspace.sandbox_landlock import restrict, restrict_scopes
 
 __all__ = ["Keeper", "exit_code_of", "ready_for_children"]
 
@@ -47,6 +48,19 @@ def exit_code_of(status: int) -> int:
 
 class _Replaced(Exception):
     """The working directory is not the one that was checked."""
+
+
+def _give_up_privileges(request: dict[str, Any]) -> None:
+    """Apply the restrictions of a sandboxed command to the process that is about to become it."""
+    if not request.get("restricted"):
+        return
+    if request.get("landlock") and os.geteuid() == 0:
+        privileges.drop_capabilities()
+    privileges.forbid_new_privileges()
+    restrict_scopes()
+    if request.get("landlock"):
+        restrict(request["landlock"])
+    privileges.install_filter()
 
 
 class Keeper:
@@ -128,8 +142,7 @@ class Keeper:
                 raise _Replaced
             join(request.get("group", ""))
             set_tag(request.get("tag", 0))
-            if request.get("landlock"):
-                restrict(request["landlock"])
+            _give_up_privileges(request)
             os.execvpe(request["argv"][0], request["argv"], request["env"])
         except _Replaced:
             why = f"The directory {request['cwd']} was replaced by another one just now. Try again."

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from holdfast.workspace import guard_system as system
 from holdfast.workspace.guard_cgroup import create_groups, group_of_tree, kill_group, remove_group
 from holdfast.workspace.guard_keeper import Keeper, exit_code_of, ready_for_children
+from holdfast.workspace.guard_mounts import build_view
 from holdfast.workspace.guard_sentinel import start_sentinel
 from holdfast.workspace.guard_tag import kill_tagged, tag_of_tree
 
@@ -163,11 +164,13 @@ class _Guard:
     def _become_init(self, request: dict[str, Any]) -> bool:
         """Go on as the init of a PID namespace, where that is the rule or the request needs one."""
         has_network = request.get("network", True)
-        is_needed = bool(request.get("protect") or request.get("hide") or not has_network)
+        is_needed = bool(request.get("mounts") or not has_network)
         if not is_needed and not self._namespaces:
             return False
         try:
-            system.enter_namespaces(as_user=self._can_enter, extra=0 if has_network else system.CLONE_NEWNET)
+            extra = system.CLONE_NEWIPC if request.get("mounts") else 0
+            extra |= 0 if has_network else system.CLONE_NEWNET
+            system.enter_namespaces(as_user=self._can_enter, extra=extra)
         except OSError:
             if is_needed:
                 raise
@@ -180,12 +183,8 @@ class _Guard:
         system.mount_proc()
         if not has_network:
             system.raise_loopback()
-        for path in request.get("pin", ()):
-            system.pin(path)
-        for path in request.get("protect", ()):
-            system.protect(path)
-        for path in request.get("hide", ()):
-            system.hide(path, request.get("keep", ()))
+        if request.get("mounts"):
+            build_view(request["mounts"])
         return True
 
     def _settle_on(self, containment: str) -> None:

@@ -11,19 +11,17 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = [
+    "CLONE_NEWIPC",
     "CLONE_NEWNET",
     "adopt_orphans",
     "descendants",
     "enter_namespaces",
     "give_memory_back",
     "go_on_without_parent",
-    "hide",
     "is_running",
     "mount_proc",
     "own_children",
-    "pin",
     "process_ids",
-    "protect",
     "raise_loopback",
     "seal",
     "send",
@@ -32,13 +30,10 @@ __all__ = [
 
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 4, 15, 36
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
-CLONE_NEWNET = 0x40000000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = (
-    1, 2, 4, 8, 32, 0x1000, 0x4000, 0x80000,
-)  # fmt: skip
+CLONE_NEWIPC, CLONE_NEWNET = 0x08000000, 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 0x4000, 0x80000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -112,35 +107,6 @@ def mount_proc() -> None:
     """Let `/proc` show the processes of this PID namespace. What is mounted here is not seen outside."""
     _mount("", "/", "", _MS_REC | _MS_SLAVE)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-
-
-def pin(path: str) -> None:
-    """Keep a directory from being moved away: what is mounted stays, in this mount namespace."""
-    _mount(path, path, "", _MS_BIND | _MS_REC)
-
-
-def protect(path: str) -> None:
-    """Make what is at a path read-only in this mount namespace."""
-    _mount(path, path, "", _MS_BIND | _MS_REC)
-    # Flags that were locked when the namespace was made have to be named again.
-    kept = os.statvfs(path).f_flag & _KEPT_FLAGS
-    _mount("", path, "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
-
-
-def hide(path: str, keep: Iterable[str] = ()) -> None:
-    """Put nothing in front of a file, or an empty directory in front of a directory, in this mount namespace; what is
-    kept in it stays there.
-    """
-    if not os.path.isdir(path):
-        _mount(os.devnull, path, "", _MS_BIND)
-        return
-    kept = {place: os.open(place, os.O_PATH) for place in keep if place.startswith(f"{path}/")}
-    _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=64k,mode=755")
-    for place, descriptor in kept.items():
-        os.makedirs(place, exist_ok=True)
-        _mount(f"/proc/self/fd/{descriptor}", place, "", _MS_BIND | _MS_REC)
-        os.close(descriptor)
-    _mount("", path, "", _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
 
 
 def raise_loopback() -> None:

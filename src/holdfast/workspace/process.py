@@ -147,7 +147,7 @@ class Running:
     """
 
     def __init__(
-        self, tree: Tree, streams: tuple[int, int], spills: Spills, say: Say, over: Callable[[], str] = str
+        self, tree: Tree, streams: tuple[int, int], spills: Spills, say: Say, over: Callable[[], str] | None = None
     ) -> None:
         self.remark = ""
         self._over = over
@@ -193,7 +193,16 @@ class Running:
         return self.ended.result()
 
     def _gone(self, gone: asyncio.Future[TreeEnd]) -> None:
-        self.remark = self._over()
+        if self._over is None:
+            self._finish(gone)
+            return
+        # The sandbox searches the workspace, which takes a while where it is large.
+        cleaned = asyncio.get_running_loop().run_in_executor(None, self._over)
+        cleaned.add_done_callback(lambda done: self._finish(gone, done))
+
+    def _finish(self, gone: asyncio.Future[TreeEnd], cleaned: asyncio.Future[str] | None = None) -> None:
+        if cleaned is not None:
+            self.remark = cleaned.result()
         if gone.cancelled():
             return
         if gone.result().is_unproven:
@@ -217,7 +226,7 @@ class Processes:
     def start(self, launch: Launch, *, say: Say = lambda _: None) -> Running:
         """Start a command; from now on it can be stopped. `say` hears what it says as it comes."""
         bounds = Bounds()
-        over: Callable[[], str] = str
+        over: Callable[[], str] | None = None
         if self.sandbox is not None:
             launch, bounds = self.sandbox.confine(launch)
             over = self.sandbox.watch()
@@ -233,7 +242,8 @@ class Processes:
         except BaseException:
             for descriptor in reads:
                 os.close(descriptor)
-            over()
+            if over is not None:
+                over()
             raise
         finally:
             for descriptor in writes:

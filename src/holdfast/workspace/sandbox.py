@@ -1,12 +1,16 @@
-"""The sandbox of a workspace, if one is asked for: its files can be written, everything else only read.
+"""The sandbox of a workspace: its commands can write the workspace, and read the rest without the user's own files.
 
-bubblewrap does it where it is installed. Without it, Landlock keeps commands from writing elsewhere; it can neither
-make exceptions inside of a directory nor hide a socket, so that the guard's namespaces do that, and without those it
-is refused. What cannot be kept is never left out in silence.
+bubblewrap builds the file system of a command where it is installed. Elsewhere the guard builds the same one in its
+own namespaces, and Landlock refuses changes to it; without namespaces the sandbox is refused, because Landlock alone
+can neither except a file in a writable directory nor hide a socket.
+
+What a command can write is decided once, when the sandbox is made, from the settings of the user and from the data
+directory. The contents of the workspace never open anything.
 """
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +18,18 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.sandbox import PROTECTED, Mechanism, SandboxState
+from holdfast.domain.settings import SandboxSettings
+from holdfast.workspace.git_files import list_settings, read_bytes
 from holdfast.workspace.guard import Bounds
+from holdfast.workspace.guard_privileges import can_filter
+from holdfast.workspace.paths import is_within
 from holdfast.workspace.process import Launch
-from holdfast.workspace.sandbox_landlock import landlock_version
-from holdfast.workspace.ward import Ward, linked_directories, protected_in
+from holdfast.workspace.sandbox_cleanup import SandboxCleanup
+from holdfast.workspace.sandbox_git import PROTECTED_GIT, decide_linked_git, find_linked_git
+from holdfast.workspace.sandbox_git_scan import GitEntry
+from holdfast.workspace.sandbox_home import TOOLCHAINS, credentials_below, home_directories, is_private, write_gitconfig
+from holdfast.workspace.sandbox_landlock import SCOPES_VERSION, landlock_version
+from holdfast.workspace.sandbox_view import Mount, ViewPlan, bound_sockets, bubblewrap_options, build_mounts, is_system
 
 __all__ = [
     "Mechanism",
@@ -29,49 +41,40 @@ __all__ = [
     "why_not",
 ]
 
-
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts", "/dev/shm")
 _CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETUID", "CAP_SETGID")
-_KERNEL = ("/proc/acpi", "/proc/driver", "/proc/fs", "/proc/mtrr", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger")
-"""A fresh /proc can be written where root may."""
 _LEAST_LANDLOCK = 3
-"""Before that, files elsewhere can be cut short."""
-_DOORS = (
-    "/run/containerd",
-    "/run/crio",
-    "/run/dbus",
-    "/run/docker.sock",
-    "/run/incus",
-    "/run/libvirt",
-    "/run/lxd.socket",
-    "/run/podman",
-    "/run/snapd.socket",
-    "/run/systemd/private",
-    "/var/lib/incus/unix.socket",
-    "/var/lib/lxd/unix.socket",
-    "/var/snap/lxd/common/lxd/unix.socket",
-)
-"""Behind them are servers that start programs outside of the sandbox for whoever asks."""
+"""Before that, files elsewhere can be truncated."""
+_MAX_MOUNTED = 64
+"""Git directories of the user whose settings are mounted read-only. Changes in further ones are found afterwards."""
+_MAX_SOCKETS = 512
+_DROPPED = (
+    "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DISPLAY", "DOCKER_HOST", "GPG_AGENT_INFO", "KRB5CCNAME",
+    "SSH_AGENT_PID", "SSH_AUTH_SOCK", "STY", "TMUX", "WAYLAND_DISPLAY", "WSL_INTEROP", "XAUTHORITY",
+    "XDG_RUNTIME_DIR",
+)  # fmt: skip
+"""Variables that name sockets no command can reach."""
 
 
 class SandboxImpossible(ToolError):
-    """The sandbox that was asked for cannot be had on this machine."""
+    """The sandbox cannot be provided on this machine or for this workspace."""
 
 
 class SandboxPolicy(msgspec.Struct, frozen=True):
-    """What a workspace's commands may do.
+    """Settings of a sandbox. Paths are absolute, those of `protected` relative to the workspace.
 
-    `scratch` takes the place of /tmp. `protected` are paths that stay read-only inside of what is writable, `hidden`
-    is not to be reached at all: the server's own directory, its socket, its keys. Paths are absolute, or relative to
-    the workspace.
+    `scratch` becomes /tmp. `protected` paths stay read-only, `hidden` ones are never visible: the server's data
+    directory and socket, the user's settings and credentials. `home` are paths of the home directory that are not left
+    out; `home_directory` is the client's, if it is not the server's.
     """
 
     workspace: str
     scratch: str
     network: bool = True
-    writable: tuple[str, ...] = ()
-    protected: tuple[str, ...] = PROTECTED
     hidden: tuple[str, ...] = ()
+    protected: tuple[str, ...] = PROTECTED
+    home: SandboxSettings = SandboxSettings()
+    home_directory: str = ""
 
 
 def find_bubblewrap() -> str | None:
@@ -79,107 +82,252 @@ def find_bubblewrap() -> str | None:
 
 
 class Sandbox:
-    """Confines every command of a workspace. `has_namespaces`: what the guard says about itself, once it is ready."""
+    """Restricts every command of a workspace. `has_namespaces`: whether the guard can make them, once it is ready."""
 
-    def __init__(self, policy: SandboxPolicy, *, has_namespaces: bool, bubblewrap: str | None = None) -> None:
-        self._policy = policy
-        self.network = policy.network
+    def __init__(
+        self,
+        policy: SandboxPolicy,
+        *,
+        has_namespaces: bool,
+        bubblewrap: str | None = None,
+        earlier: "Sandbox | None" = None,
+    ) -> None:
+        self.policy = policy
         self._bubblewrap = bubblewrap
         self.mechanism: Mechanism = "bubblewrap" if bubblewrap is not None else "landlock"
         if why := why_not(has_namespaces=has_namespaces, bubblewrap=bubblewrap):
             raise SandboxImpossible(f"{why} Install it, or set sandbox to an empty text to work without one.")
+        self._homes = home_directories(policy.home_directory)
+        self._hidden = tuple(os.path.realpath(path) for path in (*policy.hidden, *_runtime_directories()))
+        self._check_workspace()
+        self._refused: list[str] = []
         try:
             Path(policy.scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._linked = decide_linked_git(policy.workspace, Path(f"{policy.scratch}-git.json"), self._may_open)
+            self._plan = self._make_plan()
         except OSError as error:
-            raise SandboxImpossible(f"The directory {policy.scratch} cannot be made: {error.strerror}.") from None
-        self._ward = Ward(policy.workspace, policy.protected, f"{policy.scratch}-kept")
+            raise SandboxImpossible(f"The sandbox cannot be prepared in {policy.scratch}: {error}.") from None
+        areas = (*self._plan.writable, *(source for _, source in self._plan.home_writable))
+        kept = f"{policy.scratch}-kept"
+        cleanup = earlier._cleanup if earlier else SandboxCleanup(policy.workspace, policy.protected, kept)
+        cleanup.cover(areas)
+        self._cleanup: SandboxCleanup = cleanup
+        self._mounted: frozenset[str] = frozenset()
+
+    def prepare(self) -> None:
+        """Take the present state of the workspace as the user's own. May block for a while in a large workspace."""
+        self._cleanup.refresh()
 
     def watch(self) -> Callable[[], str]:
-        """A command begins; see `Ward`."""
-        return self._ward.begin()
-
-    def describe(self) -> SandboxState:
-        notes = ["Settings, hooks and servers that a command makes anew are taken away when it is over."]
-        notes.append("Containers, the desktop and agents for keys cannot be reached.")
-        if self._has_own_tmp:
-            notes.append("/tmp is private to the workspace.")
-        else:
-            notes.append("Temporary files belong into $TMPDIR; /tmp cannot be written.")
-        return SandboxState(
-            "workspace",
-            self.mechanism,
-            self._policy.network,
-            (self._policy.workspace, *self._writable()),
-            self._protected(),
-            tuple(notes),
-        )
+        """Begin to watch what the command changes that was confined last; see `SandboxCleanup`."""
+        return self._cleanup.begin(self._mounted)
 
     def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
-        """The launch as it may be. Asked for every command, as repositories come and go."""
-        if self.mechanism == "bubblewrap":
-            argv = (*self._bubblewrap_options(launch.cwd), "--", *launch.argv)
-            env = {**launch.env, "TMPDIR": "/tmp" if self._has_own_tmp else self._policy.scratch}
-            return msgspec.structs.replace(launch, argv=argv, env=env), Bounds()
-        policy, used = self._policy, self._used()
-        env = {**launch.env, "TMPDIR": policy.scratch}
-        landlock = (*used, *_DEVICES)
-        bounds = Bounds(self._protected(), self._hidden(), used, policy.network, landlock, self._pinned())
-        return msgspec.structs.replace(launch, env=env), bounds
+        """Return the launch with its restrictions. Called for each command, because git directories come and go."""
+        self._cleanup.refresh(max_age=1.0)
+        self._cleanup.cover_names(self._hook_directories())
+        mounts, protected = self._mounts()
+        self._mounted = frozenset(protected)
+        env = {name: value for name, value in launch.env.items() if name not in _DROPPED}
+        launch = msgspec.structs.replace(launch, env={**env, "TMPDIR": "/tmp"})
+        if self._bubblewrap is None:
+            landlock = tuple(path for operation, path, _ in mounts if operation in {"bind", "tmpfs"})
+            bounds = Bounds(tuple(mounts), self.policy.network, (*landlock, *_DEVICES), restricted=True)
+            return launch, bounds
+        argv = (*self._bubblewrap_command(mounts, launch.cwd), "--", *launch.argv)
+        bounds = Bounds(restricted=not _is_setuid(self._bubblewrap))
+        return msgspec.structs.replace(launch, argv=argv), bounds
 
-    @property
-    def _has_own_tmp(self) -> bool:
-        """/tmp is replaced by a private one, unless the workspace is in it."""
-        return self.mechanism == "bubblewrap" and not self._policy.workspace.startswith("/tmp/")
+    def describe(self) -> SandboxState:
+        writable = (self.policy.workspace, *self._plan.writable, *(path for path, _ in self._plan.home_writable))
+        readable = ", ".join(path for path, _ in self._plan.home_readable) or "nothing"
+        notes = [
+            "Settings, hooks and git directories that name programs are moved away when a command has made them.",
+            f"/tmp and the home directory are private. Of the home directory commands can read {readable}.",
+            "Unix sockets outside of the workspace cannot be reached: containers, the desktop, agents for keys.",
+            *self._refused,
+        ]
+        return SandboxState(
+            "workspace", self.mechanism, self.policy.network, writable, self._protected(), tuple(notes), self._gaps()
+        )
 
-    def _bubblewrap_options(self, cwd: str) -> list[str]:
+    def _gaps(self) -> tuple[str, ...]:
+        """Describe what cannot be closed here."""
+        found = []
+        is_setuid = self._bubblewrap is not None and _is_setuid(self._bubblewrap)
+        if self.policy.network:
+            found.append("Servers on this machine's TCP and UDP ports can be reached: the network is open.")
+            if landlock_version() < SCOPES_VERSION or is_setuid:
+                found.append(
+                    "Abstract unix sockets can be reached: this needs Landlock of Linux 6.12 and a bubblewrap that is"
+                    " not set-uid. options.sandbox_network = false closes them."
+                )
+        if not can_filter() or is_setuid:
+            found.append("Kernel keyrings, io_uring and vsock are not filtered here.")
+        found += (
+            f"The socket {path} in the workspace can be reached."
+            for path in bound_sockets()
+            if is_within(self.policy.workspace, path)
+        )
+        return tuple(found)
+
+    # What can be opened
+
+    def _check_workspace(self) -> None:
+        """Refuse a workspace that cannot be kept apart from the user's own files."""
+        path = self.policy.workspace
+        if is_system(path) or any(is_within(path, home) for home in self._homes):
+            what = f"The sandbox cannot confine commands to {path}: it is a system or home directory, or above one."
+        elif is_private(path, self._homes) or any(is_within(path, p) or is_within(p, path) for p in self._hidden):
+            what = f"The sandbox cannot confine commands to {path}: keys or settings are there."
+        else:
+            return
+        raise SandboxImpossible(f"{what} Open a project directory, or set options.sandbox to an empty text.")
+
+    def _may_open(self, path: str) -> bool:
+        """Whether a path outside the workspace may be visible or writable at all. `path` is real."""
+        if is_system(path) or is_within(path, self.policy.workspace) or is_private(path, self._homes):
+            return False
+        if any(is_within(path, place) or is_within(place, path) for place in self._hidden):
+            return False
+        return not any(is_within(place, path) for place in ("/dev", "/etc", "/proc", "/run", "/sys", "/usr"))
+
+    def _make_plan(self) -> ViewPlan:
+        policy = self.policy
+        readable = [*self._repository_above()]
+        writable: tuple[str, ...] = ()
+        if self._linked is not None:
+            readable.append(self._linked.common)
+            writable = self._linked.writable
+        gitconfig = Path(f"{policy.scratch}-gitconfig")
+        write_gitconfig(gitconfig, self._homes[0] if self._homes else "")
+        return ViewPlan(
+            workspace=policy.workspace,
+            scratch=policy.scratch,
+            homes=self._homes,
+            home_readable=self._exceptions((*TOOLCHAINS, *policy.home.home_readonly), set(policy.home.home_readonly)),
+            home_writable=self._exceptions(policy.home.home, set(policy.home.home)),
+            gitconfig=str(gitconfig),
+            readable=tuple(path for path in readable if self._may_show(path)),
+            writable=writable,
+        )
+
+    def _may_show(self, path: str) -> bool:
+        """Whether a repository outside the workspace may be read: it may be above the workspace, not above a home."""
+        return not is_system(path) and not is_private(path, self._homes)
+
+    def _repository_above(self) -> tuple[str, ...]:
+        """Return the repository that contains the workspace, if that is one of its subdirectories."""
+        place = os.path.dirname(self.policy.workspace)
+        while place != "/":
+            if os.path.lexists(os.path.join(place, ".git")):
+                linked = find_linked_git(place)
+                return (place,) if linked is None else (place, linked.common)
+            place = os.path.dirname(place)
+        return ()
+
+    def _exceptions(self, names: tuple[str, ...], asked: set[str]) -> tuple[tuple[str, str], ...]:
+        """Return (path, real path) of the named entries of the home directories that exist and may be opened."""
+        found: dict[str, str] = {}
+        for home in self._homes:
+            for name in names:
+                path = os.path.normpath(os.path.join(home, name.removeprefix("~/")))
+                real = os.path.realpath(path)
+                is_below = path != home and is_within(home, path)
+                if is_below and os.path.exists(real) and self._may_open(real) and not _is_socket(real):
+                    found[path] = real
+                elif name in asked and (not is_below or os.path.exists(real)):
+                    self._refused.append(f"sandbox.home: {name} is never opened.")
+        return tuple(found.items())
+
+    # What one command sees
+
+    def _mounts(self) -> tuple[list[Mount], tuple[str, ...]]:
+        protected = self._protected()
+        shown = [self.policy.workspace, self.policy.scratch]
+        hidden = [path for path in bound_sockets() if not any(is_within(place, path) for place in shown)]
+        for path, _ in (*self._plan.home_readable, *self._plan.home_writable):
+            home = next(home for home in self._homes if is_within(home, path))
+            hidden += credentials_below(home, path)
+        plan = msgspec.structs.replace(
+            self._plan,
+            pinned=self._pinned(),
+            protected=protected,
+            hidden=(*self._hidden, *dict.fromkeys(hidden[:_MAX_SOCKETS])),
+        )
+        return build_mounts(plan), protected
+
+    def _protected(self) -> tuple[str, ...]:
+        """Return what exists and no command may change: settings, and what git obeys in directories of the user."""
+        workspace = self.policy.workspace
+        found = [os.path.join(workspace, name) for name in self.policy.protected] + self._hook_directories()
+        own = os.path.join(workspace, ".git")
+        for number, (path, entry) in enumerate(self._cleanup.existing()):
+            if number < _MAX_MOUNTED or path == own:
+                found += _obeyed(path, entry)
+        if os.path.isdir(own) and not os.path.islink(own) and os.path.lexists(os.path.join(own, "HEAD")):
+            # A directory that does not exist cannot be mounted, and could be made; git makes it too.
+            os.makedirs(os.path.join(own, "hooks"), exist_ok=True)
+            found += (os.path.join(own, name) for name in PROTECTED_GIT)
+        if self._linked is not None:
+            found += self._linked.protected
+        opened = (workspace, *self._plan.writable, *(source for _, source in self._plan.home_writable))
+        real = dict.fromkeys(os.path.realpath(path) for path in found if os.path.exists(path))
+        return tuple(path for path in real if any(path != place and is_within(place, path) for place in opened))
+
+    def _hook_directories(self) -> list[str]:
+        """Return the directories in the workspace that `core.hooksPath` of a repository names."""
+        workspace = self.policy.workspace
+        places = [(os.path.join(path, ".git"), path) for path in self._plan.readable]
+        places += [(self._linked.common, workspace)] if self._linked is not None else []
+        places += [(path, os.path.dirname(path)) for path, entry in self._cleanup.existing() if "config" in entry.files]
+        named = (os.path.realpath(place) for config, top in places for place in _named_hooks(config, top))
+        return [path for path in named if path != workspace and is_within(workspace, path)]
+
+    def _pinned(self) -> tuple[str, ...]:
+        """Return the repository: a renamed directory takes its mounts along, and another could be made in its place."""
+        own = os.path.join(self.policy.workspace, ".git")
+        return (own,) if os.path.isdir(own) and not os.path.islink(own) else ()
+
+    def _bubblewrap_command(self, mounts: list[Mount], cwd: str) -> list[str]:
         assert self._bubblewrap is not None
-        options = [self._bubblewrap, "--ro-bind", "/", "/", "--dev", "/dev", "--unshare-pid", "--proc", "/proc"]
-        if self._has_own_tmp:
-            options += ["--bind", self._policy.scratch, "/tmp"]
-        hidden = {path: os.path.isdir(path) for path in self._hidden()}
-        for path, is_directory in hidden.items():
-            options += ["--tmpfs", path] if is_directory else ["--ro-bind", os.devnull, path]
-        for path in (*self._used(), *self._pinned()):
-            options += ["--bind", path, path]
-        for path, is_directory in hidden.items():
-            options += ["--remount-ro", path] * is_directory
-        for path in self._protected():
-            options += ["--ro-bind", path, path]
-        if not self._policy.network:
+        options = [self._bubblewrap, *bubblewrap_options(mounts), "--unshare-pid", "--unshare-ipc"]
+        if not self.policy.network:
             options.append("--unshare-net")
         if os.geteuid() == 0:
             # Root could mount everything anew, and tune the kernel; what is left lets it work with files of any owner.
             options += ["--cap-drop", "ALL", *(word for name in _CAPABILITIES for word in ("--cap-add", name))]
-            options += [word for path in _KERNEL if os.path.exists(path) for word in ("--ro-bind", path, path)]
         return [*options, "--chdir", cwd]
 
-    def _writable(self) -> tuple[str, ...]:
-        extra = (str(Path(self._policy.workspace, path)) for path in self._policy.writable)
-        return tuple(path for path in (*extra, *linked_directories(self._policy.workspace)) if os.path.exists(path))
 
-    def _protected(self) -> tuple[str, ...]:
-        return protected_in(self._policy.workspace, self._policy.protected)
+def _obeyed(path: str, entry: GitEntry) -> list[str]:
+    """Return the paths of one git entry that name programs."""
+    return [path] if entry.kind == "file" else [os.path.join(path, name) for name in PROTECTED_GIT]
 
-    def _used(self) -> tuple[str, ...]:
-        """What can be written. It stays where it is, also inside of what is hidden."""
-        return (self._policy.scratch, self._policy.workspace, *self._writable())
 
-    def _pinned(self) -> tuple[str, ...]:
-        """The repository: a directory that is moved away takes with it what is protected, and another could be made."""
-        own = os.path.join(self._policy.workspace, ".git")
-        return (own,) if os.path.isdir(own) and not os.path.islink(own) else ()
-
-    def _hidden(self) -> tuple[str, ...]:
-        """What is there of it; what lies in another is hidden with that."""
-        named = (*self._policy.hidden, *_runtime_directories(), *_DOORS)
-        places = sorted({os.path.realpath(path) for path in named if os.path.exists(path)} - set(self._used()))
-        return tuple(place for place in places if not any(place.startswith(f"{other}/") for other in places))
+def _named_hooks(directory: str, work_tree: str) -> list[str]:
+    """Return the directories of hooks that the configuration of a git directory names."""
+    try:
+        data = read_bytes(os.path.join(directory, "config"))
+    except OSError:
+        return []
+    settings = (list_settings(data) or []) if b"hookspath" in data.lower() else []
+    return [os.path.join(work_tree, value) for key, value in settings if key == "core.hookspath" and value]
 
 
 def _runtime_directories() -> tuple[str, ...]:
-    """Where the servers of a user listen: ours, the desktop's, those that keep keys."""
+    """Return the directories where servers of this user listen."""
     known = (os.environ.get("XDG_RUNTIME_DIR", ""), "/run/user", f"/tmp/holdfast-{os.getuid()}")
     return tuple(path for path in known if path.startswith("/"))
+
+
+def _is_setuid(program: str) -> bool:
+    """Whether bubblewrap needs its set-uid bit: it would be without effect after privileges are given up."""
+    return os.geteuid() != 0 and bool(os.stat(program).st_mode & stat.S_ISUID)
+
+
+def _is_socket(path: str) -> bool:
+    return stat.S_ISSOCK(os.stat(path).st_mode)
 
 
 def why_not(*, has_namespaces: bool, bubblewrap: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Landlock: a process gives up rights for itself and for all it starts. Loaded in the guard process too."""
+"""Landlock rulesets, applied by a process to itself and inherited by its children. Loaded in the guard process too."""
 
 import ctypes
 import os
@@ -6,19 +6,20 @@ import stat
 import sys
 from collections.abc import Sequence
 
-__all__ = ["landlock_version", "restrict"]
+__all__ = ["SCOPES_VERSION", "landlock_version", "restrict", "restrict_scopes"]
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1
-_SET_NO_NEW_PRIVS = 38
 
 _WRITE_FILE, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 1, 1 << 13, 1 << 14, 1 << 15
 _CHANGES = 0b1_1111_1111_0000 | _WRITE_FILE
 """Writing, and making and removing of every kind; reading and executing stay free."""
 _FOR_FILES = _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
 _SCOPES = 0b11
-"""Abstract sockets and signals reach only what is in the same sandbox."""
+"""Abstract sockets and signals reach only processes of the same sandbox."""
+SCOPES_VERSION = 6
+"""The first Landlock version that can restrict abstract sockets and signals (Linux 6.12)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -61,12 +62,26 @@ def restrict(writable: Sequence[str]) -> None:
     if version < 1:
         raise OSError(0, "this kernel has no Landlock")
     changes = _handled(version)
-    rules = _Ruleset(changes, 0, _SCOPES if version >= 6 else 0)
-    size = 8 if version < 6 else 24
-    ruleset = _check(_libc.syscall(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0)), "landlock")
+    ruleset = _create(_Ruleset(changes, 0, 0), 8)
     for path in writable:
         _allow(ruleset, path, changes)
-    _check(_libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+    _enforce(ruleset)
+
+
+def restrict_scopes() -> None:
+    """Keep abstract sockets and signals within the sandbox, where the kernel can. File access is not restricted: a
+    ruleset that restricts it would also refuse the mounts that bubblewrap makes.
+    """
+    if landlock_version() >= SCOPES_VERSION:
+        _enforce(_create(_Ruleset(0, 0, _SCOPES), 24))
+
+
+def _create(rules: _Ruleset, size: int) -> int:
+    return _check(_libc.syscall(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0)), "landlock")
+
+
+def _enforce(ruleset: int) -> None:
+    """Apply a ruleset. The process must have given up new privileges."""
     _check(_libc.syscall(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)), "landlock")
     os.close(ruleset)
 

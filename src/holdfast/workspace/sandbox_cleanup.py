@@ -1,0 +1,292 @@
+"""Moves away what a sandboxed command has made and programs outside of the sandbox would obey.
+
+Settings and git directories that exist are mounted read-only. Those that do not exist have no place to mount anything
+on, so a command can make them; when it has ended, they are moved to a directory of the server, never deleted, because
+the user may have made them meanwhile. A git directory that is as git makes it stays (see `git_plain`).
+
+Whatever exists while no sandboxed command runs is the user's own. The state at that moment is compared with the state
+after each command. It is stored while commands run: if the server is killed, the next one makes the comparison.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.workspace.git_plain import added_settings, is_plain_directory, is_plain_file, is_plain_todo
+from holdfast.workspace.paths import in_one_line
+from holdfast.workspace.sandbox_git import REBASE_TODO
+from holdfast.workspace.sandbox_git_scan import GitEntry, GitScanner, Scan, Signature
+from holdfast.workspace.sandbox_quarantine import Quarantine, restore
+
+__all__ = ["SandboxCleanup"]
+
+_log = logging.getLogger("holdfast.sandbox")
+_FRESH = 1.0
+"""A command that starts within so many seconds of a refresh does not need another one."""
+
+
+class _State(msgspec.Struct, frozen=True):
+    """Settings and git directories that exist, by path. Links among the settings are stored with their target."""
+
+    settings: dict[str, str | None] = {}
+    entries: dict[str, GitEntry] = {}
+
+
+class SandboxCleanup:
+    """Compares and cleans the directories that the commands of one workspace can write.
+
+    `names` are settings at the top of the workspace, `kept` receives what is moved. Searching takes a while in a large
+    workspace: the functions that do it may be called from threads.
+    """
+
+    def __init__(self, workspace: str, names: tuple[str, ...], kept: str) -> None:
+        self._workspace = workspace
+        self._names = names
+        self._scanners = [GitScanner(workspace)]
+        self._quarantine = Quarantine(Path(kept))
+        self._note = Path(f"{kept}.json")
+        self._lock = threading.Lock()
+        self._search_lock = threading.Lock()
+        self._started = self._ended = 0
+        self._directories: dict[str, int] = {}
+        self._unchecked: set[str] = set()
+        self._known = _State()
+        self._made: set[tuple[int, int]] = set()
+        self._mounted: frozenset[str] = frozenset()
+        self._refreshed = -_FRESH
+        self._pending = ""
+        self._finish_earlier()
+
+    def cover(self, areas: tuple[str, ...]) -> None:
+        """Compare further directories too, from now on."""
+        with self._search_lock:
+            covered = {scanner.root for scanner in self._scanners}
+            for scanner in [GitScanner(area) for area in areas if area not in covered]:
+                self._scanners.append(scanner)
+                self._known.entries.update(scanner.scan().entries)
+
+    def cover_names(self, paths: Iterable[str]) -> None:
+        """Treat further paths of the workspace as settings: those that do not exist must not appear."""
+        for path in paths:
+            name = os.path.relpath(path, self._workspace)
+            if name not in self._names:
+                self._names = (*self._names, name)
+                if os.path.lexists(path):
+                    self._known.settings[path] = os.readlink(path) if os.path.islink(path) else None
+
+    def refresh(self, max_age: float = 0.0) -> None:
+        """Take the present state as the user's own, unless a sandboxed command runs that may have changed it."""
+        started = self._started
+        if started != self._ended or time.monotonic() - self._refreshed < max_age:
+            return
+        # A command that starts does not wait for a search that is under way: its state is recent enough.
+        if not self._search_lock.acquire(blocking=max_age == 0.0):
+            return
+        try:
+            settings, scan = self._settings(), self._scan()
+            with self._lock:
+                if self._started == self._ended == started:
+                    self._known = _State(settings, scan.entries)
+                    self._remember(scan)
+                    self._refreshed = time.monotonic()
+        finally:
+            self._search_lock.release()
+
+    def existing(self) -> Iterator[tuple[str, GitEntry]]:
+        """Yield the git entries that no sandboxed command has made, the topmost first."""
+        known = sorted(self._known.entries.items(), key=lambda item: (item[0].count("/"), item[0]))
+        return ((path, entry) for path, entry in known if entry.identity not in self._made)
+
+    def begin(self, mounted: frozenset[str]) -> Callable[[], str]:
+        """Count a command for which `mounted` paths are read-only. Returns the function to call at its end."""
+        self.refresh(_FRESH)
+        with self._lock:
+            self._mounted = mounted if self._started == self._ended else self._mounted & mounted
+            self._started += 1
+            self._write_note()
+        return self._end
+
+    def _end(self) -> str:
+        with self._search_lock:
+            # Anything new may have been made by another command that still runs, perhaps for days.
+            report = self._clean()
+            with self._lock:
+                self._ended += 1
+                self._refreshed = -_FRESH
+                self._write_note()
+                earlier, self._pending = self._pending, ""
+        return "\n".join(filter(None, (earlier, report)))
+
+    def _scan(self) -> Scan:
+        entries: dict[str, GitEntry] = {}
+        directories: dict[str, int] = {}
+        too_deep: list[str] = []
+        unread: list[str] = []
+        for scanner in self._scanners:
+            scan = scanner.scan()
+            entries |= scan.entries
+            directories |= scan.directories
+            too_deep += scan.too_deep
+            unread += scan.unread
+        return Scan(entries, directories, tuple(too_deep), tuple(unread))
+
+    def _settings(self) -> dict[str, str | None]:
+        found: dict[str, str | None] = {}
+        for name in self._names:
+            path = os.path.join(self._workspace, name)
+            if os.path.lexists(path):
+                found[path] = os.readlink(path) if os.path.islink(path) else None
+        return found
+
+    def _root_of(self, path: str) -> str:
+        return next(s.root for s in reversed(self._scanners) if path == s.root or path.startswith(f"{s.root}/"))
+
+    # Comparing
+
+    def _clean(self) -> str:
+        scan = self._scan()
+        moved = [*self._clean_settings(), *self._clean_entries(scan)]
+        # No program of a user goes there by itself, but nothing in it can be compared either.
+        moved += [self._move(path) for path in scan.too_deep if path not in self._unchecked]
+        unread = [path for path in scan.unread if path not in self._unchecked]
+        self._adopt(self._scan() if moved else scan)
+        return self._report(moved, unread)
+
+    def _report(self, moved: list[str], unread: list[str]) -> str:
+        report = []
+        if moved:
+            report.append(
+                "[Moved out of the workspace, because programs outside of the sandbox would obey it:"
+                f" {', '.join(moved)}. It was created while the command ran. Ask the user if it is needed.]"
+            )
+        if unread:
+            shown = in_one_line(os.path.relpath(unread[0], self._workspace))
+            report.append(f"[{len(unread)} directories could not be searched for git directories, among them {shown}.]")
+        for line in report:
+            _log.warning("%s", line)
+        return "\n".join(report)
+
+    def _adopt(self, scan: Scan) -> None:
+        """Count what has passed as known; it was not there before, so it is compared again after every command."""
+        known = {entry.identity for entry in self._known.entries.values()}
+        self._made |= {entry.identity for entry in scan.entries.values() if entry.identity not in known}
+        self._known = _State(self._known.settings, scan.entries)
+        self._remember(scan)
+
+    def _remember(self, scan: Scan) -> None:
+        self._directories = scan.directories
+        self._unchecked = {*scan.too_deep, *scan.unread}
+
+    def _clean_settings(self) -> Iterator[str]:
+        now = self._settings()
+        for path, target in now.items():
+            if path not in self._known.settings or (
+                (before := self._known.settings[path]) != target and before is not None
+            ):
+                yield self._move(path)
+        for path, before in self._known.settings.items():
+            if before is not None and not os.path.lexists(path):
+                restore(path, self._workspace, b"\0" + os.fsencode(before))
+
+    def _clean_entries(self, scan: Scan) -> Iterator[str]:
+        """Git directories first, the topmost before those in it: a `.git` file may lead to one that has passed."""
+        identities = {entry.identity: entry for entry in self._known.entries.values()}
+        accepted: set[str] = set()
+        gone: list[str] = []
+        for path, entry in sorted(scan.entries.items(), key=lambda item: (item[1].kind != "directory", item[0])):
+            if any(path.startswith(f"{place}/") for place in gone):
+                continue
+            before = self._known.entries.get(path)
+            if before is None or before.identity != entry.identity:
+                before = identities.get(entry.identity) if entry.kind == "directory" else before
+            if before is not None and before.kind == entry.kind:
+                yield from self._clean_known(path, before, entry, accepted)
+                accepted.add(path)
+            elif self._is_plain(path, entry, accepted):
+                accepted.add(path)
+            else:
+                gone.append(path)
+                yield self._move(path if self._is_whole(path, entry) else os.path.join(path, "HEAD"))
+
+    def _is_plain(self, path: str, entry: GitEntry, accepted: set[str]) -> bool:
+        if entry.kind == "directory":
+            return is_plain_directory(path, self._root_of(path), accepted)
+        return is_plain_file(path, accepted)
+
+    def _is_whole(self, path: str, entry: GitEntry) -> bool:
+        """Whether all of an entry is new. A directory that was there only became a git directory: its HEAD goes."""
+        if entry.kind == "file" or os.path.basename(path).lower() == ".git":
+            return True
+        return path != self._root_of(path) and self._directories.get(path) != entry.identity[1]
+
+    def _clean_known(self, path: str, before: GitEntry, after: GitEntry, accepted: set[str]) -> Iterator[str]:
+        """Compare the files that git obeys. A changed file is moved, and what it was before is restored."""
+        top = path if after.kind == "directory" else os.path.dirname(path)
+        for name, signature in after.files.items():
+            place = os.path.join(top, name)
+            if signature == before.files.get(name) or self._is_guarded(place, signature, before.files.get(name)):
+                continue
+            old, new = before.saved.get(name), after.saved.get(name)
+            if self._is_harmless(path, name, old, new, accepted):
+                continue
+            yield self._move(place)
+            if old is not None:
+                restore(place, self._root_of(place), old)
+
+    def _is_guarded(self, place: str, after: Signature, before: Signature | None) -> bool:
+        """Whether a path was read-only for every command: then the user has changed it.
+
+        A file that was replaced is not: the kernel removes the mount from it. Nor is one with a second name.
+        """
+        if any(place != mount and place.startswith(f"{mount}/") for mount in self._mounted):
+            return True
+        return place in self._mounted and before is not None and after[0] == before[0] and after[3] == 1
+
+    def _is_harmless(self, path: str, name: str, old: bytes | None, new: bytes | None, accepted: set[str]) -> bool:
+        if old is not None and old == new:
+            return True
+        if name in {"config", "config.worktree"} and new is not None and not new.startswith(b"\0"):
+            return not added_settings(new, old or b"", path, self._root_of(path))
+        if name == REBASE_TODO:
+            return new is not None and is_plain_todo(new)
+        if name == "hooks":
+            place = os.path.join(path, name)
+            return os.path.isdir(place) and not os.path.islink(place)
+        if name.lower() == ".git":
+            return is_plain_file(path, accepted)
+        if name in {"commondir", "gitdir"} and old is None:
+            return is_plain_directory(path, self._root_of(path), accepted)
+        return False
+
+    def _move(self, path: str) -> str:
+        shown = in_one_line(os.path.relpath(path, self._workspace))
+        target = self._quarantine.move(path, self._root_of(path))
+        return f"{shown} (now {in_one_line(target)})" if target else f"{shown} (it could not be moved: remove it)"
+
+    # After a server was killed
+
+    def _finish_earlier(self) -> None:
+        try:
+            self._known = msgspec.msgpack.decode(self._note.read_bytes(), type=_State)
+        except (OSError, msgspec.DecodeError):
+            return
+        self._pending = self._clean()
+        self._write_note()
+
+    def _write_note(self) -> None:
+        """Best effort: a full disk does not keep commands from running."""
+        try:
+            if self._started > self._ended:
+                self._note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._note.write_bytes(msgspec.msgpack.encode(self._known))
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    self._note.unlink()
+        except (OSError, UnicodeEncodeError) as error:
+            _log.warning("%s cannot be written: %s", self._note, error)

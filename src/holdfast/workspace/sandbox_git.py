@@ -1,0 +1,122 @@
+"""The git directories outside the workspace that its work tree needs: a linked work tree's, a submodule's.
+
+A `.git` file is workspace content, and a sandboxed command can write it. So a directory that it names is opened only
+if the directory names this work tree in turn, at the place where git keeps such directories, and only if that was so
+before the first command: the decision is stored in the data directory and never taken again for the same work tree.
+"""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.workspace.git_files import list_settings, read_bytes, read_path, resolve_gitfile
+from holdfast.workspace.paths import is_within
+
+__all__ = ["PROTECTED_GIT", "REBASE_TODO", "LinkedGit", "decide_linked_git", "find_linked_git"]
+
+PROTECTED_GIT = ("config", "config.worktree", "hooks", "commondir", "gitdir")
+"""Entries of a git directory that name programs to run, or another directory that does."""
+REBASE_TODO = "rebase-merge/git-rebase-todo"
+"""The steps that `git rebase --continue` takes; some of them run programs."""
+_SHARED = ("objects", "refs", "logs")
+
+
+class LinkedGit(msgspec.Struct, frozen=True):
+    """The git directory of a work tree and the directory it shares with others; the same for a submodule."""
+
+    own: str
+    common: str
+
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """Directories that `git add` and `git commit` write to."""
+        shared = () if self.own == self.common else (os.path.join(self.common, name) for name in _SHARED)
+        return (self.own, *(path for path in shared if _is_directory(path)))
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        return tuple(os.path.join(self.own, name) for name in PROTECTED_GIT)
+
+
+class _Decision(msgspec.Struct, frozen=True):
+    work_tree: tuple[int, int]
+    linked: LinkedGit | None
+
+
+def decide_linked_git(work_tree: str, record: Path, may_open: Callable[[str], bool]) -> LinkedGit | None:
+    """Return the stored decision for a work tree; take and store it if there is none for this very directory.
+
+    A stored directory is still checked each time: it may have been removed, or given to another work tree.
+    """
+    status = os.stat(work_tree)
+    identity = (status.st_dev, status.st_ino)
+    found = find_linked_git(work_tree)
+    if found is not None and not all(map(may_open, found.writable)):
+        found = None
+    try:
+        decision = msgspec.json.decode(record.read_bytes(), type=_Decision)
+    except (OSError, msgspec.DecodeError):
+        decision = None
+    if decision is None or decision.work_tree != identity:
+        decision = _Decision(identity, found)
+        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        record.write_bytes(msgspec.json.encode(decision))
+    return found if found == decision.linked else None
+
+
+def find_linked_git(work_tree: str) -> LinkedGit | None:
+    """Return the git directory outside a work tree that provably belongs to it."""
+    file = os.path.join(work_tree, ".git")
+    own = resolve_gitfile(file)
+    if own is None or is_within(work_tree, own) or not _is_directory(own):
+        return None
+    try:
+        own.encode()  # a name that is not UTF-8 could not be stored
+        return _linked_work_tree(own, file) or _submodule(own, work_tree)
+    except (OSError, ValueError):
+        return None
+
+
+def _linked_work_tree(own: str, file: str) -> LinkedGit | None:
+    """`<common>/worktrees/<name>`, with a file that names the work tree's `.git` file."""
+    if not os.path.lexists(os.path.join(own, "commondir")):
+        return None
+    common = os.path.realpath(os.path.join(own, read_path(os.path.join(own, "commondir"))))
+    if os.path.dirname(own) != os.path.join(common, "worktrees") or not _is_git_directory(common):
+        raise ValueError(own)
+    back = os.path.join(own, read_path(os.path.join(own, "gitdir")))
+    if os.path.basename(back) != ".git" or os.path.realpath(os.path.dirname(back)) != os.path.dirname(file):
+        raise ValueError(own)
+    return LinkedGit(own, common)
+
+
+def _submodule(own: str, work_tree: str) -> LinkedGit | None:
+    """`<repository>/modules/<name>`, with a setting that names the work tree."""
+    if not _is_git_directory(own):
+        return None
+    above, separator, _ = own.rpartition("/modules/")
+    while separator and not _is_git_directory(above):
+        above, separator, _ = above.rpartition("/modules/")
+    if not separator:
+        return None
+    settings = list_settings(read_bytes(os.path.join(own, "config"))) or []
+    named = [value for key, value in settings if key == "core.worktree" and value]
+    if [os.path.realpath(os.path.join(own, value)) for value in named] != [work_tree]:
+        return None
+    return LinkedGit(own, own)
+
+
+def _is_git_directory(path: str) -> bool:
+    if not os.path.lexists(os.path.join(path, "HEAD")):
+        return False
+    return all(_is_directory(os.path.join(path, name)) for name in ("objects", "refs"))
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,205 @@
+"""The file system of a sandboxed command as a list of mounts, the same for bubblewrap and for the guard.
+
+Everything is read-only. Directories in which people, desktops and services keep sockets, keys and temporary files are
+empty. What remains of them, and all that can be written, is mounted by name.
+"""
+
+import glob
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator
+
+import msgspec
+
+from holdfast.workspace.paths import is_within
+
+__all__ = ["Mount", "ViewPlan", "bound_sockets", "bubblewrap_options", "build_mounts", "is_system"]
+
+Mount = tuple[str, str, str]
+"""Operation, path and source, see `guard_mounts`."""
+
+_TMP = "/tmp"
+_LOST = "/var/tmp"
+_PRIVATE = ("/home", "/root", "/run", "/var/run", "/mnt/wslg")
+_STILL_READABLE = ("/etc/resolv.conf", "/etc/hosts", "/run/current-system", "/home/linuxbrew/.linuxbrew")
+"""Readable although they lead into, or lie in, a directory that is empty in the sandbox."""
+_KERNEL = ("/proc/acpi", "/proc/driver", "/proc/fs", "/proc/mtrr", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger")
+"""A fresh `/proc` can be written where root may."""
+_KEYS = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/ssl/private", "/etc/ssh/ssh_host_*_key")
+_SERVICES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/incus", "/var/lib/lxd", "/var/snap/lxd/common/lxd")
+"""Directories with sockets of services that start programs for their clients."""
+_SYSTEM = frozenset(("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr", "/var"))
+_SOCKETS = "/proc/net/unix"
+
+
+class ViewPlan(msgspec.Struct, frozen=True):
+    """The paths that a view is made of. All are real paths.
+
+    `readable` and `writable` are bound from themselves, `home` entries are (path in the home directory, source).
+    `workspace` comes after them, then `protected` paths become read-only and `pinned` directories mount points,
+    so that they cannot be renamed. `hidden` wins over all of it.
+    """
+
+    workspace: str
+    scratch: str
+    homes: tuple[str, ...] = ()
+    home_readable: tuple[tuple[str, str], ...] = ()
+    home_writable: tuple[tuple[str, str], ...] = ()
+    gitconfig: str = ""
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+def is_system(path: str) -> bool:
+    """Whether a directory is one of the system's own, or contains one that is empty in the sandbox."""
+    return path in _SYSTEM or any(is_within(path, place) for place in (*_PRIVATE, _TMP, _LOST))
+
+
+def build_mounts(plan: ViewPlan) -> list[Mount]:
+    """Return the mounts in order: empty directories, exceptions, the workspace, protections, hidden paths."""
+    view = _View()
+    _add_empty_directories(view, plan)
+    _add_exceptions(view, plan)
+    for path in plan.readable:
+        view.add("read", path, path)
+    for path in (plan.workspace, *plan.writable, *plan.pinned):
+        view.add("bind", path, path)
+    for path in plan.protected:
+        view.add("read", path, path)
+    for path in (*plan.hidden, *(found for name in (*_KEYS, *_SERVICES) for found in glob.iglob(name))):
+        view.hide(path)
+    for path in _KERNEL:
+        if os.geteuid() == 0 and os.path.exists(path):
+            view.add("freeze", path)
+    return view.sealed()
+
+
+def _add_empty_directories(view: "_View", plan: ViewPlan) -> None:
+    """Cover the directories of people and services; those a command can write are not sealed."""
+    outside = (*plan.readable, *plan.writable, plan.workspace)
+    shared = (os.path.realpath(_TMP), os.path.realpath(_LOST))
+    view.add("bind", shared[0], plan.scratch)
+    view.empty(shared[1], is_sealed=False)
+    for top in _tops(shared, (*plan.homes, *outside)):
+        view.empty(top, is_sealed=True)
+    for path in dict.fromkeys(os.path.realpath(path) for path in _PRIVATE if os.path.isdir(path)):
+        view.empty(path, is_sealed=True)
+    for home in sorted(plan.homes):
+        view.empty(home, is_sealed=False)
+    for top in _tops(plan.homes, outside):
+        view.empty(top, is_sealed=True)
+
+
+def _tops(folders: Iterable[str], paths: Collection[str]) -> Iterator[str]:
+    """Yield the topmost directories to be made for paths in directories that commands can write.
+
+    Their other entries must not look writable: what a command wrote there would be lost. In `/tmp` they also keep
+    commands from putting a link in the place where the next command's mount goes.
+    """
+    tops = {
+        os.path.join(folder, path[len(folder) :].strip("/").split("/")[0])
+        for folder in folders
+        for path in paths
+        if path != folder and is_within(folder, path)
+    }
+    yield from sorted(tops.difference(paths))
+
+
+def _add_exceptions(view: "_View", plan: ViewPlan) -> None:
+    for path, source in plan.home_readable:
+        view.add("read", path, source)
+    for path, source in plan.home_writable:
+        view.add("bind", path, source)
+    if plan.gitconfig:
+        for home in plan.homes:
+            view.add("read", os.path.join(home, ".gitconfig"), plan.gitconfig)
+    for path in _STILL_READABLE:
+        real = os.path.realpath(path)
+        if os.path.exists(real) and not view.shows(real):
+            view.add("read", real, real)
+        elif os.path.exists(real) and not view.shows(path):
+            view.add("read", path, real)
+
+
+class _View:
+    """Mounts in the making."""
+
+    def __init__(self) -> None:
+        self._mounts: list[Mount] = []
+        self._sealed: list[str] = []
+
+    def add(self, operation: str, path: str, source: str = "") -> None:
+        self._mounts.append((operation, path, source))
+
+    def empty(self, path: str, *, is_sealed: bool) -> None:
+        self.add("tmpfs", path)
+        self._sealed = [other for other in self._sealed if other != path] + [path] * is_sealed
+
+    def shows(self, path: str) -> bool:
+        """Whether a path of the machine is visible: no empty directory or mask covers it."""
+        for operation, place, _ in reversed(self._mounts):
+            if is_within(place, path):
+                return operation in {"bind", "read"} and place != os.path.realpath(_TMP)
+        return True
+
+    def hide(self, path: str) -> None:
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError:
+            return
+        if stat.S_ISLNK(mode) or not self.shows(path):
+            return
+        if not stat.S_ISDIR(mode):
+            self.add("mask", path)
+        elif os.access(path, os.X_OK):
+            self.empty(path, is_sealed=True)
+
+    def sealed(self) -> list[Mount]:
+        """Return all mounts; empty directories become read-only when every mount point in them exists."""
+        return [*self._mounts, *(("seal", path, "") for path in self._sealed)]
+
+
+def bound_sockets() -> Iterator[str]:
+    """Yield the paths of the unix sockets that processes of this network namespace have bound."""
+    try:
+        with open(_SOCKETS, "rb") as file:
+            lines = file.read().splitlines()[1:]
+    except OSError:
+        return
+    for line in dict.fromkeys(line.partition(b" /")[2] for line in lines):
+        path = f"/{os.fsdecode(line)}"
+        real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        if line and _is_socket(real):
+            yield real
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def bubblewrap_options(mounts: Iterable[Mount]) -> list[str]:
+    """Return the same view as options of `bwrap`."""
+    options = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    for operation, path, source in mounts:
+        match operation:
+            case "tmpfs":
+                options += ["--tmpfs", path]
+            case "bind":
+                options += ["--bind", source, path]
+            case "read":
+                options += ["--ro-bind", source, path]
+            case "mask":
+                options += ["--ro-bind", os.devnull, path]
+            case "freeze":
+                options += ["--ro-bind", path, path]
+            case "seal":
+                options += ["--remount-ro", path]
+            case _:
+                raise ValueError(operation)
+    return options

@@ -1,0 +1,380 @@
+"""What a sandboxed command makes that would be obeyed outside: with real commands, by every mechanism there is."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.config.locations import PROJECT_FILES
+from holdfast.domain.sandbox import PROTECTED
+from holdfast.extensions import folders
+from holdfast.testing.escapes import MECHANISMS, git
+from holdfast.workspace.guard import Guard
+from holdfast.workspace.paths import in_one_line
+from holdfast.workspace.process import Launch, Processes
+from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
+from holdfast.workspace.sandbox_git_scan import GitScanner
+from holdfast.workspace.shell_call import Shell
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A workspace with nothing in it."""
+    root = tmp_path / "project"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture(params=MECHANISMS)
+def mechanism(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def done(line: str, place: Path, mechanism: str, sandbox: Sandbox | None = None) -> tuple[str, str]:
+    """Run a line in the sandbox; what it said, and what the sandbox says about it."""
+    guard = Guard()
+    await guard.ready()
+    try:
+        processes = Processes(guard, place.parent / "spills", sandbox=sandbox or sandbox_of(place, mechanism, guard))
+        launch = Shell(processes).launch(line, str(place), {"HOME": str(place.parent), "PATH": os.environ["PATH"]})
+        running, _ = await processes.run(launch)
+        return running.stdout.shown() + running.stderr.shown(), running.remark
+    finally:
+        await guard.close()
+
+
+def sandbox_of(place: Path, mechanism: str, guard: Guard) -> Sandbox:
+    server = place.parent / "server"
+    policy = SandboxPolicy(str(place), str(server / "scratch"), hidden=(str(server),))
+    bubblewrap = find_bubblewrap() if mechanism == "bubblewrap" else None
+    return Sandbox(policy, has_namespaces=guard.has_namespaces, bubblewrap=bubblewrap)
+
+
+def kept(place: Path) -> list[str]:
+    folder = place.parent / "server/scratch-kept"
+    return sorted(os.listdir(folder)) if folder.exists() else []
+
+
+def test_all_that_is_obeyed_is_on_the_list() -> None:
+    names = [name for name, _ in PROJECT_FILES]
+    names += [*folders._PROJECT_SKILLS, *(name for name, _ in (*folders._PROJECT_COMMANDS, *folders._PROJECT_AGENTS))]
+    names += [".claude/settings.json", ".mcp.json"]
+    assert [name for name in names if name.split("/")[0] not in PROTECTED] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("echo x > holdfast.toml", "holdfast.toml"),
+        ("echo x > t; mv t .mcp.json", ".mcp.json"),
+        ("mkdir -p .claude && echo x > .claude/settings.json", ".claude"),
+        ("mkdir e && ln -s e .agents", ".agents"),
+        ("mkdir -p .git/hooks && echo x > .git/hooks/pre-commit", ".git"),
+        ("mkdir .git && mkdir e && ln -s ../e .git/hooks", ".git"),
+        ("mkdir .git && echo x > .git/hooks", ".git"),
+        ("git init -q . && git config core.fsmonitor ./evil", ".git"),
+        ("git init -q . && git config alias.st '!./evil'", ".git"),
+        ("git init -q . && git config include.path ../evil", ".git"),
+        ("git init -q . && git config core.worktree /", ".git"),
+        ("git init -q . && git config submodule.x.update '!./evil'", ".git"),
+        ("git init -q . && git config remote.x.url 'ext::sh -c ./evil'", ".git"),
+        ("git init -q . && mv .git/config c && ln -s ../c .git/config", ".git"),
+        ("git init -q . && echo ../e > .git/commondir", ".git"),
+        ("git init -q . && mkdir -p .git/modules/m && touch .git/modules/m/{HEAD,commondir}", ".git/modules/m"),
+        ("git init -q e && echo 'gitdir: /' > .git", ".git"),
+        ("git init -q e && ln -s e/.git .git", ".git"),
+        ("git init -q --bare . && git config core.fsmonitor ./evil", "HEAD"),
+        ("mkdir 'a\nb' && git init -q 'a\nb' && git -C 'a\nb' config core.fsmonitor ./evil", "a\nb/.git"),
+        ("git init -q . && mkdir .git/rebase-merge && echo 'exec ./evil' > .git/rebase-merge/git-rebase-todo", ".git"),
+        ("mkdir x && touch x/HEAD && echo / > x/commondir", "x"),
+    ],
+)
+async def test_what_is_made_is_taken_away_and_said(place: Path, mechanism: str, line: str, name: str) -> None:
+    said, remark = await done(line, place, mechanism)
+    assert said == ""
+    assert Path(name).name not in os.listdir((place / name).parent)
+    assert kept(place) == [f"1-{Path(name).name}"]
+    assert f"{in_one_line(name)} (now {place.parent}/server/scratch-kept/1-{Path(name).name})" in remark
+
+
+async def test_a_file_does_not_become_the_head_of_a_repository(place: Path, mechanism: str) -> None:
+    (place / "HEAD").write_text("ref: refs/heads/main\n")
+    said, remark = await done("echo x > a", place, mechanism)
+    assert (said, remark) == ("", "")
+    _, remark = await done("mkdir objects refs && printf '[core]\\nfsmonitor=./evil' > config", place, mechanism)
+    assert "HEAD (now" in remark
+    assert not (place / "HEAD").exists()
+
+
+async def test_everything_else_stays(place: Path, mechanism: str) -> None:
+    said, remark = await done("echo a > a && mkdir -p deep/.claude && echo x > deep/holdfast.toml", place, mechanism)
+    assert (said, remark, kept(place)) == ("", "", [])
+    assert (place / "deep/.claude").is_dir()
+
+
+async def test_a_repository_can_be_made_and_used_and_is_protected_from_then_on(place: Path, mechanism: str) -> None:
+    name = "-c user.name=T -c user.email=t@example.com"
+    line = f"git init -q . && touch a && git add a && git {name} commit -qm one && git log --format=%s"
+    assert await done(line, place, mechanism) == ("one\n", "")
+    assert (place / ".git/hooks").is_dir()
+    said, _ = await done(
+        "echo x > .git/hooks/pre-commit; git config core.fsmonitor ./evil; ls .git/hooks", place, mechanism
+    )
+    assert "pre-commit\n" not in said.replace("pre-commit.sample", "")
+    assert "evil" not in (place / ".git/config").read_text()
+    _, remark = await done("echo ../e > .git/commondir", place, mechanism)
+    assert ".git/commondir (now" in remark, remark
+    assert not (place / ".git/commondir").exists()
+
+
+async def test_repositories_below_the_top_can_be_made_and_removed(place: Path, mechanism: str) -> None:
+    git("init", cwd=place)
+    commit = "git -c user.name=T -c user.email=t@example.com commit -q --allow-empty -m x"
+    line = (
+        f"git init -q sub && git -C sub config user.name X && (cd sub && {commit}) && git clone -q sub copy &&"
+        " git -C sub worktree add -q ../tree 2>/dev/null && git clone -q --bare sub bare.git && ls"
+    )
+    guard = Guard()
+    await guard.ready()
+    try:
+        sandbox = sandbox_of(place, mechanism, guard)
+        assert await done(line, place, mechanism, sandbox) == ("bare.git\ncopy\nsub\ntree\n", "")
+        said, remark = await done("git -C copy config alias.x '!y'; rm -rf sub tree; ls", place, mechanism, sandbox)
+        assert said == "bare.git\ncopy\n"
+        assert "copy/.git/config (now" in remark
+        assert "alias" not in (place / "copy/.git/config").read_text()
+        assert "remote" in (place / "copy/.git/config").read_text()
+    finally:
+        await guard.close()
+
+
+async def test_a_link_is_put_back(place: Path, mechanism: str) -> None:
+    (place.parent / "settings.json").write_text("{}")
+    os.symlink("../settings.json", place / ".crush.json")
+    _, remark = await done("rm .crush.json && echo x > .crush.json", place, mechanism)
+    assert ".crush.json (now" in remark
+    assert os.readlink(place / ".crush.json") == "../settings.json"
+    assert (place / ".crush.json").read_text() == "{}"
+
+
+async def test_submodules_and_the_file_of_a_worktree_are_protected(place: Path, mechanism: str) -> None:
+    other, main = place.parent / "other", place.parent / "main"
+    for folder in (other, main):
+        folder.mkdir()
+        git("init", cwd=folder)
+        git("commit", "--allow-empty", "-m", "first", cwd=folder)
+    git("-c", "protocol.file.allow=always", "submodule", "add", str(other), "mod", cwd=main)
+    before = (main / ".git/modules/mod/config").read_bytes()
+    said, _ = await done("git -C mod config core.fsmonitor ./evil; echo x > .git/modules/mod/hooks/x", main, mechanism)
+    assert said.count("Read-only") + said.count("busy") + said.count("denied") >= 2, said
+    assert (main / ".git/modules/mod/config").read_bytes() == before
+    git("worktree", "add", str(place / "linked"), cwd=main)
+    said, _ = await done("echo 'gitdir: ../e' > .git", place / "linked", mechanism)
+    assert (place / "linked/.git").read_text().startswith(f"gitdir: {main}")
+
+
+async def test_what_was_made_while_the_server_was_killed_is_found_later(place: Path, mechanism: str) -> None:
+    """R9: the next server looks at what a command did whose end nobody saw."""
+    guard = Guard()
+    await guard.ready()
+    try:
+        sandbox_of(place, mechanism, guard).watch()
+        (place / ".mcp.json").write_text("x")
+        sandbox_of(place, mechanism, guard)
+    finally:
+        await guard.close()
+    assert kept(place) == ["1-.mcp.json"]
+    assert not (place / ".mcp.json").exists()
+
+
+async def test_what_a_job_makes_is_taken_away_when_the_next_command_ends(place: Path, mechanism: str) -> None:
+    guard = Guard()
+    await guard.ready()
+    try:
+        sandbox = sandbox_of(place, mechanism, guard)
+        job, command = sandbox.watch(), sandbox.watch()
+        (place / ".mcp.json").write_text("x")
+        later = sandbox.watch()
+        assert command()
+        assert kept(place) == ["1-.mcp.json"]
+        assert (job(), later()) == ("", "")
+    finally:
+        await guard.close()
+
+
+# Submodules
+
+
+COMMIT = "git -c user.name=T -c user.email=t@example.com commit -q --allow-empty -m x"
+
+
+@pytest.fixture
+def repository(place: Path) -> Path:
+    git("init", cwd=place)
+    git("commit", "--allow-empty", "-m", "first", cwd=place)
+    return place
+
+
+async def test_a_repository_that_git_goes_into_by_itself_names_no_program(repository: Path, mechanism: str) -> None:
+    """`git status` at the top also runs in every submodule, with the settings that are there."""
+    make = f"git init -q sub && (cd sub && {COMMIT} && git config core.fsmonitor ./evil) && git add sub 2>/dev/null"
+    said, remark = await done(make, repository, mechanism)
+    assert (said, kept(repository)) == ("", ["1-.git"])
+    assert "sub/.git (now" in remark
+    git("status", cwd=repository)
+
+
+async def test_a_submodule_can_be_added_and_used(repository: Path, mechanism: str) -> None:
+    other = repository / "other"
+    other.mkdir()
+    git("init", cwd=other)
+    git("commit", "--allow-empty", "-m", "first", cwd=other)
+    add = "git -c protocol.file.allow=always submodule --quiet add ./other mod"
+    said, remark = await done(f"git config --file .git/config x.y z 2>/dev/null; {add}", repository, mechanism)
+    assert remark == ""
+    assert (repository / ".git/modules/mod/config").exists(), said
+    _, remark = await done("git -C mod config core.fsmonitor ./evil; git -C mod status -s", repository, mechanism)
+    assert (remark, kept(repository)) == ("", [])
+    assert "evil" not in (repository / ".git/modules/mod/config").read_text()
+
+
+async def test_a_repository_elsewhere_is_left_alone(repository: Path, mechanism: str) -> None:
+    """Only the file or link that leads to it is moved."""
+    other = repository.parent / "other"
+    other.mkdir()
+    git("init", cwd=other)
+    git("config", "alias.x", "!y", cwd=other)
+    make = (
+        f"mkdir sub l && echo 'gitdir: {other}/.git' > sub/.git; ln -s {other}/.git l/.git; ln -s {other} .git/modules"
+    )
+    said, remark = await done(make, repository, mechanism)
+    assert said == ""
+    assert sorted(name.split()[0] for name in remark.partition("obey it: ")[2].split("), ")) == ["l/.git", "sub/.git"]
+    assert "alias" in (other / ".git/config").read_text()
+    assert len(kept(repository)) == 2
+
+
+async def test_a_repository_of_the_user_keeps_its_settings(repository: Path, mechanism: str) -> None:
+    """Whatever they are: it was there before the command, and the command cannot change them."""
+    own = repository / "own"
+    own.mkdir()
+    git("init", cwd=own)
+    git("config", "alias.x", "!y", cwd=own)
+    (own / ".git/hooks/pre-commit").write_text("x")
+    line = "git -C own config alias.z w; echo z > own/.git/hooks/pre-commit; mv own moved && echo x > moved/a"
+    _, remark = await done(line, repository, mechanism)
+    assert (remark, kept(repository)) == ("", [])
+    assert "alias" in (repository / "moved/.git/config").read_text()
+    assert "z" not in (repository / "moved/.git/hooks/pre-commit").read_text()
+    assert (repository / "moved/a").exists()
+
+
+async def test_hooks_in_the_workspace_are_protected(repository: Path, mechanism: str) -> None:
+    """Also before they exist, and for every repository that names them."""
+    git("config", "core.hooksPath", "tools/hooks", cwd=repository)
+    _, remark = await done("mkdir -p tools/hooks && echo x > tools/hooks/pre-commit", repository, mechanism)
+    assert "tools/hooks (now" in remark
+    (repository / "tools/hooks").mkdir()
+    said, remark = await done("echo x > tools/hooks/pre-commit; rm -rf tools", repository, mechanism)
+    assert said.count("Read-only") + said.count("busy") >= 2, said
+    assert remark == ""
+    assert not list((repository / "tools/hooks").iterdir())
+
+
+async def test_steps_of_a_rebase_that_run_programs_are_moved(repository: Path, mechanism: str) -> None:
+    todo = ".git/rebase-merge/git-rebase-todo"
+    make = f"mkdir .git/rebase-merge && echo 'pick 1 x' > {todo}"
+    assert await done(make, repository, mechanism) == ("", "")
+    _, remark = await done(f"echo 'x ./evil' >> {todo}", repository, mechanism)
+    assert f"{todo} (now" in remark
+    assert (repository / todo).read_text() == "pick 1 x\n"
+
+
+async def test_changes_of_the_user_meanwhile(repository: Path, mechanism: str) -> None:
+    """Hooks are in a directory that is read-only for commands, so a new one is the user's. A file is different: git
+    replaces it, the kernel removes the mount from the new one, and a command that still runs could have written it.
+    """
+    guard = Guard()
+    await guard.ready()
+    try:
+        sandbox = sandbox_of(repository, mechanism, guard)
+        before = (repository / ".git/config").read_text()
+        sandbox.confine(Launch(("true",), str(repository), {}))
+        over = sandbox.watch()
+        git("config", "branch.main.remote", "origin", cwd=repository)
+        (repository / ".git/hooks/pre-commit").write_text("x")
+        assert over() == ""
+        over = sandbox.watch()
+        git("config", "alias.x", "!y", cwd=repository)
+        assert ".git/config (now" in over()
+    finally:
+        await guard.close()
+    assert (repository / ".git/hooks/pre-commit").exists()
+    assert (repository / ".git/config").read_text().startswith(before)
+    assert "alias" not in (repository / ".git/config").read_text()
+    assert "alias" in (repository.parent / "server/scratch-kept/1-config").read_text()
+
+
+async def test_a_file_with_a_second_name_is_compared(repository: Path, mechanism: str) -> None:
+    """A write to the other name passes by the mount."""
+    os.link(repository / ".git/config", repository / "k")
+    _, remark = await done("printf '[core]\\nfsmonitor = ./evil\\n' >> k", repository, mechanism)
+    assert ".git/config (now" in remark
+    assert "evil" not in (repository / ".git/config").read_text()
+
+
+async def test_what_is_moved_can_be_moved_from_anywhere(
+    repository: Path, mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To another file system, with special files and without permissions in it."""
+    real = os.rename
+
+    def rename(*arguments: object, **more: object) -> None:
+        if "server" in str(arguments[1]):
+            raise OSError(errno.EXDEV, "other file system")
+        real(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rename", rename)
+    line = (
+        "git init -q e && git -C e config core.fsmonitor ./evil && mkfifo e/.git/p && ln -s / e/.git/l &&"
+        " echo x > e/.git/f && chmod 0 e/.git/f && mkdir e/.git/d && chmod 0 e/.git/d"
+    )
+    said, remark = await done(line, repository, mechanism)
+    assert (said, kept(repository)) == ("", ["1-.git"]), remark
+    moved = repository.parent / "server/scratch-kept/1-.git"
+    assert "evil" in (moved / "config").read_text()
+    assert (moved / "f").exists()
+    assert os.readlink(moved / "l") == "/"
+    assert not (repository / "e/.git").exists()
+
+
+async def test_deep_and_unreadable_directories(repository: Path, mechanism: str) -> None:
+    """A directory nested deeper than any program goes is moved; one that cannot be listed is searched all the same."""
+    deep = "d=x; for i in $(seq 220); do d=$d/y; done; mkdir -p $d"
+    hide = "mkdir u && git init -q u/r && git -C u/r config core.fsmonitor ./evil && chmod 311 u"
+    said, remark = await done(f"{deep}; {hide}", repository, mechanism)
+    assert said == ""
+    assert "u/r/.git (now" in remark
+    assert "y/y (now" in remark
+    assert (repository / "u").stat().st_mode & 0o777 == 0o311
+    (repository / "u").chmod(0o755)
+
+
+def test_a_second_scan_reads_only_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):
+        (tmp_path / f"a{number}/b").mkdir(parents=True)
+    monkeypatch.setattr("holdfast.workspace.sandbox_git_scan._RECENT", -(10**12))
+    scanner = GitScanner(str(tmp_path))
+    assert scanner.scan().entries == {}
+    (tmp_path / "a7/b/.git").write_text("gitdir: x\n")
+    read: list[object] = []
+    real = os.scandir
+
+    def scandir(place: int) -> object:
+        read.append(place)
+        return real(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert set(scanner.scan().entries) == {str(tmp_path / "a7/b/.git")}
+    assert len(read) == 1
