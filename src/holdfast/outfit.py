@@ -45,7 +45,7 @@ from holdfast.tools.job_output import JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
 from holdfast.workspace.git import PrivateGit
-from holdfast.workspace.git_check import examine_git
+from holdfast.workspace.git_check import examined_git
 from holdfast.workspace.git_scan import GitScan
 from holdfast.workspace.guard import Guard
 from holdfast.workspace.jobs import JobLimits, Jobs
@@ -74,8 +74,9 @@ class _ConfinedBash(Bash):
 
     async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
         await self.prepare()
-        await examine_git(self._outfit.record.path, self._outfit.shell, context.environment, arguments.command)
-        return await super().act(context, arguments)
+        path, shell = self._outfit.record.path, self._outfit.shell
+        async with examined_git(path, shell, context.environment, arguments.command):
+            return await super().act(context, arguments)
 
     async def prepare(self) -> None:
         """Also after somebody was asked: the settings may be others by then."""

@@ -371,3 +371,17 @@ def test_many_results_of_one_answer_build_quickly() -> None:
         PLAIN,
     )
     assert time.process_time() - before < 2
+
+
+def test_a_text_beside_a_message_is_its_last_part() -> None:
+    """Also when it becomes known after tools have run: the order of roles stays the same."""
+    messages = [
+        message("user", said("hi"), id="m1"),
+        message("assistant", called("a"), ended("tool_use"), id="m2"),
+        message("tool", got("a", "first"), ended("stop"), id="m3"),
+    ]
+    plain = conversation(messages, PLAIN)
+    beside = conversation(messages, PLAIN, beside={MessageId("m1"): "state"})
+    assert beside[0].parts == (said("hi"), said("state"))
+    assert beside[1:] == plain[1:]
+    assert problems_of_request(request_of(beside)) == []

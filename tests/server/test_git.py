@@ -4,18 +4,21 @@ import asyncio
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from holdfast.client.client import Client
-from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import Message, TextPart
 from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import start
 from holdfast.testing.hostile_repositories import FORMS, KEYS, Arena
+from holdfast.workspace.git_check import git_runs_nothing_else
 from server.helpers import EchoModel, collect, place, serving
 
 TOOLS = (
@@ -68,6 +71,25 @@ def repository(path: Path) -> None:
         identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
         subprocess.run(["git", *identity, *words], cwd=path, check=True, capture_output=True)
     (path / "new.txt").touch()
+
+
+async def test_reading_commands_run_unasked_in_an_ordinary_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are examined outside of the event loop."""
+    threads: list[bool] = []
+
+    def examined(*given: object) -> bool:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return git_runs_nothing_else(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("holdfast.workspace.git_check.git_runs_nothing_else", examined)
+    async with place() as where, serving(where, ScriptedModel(answer)) as server:
+        repository(Path(where.project()))
+        client, workspace = await server.opened()
+        session = await run(client, workspace, "look")
+        messages = await client.list_messages(workspace, SessionId(session))
+    results = [result.content for message in messages for result in message.tool_results]
+    assert any("On branch trunk" in text for text in results)
+    assert threads == [False, False, False]
 
 
 def texts(message: Message) -> str:

@@ -46,20 +46,17 @@ def conversation(
     beside: Mapping[MessageId, str] | None = None,
 ) -> tuple[Message, ...]:
     """The messages to send. With a summary the conversation begins there; `note` is added after it. `beside` has texts
-    to send after a message of the user or after the results of tools.
+    to send as a last part of a message of the user.
     """
     beside = beside or {}
     kept = _since_summary(messages, summary, note)
     out: list[Message] = []
     for index, message in enumerate(kept):
         if message.role == "user":
-            _add_user(out, message, info)
+            more = (TextPart(Text(beside[message.id])),) if message.id in beside else ()
+            _add_user(out, msgspec.structs.replace(message, parts=message.parts + more), info)
         elif message.role == "assistant" and out:
             _add_assistant(out, message, _results_of(kept, index), info)
-        if message.role != "assistant" and message.id in beside:
-            text = TextPart(Text(beside[message.id]))
-            id = MessageId(f"{message.id}:beside")
-            _add_user(out, msgspec.structs.replace(message, role="user", id=id, parts=(text,)), info)
     return tuple(out)
 
 

@@ -163,8 +163,8 @@ class Lookout(Protocol):
         """The same answer for a session, for as long as nothing changes that a model must know."""
 
     def git_changes(self, session: SessionId, newest: MessageId) -> Mapping[MessageId, GitChanges]:
-        """Return the state of the work tree by the message it is sent with: `newest` if it has just become known, and
-        from then on always the same message. Empty while it is not known. Never waits.
+        """Return the state of the work tree by the message of the user that it is sent with: `newest` if it has just
+        become known, and from then on always the same one. Empty while it is not known. Never waits.
         """
 
 

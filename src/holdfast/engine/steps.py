@@ -172,8 +172,8 @@ class _Loop:
         return ModelRequest(self._session.id, self._system, messages, specs, info.max_output_tokens)
 
     def _beside(self) -> dict[MessageId, str]:
-        """The state of the work tree, with the message it was first sent with: a cached prefix stays valid."""
-        newest = next((item for item in reversed(self._history) if item.role != "assistant"), None)
+        """The state of the work tree, always with the same message of the user: a cached prefix stays valid."""
+        newest = next((item for item in reversed(self._history) if item.role == "user"), None)
         if newest is None or self._kit.lookout is None:
             return {}
         changes = self._kit.lookout.git_changes(self._session.id, newest.id)

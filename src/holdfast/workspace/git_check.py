@@ -13,19 +13,21 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from subprocess import CompletedProcess
 
 import msgspec
 
+from holdfast.workspace.environment import command_environment
 from holdfast.workspace.git import find_git, run_in_place
 from holdfast.workspace.git_keys import is_harmless, pattern_of
 from holdfast.workspace.git_repository import repository_of
 from holdfast.workspace.paths import is_within
 from holdfast.workspace.shell_call import Shell
 
-__all__ = ["examine_git", "git_is_quiet", "git_runs_nothing_else"]
+__all__ = ["examined_git", "git_is_quiet", "git_runs_nothing_else"]
 
 _SECONDS = 5.0
 _MAX_SUBMODULES = 64
@@ -36,22 +38,33 @@ _OWN_SCOPES = frozenset(("system", "global", "command"))
 _GITLINK = re.compile(rb"(?:\A|\0)160000 [0-9a-f]+ \d\t([^\0]+)")
 
 
-_QUIET: ContextVar[str] = ContextVar("quiet_git", default="")
-"""The directory in which git was found to start no other program, for the call that is being judged."""
+_ANSWER: ContextVar[tuple[str, bool] | None] = ContextVar("git_answer", default=None)
+"""The directory that was examined for the call at hand, and the answer."""
 
 
-async def examine_git(directory: str, shell: Shell, client: Mapping[str, str], line: str) -> None:
-    """Put the question before a line of the shell is judged, outside of the event loop. The answer is for the current
-    task.
+@asynccontextmanager
+async def examined_git(
+    directory: str, shell: Shell, client: Mapping[str, str], line: str
+) -> AsyncGenerator[None, None]:
+    """Examine a directory before a line of the shell is judged. The answer counts within the block.
+
+    The judgement itself cannot wait, and the question takes too long for the event loop.
     """
     environment = shell.environment(directory, client)
     is_quiet = "git" in line and await asyncio.to_thread(git_runs_nothing_else, directory, environment)
-    _QUIET.set(directory if is_quiet else "")
+    token = _ANSWER.set((directory, is_quiet))
+    try:
+        yield
+    finally:
+        _ANSWER.reset(token)
 
 
 def git_is_quiet(directory: str) -> bool:
-    """Return the answer to the question last put in this task; False for a directory that was not examined."""
-    return directory == _QUIET.get()
+    """Return the answer for the call at hand; examine the directory now if that was not done."""
+    answer = _ANSWER.get()
+    if answer is not None and answer[0] == directory:
+        return answer[1]
+    return git_runs_nothing_else(directory, command_environment(os.environ, {}, cwd=directory))
 
 
 class _Doubt(Exception):
