@@ -331,3 +331,31 @@ def test_a_projects_mcp_json_names_servers_and_nothing_else(place: Place) -> Non
     assert configuration.current().mcp == {}, "what has changed is not trusted any more"
     place.write(place.project / ".mcp.json", '{"mcpServers": {"a": {"command": 7}, "b": []}}')
     assert {problem.key for problem in place.open().problems} == {"mcp.a.command", "mcp.b"}
+
+
+def test_deny_and_ask_rules_are_in_force_beside_other_mistakes(place: Place) -> None:
+    """What else a file says stays as it last was; what it forbids does not wait for the correction."""
+    place.user("options.max_steps = 1\npermissions.deny = ['bash(rm *)']\n")
+    configuration = place.open()
+    assert configuration.current().permissions.deny == ("bash(rm *)",)
+    place.user("options.max_steps = 'x'\n\npermissions.deny = ['bash(dd *)']\npermissions.allow = ['bash']\n")
+    settings = configuration.current()
+    assert (settings.options.max_steps, settings.permissions.allow) == (1, ())
+    assert settings.permissions.deny == ("bash(rm *)", "bash(dd *)")
+    assert configuration.origins["permissions", "deny", 1].line == 3
+    place.user("options.max_steps = 2\npermissions.deny = ['bash(dd *)', 'bahs']\n")
+    settings = configuration.current()
+    assert (settings.options.max_steps, settings.permissions.deny) == (2, ("bash(dd *)",))
+    assert [problem.hides_denial for problem in configuration.problems] == [True]
+
+
+def test_a_deny_rule_that_cannot_be_read_is_found_behind_any_number_of_other_problems(place: Place) -> None:
+    place.user("".join(f"key{number} = 1\n" for number in range(200)) + "permissions.deny = ['bahs']\n")
+    assert [problem.line for problem in place.open().problems if problem.hides_denial] == [201]
+
+
+def test_a_key_that_json_has_twice_is_reported(place: Place) -> None:
+    text = '{"options": {"debug": true},\n "options": {},\n "permissions": {"deny": ["bash"],\n "deny": []}}'
+    place.write(place.home / ".config/crush/crush.json", text)
+    found = [(item.severity, item.line, item.key, item.hides_denial) for item in place.open().problems]
+    assert found == [("warning", 2, "options", False), ("error", 4, "permissions.deny", True)]

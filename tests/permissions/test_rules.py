@@ -313,7 +313,7 @@ def test_what_always_would_save() -> None:
         ("WebFetch(domain:example.org)", address("fetch", "http://EXAMPLE.org:8080/x?y")),
         ("fetch(https://example.org)", address("fetch", "https://example.org/a/b?c")),
         ("fetch(*)", address("fetch", "https://example.org/")),
-        ("crush_logs", Permit("holdfast_logs", "read", ROOT, "", {}, is_agreed=True)),
+        ("crush_logs", Permit("holdfast_logs", "use", ROOT, "", {}, is_agreed=True)),
     ],
 )
 def test_a_rule_that_denies_is_read_generously(rule: str, permit: Permit) -> None:

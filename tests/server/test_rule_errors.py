@@ -225,3 +225,10 @@ async def test_rules_hold_for_tools_that_request_no_permission_themselves(tool: 
     async with attempts() as attempt:
         attempt.write(f"permissions.deny = ['{tool}']")
         assert f"The rule {tool} forbids it" in await attempt.result(await attempt.send(tool, {}))
+
+
+async def test_a_deny_rule_for_reading_leaves_the_conversation_alone() -> None:
+    async with attempts() as attempt:
+        attempt.write("permissions.deny = ['Read(**)']")
+        assert "forbids it" in await attempt.result(await attempt.send("view", {"file_path": "holdfast.toml"}))
+        assert "forbids it" not in await attempt.result(await attempt.send("todos", {"todos": []}))

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 TOOLS: Mapping[str, tuple[str, ...]] = {
-    "agent": ("read",),
+    "agent": ("use",),
     "agentic_fetch": ("fetch",),
     "bash": ("execute",),
     "download": ("download",),
@@ -31,10 +31,10 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "fetch": ("fetch",),
     "glob": ("list",),
     "grep": ("list",),
-    "holdfast_info": ("read",),
-    "holdfast_logs": ("read",),
+    "holdfast_info": ("use",),
+    "holdfast_logs": ("use",),
     "job_kill": ("execute",),
-    "job_output": ("read",),
+    "job_output": ("use",),
     "list_mcp_resources": ("list",),
     "ls": ("list",),
     "lsp_call_hierarchy": ("read", "list"),
@@ -46,14 +46,15 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "lsp_restart": ("execute",),
     "lsp_symbols": ("read",),
     "multiedit": ("write",),
-    "question": ("read",),
+    "question": ("use",),
     "read_mcp_resource": ("read",),
-    "todos": ("read",),
+    "todos": ("use",),
     "view": ("read",),
-    "web_fetch": ("read",),
+    "web_fetch": ("use",),
     "write": ("write",),
 }
-"""The built-in tools with the actions they request. A hook can have any tool asked about, as `execute`."""
+"""The built-in tools with the actions they request; `use` has no effect outside of the conversation. A hook can have
+any tool asked about, as `execute`."""
 
 UNASKED = frozenset(
     {

@@ -36,7 +36,7 @@ from holdfast.permissions.wrappers import read_line
 
 __all__ = ["BadRule", "Rules"]
 
-_LOOKING = frozenset({"read", "list"})
+_LOOKING = frozenset({"read", "list", "use"})
 _GIT_VALUED = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--exec-path", "--namespace", "--config-env"})
 _PATTERNS = 32
 _WARNINGS = tuple(rule for text in WARNINGS for rule in parse_rules(text, "ask"))

@@ -7,6 +7,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.health import Finding
 from holdfast.domain.settings import Selection
 from holdfast.extensions.agents.reading import AgentFile
+from holdfast.server.checks import is_about_hooks
 from holdfast.server.desk import Desk
 
 __all__ = ["agents", "commands", "hooks", "skills"]
@@ -25,7 +26,9 @@ async def skills(desk: Desk) -> Sequence[Finding]:
 async def hooks(desk: Desk) -> Sequence[Finding]:
     known = desk.outfit.extensions.hooks
     withheld = [file for file in known.claude_files() if not known.is_trusted(file) and file.hooks.hooks]
-    found = _summed("hooks", len(known.current()), known.problems(), "Mend the file; until then it is not run.")
+    own = [item for item in desk.outfit.configuration.reading().problems if is_about_hooks(item)]
+    problems = (*own, *known.problems())
+    found = _summed("hooks", len(known.current()), problems, "Mend the file; until then it is not run.")
     return (
         *found,
         *(_untrusted("hooks", _not_run(len(file.hooks.hooks)), file.folder.path, file.hooks.line) for file in withheld),

@@ -22,7 +22,17 @@ from holdfast.workspace.git import find_git
 from holdfast.workspace.guard_tag import leftovers
 from holdfast.workspace.sandbox import find_bubblewrap, why_not
 
-__all__ = ["data_directory", "models", "place_of", "processes", "sandbox", "search_tools", "settings", "trust"]
+__all__ = [
+    "data_directory",
+    "is_about_hooks",
+    "models",
+    "place_of",
+    "processes",
+    "sandbox",
+    "search_tools",
+    "settings",
+    "trust",
+]
 
 _ANSWER = 15.0
 _LITTLE = 1 << 30
@@ -40,10 +50,16 @@ async def settings(desk: Desk) -> Sequence[Finding]:
     """The files of settings, line by line."""
     reading = desk.outfit.configuration.reading()
     outdated = outdated_rules(reading, str(desk.data_dir / "config.json"))
-    if not reading.problems and not outdated:
+    problems = [item for item in (*reading.problems, *outdated) if not is_about_hooks(item)]
+    if not problems:
         files = {origin.file for origin in reading.origins.values()}
         return (Finding("settings", "ok", f"{_count(len(files), 'file')}, nothing to mend."),)
-    return tuple(_of_problem(problem) for problem in (*reading.problems, *outdated))
+    return tuple(_of_problem(problem) for problem in problems)
+
+
+def is_about_hooks(problem: Problem) -> bool:
+    """Problems with hooks are listed with those of other programs' files."""
+    return problem.key.startswith("hooks")
 
 
 def _of_problem(problem: Problem) -> Finding:
