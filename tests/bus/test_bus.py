@@ -26,6 +26,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import Entry, WorkspaceRecord
 from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.engine.ports import Outlet
+from holdfast.tasks import TaskOwner
 
 SESSION, MESSAGE = SessionId("s"), MessageId("m")
 
@@ -303,6 +304,24 @@ async def test_r11_a_closed_subscription_leaves_nothing_behind() -> None:
     assert gone() is None
     assert stage.bus.waiting == 0
     stage.publish()
+
+
+async def test_frames_are_held_for_readers_that_lack_them_and_for_no_others() -> None:
+    stage = Stage()
+    quick, slow = stage.bus.subscribe(None), stage.bus.subscribe(None)
+    stage.publish()
+    assert stage.bus.held == 1
+    listening = TaskOwner().start(Ear().listen(quick), name="quick")
+    await settle(stage, 1)
+    stage.publish(3)
+    await settle(stage, 1)
+    quick.close()
+    assert (await listening).numbers == [1, 2, 3, 4]
+    assert stage.bus.held == 4, "the slow one lacks them"
+    stage.bus.close()
+    assert (await Ear().listen(slow)).numbers == [1, 2, 3, 4]
+    slow.close()
+    assert stage.bus.held == 0
 
 
 async def test_closing_the_bus_ends_readers_after_what_was_published() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from server.helpers import exchange, place, serving
+from holdfast.lockfile import directory_id
+from server.helpers import exchange, inside, place, serving
 
 # The target, the lines before the token, and the status. HERE and PAGE are the ports' own names.
 CASES: list[tuple[str, tuple[str, ...], int]] = [
@@ -53,3 +54,14 @@ async def test_the_unix_socket_takes_targets_of_any_host() -> None:
     async with place() as where, serving(where) as server:
         request = b"GET http://api.crush.localhost/v1/health HTTP/1.1\r\nHost: api.crush.localhost\r\n\r\n"
         assert (await exchange(server.address, request)).status == 200
+
+
+async def test_a_request_for_another_data_directory_is_refused() -> None:
+    """Prompts of a client that reconnects to a path never reach the store of another server."""
+    async with place() as where, serving(where) as server:
+        known = (await (await server.client()).version()).data_id
+        assert known == directory_id(where.data)
+        for path in ("/v1/version", "/v1/workspaces"):
+            for named, expected in ((known, 200), ("1-2", 421), ("", 421)):
+                request = inside(path, headers=[f"Holdfast-Data: {named}"])
+                assert (await exchange(server.address, request)).status == expected, (path, named)

@@ -85,6 +85,7 @@ class Connection(asyncio.Protocol):
             exchange.wake()
 
     def data_received(self, data: bytes) -> None:
+        self._server.connections.touch(self)
         self._has_moved = self._is_nearer = False
         try:
             self._parser.feed_data(data)

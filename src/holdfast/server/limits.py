@@ -37,7 +37,7 @@ C = TypeVar("C", bound=Limited)
 
 
 class ConnectionLimits(Generic[C]):
-    """The open connections, in the order in which they came."""
+    """The open connections, in the order in which data last came on them."""
 
     def __init__(self) -> None:
         descriptors = _descriptors()
@@ -53,18 +53,23 @@ class ConnectionLimits(Generic[C]):
         return any(self._open.values())
 
     def add(self, connection: C) -> C | None:
-        """Add a connection. Returns the one that has to be closed for it, if there are too many: the oldest on which no
-        request is being answered, then the oldest whose request is incomplete. The last resort is the new one.
+        """Add a connection. Returns the one that has to be closed for it, if there are too many: of those without a
+        complete request the one on which no data has come for the longest time, which may be the new one.
         """
         alike = self._open[connection.is_local]
         alike[connection] = None
         if len(alike) <= self._most[connection.is_local]:
             return None
-        unasked = (other for other in alike if other.is_unasked and other is not connection)
-        incomplete = (other for other in alike if other.is_incomplete)
-        last = next(unasked, None) or next(incomplete, None) or connection
+        last = next((other for other in alike if other.is_unasked or other.is_incomplete), connection)
         del alike[last]
         return last
+
+    def touch(self, connection: C) -> None:
+        """Note that data has come on a connection."""
+        alike = self._open[connection.is_local]
+        if connection in alike:
+            del alike[connection]
+            alike[connection] = None
 
     def remove(self, connection: C) -> None:
         self._open[connection.is_local].pop(connection, None)
