@@ -44,12 +44,14 @@ from holdfast.tools.job_kill import JobKill
 from holdfast.tools.job_output import JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
+from holdfast.workspace.environment import command_environment
 from holdfast.workspace.expansion import expansions
 from holdfast.workspace.git_settings import git_is_quiet
 from holdfast.workspace.guard import Guard
 from holdfast.workspace.jobs import JobLimits, Jobs
 from holdfast.workspace.process import Processes
 from holdfast.workspace.process_child import GuardedSpawn
+from holdfast.workspace.program_files import ProgramFiles
 from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
 from holdfast.workspace.shell_call import Shell
 from holdfast.workspace.web import Web
@@ -70,16 +72,17 @@ _KNOWING = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", 
 class _Judge:
     """The rules of the settings as they are now."""
 
-    def __init__(self, settings: Callable[[], Settings], path: str) -> None:
+    def __init__(self, settings: Callable[[], Settings], path: str, programs: ProgramFiles) -> None:
         self._settings = settings
         self._path = path
+        self._programs = programs
         self._known: tuple[PermissionSettings, Rules] | None = None
         self._complaint = ""
 
     def __call__(self, permit: Permit) -> Verdict:
         wanted = self._settings().permissions
         if self._known is None or wanted is not self._known[0]:
-            rules, self._complaint = _rules_of(wanted, self._path)
+            rules, self._complaint = _rules_of(wanted, self._path, self._programs)
             self._known = wanted, rules
         verdict = self._known[1].judge(permit)
         if self._complaint and verdict.decision != "deny":
@@ -88,12 +91,20 @@ class _Judge:
         return verdict
 
 
-def _rules_of(settings: PermissionSettings, path: str) -> "tuple[Rules, str]":
+def _rules_of(settings: PermissionSettings, path: str, programs: ProgramFiles) -> "tuple[Rules, str]":
     """The rules that can be understood, and a complaint about the others."""
     from holdfast.permissions.rules import Rules, understood  # noqa: PLC0415 - for the first tool that needs leave
 
     readable, complaint = understood(settings)
-    return Rules(readable, path, real=os.path.realpath, expansions=expansions, git_is_quiet=git_is_quiet), complaint
+    rules = Rules(
+        readable,
+        path,
+        real=os.path.realpath,
+        expansions=expansions,
+        git_is_quiet=git_is_quiet,
+        programs=programs,
+    )
+    return rules, complaint
 
 
 class _ConfinedBash(Bash):
@@ -187,6 +198,7 @@ class Outfit:
         self.jobs = Jobs(SystemClock().now_ms, limits=JobLimits(grace=grace))
         self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
         self.shell = Shell(self.processes, self._secrets)
+        self._programs = ProgramFiles(self._search_path)
         self._sandbox: Sandbox | None = None
         self._engine_known: tuple[Options, EngineSettings] | None = None
         self.extensions = Extensions(self._ground())
@@ -195,6 +207,10 @@ class Outfit:
     @property
     def settings(self) -> Settings:
         return self.configuration.current()
+
+    def _search_path(self) -> str:
+        """The PATH of commands."""
+        return command_environment(os.environ, self.environment, cwd=self.record.path)["PATH"]
 
     def _ground(self) -> Ground:
         known = self.record.path, self.data_dir, self.configuration, self.credentials
@@ -260,7 +276,7 @@ class Outfit:
             "task": Crew(SomeTools(tools, _LOOKING | _KNOWING)),
             "fetch": Crew(SomeTools(self.tools, _LOOKING, web), "small", "fetch.md"),
         }
-        judge = _Judge(self.configuration.current, self.record.path)
+        judge = _Judge(self.configuration.current, self.record.path, self._programs)
         return Parts(
             house.ledger,
             models,
@@ -289,7 +305,7 @@ class Outfit:
         """Whether rules that hold for one run, such as those of a command, allow this."""
         if not rules:
             return False
-        these, _ = _rules_of(PermissionSettings(allow=tuple(rules)), self.record.path)
+        these, _ = _rules_of(PermissionSettings(allow=tuple(rules)), self.record.path, self._programs)
         return these.judge(permit).decision == "allow"
 
     def _engine_settings(self) -> EngineSettings:

@@ -33,16 +33,20 @@ Via: TypeAlias = Literal["terminal", "page", "command", "editor", ""]
 class Verdict(msgspec.Struct, frozen=True):
     """What the rules say of something a tool is about to do. `why` is a sentence for people and models.
 
-    `saves` are the rules that would let it through from now on; none if no rule of that kind could.
+    `saves` are the rules that would let it through from now on; none if no rule of that kind could. `binding`: the
+    approval cannot be skipped, neither by yolo nor by a hook, because a deny rule could apply.
     """
 
     decision: Decision
     why: str = ""
     saves: tuple[str, ...] = ()
+    binding: bool = False
 
 
 class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool asks. `why` says what made it ask, `rules` what "always" would save."""
+    """A tool asks. `why` says what made it ask, `rules` what "always" would save. `binding`: no client may answer it by
+    itself, also not one that is set to skip approvals.
+    """
 
     id: str
     session_id: SessionId
@@ -55,6 +59,7 @@ class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     run_id: RunId = RunId("")
     why: str = ""
     rules: tuple[str, ...] = ()
+    binding: bool = False
 
 
 class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
