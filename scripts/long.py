@@ -35,6 +35,9 @@ TRIALS = (
     Trial("schedules", "holdfast.testing.schedules", "try_schedule"),
     Trial("crashes", "holdfast.testing.crash", "try_crash"),
     Trial("trees", "holdfast.testing.hostile", "try_tree"),
+    Trial("spellings", "holdfast.testing.spellings", "try_spellings"),
+    Trial("data", "holdfast.testing.spellings", "try_data"),
+    Trial("unasked", "holdfast.testing.unasked", "try_unasked"),
 )
 
 

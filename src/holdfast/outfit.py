@@ -97,12 +97,7 @@ def _rules_of(settings: PermissionSettings, path: str, programs: ProgramFiles) -
 
     readable, complaint = understood(settings)
     rules = Rules(
-        readable,
-        path,
-        real=os.path.realpath,
-        expansions=expansions,
-        git_is_quiet=git_is_quiet,
-        programs=programs,
+        readable, path, real=os.path.realpath, expansions=expansions, git_is_quiet=git_is_quiet, programs=programs
     )
     return rules, complaint
 
@@ -198,7 +193,7 @@ class Outfit:
         self.jobs = Jobs(SystemClock().now_ms, limits=JobLimits(grace=grace))
         self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
         self.shell = Shell(self.processes, self._secrets)
-        self._programs = ProgramFiles(self._search_path)
+        self._programs = ProgramFiles(lambda: command_environment(os.environ, environment, cwd=record.path)["PATH"])
         self._sandbox: Sandbox | None = None
         self._engine_known: tuple[Options, EngineSettings] | None = None
         self.extensions = Extensions(self._ground())
@@ -207,10 +202,6 @@ class Outfit:
     @property
     def settings(self) -> Settings:
         return self.configuration.current()
-
-    def _search_path(self) -> str:
-        """The PATH of commands."""
-        return command_environment(os.environ, self.environment, cwd=self.record.path)["PATH"]
 
     def _ground(self) -> Ground:
         known = self.record.path, self.data_dir, self.configuration, self.credentials

@@ -88,8 +88,8 @@ class Asking:
         narrator = self._ground.narrator(ask.session_id)
         if narrator is None or ask.id in self._open:
             return
-        is_skipped = self._ground.modes.get(narrator.session) == "yolo" and not ask.binding
-        if is_skipped and ask.run_id in narrator.own:
+        is_relaxed = self._ground.modes.get(narrator.session) == "yolo" and ask.run_id in narrator.own
+        if is_relaxed and not ask.insists:
             # Somebody here has stopped being asked while the run was at work.
             self._start(ask.id, self._grant(ask, "allow"))
             return
@@ -110,8 +110,9 @@ class Asking:
         """Nobody is to be asked any more about what the editor has sent: also not what is open."""
         for ask in tuple(self._asks.values()):
             narrator = self._ground.narrator(ask.session_id)
-            is_own = narrator is not None and narrator.session == session and ask.run_id in narrator.own
-            if is_own and not ask.binding:
+            if ask.insists or narrator is None:
+                continue
+            if narrator.session == session and ask.run_id in narrator.own:
                 self._closed(ask.id)
                 self._start(ask.id, self._grant(ask, "allow"))
 

@@ -219,10 +219,8 @@ class Asker:
         self._answer(ask, "deny", _NOBODY)
         rules = ", ".join(json.dumps(rule, ensure_ascii=False) for rule in ask.rules)
         hint = f" Allow it with permissions.allow = [{rules}] in the configuration, or" if rules else " To allow it,"
-        # What a deny rule may be about is not skipped: --yolo would change nothing.
-        remedy = " run it where it can be approved." if ask.binding else " run with --yolo."
         why = f" {ask.why}" if ask.why else ""
-        complain(f"holdfast: refused, for nobody can be asked: {_what(ask)}.{why}{hint}{remedy}")
+        complain(f"holdfast: refused, for nobody can be asked: {_what(ask)}.{why}{hint} run with --yolo.")
 
     def _answer(self, ask: PermissionRequest, action: GrantAction, reason: str = "") -> None:
         body = {"permission": {"id": ask.id, "params": ask.params}, "action": action, "reason": reason}

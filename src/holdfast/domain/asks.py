@@ -33,19 +33,19 @@ Via: TypeAlias = Literal["terminal", "page", "command", "editor", ""]
 class Verdict(msgspec.Struct, frozen=True):
     """What the rules say of something a tool is about to do. `why` is a sentence for people and models.
 
-    `saves` are the rules that would let it through from now on; none if no rule of that kind could. `binding`: the
-    approval cannot be skipped, neither by yolo nor by a hook, because a deny rule could apply.
+    `saves` are the rules that would let it through from now on; none if no rule of that kind could. `insists`: a
+    person has to agree, whatever was allowed before, also under yolo; where nobody can be asked it is refused.
     """
 
     decision: Decision
     why: str = ""
     saves: tuple[str, ...] = ()
-    binding: bool = False
+    insists: bool = False
 
 
 class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool asks. `why` says what made it ask, `rules` what "always" would save. `binding`: no client may answer it by
-    itself, also not one that is set to skip approvals.
+    """A tool asks. `why` says what made it ask, `rules` what "always" would save. `insists`: no client may answer it
+    by itself, whatever its user has allowed in general.
     """
 
     id: str
@@ -59,7 +59,7 @@ class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     run_id: RunId = RunId("")
     why: str = ""
     rules: tuple[str, ...] = ()
-    binding: bool = False
+    insists: bool = False
 
 
 class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -164,9 +164,10 @@ class Asks:
         verdict = self.judge(permit)
         if verdict.decision == "deny":
             raise PermissionDenied(f"Not allowed. {verdict.why} Do not try it in another way.", stops_turn=False)
-        if verdict.binding:
-            self._require_client(verdict, interactive=interactive)
-        elif self.skips or skips or (verdict.decision == "allow" and not insists):
+        if verdict.insists and not interactive:
+            raise PermissionDenied(f"Not allowed, because nobody can be asked. {verdict.why}", stops_turn=False)
+        insists = insists or verdict.insists
+        if not verdict.insists and (self.skips or skips or (verdict.decision == "allow" and not insists)):
             return
         subject = subject_of(permit)
         root = await self._root(context.session_id)
@@ -177,13 +178,6 @@ class Asks:
             raise _denial(chosen, interactive=interactive)
         if chosen.action == "allow_session":
             self._grant(root, subject)
-
-    def _require_client(self, verdict: Verdict, *, interactive: bool) -> None:
-        """Refuse a binding approval of an unattended run: no client is there to answer it."""
-        if not interactive and self._readers == 0:
-            raise PermissionDenied(
-                f"Not allowed without approval, and no client is attached. {verdict.why}", stops_turn=False
-            )
 
     async def inquire(self, context: ToolContext, inquiry: Inquiry) -> _Answers | None:
         """One answer for each question, in their order. None if they were dismissed."""
@@ -218,7 +212,7 @@ class Asks:
             context.run_id,
             verdict.why,
             verdict.saves,
-            verdict.binding,
+            verdict.insists,
         )
         opened = _OpenPermission(cleaned(request), permit, verdict)
         asking = PermissionRequestEvent(Change("created", opened.request))

@@ -243,14 +243,19 @@ def _asks_json(taken: Taken) -> bool:
 
 
 _PS_ALONE = re.compile(r"aux(ww?)?|axu|ax|a|x|-(e|f|ef|A|ax|eF|efww?|efH|w|ww|l|el)|--(forest|no-headers)")
-_PS_COLUMNS = re.compile(r"[a-z%]+=?(,[a-z%]+=?)*")
+_PS_COLUMN = (
+    "(pid|ppid|pgid|pgrp|sid|sess|tty|tt|stat|state|s|time|cputime|etimes?|r?user|euser|e?uid|e?gid|e?group|comm|args|"
+    "cmd|command|ucmd|%cpu|pcpu|%mem|pmem|vsz|rss|sz|size|nlwp|lwp|pri|ni|nice|l?start|start_time|stime|wchan|psr|cls)=?"
+)
+_PS_COLUMNS = re.compile(f"{_PS_COLUMN}(,{_PS_COLUMN})*")
+"""Where one of them is not known, ps reads all its words again as options of another kind."""
+_PS_SORT = re.compile(f"--sort=[-+]?{_PS_COLUMN}(,[-+]?{_PS_COLUMN})*")
 _PS_VALUES = {
     "-o": _PS_COLUMNS,
     "-eo": _PS_COLUMNS,
     "-p": re.compile(r"\d+(,\d+)*"),
     "-C": re.compile(r"\w[\w.-]*"),
 }
-_PS_SORT = re.compile(r"--sort=[-+\w,%]+")
 
 
 def _lists_processes(taken: Taken) -> bool:
@@ -262,7 +267,7 @@ def _lists_processes(taken: Taken) -> bool:
         word = words.pop(0)
         if word in _PS_VALUES:
             value = words.pop(0) if words else ""
-            if not _PS_VALUES[word].fullmatch(value) or "env" in value:
+            if not _PS_VALUES[word].fullmatch(value):
                 return False
         elif not _PS_ALONE.fullmatch(word) and not _PS_SORT.fullmatch(word):
             return False

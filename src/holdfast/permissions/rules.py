@@ -137,12 +137,12 @@ class Rules:
             return _denied(found)
         uncertain = self._uncertain(deny, self._deny, permit, line)
         if (found := self._forbidding(ask, self._ask, permit, line)) is not None:
-            return Verdict("ask", f"The rule {found.text} says to ask.", binding=bool(uncertain))
+            return Verdict("ask", f"The rule {found.text} says to ask.", insists=bool(uncertain))
         if any(rule.fits_line(permit.command) for rule in allow):
             return Verdict("allow")
         if uncertain:
             why = f"The line is not fully understood ({uncertain}), and a deny rule could apply."
-            return replace(self._asking(permit, line, allow), why=why, binding=True)
+            return replace(self._asking(permit, line, allow), why=why, insists=True)
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
             return self._judge_unnamed(permit, line, ask, allow)
         if not line.doubts and not self._unsettled(line, allow, place) and self._redirects_well(line, place):

@@ -20,12 +20,18 @@ from holdfast.permissions.rules import Rules
 from holdfast.workspace.expansion import expansions
 from holdfast.workspace.program_files import ProgramFiles
 
-__all__ = ["SpellingStage", "spell_program", "spell_write", "try_spellings"]
+__all__ = ["SpellingStage", "damaged_line", "spell_program", "spell_write", "try_data", "try_spellings"]
 
 _PROGRAM = "canary"
 _LINES = 60
 _TIMEOUT = 10.0
 Layer = Callable[[str], str]
+
+
+def _items(text: str) -> list[str]:
+    """The parts of a table, which is written with Python's escapes."""
+    parts = [item.strip() for line in text.splitlines() for item in line.split("¦")]
+    return [item.encode("ascii").decode("unicode_escape") for item in parts if item]
 
 
 def _q(text: str) -> str:
@@ -245,6 +251,39 @@ def _layered(dice: random.Random, line: str) -> str:
     return line
 
 
+_AS_DATA = _items(r"""
+echo 'a; canary x' b ¦ # canary x\nls ¦ cat <<'E'\ncanary x\nE\nls
+cat <<E >made\ncanary x $y\nE\nls 'a b' ¦ grep "canary x" f.txt ¦ git commit -m "a; canary x"
+for f in a 'canary x'; do echo "$f"; done ¦ case $x in a) echo 'canary x';; b) ls;; esac
+if [ -f a ]; then echo "canary x"; fi ¦ x='canary x'; echo "$x" ¦ echo "$(echo 'canary x')" a
+f() { echo "canary x"; }; f ¦ [[ $a == 'canary x' ]] && ls ¦ echo a # canary x\nls
+cat <<-'E'\n\tcanary x\n\tE\nls ¦ echo `ls canary` b ¦ echo ${x:-canary x} b ¦ echo "a\\"; canary x"
+echo 'it'\\''s; canary x' ¦ ( cd sub; echo 'canary x' ) ¦ ls <(echo canary x)
+printf '%s\\n' "canary x" ¦ find . -name 'canary x' -exec echo canary {} \\;
+while read -r l; do echo canary; break; done < f.txt
+cat <<A; cat <<B\ncanary x\nA\ncanary x\nB\nls ¦ export X="canary x"; ls ¦ { echo 'canary x'; }
+a=1 b='canary x' ls ¦ bash -c 'echo "canary x"' ¦ timeout 5 echo 'canary x' ¦ env A='canary x' ls
+git commit -m "$(cat <<'E'\ncanary x\nE\n)"
+""")
+"""Lines that name the denied program without running it."""
+_PIECES = _items(r"""
+' ¦ " ¦ \\ ¦ \n ¦ $( ¦ ` ¦ ) ¦ ( ¦ { ¦ } ¦ ; ¦ & ¦ # ¦ < ¦ > ¦ <<E\n ¦ <<'E'\n ¦ E\n ¦ \\\n ¦ $ ¦ $'
+&& ¦ ;; ¦ esac ¦ done ¦ fi ¦ do ¦ then ¦ in ¦ ! ¦ [[ ¦ ]] ¦ ${ ¦ a[ ¦ ] ¦ = ¦ * ¦ ? ¦ ~ ¦ \t ¦ <(
+>( ¦ &> ¦ 2> ¦ <<< ¦ if ¦ f() ¦ function ¦ time ¦ coproc ¦ eval ¦ - ¦ += ¦ (( ¦ )) ¦ $(( ¦ $[ ¦ %
+@( ¦ '' ¦ "" ¦ <<\\E\n ¦ <<-E\n ¦ , ¦ .. ¦ x(){
+""")
+
+
+def damaged_line(dice: random.Random) -> str:
+    """A line in which the denied program is data, with pieces put in or cut out: perhaps it is no data any more."""
+    line = dice.choice(_AS_DATA)
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randint(0, len(line))
+        piece = dice.choice((*_PIECES, "|", " ", "canary x", "; canary x\n", "$(canary x)"))
+        line = line[:at] + piece + line[at + dice.choice((0, 0, 1, 2)) :]
+    return line
+
+
 class SpellingStage:
     """A project, a denied program beside it that notes its runs, links to it, and a file that must not be written."""
 
@@ -290,7 +329,7 @@ class SpellingStage:
     def is_held(self, line: str) -> bool:
         """Whether the line does not run without approval, although approvals are skipped."""
         verdict = self.judge(line)
-        return verdict.decision == "deny" or verdict.binding
+        return verdict.decision == "deny" or verdict.insists
 
     def is_violated(self, line: str) -> bool:
         """Run the line; whether the denied program ran or the denied file changed."""
@@ -321,5 +360,15 @@ def try_spellings(seed: int) -> None:
         stage = SpellingStage(Path(folder))
         for number in range(_LINES):
             line = (spell_program if number % 2 else spell_write)(dice, stage)
+            if not stage.is_held(line):
+                assert not stage.is_violated(line), line
+
+
+def try_data(seed: int) -> None:
+    """Raises `AssertionError` with the first line that ran the denied program although it was taken for data."""
+    dice = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="holdfast-spellings-") as folder:
+        stage = SpellingStage(Path(folder))
+        for line in (damaged_line(dice) for _ in range(_LINES)):
             if not stage.is_held(line):
                 assert not stage.is_violated(line), line
