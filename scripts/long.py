@@ -44,6 +44,9 @@ TRIALS = (
     Trial("hostile repositories", "holdfast.testing.hostile_git", "try_repository"),
     Trial("killers", "holdfast.testing.hostile_killers", "try_killer"),
     Trial("swaps", "holdfast.testing.swaps", "try_swap"),
+    Trial("spellings", "holdfast.testing.spellings", "try_spellings"),
+    Trial("data", "holdfast.testing.spellings", "try_data"),
+    Trial("unasked", "holdfast.testing.unasked", "try_unasked"),
 )
 
 

@@ -44,6 +44,7 @@ from holdfast.tools.job_kill import JobKill
 from holdfast.tools.job_output import JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
+from holdfast.workspace.environment import command_environment
 from holdfast.workspace.git import PrivateGit
 from holdfast.workspace.git_check import examined_git
 from holdfast.workspace.git_scan import GitScan
@@ -51,6 +52,7 @@ from holdfast.workspace.guard import Guard
 from holdfast.workspace.jobs import JobLimits, Jobs
 from holdfast.workspace.process import Processes
 from holdfast.workspace.process_child import GuardedSpawn
+from holdfast.workspace.program_files import ProgramFiles
 from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
 from holdfast.workspace.shell_call import Shell
 from holdfast.workspace.web import Web
@@ -162,6 +164,7 @@ class Outfit:
         self.jobs = Jobs(SystemClock().now_ms, limits=JobLimits(grace=grace))
         self.processes = Processes(house.guard, self.data_dir / "output", grace=grace)
         self.shell = Shell(self.processes, self._secrets)
+        self._programs = ProgramFiles(lambda: command_environment(os.environ, environment, cwd=record.path)["PATH"])
         self._sandbox: Sandbox | None = None
         self._earlier_sandbox: Sandbox | None = None
         self._engine_known: tuple[Options, EngineSettings] | None = None
@@ -236,7 +239,8 @@ class Outfit:
             "task": Crew(SomeTools(tools, _LOOKING | _KNOWING)),
             "fetch": Crew(SomeTools(self.tools, _LOOKING, web), "small", "fetch.md"),
         }
-        judge = PermissionCheck(self.configuration.reading, self.record.path, str(self.data_dir / "config.json"))
+        saved = str(self.data_dir / "config.json")
+        judge = PermissionCheck(self.configuration.reading, self.record.path, saved, self._programs)
         return Parts(
             house.ledger,
             models,
@@ -265,7 +269,7 @@ class Outfit:
 
     def _allows(self, rules: Sequence[str], permit: Permit) -> bool:
         """Whether rules that hold for one run, such as those of a command, allow this."""
-        return bool(rules) and allows(rules, permit, self.record.path)
+        return bool(rules) and allows(rules, permit, self.record.path, self._programs)
 
     def _engine_settings(self) -> EngineSettings:
         """As of the last look: each run looks before it begins. Asked for at every step, made when they change."""

@@ -15,6 +15,7 @@ from holdfast.workspace.expansion import expansions
 from holdfast.workspace.git_check import git_is_quiet
 
 if TYPE_CHECKING:
+    from holdfast.permissions.denials import ProgramFiles
     from holdfast.permissions.rules import Rules
 
 __all__ = ["PermissionCheck", "allows", "outdated_rules", "replaces", "unread_rule"]
@@ -23,10 +24,11 @@ __all__ = ["PermissionCheck", "allows", "outdated_rules", "replaces", "unread_ru
 class PermissionCheck:
     """Judges calls by the settings as they are now. `saved_file` is the file that "always allow" writes."""
 
-    def __init__(self, reading: Callable[[], Reading], path: str, saved_file: str) -> None:
+    def __init__(self, reading: Callable[[], Reading], path: str, saved_file: str, programs: "ProgramFiles") -> None:
         self._reading = reading
         self._path = path
         self._saved_file = saved_file
+        self._programs = programs
         self._known: tuple[Reading, Rules] | None = None
 
     def __call__(self, permit: Permit) -> Verdict:
@@ -36,7 +38,7 @@ class PermissionCheck:
             settings = self._settings(reading)
             if unread is not None:
                 settings = replace(settings, allow=(), allowed_tools=())
-            self._known = reading, _rules(settings, self._path)
+            self._known = reading, _rules(settings, self._path, self._programs)
         rules = self._known[1]
         if unread is None:
             return rules.judge(permit)
@@ -66,16 +68,18 @@ def unread_rule(problems: Sequence[Problem]) -> Problem | None:
     return next((problem for problem in problems if problem.hides_denial), None) or next(asking, None)
 
 
-def _rules(settings: PermissionSettings, path: str) -> "Rules":
+def _rules(settings: PermissionSettings, path: str, programs: "ProgramFiles") -> "Rules":
     from holdfast.permissions.rules import Rules  # noqa: PLC0415 - for the first tool that needs leave
 
     real, home = os.path.realpath, os.path.expanduser("~")
-    return Rules(settings, path, real=real, expansions=expansions, git_is_quiet=git_is_quiet, home=home)
+    return Rules(
+        settings, path, real=real, expansions=expansions, git_is_quiet=git_is_quiet, home=home, programs=programs
+    )
 
 
-def allows(rules: Sequence[str], permit: Permit, path: str) -> bool:
+def allows(rules: Sequence[str], permit: Permit, path: str, programs: "ProgramFiles") -> bool:
     """Whether these rules alone allow a call in the workspace at `path`."""
-    return _rules(PermissionSettings(allow=tuple(rules)), path).judge(permit).decision == "allow"
+    return _rules(PermissionSettings(allow=tuple(rules)), path, programs).judge(permit).decision == "allow"
 
 
 def outdated_rules(reading: Reading, saved_file: str) -> tuple[Problem, ...]:

@@ -1,5 +1,6 @@
 """`holdfast run` when a tool asks: a terminal is asked, without one the tool is refused."""
 
+import json
 import os
 import pty
 import subprocess
@@ -90,6 +91,18 @@ def test_a_flag_allows_it(home: House, place: Path) -> None:
     done = home.call("run", "--yolo", WRITE, cwd=place)
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, "")
     assert (place / "x").read_text() == "1"
+
+
+def test_a_flag_does_not_allow_what_a_deny_rule_may_be_about(home: House, place: Path) -> None:
+    """Neither a denied program nor one whose name is made while the line runs; other lines run as before."""
+    (place / "holdfast.toml").write_text('permissions.deny = ["bash(touch *)", "write(kept)"]\n')
+    (place / "kept").write_text("1")
+    lines = ("touch x", "c=touch; $c x", "bash x.sh", "echo 2 > kept", "cd . && echo 2 >> ./kept", "echo 3 > y")
+    calls = " ".join(f"tool=bash {json.dumps({'command': line})}" for line in lines)
+    done = home.call("run", "--yolo", f"{calls} words=2", cwd=place)
+    assert (done.returncode, done.stdout) == (0, ANSWER)
+    assert sorted(item.name for item in place.iterdir()) == ["holdfast.toml", "kept", "y"]
+    assert (place / "kept").read_text() == "1"
 
 
 ASKED = "active in a moment"

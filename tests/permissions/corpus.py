@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["LINES", "Expected"]
+__all__ = ["LINES", "Expected", "read_tables"]
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -27,6 +27,20 @@ def _read() -> list[Expected]:
             if decision.endswith("!"):
                 line = line.encode("latin-1", "backslashreplace").decode("unicode_escape")
             found.append(Expected(theme, decision.rstrip("!"), line))
+    return found
+
+
+def read_tables(name: str) -> dict[str, tuple[str, ...]]:
+    """Shell lines under headings. A line behind `! ` is written with Python's escapes."""
+    found: dict[str, tuple[str, ...]] = {}
+    heading = ""
+    for raw in (Path(__file__).parent / name).read_text("utf-8").splitlines():
+        if raw.startswith("## "):
+            heading = raw[3:]
+            found[heading] = ()
+        else:
+            line = raw[2:].encode("ascii").decode("unicode_escape") if raw.startswith("! ") else raw
+            found[heading] += (line,)
     return found
 
 

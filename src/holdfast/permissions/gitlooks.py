@@ -12,21 +12,20 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from holdfast.permissions.options import Options, Taken, take
-from holdfast.permissions.words import Word
+from holdfast.permissions.words import Word, names
 
 __all__ = ["git_looks"]
 
 
-def _set(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
 class _Looks(msgspec.Struct, frozen=True):
-    """`verb`: what must follow at once; without it, or with an option before it, git does something else."""
+    """`verb`: what must follow at once; without it, or with an option before it, git does something else.
+    `takes_patterns`: no operand does more than choose what is shown, so that the names of files may be operands.
+    """
 
     options: Options
     accepts: Callable[[Taken], bool] = lambda _: True
     verb: str = ""
+    takes_patterns: bool = False
 
 
 _DIFF_FLAGS = "pusRabwzD"
@@ -54,24 +53,24 @@ _LOG_VALUED = (
 _LOG = Options(
     _DIFF_FLAGS + "igEFPtcm",
     "nLSlG",
-    _set(f"{_DIFF_LONG} {_LOG_LONG}"),
-    _set(f"{_DIFF_VALUED} {_LOG_VALUED}"),
+    names(f"{_DIFF_LONG} {_LOG_LONG}"),
+    names(f"{_DIFF_VALUED} {_LOG_VALUED}"),
     _DIFF_JOINED,
     has_numbers=True,
 )
-_DIFF = Options(_DIFF_FLAGS, "Sl", _set(_DIFF_LONG), _set(_DIFF_VALUED), _DIFF_JOINED)
+_DIFF = Options(_DIFF_FLAGS, "Sl", names(_DIFF_LONG), names(_DIFF_VALUED), _DIFF_JOINED)
 _REFS = Options(
-    "", "", _set("omit-empty ignore-case"), _set("format sort count points-at contains no-contains merged no-merged")
+    "", "", names("omit-empty ignore-case"), names("format sort count points-at contains no-contains merged no-merged")
 )
 
 
 def _lists_branches(taken: Taken) -> bool:
     """A plain word is the name of a branch to make, unless a list was asked for."""
-    return not taken.plain or bool(taken.names & _set("list contains no-contains merged no-merged points-at"))
+    return not taken.plain or bool(taken.names & names("list contains no-contains merged no-merged points-at"))
 
 
 def _lists_tags(taken: Taken) -> bool:
-    return not taken.plain or bool(taken.names & _set("list l n contains no-contains merged no-merged points-at"))
+    return not taken.plain or bool(taken.names & names("list l n contains no-contains merged no-merged points-at"))
 
 
 def _no_plain(taken: Taken) -> bool:
@@ -83,14 +82,24 @@ def _remotes(taken: Taken) -> bool:
     return not words or (words[0] == "get-url" and len(words) == 2)
 
 
-_SECRET = re.compile(r"extraheader|credential|token|secret|password|^url\.", re.I)
+_SETTING = re.compile(
+    r"user\.(name|email)|core\.(autocrlf|bare|eol|filemode|ignorecase|symlinks)|init\.defaultbranch|pull\.rebase"
+    r"|push\.default|branch\.[\w./-]+\.(remote|merge|rebase)",
+    re.I,
+)
+"""Settings that hold no secret. The others may: addresses with passwords, headers, helpers."""
 
 
 def _gets_settings(taken: Taken) -> bool:
-    """Two names would be a name and its new value. Lists of all settings, and some names, hold secrets."""
-    words = [word.text for word in taken.plain]
-    is_read = bool(taken.names & _set("get get-all")) and len(words) == 1
-    return is_read and not _SECRET.search(words[0])
+    """One setting of the repository itself: two words would set it, and without `--local` files elsewhere are read."""
+    is_read = bool(taken.names & names("get get-all")) and "local" in taken.names and len(taken.plain) == 1
+    return is_read and bool(_SETTING.fullmatch(taken.plain[0].text))
+
+
+def _lists_files(taken: Taken) -> bool:
+    """Files that are not tracked are shown below the working directory only; `:/` would be the whole repository."""
+    others = taken.names & names("o others i ignored k killed")
+    return not others or not any(word.text.startswith(":") for word in taken.plain)
 
 
 def _shows_reflog(taken: Taken) -> bool:
@@ -99,7 +108,7 @@ def _shows_reflog(taken: Taken) -> bool:
 
 
 def _names_one_object(taken: Taken) -> bool:
-    return bool(taken.names & _set("p t s e")) and len(taken.plain) == 1
+    return bool(taken.names & names("p t s e")) and len(taken.plain) == 1
 
 
 _SUBCOMMANDS: Mapping[str, _Looks] = {
@@ -107,36 +116,38 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
         Options(
             "sbvz",
             "",
-            _set(
+            names(
                 "short branch show-stash porcelain long verbose untracked-files ignored ignore-submodules column "
                 "no-column ahead-behind no-ahead-behind renames no-renames find-renames"
             ),
             joined="u",
         )
     ),
-    "log": _Looks(_LOG),
-    "show": _Looks(_LOG),
-    "shortlog": _Looks(Options("nsec", "", _set(f"numbered summary email {_LOG_LONG}"), _set(f"group {_LOG_VALUED}"))),
-    "diff": _Looks(_DIFF),
+    "log": _Looks(_LOG, takes_patterns=True),
+    "show": _Looks(_LOG, takes_patterns=True),
+    "shortlog": _Looks(
+        Options("nsec", "", names(f"numbered summary email {_LOG_LONG}"), names(f"group {_LOG_VALUED}"))
+    ),
+    "diff": _Looks(_DIFF, takes_patterns=True),
     "diff-tree": _Looks(
         Options(
             _DIFF_FLAGS + "rtvmc",
             "",
-            _set(f"{_DIFF_LONG} root no-commit-id pretty always"),
-            _set(_DIFF_VALUED),
+            names(f"{_DIFF_LONG} root no-commit-id pretty always"),
+            names(_DIFF_VALUED),
             _DIFF_JOINED,
         )
     ),
-    "rev-list": _Looks(Options("", "n", _set(_LOG_LONG + " objects"), _set(_LOG_VALUED), has_numbers=True)),
+    "rev-list": _Looks(Options("", "n", names(_LOG_LONG + " objects"), names(_LOG_VALUED), has_numbers=True)),
     "blame": _Looks(
         Options(
             "lsewftbcp",
             "L",
-            _set(
+            names(
                 "show-email show-name show-number porcelain line-porcelain root incremental color-lines color-by-age "
                 "abbrev"
             ),
-            _set("date since"),
+            names("date since"),
             "MC",
         )
     ),
@@ -144,15 +155,15 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
         Options(
             "",
             "",
-            _set("all tags contains always long dirty broken first-parent exact-match abbrev"),
-            _set("match candidates"),
+            names("all tags contains always long dirty broken first-parent exact-match abbrev"),
+            names("match candidates"),
         )
     ),
     "rev-parse": _Looks(
         Options(
             "q",
             "",
-            _set(
+            names(
                 "abbrev-ref short verify quiet show-toplevel show-prefix show-cdup git-dir is-inside-work-tree "
                 "symbolic is-bare-repository absolute-git-dir git-common-dir symbolic-full-name branches tags remotes"
             ),
@@ -162,33 +173,34 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
         Options(
             "cdmosiktuvfz",
             "x",
-            _set(
+            names(
                 "cached deleted modified others stage unmerged killed exclude-standard directory no-empty-directory "
                 "full-name error-unmatch deduplicate eol abbrev"
             ),
-            _set("exclude"),
-        )
+            names("exclude"),
+        ),
+        accepts=_lists_files,
     ),
     "ls-tree": _Looks(
-        Options("drtlz", "", _set("long name-only name-status full-name full-tree abbrev"), _set("format"))
+        Options("drtlz", "", names("long name-only name-status full-name full-tree abbrev"), names("format"))
     ),
     "cat-file": _Looks(Options("ptse"), accepts=_names_one_object),
-    "merge-base": _Looks(Options("a", "", _set("all octopus independent is-ancestor fork-point"))),
-    "name-rev": _Looks(Options("", "", _set("name-only tags always"), _set("refs exclude"))),
+    "merge-base": _Looks(Options("a", "", names("all octopus independent is-ancestor fork-point"))),
+    "name-rev": _Looks(Options("", "", names("name-only tags always"), names("refs exclude"))),
     "for-each-ref": _Looks(_REFS),
-    "show-ref": _Looks(Options("dsq", "", _set("heads tags dereference hash verify quiet head branches"))),
-    "count-objects": _Looks(Options("vH", "", _set("verbose human-readable")), accepts=_no_plain),
-    "check-ignore": _Looks(Options("qvn", "", _set("quiet verbose non-matching no-index"))),
+    "show-ref": _Looks(Options("dsq", "", names("heads tags dereference hash verify quiet head branches"))),
+    "count-objects": _Looks(Options("vH", "", names("verbose human-readable")), accepts=_no_plain),
+    "check-ignore": _Looks(Options("qvn", "", names("quiet verbose non-matching no-index"))),
     "grep": _Looks(
         Options(
             "ivwlLcnhHaIFEGPoqrzWp",
             "eABCm",
-            _set(
+            names(
                 "ignore-case invert-match word-regexp files-with-matches name-only files-without-match count "
                 "line-number heading break text fixed-strings extended-regexp perl-regexp only-matching cached "
-                "untracked show-function function-context and or not all-match quiet full-name color no-color column"
+                "show-function function-context and or not all-match quiet full-name color no-color column"
             ),
-            _set("context after-context before-context max-depth threads max-count"),
+            names("context after-context before-context max-depth threads max-count"),
             has_numbers=True,
         )
     ),
@@ -196,26 +208,28 @@ _SUBCOMMANDS: Mapping[str, _Looks] = {
         Options(
             "avrl",
             "",
-            _set("all remotes list verbose show-current color no-color column no-column abbrev no-abbrev ignore-case"),
-            _set("sort format contains no-contains merged no-merged points-at"),
+            names("all remotes list verbose show-current color no-color column no-column abbrev no-abbrev ignore-case"),
+            names("sort format contains no-contains merged no-merged points-at"),
         ),
         accepts=_lists_branches,
     ),
-    "tag": _Looks(Options("ln", "", _set("list column no-column ignore-case"), _REFS.long_valued), accepts=_lists_tags),
-    "remote": _Looks(Options("v", "", _set("verbose all push")), accepts=_remotes),
+    "tag": _Looks(
+        Options("ln", "", names("list column no-column ignore-case"), _REFS.long_valued), accepts=_lists_tags
+    ),
+    "remote": _Looks(Options("v", "", names("verbose all push")), accepts=_remotes),
     "config": _Looks(
         Options(
             "z",
             "",
-            _set("get get-all name-only show-origin show-scope local global system null includes"),
-            _set("type default"),
+            names("get get-all local null"),
+            names("type default"),
         ),
         accepts=_gets_settings,
     ),
     "stash": _Looks(_LOG, verb="list"),
-    "worktree": _Looks(Options("v", "", _set("porcelain")), verb="list"),
+    "worktree": _Looks(Options("v", "", names("porcelain")), verb="list"),
     "reflog": _Looks(_LOG, accepts=_shows_reflog),
-    "version": _Looks(Options("", "", _set("build-options")), accepts=_no_plain),
+    "version": _Looks(Options("", "", names("build-options")), accepts=_no_plain),
 }
 
 
@@ -235,5 +249,7 @@ def git_looks(words: tuple[Word, ...]) -> bool:
         if not rest or rest[0].text != looks.verb:
             return False
         rest = rest[1:]
+    if not looks.takes_patterns and any(word.is_glob for word in rest):
+        return False
     taken = take(rest, looks.options)
     return taken is not None and looks.accepts(taken)

@@ -3,7 +3,7 @@
 Every option that is not named here counts as one that acts: options are also abbreviated, joined, and invented.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -33,7 +33,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 ANY = Options()
-"""The program has no option that acts."""
+"""The words are not sorted here: the program has no option that acts, or checks its words itself."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -48,8 +48,12 @@ class Taken(msgspec.Struct, frozen=True):
         return frozenset(name for name, _ in self.values)
 
 
-def take(words: tuple[Word, ...], options: Options) -> Taken | None:
-    """Sort the words. None if one of them is, or may be, an option that is not known."""
+def take(
+    words: tuple[Word, ...], options: Options, is_operand: Callable[[Word], bool] = lambda _: False
+) -> Taken | None:
+    """Sort the words. None if one of them is, or may be, an option that is not known. `is_operand` tells of a pattern
+    whether no name that it stands for looks like an option.
+    """
     if options is ANY:
         return Taken(words, tuple(("", value) for word in words for value in _values(word.text)))
     plain: list[Word] = []
@@ -60,7 +64,7 @@ def take(words: tuple[Word, ...], options: Options) -> Taken | None:
         if word.text == "--":
             plain += rest
             break
-        if word.may_be_option:
+        if word.may_be_option and not is_operand(word):
             return None
         if not word.text.startswith("-") or word.text == "-":
             plain.append(word)

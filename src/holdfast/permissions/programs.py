@@ -1,27 +1,27 @@
 """The programs that only look, and how each of them may be used. Pure: a table, and what its rows need.
 
-Left out on purpose: `env` and `printenv` (they show secrets), `kill`, `set`, `top`, pagers, whatever runs what it is
-given, and options that write, delete, follow links out of the workspace, or start another program.
+Every option is listed, with its kind; an option that is not listed needs approval. Left out on purpose: `env` and
+`printenv` (they show secrets), `kill`, `set`, `top`, pagers, programs that run what they are given, and options that
+write, delete, follow links out of the workspace, read lists of files, or start another program.
 """
 
 import re
 from collections.abc import Callable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.permissions.options import ANY, Options, Taken
+from holdfast.permissions.words import names
 
 __all__ = ["PROGRAMS", "VERSIONED", "Looks"]
-
-
-def _set(names: str) -> frozenset[str]:
-    return frozenset(names.split())
 
 
 class Looks(msgspec.Struct, frozen=True):
     """How a program is used that only looks. `first_is_text`: the first plain word is no path but a pattern or a
     program, unless one of `text_options` has given it. The values of `path_options` are paths. `looks_below`: of a
-    directory it reads what is in it. `takes_anything`: no word makes it do more than print.
+    directory it reads what is in it. `takes_anything`: no word makes it do more than print. `takes_patterns`: a pattern
+    of the shell may stand where an operand does, as long as no name it stands for looks like an option.
     """
 
     options: Options = ANY
@@ -32,10 +32,11 @@ class Looks(msgspec.Struct, frozen=True):
     most_plain: int | None = None
     looks_below: bool = False
     takes_anything: bool = False
+    takes_patterns: bool = False
     accepts: Callable[[Taken], bool] = lambda _: True
 
 
-VERSIONED = _set(
+VERSIONED = names(
     "awk bash clang cmp curl docker g++ gcc gh git grep java jq ld make node openssl perl php "
     "podman psql python python3 rg rsync ruby sed sqlite3 ssh tar tree vim wget xz"
 )
@@ -45,27 +46,106 @@ those that are often scripts in the project's own directory, where whoever may w
 _WORDS_ONLY = (
     ": arch basename cal dirname echo expr factor false free groups id logname nproc pwd seq sleep tr true tty type"
 )
-_READERS = (
-    "cat cmp comm df dir du expand fold head hexdump ls nl numfmt od paste readlink realpath rev stat sum tail "
-    "unexpand vdir wc"
+
+
+def _reader(flags: str = "", valued: str = "", long: str = "", long_valued: str = "") -> Looks:
+    """A program that reads the files it is given, and prints."""
+    options = Options(flags, valued, names(f"{long} help version"), names(long_valued))
+    return Looks(options, takes_patterns=True)
+
+
+def _counting(looks: Looks, dashed: str = "") -> Looks:
+    """A program that takes `-5` for a number; the values of `dashed` may be negative."""
+    return replace(looks, options=replace(looks.options, has_numbers=True, dashed=names(dashed)))
+
+
+_LS = _reader(
+    "aAbBcCdfFgGhiklmnNopqQrRsStuUvxXZ1",
+    "ITw",
+    "all almost-all author escape ignore-backups color directory classify file-type full-time no-group inode si size "
+    "group-directories-first human-readable kibibytes numeric-uid-gid literal hide-control-chars show-control-chars "
+    "quote-name reverse recursive context zero",
+    "block-size hide indicator-style ignore format sort time time-style tabsize width quoting-style",
 )
-_SUMS = "b2sum cksum md5sum sha1sum sha224sum sha256sum sha384sum sha512sum"
+_SUM = _reader("btz", "l", "binary text tag zero", "length")
+_READERS: Mapping[str, Looks] = {
+    "cat": _reader(
+        "AbeEnstTuv", "", "show-all number-nonblank show-ends number squeeze-blank show-tabs show-nonprinting"
+    ),
+    "head": _counting(_reader("qvz", "nc", "quiet silent verbose zero-terminated", "lines bytes"), "n c lines bytes"),
+    "tail": _counting(
+        _reader(
+            "fFqvzr",
+            "ncs",
+            "follow retry quiet silent verbose zero-terminated",
+            "lines bytes pid sleep-interval",
+        ),
+        "n c lines bytes",
+    ),
+    "wc": _reader("clmwL", "", "bytes chars lines words max-line-length", "total"),
+    "nl": _reader("p", "bdfhilnsvw", "no-renumber", "body-numbering number-format number-width"),
+    "rev": _reader(),
+    "comm": _reader("123z", "", "check-order nocheck-order total zero-terminated", "output-delimiter"),
+    "cmp": _reader("bls", "in", "print-bytes verbose silent quiet", "ignore-initial bytes"),
+    "paste": _reader("sz", "d", "serial zero-terminated", "delimiters"),
+    "fold": _counting(_reader("bs", "w", "bytes spaces", "width")),
+    "expand": _counting(_reader("i", "t", "initial", "tabs")),
+    "unexpand": _reader("a", "t", "all first-only", "tabs"),
+    "od": _reader(
+        "abcdfhiloxsvDHIO",
+        "AjNSt",
+        "traditional output-duplicates",
+        "address-radix skip-bytes read-bytes format",
+    ),
+    "hexdump": _reader("bcCdovx", "ns"),
+    "stat": _reader("Lft", "c", "dereference file-system terse", "format printf"),
+    "readlink": _reader(
+        "femnqsvz",
+        "",
+        "canonicalize canonicalize-existing canonicalize-missing no-newline quiet silent verbose zero",
+    ),
+    "realpath": replace(
+        _reader(
+            "emLPqsz",
+            "",
+            "canonicalize-existing canonicalize-missing logical physical quiet strip no-symlinks zero",
+            "relative-to relative-base",
+        ),
+        path_options=names("relative-to relative-base"),
+    ),
+    "df": _reader(
+        "ahHiklPTv",
+        "Btx",
+        "all human-readable si inodes local portability print-type total output",
+        "block-size type exclude-type",
+    ),
+    "du": _reader(
+        "abchkmsSx0",
+        "dtB",
+        "all apparent-size bytes total human-readable si summarize separate-dirs one-file-system null inodes time",
+        "max-depth threshold block-size exclude time-style",
+    ),
+    **dict.fromkeys(("ls", "dir", "vdir"), _LS),
+    **dict.fromkeys(("b2sum", "md5sum", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum"), _SUM),
+    "cksum": _reader("z", "al", "raw base64 untagged tag zero", "algorithm length"),
+    "sum": _reader("rs", "", "sysv"),
+}
 _GREP = Looks(
     Options(
         "ivwxclLqsnHhoraIzUFEGPTZbuy",
         "eABCmdDf",
-        _set(
+        names(
             "ignore-case invert-match word-regexp line-regexp count files-with-matches files-without-match quiet "
             "silent no-messages line-number with-filename no-filename only-matching recursive text null null-data "
             "fixed-strings extended-regexp basic-regexp perl-regexp initial-tab byte-offset color colour "
             "no-ignore-case line-buffered version help"
         ),
-        _set(
+        names(
             "regexp file after-context before-context context max-count include exclude exclude-dir exclude-from "
             "binary-files devices directories label"
         ),
         has_numbers=True,
-        dashed=_set("e regexp"),
+        dashed=names("e regexp"),
     ),
     first_is_text=True,
     text_options=frozenset({"e", "f", "regexp", "file"}),
@@ -75,18 +155,18 @@ _RG = Looks(
     Options(
         "ilnvwcHhFSsUNoPpaxIu.0",
         "eABCgtTmMjrdEf",
-        _set(
+        names(
             "ignore-case files-with-matches line-number invert-match word-regexp line-regexp count count-matches "
             "hidden no-ignore no-ignore-vcs fixed-strings smart-case case-sensitive multiline only-matching no-heading "
             "heading "
             "files no-filename with-filename json stats vimgrep trim null column no-line-number files-without-match "
             "text pcre2 type-list version pretty no-messages passthru unrestricted"
         ),
-        _set(
+        names(
             "regexp glob iglob type type-not max-count max-depth context after-context before-context color colors "
             "max-columns max-filesize sort sortr replace encoding threads file ignore-file engine"
         ),
-        dashed=_set("e regexp"),
+        dashed=names("e regexp"),
     ),
     first_is_text=True,
     text_options=frozenset({"e", "f", "regexp", "file", "files", "type-list"}),
@@ -162,45 +242,36 @@ def _asks_json(taken: Taken) -> bool:
     return bool(text) and not re.search(r"\benv\b|ENV|input_filename|import|include|modulemeta|getpath\(\$__", text)
 
 
-_PS = re.compile(
-    r"aux|auxw|auxww|axu|ax|a|x|-(e|f|ef|A|ax|aux|auxww|eF|efww|efH|w|ww|l|el)|-[pC]|-e?o|\d[\d,]*|[a-z%]+(,[a-z%]+)*"
-    r"|--(forest|no-headers|sort=[-+\w,%]+)"
+_PS_ALONE = re.compile(r"aux(ww?)?|axu|ax|a|x|-(e|f|ef|A|ax|eF|efww?|efH|w|ww|l|el)|--(forest|no-headers)")
+_PS_COLUMN = (
+    "(pid|ppid|pgid|pgrp|sid|sess|tty|tt|stat|state|s|time|cputime|etimes?|r?user|euser|e?uid|e?gid|e?group|comm|args|"
+    "cmd|command|ucmd|%cpu|pcpu|%mem|pmem|vsz|rss|sz|size|nlwp|lwp|pri|ni|nice|l?start|start_time|stime|wchan|psr|cls)=?"
 )
+_PS_COLUMNS = re.compile(f"{_PS_COLUMN}(,{_PS_COLUMN})*")
+"""Where one of them is not known, ps reads all its words again as options of another kind."""
+_PS_SORT = re.compile(f"--sort=[-+]?{_PS_COLUMN}(,[-+]?{_PS_COLUMN})*")
+_PS_VALUES = {
+    "-o": _PS_COLUMNS,
+    "-eo": _PS_COLUMNS,
+    "-p": re.compile(r"\d+(,\d+)*"),
+    "-C": re.compile(r"\w[\w.-]*"),
+}
 
 
 def _lists_processes(taken: Taken) -> bool:
-    """A word of letters is a list of columns only behind `-o`; alone it is a heap of options, `e` among them."""
+    """A word of letters alone is a heap of options, and an `e` among them shows the environments of processes. Every
+    word is one of a few, or the value of the option before it.
+    """
     words = [word.text for word in taken.plain]
-    columns = {at + 1 for at, word in enumerate(words) if word in ("-o", "-eo", "-C")}
-    bare = [word for at, word in enumerate(words) if at not in columns and not word.startswith("-")]
-    shows_secrets = any("environ" in word for word in words)
-    return all(_PS.fullmatch(word) for word in words) and not shows_secrets and not any("e" in word for word in bare)
-
-
-def _names_its_files(taken: Taken) -> bool:
-    """A list of files may name any."""
-    lists = any(word.text.startswith("--f") and "files0".startswith(word.text[2:8]) for word in taken.plain)
-    return not lists and not _hides_options(taken)
-
-
-def _hides_options(taken: Taken) -> bool:
-    """Whether options are left to the names of files."""
-    return any(word.may_be_option and word.text.startswith("-") for word in taken.plain)
-
-
-def _sums_its_files(taken: Taken) -> bool:
-    """What is checked against a list are files that the list names."""
-    words = [word.text for word in taken.plain if word.text.startswith("-")]
-    checks = any(word.startswith("--c") if word.startswith("--") else "c" in word for word in words)
-    return not checks and not _hides_options(taken)
-
-
-def _walks_here(taken: Taken) -> bool:
-    """Following links and going down at once leads anywhere."""
-    long = [word.text for word in taken.plain if word.text.startswith("--")]
-    short = "".join(word.text[1:] for word in taken.plain if word.text[:1] == "-" and word.text[:2] != "--")
-    follows = "L" in short or any("--dereference".startswith(word) and len(word) > 3 for word in long)
-    return not follows and _names_its_files(taken)
+    while words:
+        word = words.pop(0)
+        if word in _PS_VALUES:
+            value = words.pop(0) if words else ""
+            if not _PS_VALUES[word].fullmatch(value):
+                return False
+        elif not _PS_ALONE.fullmatch(word) and not _PS_SORT.fullmatch(word):
+            return False
+    return not any(word.is_glob for word in taken.plain)
 
 
 def _compares_here(taken: Taken) -> bool:
@@ -208,11 +279,11 @@ def _compares_here(taken: Taken) -> bool:
     return not taken.names & {"r", "recursive"} or "no-dereference" in taken.names
 
 
-_FIND_VALUED = _set(
+_FIND_VALUED = names(
     "-name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -type -maxdepth -mindepth -size -mtime "
     "-mmin -atime -amin -ctime -cmin -newer -perm -user -group -uid -gid -printf -links -inum -lname -ilname"
 )
-_FIND_ALONE = _set(
+_FIND_ALONE = names(
     "-print -print0 -ls -empty -not -a -o -and -or -prune -depth -readable -writable -executable -true -false -xdev "
     "-mount -nouser -nogroup -daystart -quit -P ( ) ! ,"
 )
@@ -235,13 +306,15 @@ def _finds_only(taken: Taken) -> bool:
 
 _TABLE: Mapping[str, Looks] = {
     **dict.fromkeys(_WORDS_ONLY.split(), Looks(takes_paths=False, takes_anything=True)),
-    **dict.fromkeys(_READERS.split(), Looks(accepts=_names_its_files)),
-    **dict.fromkeys(_SUMS.split(), Looks(accepts=_sums_its_files)),
-    **dict.fromkeys(("ls", "dir", "vdir", "du"), Looks(accepts=_walks_here)),
+    **_READERS,
+    "numfmt": Looks(
+        Options("z", "d", names("grouping header"), names("to from suffix field padding format delimiter round")),
+        takes_paths=False,
+    ),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _GREP),
     "rg": _RG,
     "uname": Looks(takes_paths=False, most_plain=6),
-    "uptime": Looks(Options("ps", "", _set("pretty since version")), takes_paths=False, most_plain=0),
+    "uptime": Looks(Options("ps", "", names("pretty since version")), takes_paths=False, most_plain=0),
     "whoami": Looks(Options(), takes_paths=False, most_plain=0),
     "which": Looks(takes_paths=False, takes_anything=True),
     "whereis": Looks(Options("bms"), takes_paths=False),
@@ -249,38 +322,41 @@ _TABLE: Mapping[str, Looks] = {
     "printf": Looks(takes_paths=False, takes_anything=True, accepts=_prints_plainly),
     "hostname": Looks(Options("fisIdA"), takes_paths=False, most_plain=0),
     "date": Looks(
-        Options("uR", "dr", _set("utc universal iso-8601 rfc-email"), _set("date rfc-3339 reference"), "I"),
-        takes_paths=False,
+        Options("uR", "dr", names("utc universal iso-8601 rfc-email"), names("date rfc-3339 reference"), "I"),
+        path_options=names("r reference"),
         accepts=_sets_no_date,
     ),
     "test": Looks(accepts=_tests_plainly),
     "[": Looks(accepts=_tests_plainly),
     "cut": Looks(
         Options(
-            "sz", "dfbc", _set("complement only-delimited"), _set("delimiter fields bytes characters output-delimiter")
+            "sz",
+            "dfbc",
+            names("complement only-delimited"),
+            names("delimiter fields bytes characters output-delimiter"),
         )
     ),
     "sort": Looks(
         Options(
             "bdfgiMhnRrVcCmsuz",
             "kt",
-            _set(
+            names(
                 "ignore-leading-blanks dictionary-order ignore-case general-numeric-sort human-numeric-sort "
                 "numeric-sort "
                 "random-sort reverse version-sort check stable unique zero-terminated month-sort merge"
             ),
-            _set("key field-separator"),
+            names("key field-separator"),
         )
     ),
-    "uniq": Looks(Options("cdDuiz", "fsw", _set("count repeated unique ignore-case")), most_plain=1),
-    "column": Looks(Options("txne", "sc", _set("table"), _set("separator output-separator columns table-columns"))),
-    "file": Looks(Options("biLhNnr0v", "", _set("brief mime mime-type mime-encoding dereference no-dereference"))),
+    "uniq": Looks(Options("cdDuiz", "fsw", names("count repeated unique ignore-case")), most_plain=1),
+    "column": Looks(Options("txne", "sc", names("table"), names("separator output-separator columns table-columns"))),
+    "file": Looks(Options("biLhNnr0v", "", names("brief mime mime-type mime-encoding dereference no-dereference"))),
     "tree": Looks(
         Options(
             "adfipsughDFqNxrtcvUSACJX",
             "LPI",
-            _set("noreport dirsfirst gitignore prune du inodes si charset matchdirs ignore-case"),
-            _set("filelimit sort"),
+            names("noreport dirsfirst gitignore prune du inodes si charset matchdirs ignore-case"),
+            names("filelimit sort"),
             is_apart=True,
         )
     ),
@@ -288,20 +364,20 @@ _TABLE: Mapping[str, Looks] = {
         Options(
             "uqrNabBiwycpetTEZ",
             "UCxIWL",
-            _set(
+            names(
                 "unified brief recursive new-file ignore-all-space ignore-space-change ignore-blank-lines ignore-case "
                 "side-by-side color report-identical-files text minimal suppress-common-lines no-dereference"
             ),
-            _set("exclude width label"),
+            names("exclude width label"),
         ),
         looks_below=True,
         accepts=_compares_here,
     ),
     "xxd": Looks(Options("beipuE", "cglso", is_apart=True, is_first=True), most_plain=1),
     "sed": Looks(
-        Options("nErsuz", "e", _set("quiet silent regexp-extended"), _set("expression")),
+        Options("nErsuz", "e", names("quiet silent regexp-extended"), names("expression")),
         first_is_text=True,
-        text_options=_set("e expression"),
+        text_options=names("e expression"),
         accepts=_edits_nothing,
     ),
     **dict.fromkeys(
@@ -309,7 +385,7 @@ _TABLE: Mapping[str, Looks] = {
     ),
     "jq": Looks(
         Options(
-            "rcSnesjaCM", "", _set("raw-output compact-output sort-keys null-input slurp exit-status join-output tab")
+            "rcSnesjaCM", "", names("raw-output compact-output sort-keys null-input slurp exit-status join-output tab")
         ),
         first_is_text=True,
         accepts=_asks_json,

@@ -8,7 +8,6 @@ workspace is allowed, everything else asks. Some commands ask even where everyth
 import posixpath
 import shlex
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -20,6 +19,7 @@ from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.as_written import outer_commands
 from holdfast.permissions.commands import Command, Line
+from holdfast.permissions.denials import NamesOnly, ProgramFiles, directories, find_denial, find_uncertainty
 from holdfast.permissions.safe import Place, only_looks, outside, redirection_looks, sets_harmlessly
 from holdfast.permissions.saving import (
     call_rules,
@@ -33,11 +33,12 @@ from holdfast.permissions.saving import (
 )
 from holdfast.permissions.warnings import WARNINGS
 from holdfast.permissions.wrappers import read_line
+from holdfast.permissions.writes import FileUse, file_uses
 
 __all__ = ["BadRule", "Rules"]
 
 _LOOKING = frozenset({"read", "list", "use"})
-_GIT_VALUED = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--exec-path", "--namespace", "--config-env"})
+_FILE_TOOLS = {"read": ("view",), "write": ("write", "edit", "multiedit")}
 _PATTERNS = 32
 _WARNINGS = tuple(rule for text in WARNINGS for rule in parse_rules(text, "ask"))
 
@@ -47,7 +48,7 @@ class Rules:
     out of it: what patterns stand for, and what git would run.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the look-ups on the disk, each replaced by some test
         self,
         settings: PermissionSettings,
         root: str,
@@ -56,11 +57,14 @@ class Rules:
         expansions: Callable[[str], Sequence[str] | None] = lambda pattern: (pattern,),
         git_is_quiet: Callable[[str], bool] = lambda _: True,
         home: str = "",
+        programs: ProgramFiles | None = None,
     ) -> None:
         """Raises `BadRule` for the first rule that is written wrongly. `home` is what `~/` in a rule stands for."""
         self._root = root
         self._real = real
-        self._here = Place(root, root, real, expansions=expansions, git_is_quiet=git_is_quiet)
+        self._programs = programs or NamesOnly()
+        find = self._programs.find
+        self._here = Place(root, root, real, expansions=expansions, git_is_quiet=git_is_quiet, find_program=find)
         self._home = home
         self._deny = [rule for text in settings.deny for rule in parse_rules(text, "deny")]
         self._ask = [rule for text in settings.ask for rule in parse_rules(text, "ask")]
@@ -111,28 +115,78 @@ class Rules:
 
     def _judge_line(self, permit: Permit) -> Verdict:
         line = read_line(permit.command)
+        place = self._place(permit, line)
         about = [rule for rule in (*self._deny, *self._ask, *self._allow) if rule.is_about(permit)]
         deny, ask, allow = ([rule for rule in about if rule.effect == effect] for effect in ("deny", "ask", "allow"))
-        seen = replace(line, commands=(*line.commands, *outer_commands(permit.command))) if deny or ask else line
-        if (found := _forbidding(deny, seen, permit.command)) is not None:
+        if (found := self._forbidding(deny, self._deny, permit, line)) is not None:
             return _denied(found)
-        if (found := _forbidding(ask, seen, permit.command)) is not None:
-            return Verdict("ask", f"The rule {found.text} says to ask.")
-        place = self._place(permit, line)
+        uncertain = self._uncertain(deny, self._deny, permit, line)
+        if (found := self._forbidding(ask, self._ask, permit, line)) is not None:
+            return Verdict("ask", f"The rule {found.text} says to ask.", insists=bool(uncertain))
         if any(rule.subject == "line" for rule in allow):
             scope = line_scope(permit.command, line, place)
             if any(rule.fits_line(permit.command, scope) for rule in allow):
                 return Verdict("allow")
-        warned = [rule for rule in _WARNINGS if rule.is_about(permit)]
+        if uncertain:
+            why = f"The line is not fully understood ({uncertain}), and a deny rule could apply."
+            return replace(self._asking(permit, line, allow), why=why, insists=True)
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
-            named = self._named(permit, line, allow, place)
-            unnamed = [item for item in line.commands if item not in named]
-            is_safe = _forbidding(warned, Line(tuple(unnamed)), "") is None and not _may_be_forbidden(deny + ask, line)
-            return Verdict("allow") if is_safe else self._asking(permit, line, allow)
+            return self._judge_unnamed(permit, line, ask, allow)
         is_settled = not self._unsettled(permit, line, allow, place)
         if not line.doubts and is_settled and self._redirects_well(line, place):
             return Verdict("allow")
         return self._asking(permit, line, allow)
+
+    def _judge_unnamed(self, permit: Permit, line: Line, ask: Sequence[Rule], allow: Sequence[Rule]) -> Verdict:
+        """Where every line is allowed, some commands and files still need a rule that names them."""
+        warned = [rule for rule in _WARNINGS if rule.is_about(permit)]
+        named = self._named(permit, line, allow, self._place(permit, line))
+        unnamed = replace(line, commands=tuple(item for item in line.commands if item not in named))
+        is_warned = self._forbidding(warned, _WARNINGS, replace(permit, command=""), unnamed) is not None
+        if is_warned or self._uncertain(ask, self._ask, permit, line):
+            return self._asking(permit, line, allow)
+        return Verdict("allow")
+
+    def _forbidding(self, about: Sequence[Rule], rules: Sequence[Rule], permit: Permit, line: Line) -> Rule | None:
+        """The first rule against a command of the line, or against a file that it reads or writes."""
+        places = directories(line, self._directory(permit))
+        outer = tuple(outer_commands(permit.command)) if about else ()
+        written = replace(line, commands=(*line.commands, *outer))
+        found = find_denial(about, written, permit.command, places, self._programs)
+        if found is not None:
+            return found
+        for use in file_uses(line):
+            for place in places or (self._directory(permit),):
+                if (against := self._against(rules, use, place)) is not None:
+                    return against
+        return None
+
+    def _against(self, rules: Sequence[Rule], use: FileUse, place: str) -> Rule | None:
+        path = posixpath.join(place, use.path)
+        for tool in _FILE_TOOLS[use.action]:
+            permit = Permit(tool, use.action, path, "", {"file_path": path})
+            found = next((rule for rule in rules if self._fits(rule, permit, leniently=True)), None)
+            if found is not None:
+                return found
+        return None
+
+    def _uncertain(self, about: Sequence[Rule], rules: Sequence[Rule], permit: Permit, line: Line) -> str:
+        """Why a rule could apply although none is seen to; empty if none could."""
+        places = directories(line, self._directory(permit))
+        if why := find_uncertainty(about, line, places, self._programs):
+            return why
+        if not any(rule.subject == "path" and self._is_about_files(rule) for rule in rules):
+            return ""
+        if places is None and any(not use.path.startswith("/") for use in file_uses(line)):
+            return "it writes to a file in a directory that is not known"
+        return line.hidden[0] if line.hidden else ""
+
+    def _is_about_files(self, rule: Rule) -> bool:
+        uses = ((tool, action) for action, tools in _FILE_TOOLS.items() for tool in tools)
+        return any(rule.is_about(Permit(tool, action, "", "", {})) for tool, action in uses)
+
+    def _directory(self, permit: Permit) -> str:
+        return posixpath.normpath(posixpath.join(self._root, permit.path))
 
     def _place(self, permit: Permit, line: Line) -> Place:
         """Where the line runs, and where it goes: one `cd` at its beginning can be followed, nothing more."""
@@ -140,7 +194,7 @@ class Rules:
         if sum(any(char in text for char in "*?[") for command in line.commands for text in command.texts) > _PATTERNS:
             # Each of them is looked up: that would take too long.
             here = replace(here, expansions=lambda _: None)
-        directory = posixpath.normpath(posixpath.join(self._root, permit.path))
+        directory = self._directory(permit)
         moves = [command for command in line.commands if command.name in ("cd", "pushd", "popd")]
         if not moves:
             return replace(here, directory=directory)
@@ -222,46 +276,6 @@ def _parsed_address(url: str) -> Address | None:
         return parse_address(url)
     except BadAddress:
         return None
-
-
-def _forbidding(rules: Sequence[Rule], line: Line, text: str) -> Rule | None:
-    """The first rule that fits the line, or any command that can be seen in it, however it is spelt."""
-    for rule in rules:
-        if rule.subject == "all" or (text and rule.fits_line(text)):
-            return rule
-        if any(rule.fits_command(argv) for command in line.commands for argv in _spellings(command)):
-            return rule
-    return None
-
-
-def _may_be_forbidden(rules: Sequence[Rule], line: Line) -> bool:
-    """Whether words that are made while it runs may make one of its commands what a rule is about."""
-    if line.doubts and not line.commands:
-        return any(rule.subject == "command" for rule in rules)
-    for command in line.commands:
-        known = tuple(takewhile(lambda word: not word.is_dynamic, command.argv))
-        if command.is_open or len(known) < len(command.argv):
-            spellings = _spellings(replace(command, argv=known)) or [()]
-            if any(rule.may_fit(argv) for rule in rules for argv in spellings):
-                return True
-    return False
-
-
-def _spellings(command: Command) -> list[tuple[str, ...]]:
-    """As it is written, without the directory of its program, without the options that git takes before its verb."""
-    argv = command.texts
-    if not argv:
-        return []
-    found = [argv]
-    name = posixpath.basename(argv[0])
-    if name != argv[0]:
-        found.append((name, *argv[1:]))
-    if name == "git":
-        rest = list(argv[1:])
-        while rest and rest[0].startswith("-"):
-            del rest[: 2 if rest[0] in _GIT_VALUED else 1]
-        found.append(("git", *rest))
-    return found
 
 
 def _named_by(rules: Sequence[Rule], command: Command, scope: Scope | None = None) -> bool:

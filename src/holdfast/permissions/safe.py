@@ -7,11 +7,12 @@ the workspace, and no variable is set that would make a program run another one.
 import posixpath
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
-from holdfast.permissions.commands import Command, Redirection
 from holdfast.permissions.gitlooks import git_looks
+from holdfast.permissions.lines import Command, Redirection
 from holdfast.permissions.options import Taken, take
 from holdfast.permissions.programs import PROGRAMS, VERSIONED, Looks
 from holdfast.permissions.words import Word
@@ -39,6 +40,7 @@ class Place(msgspec.Struct, frozen=True):
     is_lost: bool = False
     expansions: Callable[[str], Sequence[str] | None] = lambda pattern: (pattern,)
     git_is_quiet: Callable[[str], bool] = lambda _: True
+    find_program: Callable[[str, str], str | None] = lambda name, _: f"/usr/bin/{name}"
 
     @property
     def is_moved(self) -> bool:
@@ -46,9 +48,13 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def outside(place: Place, text: str, *, is_home: bool = False) -> bool:
-    """Whether a path leads out of the workspace, or may do."""
+    """Whether a path leads out of the workspace, or may do. A workspace that is the whole disk holds what the kernel
+    shows of every process: there, nothing counts as inside.
+    """
     if text == "/dev/null":
         return False
+    if place.root == "/":
+        return True
     if is_home or place.is_lost or (place.is_moved and ".." in text.split("/")):
         return True
     for start in filter(None, (place.directory, place.moved_to)):
@@ -75,6 +81,8 @@ def only_looks(command: Command, place: Place) -> bool:
     program, words = command.argv[0], command.argv[1:]
     if (program.is_glob and program.text != "[") or program.is_home or any(word.is_dynamic for word in command.argv):
         return False
+    if _is_brought(program.text, place):
+        return False
     if program.text == "cd":
         return len(words) == 1 and not command.is_open and _is_directory_here(words[0], place)
     if program.text in VERSIONED and command.texts[1:] == ("--version",) and not command.is_open:
@@ -82,14 +90,35 @@ def only_looks(command: Command, place: Place) -> bool:
     if program.text == "git":
         return not command.is_open and _git(words, place)
     looks = PROGRAMS.get(program.text)
-    if looks is None or (command.is_open and not looks.takes_anything):
-        return False
-    taken = take(words, looks.options)
+    return looks is not None and (looks.takes_anything or not command.is_open) and _is_listed(words, looks, place)
+
+
+def _is_listed(words: tuple[Word, ...], looks: Looks, place: Place) -> bool:
+    """Whether every word is one with which the program only looks, and only inside."""
+    is_operand = partial(_is_operand, place) if looks.takes_patterns else lambda _: False
+    taken = take(words, looks.options, is_operand)
     if taken is None or not looks.accepts(taken):
         return False
     if looks.most_plain is not None and _may_be_more(taken.plain, looks.most_plain):
         return False
     return not looks.takes_paths or _stays_inside(taken, looks, place)
+
+
+def _is_brought(program: str, place: Place) -> bool:
+    """Whether the shell would find the program in the workspace itself, where the project has put it."""
+    path = place.find_program(program, place.directory)
+    return path is not None and any(_is_below(place.root, item) for item in (path, place.real(path)))
+
+
+def _is_operand(place: Place, word: Word) -> bool:
+    """Whether no name that a pattern stands for begins like an option."""
+    if place.is_lost or word.text.startswith("-"):
+        return False
+    for start in filter(None, (place.directory, place.moved_to)):
+        paths = place.expansions(posixpath.join(start, word.text))
+        if paths is None or any(path.removeprefix(f"{start}/").startswith("-") for path in paths):
+            return False
+    return True
 
 
 def _may_be_more(words: Sequence[Word], most: int) -> bool:
@@ -135,7 +164,7 @@ def _stays_inside(taken: Taken, looks: Looks, place: Place) -> bool:
         plain = plain[1:]
     if any(outside(place, word.text, is_home=word.is_home) for word in plain):
         return False
-    if looks.looks_below and any(outside(place, f"{word.text}/*") for word in plain):
+    if looks.looks_below and any(outside(place, f"{word.text}/{name}") for word in plain for name in ("*", ".*")):
         return False
     is_path = looks.path_options
     return not any(outside(place, value) for name, value in taken.values if value and (not name or name in is_path))

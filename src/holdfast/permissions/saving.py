@@ -16,7 +16,6 @@ from holdfast.domain.rules import Scope, escape
 from holdfast.domain.tools import Permit
 from holdfast.permissions.commands import Command, Line, Redirection
 from holdfast.permissions.safe import Place
-from holdfast.permissions.words import read_words
 from holdfast.permissions.wrappers import read_line
 
 __all__ = [
@@ -33,8 +32,8 @@ __all__ = [
 
 _MOVES = frozenset({"cd", "pushd", "popd"})
 _FIRST_CD = re.compile(r"\s*cd\s+[^\s;&|()<>]+\s*&&(?!&)")
-_SEQUENCE = frozenset({"&&", "|", ">", ">>", "<", ">|", ">&", "<&", "&>", "&>>", "<<<"})
-"""Operators behind which a command runs only if the `cd` at the beginning of the line has succeeded."""
+_BRANCHES = re.compile(r"[;\n(){}`]|\|\||(?<![&<>])&(?![&>])")
+"""Operators behind which a command may run although the `cd` at the beginning of the line has failed, also quoted."""
 
 
 def working_directory(text: str, line: Line, place: Place) -> str | None:
@@ -49,7 +48,7 @@ def working_directory(text: str, line: Line, place: Place) -> str | None:
     is_plain = not (target.is_glob or target.is_home or target.is_dynamic or first.assignments)
     if line.doubts or not is_plain or target.text.startswith("-") or not _FIRST_CD.match(text):
         return None
-    if any(item.text not in _SEQUENCE for item in read_words(text).operators):
+    if _BRANCHES.search(text):
         return None
     there = place.real(place.moved_to)
     # Behind a link `..` leads elsewhere than its text says, and a shell may take either way.

@@ -1,53 +1,58 @@
-"""The words of a shell line, read character by character as bash reads them. Pure.
+"""Words of a shell line, read character by character as bash reads them. Pure.
 
-A second opinion: `commands.py` takes the structure of a line from a grammar, and the words from here. Where the
-two do not see the same words and operators at the same places, the line counts as not understood.
+The reader accepts a strict subset of bash: whatever is outside of it raises `Unreadable`, and the line counts as not
+understood. It never guesses where a construct ends. Two kinds of remarks are kept apart:
+
+* a *doubt* keeps a line from running without approval: something is decided only while the line runs;
+* a *hidden* part is a doubt of another weight: a program, the text of a nested shell or the target of a redirection may
+  be one that is not among those that were found, so that no deny rule can be said not to apply.
 """
 
 import re
 
 import msgspec
 
-__all__ = ["Operator", "Reading", "Word", "literal", "read_words"]
+__all__ = ["BLANKS", "Unreadable", "Word", "WordReader", "literal", "names"]
 
-_OPERATORS = ("&>>", "<<<", "<<-", "&&", "||", "|&", ";;", "&>", ">>", ">&", "<&", ">|", "<>", "<<")
-_SINGLE = ";&|()<>"
-_DYNAMIC = re.compile(r"[A-Za-z0-9_{(\[*@!\-]")
+BLANKS = " \t"
+_ENDS = " \t\n;&|()<>"
+_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*!_-]", re.A)
 _COUNTED = "?$#"
+_PARAMETER = re.compile(r"\{(#?[A-Za-z_]\w*|[A-Za-z_]\w*(:?[-=+?]|##?|%%?|//?|\^\^?|,,?)[^$`{}()<>'\"\\\n]*)\}", re.A)
+"""The expansions that only substitute text. Subscripts, offsets, indirection and `@` operators may run commands."""
+_ARITHMETIC = re.compile(r"\(\([0-9 \t+*/%-]*\)\)")
+"""Of numbers alone: the value of a variable is evaluated too, and may run commands in a subscript."""
 _OPENS = re.compile(r"[*?[]|-[^=]*[*?[]")
+_MADE = "it has words that are made while it runs"
+
+
+class Unreadable(Exception):
+    """The line leaves the subset of bash that is understood; the message is the reason, as a clause."""
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word without its quotes. `start` and `end` count bytes of the line.
+    """A word without its quotes.
 
     `is_dynamic`: the shell makes something else of it before a program sees it. `may_be_option`: it is a pattern, and
     the name of a file may make any option of it, or several.
     """
 
     text: str
-    start: int = 0
-    end: int = 0
     is_dynamic: bool = False
     is_glob: bool = False
     may_be_option: bool = False
     is_home: bool = False
     is_quoted: bool = False
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether the program gets exactly this text, as one word."""
+        return not (self.is_dynamic or self.is_glob or self.is_home)
 
-class Operator(msgspec.Struct, frozen=True):
-    text: str
-    start: int
-    end: int
 
-
-class Reading(msgspec.Struct, frozen=True):
-    """What a line consists of. `doubt` says why it cannot be read, or is empty."""
-
-    words: tuple[Word, ...]
-    operators: tuple[Operator, ...]
-    numbers: frozenset[int]
-    """Where the number of a descriptor stands before a redirection: it is no word."""
-    doubt: str = ""
+def names(text: str) -> frozenset[str]:
+    """The words of a list, for tables."""
+    return frozenset(text.split())
 
 
 def literal(text: str) -> Word:
@@ -55,184 +60,197 @@ def literal(text: str) -> Word:
     return Word(text)
 
 
-def read_words(line: str) -> Reading:
-    """Never fails; what it does not understand it says in `doubt`."""
-    return _Reader(line).read()
+class WordReader:
+    """Reads words of `text` from the position `at` on. Substitutions are read by the grammar, which is a subclass."""
 
-
-class _Reader:
-    def __init__(self, line: str) -> None:
-        self._line = line
-        self._at = 0
-        self._words: list[Word] = []
-        self._operators: list[Operator] = []
-        self._numbers: set[int] = set()
-        self._doubt = ""
-        self._bytes = [0]
-        for char in line:
-            self._bytes.append(self._bytes[-1] + len(char.encode("utf-8", "surrogatepass")))
-
-    def read(self) -> Reading:
-        while self._at < len(self._line) and not self._doubt:
-            self._next()
-        return Reading(tuple(self._words), tuple(self._operators), frozenset(self._numbers), self._doubt)
-
-    def _next(self) -> None:
-        line, at = self._line, self._at
-        char = line[at]
-        if line.startswith("\\\n", at):
-            self._at += 2
-        elif char in " \t":
-            self._at += 1
-        elif char == "\n":
-            self._operator("\n")
-        elif char == "#":
-            end = line.find("\n", at)
-            self._at = len(line) if end < 0 else end
-        elif char in _SINGLE:
-            self._operator(next((known for known in _OPERATORS if line.startswith(known, at)), char))
-        else:
-            self._word()
-
-    def _operator(self, text: str) -> None:
-        start = self._at
-        self._at += len(text)
-        self._operators.append(Operator(text, self._bytes[start], self._bytes[self._at]))
-        if text in ("<<", "<<-"):
-            self._doubt = "it holds a here-document"
-
-    def _word(self) -> None:
-        start = self._at
-        piece = _Piece(self._line, start)
-        piece.read()
-        self._doubt = piece.doubt
-        self._at = min(piece.at, len(self._line))
-        source = self._line[start : self._at]
-        end = self._at
-        while piece.continues and self._line.endswith("\\\n", start, end):
-            end -= 2
-        before_redirection = self._at < len(self._line) and self._line[self._at] in "<>"
-        if before_redirection and source.isdecimal():
-            self._numbers.add(self._bytes[start])
-            return
-        if before_redirection and re.fullmatch(r"\{\w+\}", source):
-            self._doubt = "it opens a descriptor by name"
-        self._words.append(piece.word(self._bytes[start], self._bytes[end]))
-
-
-class _Piece:
-    """One word in the making."""
-
-    def __init__(self, line: str, start: int) -> None:
-        self._line = line
-        self._start = start
-        self.at = start
-        self.doubt = ""
-        self.continues = False
-        """Whether the last thing read was the end of a line that goes on."""
-        self._text: list[str] = []
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.doubts: dict[str, None] = {}
+        self.hidden: dict[str, None] = {}
+        self._value: list[str] = []
         self._bare: list[str] = []
         """The word with every quoted character blanked: what the shell may still expand."""
         self._is_dynamic = False
         self._is_number = False
         self._is_quoted = False
 
-    def word(self, start: int, end: int) -> Word:
+    def doubt(self, why: str, *, hides: bool = False) -> None:
+        self.doubts[why] = None
+        if hides:
+            self.hidden[why] = None
+
+    def peek(self, length: int = 1) -> str:
+        return self.text[self.at : self.at + length]
+
+    def substitution(self) -> None:
+        """Read `(…)` as commands, with the position at the parenthesis."""
+        raise NotImplementedError
+
+    def nested(self, text: str) -> None:
+        """Read a text between backquotes as commands."""
+        raise NotImplementedError
+
+    def read_word(self) -> Word:
+        """The word at the position; empty text and no quotes if there is none."""
+        outer = self._value, self._bare, self._is_dynamic, self._is_number, self._is_quoted
+        self._value, self._bare, self._is_dynamic, self._is_number, self._is_quoted = [], [], False, False, False
+        try:
+            while self.at < len(self.text) and self._piece():
+                pass
+            return self._word()
+        finally:
+            self._value, self._bare, self._is_dynamic, self._is_number, self._is_quoted = outer
+
+    def _word(self) -> Word:
         bare = "".join(self._bare)
-        is_glob = self._is_number or any(char in bare for char in "*?[")
+        is_dynamic = self._is_dynamic or _has_braces(bare)
+        if is_dynamic:
+            self.doubt(_MADE)
         return Word(
-            "".join(self._text),
-            start,
-            end,
-            is_dynamic=self._is_dynamic or _has_braces(bare),
-            is_glob=is_glob,
+            "".join(self._value),
+            is_dynamic=is_dynamic,
+            is_glob=self._is_number or any(char in bare for char in "*?["),
             may_be_option=bool(_OPENS.match(bare)),
             is_home=bare.startswith("~") or bool(re.match(r"\w+=(.*:)?~", bare)),
             is_quoted=self._is_quoted,
         )
 
-    def read(self) -> None:
-        line = self._line
-        while self.at < len(line) and not self.doubt:
-            char = line[self.at]
-            if char in " \t\n" or char in _SINGLE:
-                return
-            self.continues = line.startswith("\\\n", self.at)
-            if char == "\\":
-                self._escape()
-            elif char == "'":
-                self._single()
-            elif char == '"':
-                self._double()
-            elif char == "$":
-                self._dollar(in_quotes=False)
-            elif char == "`":
-                self.doubt = "it runs a command to make a word"
-            else:
-                self._put(char)
-                self.at += 1
+    def _piece(self) -> bool:
+        """Read one part of a word. False where the word ends."""
+        char = self.text[self.at]
+        if self.peek(2) in ("<(", ">("):
+            self.at += 1
+            self._expand("it runs a command to make a file")
+            self.substitution()
+        elif char in _ENDS:
+            return False
+        elif char == "\\":
+            return self._escape()
+        elif char == "'":
+            self._single()
+        elif char == '"':
+            self._double()
+        elif char == "$":
+            self._dollar(in_quotes=False)
+        elif char == "`":
+            self._backquote()
+        else:
+            self._put(char)
+            self.at += 1
+        return True
 
     def _put(self, text: str, *, quoted: bool = False) -> None:
-        self._text.append(text)
+        self._value.append(text)
         self._bare.append("\x00" * len(text) if quoted else text)
 
-    def _escape(self) -> None:
-        following = self._line[self.at + 1 : self.at + 2]
-        self.at += 2
+    def _expand(self, why: str = _MADE) -> None:
+        self._is_dynamic = True
+        self.doubt(why)
+        self._put("$", quoted=True)
+
+    def _escape(self) -> bool:
+        following = self.text[self.at + 1 : self.at + 2]
         if not following:
-            self.doubt = "it ends in the middle of a word"
-        elif following != "\n":
-            self._is_quoted = True
-            self._put(following, quoted=True)
+            raise Unreadable("it ends in the middle of a word")
+        if following == "\n":
+            # Bash joins the lines before it looks at the words: only where a word has ended does that change nothing.
+            if self.text[self.at + 2 : self.at + 3] in (" ", "\t"):
+                return False
+            raise Unreadable("a word goes on in the next line")
+        self._is_quoted = True
+        self._put(following, quoted=True)
+        self.at += 2
+        return True
 
     def _single(self) -> None:
-        end = self._line.find("'", self.at + 1)
-        self._is_quoted = True
+        end = self.text.find("'", self.at + 1)
         if end < 0:
-            self.doubt = "a quote is not closed"
-            return
-        self._put(self._line[self.at + 1 : end], quoted=True)
+            raise Unreadable("a quote is not closed")
+        self._is_quoted = True
+        self._put(self.text[self.at + 1 : end], quoted=True)
         self.at = end + 1
 
     def _double(self) -> None:
-        line = self._line
         self._is_quoted = True
         self.at += 1
-        while self.at < len(line):
-            char = line[self.at]
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            following = self.text[self.at + 1 : self.at + 2]
             if char == '"':
                 self.at += 1
                 return
-            if char == "\\" and line[self.at + 1 : self.at + 2] in ("$", "`", '"', "\\", "\n"):
-                following = line[self.at + 1]
+            if char == "\\" and following and following in '$`"\\\n':
                 self._put("" if following == "\n" else following, quoted=True)
                 self.at += 2
             elif char == "$":
                 self._dollar(in_quotes=True)
             elif char == "`":
-                self.doubt = "it runs a command to make a word"
-                return
+                self._backquote()
             else:
                 self._put(char, quoted=True)
                 self.at += 1
-        self.doubt = "a quote is not closed"
+        raise Unreadable("a quote is not closed")
+
+    def _backquote(self) -> None:
+        end = self.text.find("`", self.at + 1)
+        inner = self.text[self.at + 1 : end]
+        if end < 0 or any(char in inner for char in "\\'\""):
+            # Quotes and backslashes between backquotes are read by rules of their own.
+            raise Unreadable("it runs a command to make a word")
+        self._expand("it runs a command to make a word")
+        self.at = end + 1
+        self.nested(inner)
 
     def _dollar(self, *, in_quotes: bool) -> None:
-        following = self._line[self.at + 1 : self.at + 2]
+        self.at += 1
+        following = self.peek()
+        if self.text.startswith("\\\n", self.at):
+            raise Unreadable("an expansion goes on in the next line")
         if following and following in _COUNTED:
             # Always a number: how the last command ended, how many arguments there are, which process this is. As the
             # name of a file it is any.
             self._put("*", quoted=True)
             self._is_number = True
-            self.at += 2
-            return
-        if following and (_DYNAMIC.match(following) or (not in_quotes and following in "'\"")):
-            self._is_dynamic = True
-        self._put("$", quoted=True)
-        self.at += 1
-        if self._is_dynamic and following in ("(", "{", "["):
-            # Where such an expansion ends is for the grammar to know: nothing after it is read here.
-            self.doubt = "it has words that are made while it runs"
+            self.at += 1
+        elif following and following in "({[":
+            self._bracket()
+        elif following and following in "'\"" and not in_quotes:
+            self._expand()
+            self._is_quoted = True
+            if following == "'":
+                self._escaped_string()
+            else:
+                self._double()
+        elif found := _NAME.match(self.text, self.at):
+            self._expand()
+            self.at = found.end()
+        else:
+            self._put("$", quoted=True)
+
+    def _bracket(self) -> None:
+        if self.text.startswith("((", self.at):
+            found = _ARITHMETIC.match(self.text, self.at)
+            if found is None:
+                raise Unreadable("it calculates")
+            self._expand("it calculates")
+            self.at = found.end()
+        elif self.peek() == "(":
+            self._expand("it runs a command to make a word")
+            self.substitution()
+        else:
+            found = _PARAMETER.match(self.text, self.at)
+            if found is None:
+                raise Unreadable(_MADE)
+            self._expand()
+            self.at = found.end()
+
+    def _escaped_string(self) -> None:
+        """`$'…'`: what it stands for is not worked out here."""
+        found = re.compile(r"'(?:[^'\\]|\\.)*'", re.S).match(self.text, self.at)
+        if found is None:
+            raise Unreadable("a quote is not closed")
+        self.at = found.end()
 
 
 def _has_braces(bare: str) -> bool:

@@ -1,7 +1,8 @@
 """Commands that run other commands: what is really run. Pure.
 
-`read_line` answers the commands inside, each to be judged on its own, in place of the one that wraps them. A
-wrapper used in a way that is not known here stays itself, beside what can be seen of the command inside.
+`read_line` lists the commands inside, each to be judged on its own, in place of the one that wraps them. A wrapper that
+does more than that is listed too. A wrapper used in a way that is not known here hides what it runs; the commands that
+its words may be are listed all the same, for rules that forbid one of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,46 +12,76 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.permissions.commands import Command, Line, parse
-from holdfast.permissions.words import Word
+from holdfast.permissions.commands import parse
+from holdfast.permissions.evaluators import changes_programs, evaluates
+from holdfast.permissions.lines import Command, Line
+from holdfast.permissions.words import Word, names
 
 __all__ = ["read_line"]
 
 _DEEPEST = 8
+_GUESSES = 16
 _SHELLS = frozenset({"bash", "sh", "dash"})
-_UNKNOWN_SHELLS = frozenset({"zsh", "ksh", "fish", "csh", "tcsh", "ash"})
-_AS_OTHERS = frozenset({"sudo", "doas", "su", "runuser", "pkexec", "exec", "setsid", "chroot", "unshare", "watch"})
+_SHELL_OPTIONS = frozenset({"--norc", "--noprofile", "-e", "-u", "-x", "-f", "-v", "-eu", "-ex", "-ux", "-eux"})
+_TEXT_OPTIONS = frozenset({"-c", "-ec", "-uc", "-euc", "-xc", "-exc", "-euxc"})
+_QUIET_TEXT = frozenset({"-c", "-ec", "-uc", "-euc"})
+_OPAQUE = names(
+    "ash at batch bwrap capsh catchsegv chpst choom chrt chronic csh daemonize dbus-run-session doas "
+    "dumb-init entr envdir expect fakeroot faketime firejail fish flock gdb gosu ifne ksh linux32 linux64 "
+    "ltrace mispipe mksh nsenter numactl parallel pdksh pee perf pkexec prlimit proot rlwrap run-parts runcon "
+    "runuser runit s6-setuidgid screen script sem setarch setpriv setuidgid sg softlimit start-stop-daemon "
+    "strace su su-exec systemd-run taskset tcsh tini tmux toybox-sh unbuffer unshare valgrind watch xvfb-run "
+    "yash zsh"
+)
+"""Their words are not taken apart: a command or a text for a shell stands somewhere among them."""
+_LOADER = ("ld-linux", "ld-musl", "ld.so", "ld64.so")
 _OTHERWISE = frozenset({"-o", "-or", "!", "-not", ","})
 _ACTS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _HOLES = frozenset({"{}", "%"})
 """What `xargs -I` may put its input in place of: with any other word it could be part of the command's own words."""
 _UNSEEN = "it runs a command that cannot be seen"
+_CHANGED = "it changes where programs are found"
 
 
-class _Manner(msgspec.Struct, frozen=True):
-    """What may stand before the command: options alone, options with a value, then `plain` words."""
+class _Wrapper(msgspec.Struct, frozen=True):
+    """What may stand before the command: options alone, options with a value, assignments, then `plain` words.
+    `is_listed`: it does something itself, and has to be allowed itself.
+    """
 
     alone: frozenset[str] = frozenset()
     valued: frozenset[str] = frozenset()
     plain: int = 0
+    assigns: bool = False
+    is_listed: bool = False
 
 
-_PLAIN: Mapping[str, _Manner] = {
-    "nohup": _Manner(),
-    "time": _Manner(frozenset({"-p"})),
-    "nice": _Manner(valued=frozenset({"-n", "--adjustment"})),
-    "ionice": _Manner(frozenset({"-t"}), frozenset({"-c", "-n"})),
-    "stdbuf": _Manner(valued=frozenset({"-i", "-o", "-e"})),
-    "timeout": _Manner(
+_TABLE: Mapping[str, _Wrapper] = {
+    "nohup": _Wrapper(),
+    "time": _Wrapper(frozenset({"-p"})),
+    "nice": _Wrapper(valued=frozenset({"-n", "--adjustment"})),
+    "ionice": _Wrapper(frozenset({"-t"}), frozenset({"-c", "-n"})),
+    "stdbuf": _Wrapper(valued=frozenset({"-i", "-o", "-e"})),
+    "timeout": _Wrapper(
         frozenset({"--foreground", "--preserve-status", "-v", "--verbose"}),
         frozenset({"-k", "-s", "--kill-after", "--signal"}),
         plain=1,
     ),
-    "command": _Manner(frozenset({"-p"})),
-    "builtin": _Manner(),
-    "xargs": _Manner(
+    "command": _Wrapper(),
+    "builtin": _Wrapper(),
+    "xargs": _Wrapper(
         frozenset({"-0", "-r", "-t", "-x", "--null", "--no-run-if-empty", "--verbose", "--exit"}),
         frozenset({"-n", "-L", "-P", "-d", "-s", "-I", "--max-args", "--max-procs", "--delimiter"}),
+    ),
+    "exec": _Wrapper(is_listed=True),
+    "setsid": _Wrapper(frozenset({"-c", "-f", "-w", "--ctty", "--fork", "--wait"}), is_listed=True),
+    "chroot": _Wrapper(plain=1, is_listed=True),
+    "busybox": _Wrapper(is_listed=True),
+    "toybox": _Wrapper(is_listed=True),
+    "sudo": _Wrapper(
+        frozenset({"-n", "-E", "-H", "-S", "-k", "-b", "--preserve-env", "--non-interactive"}),
+        frozenset({"-u", "-g", "-p", "--user", "--group", "--prompt"}),
+        assigns=True,
+        is_listed=True,
     ),
 }
 
@@ -63,12 +94,7 @@ def read_line(text: str) -> Line:
 
 def _read(text: str, depth: int) -> Line:
     line = parse(text)
-    found = _together(_expand(command, depth) for command in line.commands)
-    return Line(
-        found.commands,
-        (*line.redirections, *found.redirections),
-        tuple(dict.fromkeys((*line.doubts, *found.doubts))),
-    )
+    return _together([replace(line, commands=()), *(_expand(command, depth) for command in line.commands)])
 
 
 def _together(lines: Iterable[Line]) -> Line:
@@ -76,60 +102,99 @@ def _together(lines: Iterable[Line]) -> Line:
     return Line(
         tuple(command for line in known for command in line.commands),
         tuple(item for line in known for item in line.redirections),
-        tuple(doubt for line in known for doubt in line.doubts),
+        tuple(dict.fromkeys(doubt for line in known for doubt in line.doubts)),
+        tuple(dict.fromkeys(reason for line in known for reason in line.hidden)),
+        repeats=any(line.repeats for line in known),
     )
 
 
 def _expand(command: Command, depth: int) -> Line:
-    """What a command comes to."""
-    name = command.name
+    """The commands that a command runs, itself among them unless it only runs others."""
     if depth > _DEEPEST:
-        return Line((command,), doubts=("it is nested too deeply",))
+        return _hiding(command, "it is nested too deeply")
+    if not command.argv:
+        return Line((command,), hidden=(_CHANGED,) if evaluates(command) else ())
+    found = _by_name(command, command.name.rpartition("/")[2], depth)
+    if evaluates(command):
+        return replace(found, hidden=(*found.hidden, _UNSEEN))
+    return found
+
+
+def _by_name(command: Command, name: str, depth: int) -> Line:
+    is_path = name != command.name
     if name in _SHELLS:
-        return _shell(command, depth)
-    if name == "eval":
-        return _with_doubt(command, _read(" ".join(command.texts[1:]), depth + 1))
-    if name in _AS_OTHERS or name in _UNKNOWN_SHELLS:
-        return _with_doubt(command, _expand(_after_options(command), depth + 1))
-    if name == "env":
-        return _env(command, depth)
-    if name == "find":
-        return _find(command, depth)
-    if name in _PLAIN and not _only_looks(command):
-        return _wrapped(command, _PLAIN[name], depth)
-    return Line((command,))
+        found = _shell(command, depth)
+    elif name in ("eval", "trap"):
+        found = _text(command, depth)
+    elif name in _OPAQUE or name.startswith(_LOADER):
+        found = _hiding(command, depth=depth)
+    elif name == "env":
+        found = _env(command, depth)
+    elif name == "find":
+        found = _find(command, depth)
+    elif name in _TABLE and not _only_looks(command):
+        found = _wrapped(command, _TABLE[name], depth)
+    else:
+        return Line((command,))
+    # A program named by its path is itself to be allowed: it need not be what it is called.
+    return replace(found, commands=(replace(command, is_open=False), *found.commands)) if is_path else found
 
 
-def _with_doubt(command: Command, inner: Line) -> Line:
-    """The command itself decides, and is not known well enough; what is inside is named for those who forbid it."""
-    inside = tuple(item for item in inner.commands if item.argv)
-    return Line((command, *inside), inner.redirections, (*inner.doubts, _UNSEEN))
-
-
-def _after_options(command: Command) -> Command:
-    """A guess at the command inside: what follows the first words that look like options."""
-    rest = command.argv[1:]
-    while rest and rest[0].text.startswith("-"):
-        rest = rest[2 if rest[0].text in ("-u", "-g", "-n", "-C", "-h", "-p", "-k", "-s") else 1 :]
-    return Command(rest)
+def _hiding(command: Command, why: str = _UNSEEN, *, depth: int = _DEEPEST) -> Line:
+    """The command decides by itself what it runs. Commands that its words may be are listed for rules that forbid."""
+    guesses: list[Command] = []
+    redirections: list[Line] = []
+    for at, word in enumerate(command.argv[1 : 1 + _GUESSES], start=1):
+        if " " in word.text or ";" in word.text:
+            inner = _read(word.text, depth + 1) if depth < _DEEPEST else parse(word.text)
+            redirections.append(replace(inner, commands=(), doubts=(), hidden=()))
+            guesses += (item for item in inner.commands if item.argv)
+        elif not word.text.startswith("-"):
+            guesses.append(Command(command.argv[at:], is_open=command.is_open))
+    listed = Line((command, *guesses), doubts=(why,), hidden=(why,))
+    return _together([listed, *redirections])
 
 
 def _only_looks(command: Command) -> bool:
     return command.name == "command" and len(command.argv) > 1 and command.argv[1].text in ("-v", "-V")
 
 
+def _text(command: Command, depth: int) -> Line:
+    """`eval` and `trap`: a text that is run now or later."""
+    words = command.argv[1:] if command.name == "eval" else command.argv[1:2]
+    if command.name == "trap" and (not words or words[0].text in ("-", "", "-p", "-l")):
+        return Line((command,))
+    inner = _read(" ".join(word.text for word in words), depth + 1)
+    listed = Line((command,), doubts=(_UNSEEN,))
+    if command.is_open or not all(word.is_literal for word in words):
+        listed = replace(listed, hidden=(_UNSEEN,))
+    return _together([listed, inner])
+
+
 def _shell(command: Command, depth: int) -> Line:
-    """`sh -c` with a script that can be read; anything else runs a file or reads what it is given."""
-    words = list(command.texts[1:])
-    options = [word for word in words if word.startswith("-")]
-    if len(words) < 2 or words[0] not in ("-c", "-ec", "-uc", "-euc") or len(options) > 1 or command.is_open:
-        behind = (words[at + 1] for at, word in enumerate(words[:-1]) if word.startswith("-") and word.endswith("c"))
-        return _with_doubt(command, _read(next(behind, ""), depth + 1))
-    inner = _read(words[1], depth + 1)
-    if any(word.is_glob or word.is_home or word.is_dynamic for word in command.argv):
-        return _with_doubt(command, inner)
-    carried = tuple(_assigned(item, command) for item in inner.commands)
-    return Line(carried, inner.redirections, inner.doubts)
+    """`sh -c` with a text that can be read; anything else runs a file or reads what it is given."""
+    words = list(command.argv[1:])
+    options: list[str] = []
+    while words and words[0].is_literal and words[0].text in _SHELL_OPTIONS:
+        options.append(words.pop(0).text)
+    behind = (command.argv[at + 1] for at, word in enumerate(command.argv[:-1]) if _takes_text(word.text))
+    text = next(behind, None)
+    if text is None:
+        return _hiding(command, depth=depth)
+    inner = _read(text.text, depth + 1)
+    is_known = len(words) > 1 and words[0].is_literal and words[0].text in _TEXT_OPTIONS and words[1] is text
+    if not is_known or not text.is_literal or text.text.startswith(("-", "+")):
+        return _together([Line((command,), doubts=(_UNSEEN,), hidden=(_UNSEEN,)), inner])
+    is_plain = not options and words[0].text in _QUIET_TEXT and not command.is_open
+    if not is_plain or any(not word.is_literal or word.text.startswith("-") for word in words[2:]):
+        return _together([Line((command,), doubts=(_UNSEEN,)), inner])
+    if any(changes_programs(name) for name, _ in command.assignments):
+        return _together([Line((command,), doubts=(_CHANGED,), hidden=(_CHANGED,)), inner])
+    return replace(inner, commands=tuple(_assigned(item, command) for item in inner.commands))
+
+
+def _takes_text(option: str) -> bool:
+    return option.startswith("-") and not option.startswith("--") and option.endswith("c")
 
 
 def _assigned(inner: Command, outer: Command) -> Command:
@@ -137,73 +202,100 @@ def _assigned(inner: Command, outer: Command) -> Command:
 
 
 def _env(command: Command, depth: int) -> Line:
+    """Without some variables a program finds nothing worse; a nested shell takes a search path of its own."""
     rest = list(command.argv[1:])
     assigned = list(command.assignments)
-    while rest and rest[0].text in ("-i", "-", "--ignore-environment", "-u", "--unset"):
-        # Without its environment a program may not find what it needs; it does nothing worse.
+    removes = False
+    while rest and rest[0].is_literal and rest[0].text in ("-i", "-", "--ignore-environment", "-u", "--unset"):
+        removes = True
         taken = 2 if rest[0].text in ("-u", "--unset") else 1
-        if any(word.is_glob for word in rest[:taken]):
-            return _with_doubt(command, Line())
+        if any(not word.is_literal or changes_programs(word.text) for word in rest[:taken]):
+            return _hiding(command, _CHANGED, depth=depth)
         del rest[:taken]
-    while rest and "=" in rest[0].text and rest[0].text.partition("=")[0].isidentifier():
+    while rest and not rest[0].is_dynamic and rest[0].text.partition("=")[0].isidentifier() and "=" in rest[0].text:
+        name, _, value = rest[0].text.partition("=")
+        assigned.append((name, replace(rest.pop(0), text=value)))
+    if not rest and not command.is_open:
+        return Line((replace(command, assignments=tuple(assigned)),))
+    if not rest or not rest[0].is_literal or rest[0].text.startswith("-"):
+        return _hiding(command, depth=depth)
+    inner = Command(tuple(rest), tuple(assigned), is_open=command.is_open)
+    found = _expand(inner, depth + 1)
+    if removes and [item.argv for item in found.commands] != [inner.argv]:
+        return _together([Line((command,), doubts=(_CHANGED,), hidden=(_CHANGED,)), found])
+    return found
+
+
+def _wrapped(command: Command, wrapper: _Wrapper, depth: int) -> Line:
+    rest = _behind(command.argv[1:], wrapper)
+    if rest is None:
+        return _hiding(command, depth=depth)
+    assigned = list(command.assignments)
+    while wrapper.assigns and rest and not rest[0].is_dynamic and "=" in rest[0].text:
         name, _, value = rest[0].text.partition("=")
         assigned.append((name, replace(rest.pop(0), text=value)))
     if not rest:
-        return Line((replace(command, assignments=tuple(assigned)),))
-    if rest[0].text.startswith("-") or rest[0].may_be_option:
-        return _with_doubt(command, Line())
-    return _expand(Command(tuple(rest), tuple(assigned), is_open=command.is_open), depth + 1)
-
-
-def _wrapped(command: Command, manner: _Manner, depth: int) -> Line:
-    rest = _behind(command.argv[1:], manner)
-    if rest is None:
-        return _with_doubt(command, _expand(_after_options(command), depth + 1))
-    if not rest:
-        # Alone it runs nothing, but for xargs, which prints what it reads.
-        return Line((command,))
+        # Alone it runs nothing, except for xargs, which prints what it reads.
+        return _hiding(command, depth=depth) if command.is_open else Line((command,))
+    if not rest[0].is_literal or rest[0].text.startswith("-") or not rest[0].text:
+        return _hiding(command, depth=depth)
     is_open = command.is_open or command.name == "xargs"
-    inner = _expand(Command(tuple(rest), command.assignments, is_open=is_open), depth + 1)
-    if command.name == "xargs" and inner.commands[:1] and inner.commands[0].name != rest[0].text:
-        # What is read may end up anywhere in a command that is itself wrapped.
-        return _with_doubt(command, inner)
-    return inner
+    inner = Command(tuple(rest), tuple(assigned), is_open=is_open)
+    found = _expand(inner, depth + 1)
+    if wrapper.is_listed:
+        return _together([Line((replace(command, is_open=False),)), found])
+    if command.name == "xargs" and [item.argv for item in found.commands[:1]] != [inner.argv]:
+        # The words that are read may end up anywhere in a command that is itself wrapped.
+        return _together([Line((command,), doubts=(_UNSEEN,)), found])
+    return found
 
 
-def _behind(words: Sequence[Word], manner: _Manner) -> list[Word] | None:
-    """The words of the command inside. None if an option is not known, or a pattern stands before the command: it may
-    become several words, and any of them the command.
+def _behind(words: Sequence[Word], wrapper: _Wrapper) -> list[Word] | None:
+    """The words behind the wrapper's own. None if an option is not known, or a word before the command is not literal:
+    it may become several words, and any of them the command.
     """
     rest = list(words)
+    hole = ""
     while rest and rest[0].text.startswith("-"):
         option = rest.pop(0).text
         if option == "--":
             break
-        name, sign, _ = option.partition("=")
-        if option in manner.alone or (sign and name in manner.valued):
+        name, sign, value = option.partition("=")
+        if option in wrapper.alone or (sign and name in wrapper.valued):
             continue
-        if option in manner.valued:
+        if option in wrapper.valued:
             value = rest.pop(0).text if rest else ""
-        elif _is_joined(option, manner):
+        elif _is_joined(option, wrapper):
             value = option[2:]
         else:
             return None
-        if option.startswith("-I") and value not in _HOLES:
-            return None
-    rest = rest[manner.plain :]
-    before = len(words) - len(rest)
-    return None if any(word.is_glob for word in words[: before + 1]) else rest
+        if option.startswith("-I"):
+            hole = value
+            if hole not in _HOLES:
+                return None
+    rest = rest[wrapper.plain :]
+    if not all(word.is_literal for word in words[: len(words) - len(rest)]):
+        return None
+    return [_holed(word, hole) for word in rest] if hole else rest
 
 
-def _is_joined(option: str, manner: _Manner) -> bool:
+def _holed(word: Word, hole: str) -> Word:
+    """Of a word that the input is put into only the rest is known."""
+    return replace(word, is_glob=True, may_be_option=True) if hole in word.text else word
+
+
+def _is_joined(option: str, wrapper: _Wrapper) -> bool:
     """`-n5`, `-oL`: a short option with its value; `-0r`: several that stand alone."""
     if option.startswith("--"):
         return False
-    return option[:2] in manner.valued or all(f"-{letter}" in manner.alone for letter in option[1:])
+    return option[:2] in wrapper.valued or all(f"-{letter}" in wrapper.alone for letter in option[1:])
 
 
 def _find(command: Command, depth: int) -> Line:
     """`find` without its actions, and the commands those run; `{}` in them is a path that find has found."""
+    if command.is_open or any(word.is_dynamic or word.may_be_option for word in command.argv):
+        # An action may be among the words that are not known.
+        return _hiding(command, depth=depth)
     kept: list[Word] = []
     inner: list[Line] = []
     words = list(command.argv)
@@ -213,17 +305,21 @@ def _find(command: Command, depth: int) -> Line:
             kept.append(word)
             continue
         end = next((at for at, item in enumerate(words) if _ends_action(words, at, item)), None)
-        # A pattern may stand for the end of the action, and for what comes behind it.
-        if end is None or word.text != "-exec" or any(item.may_be_option for item in words[:end]):
-            doubtful = _with_doubt(command, _expand(Command(tuple(words[:end])), depth + 1))
-            return _together([*inner, doubtful])
-        action = Command(tuple(words[:end]))
+        action = Command(tuple(_found(item) for item in words[:end]))
+        if end is None or not action.argv or not action.argv[0].is_literal:
+            return _together([*inner, _hiding(command, depth=depth)])
         found = _expand(action, depth + 1)
-        if [item.name for item in found.commands] != [action.name]:
-            return _together([*inner, _with_doubt(command, found)])
+        if word.text != "-exec" or [item.argv for item in found.commands] != [action.argv]:
+            # A relative program is another one in each directory.
+            hides = (_UNSEEN,) if "dir" in word.text and "/" in action.name else ()
+            inner.append(Line(doubts=(_UNSEEN,), hidden=hides))
         inner.append(found if _finds_files([item.text for item in kept], action) else _opened(found))
         words = words[end + 1 :]
     return _together([Line((replace(command, argv=tuple(kept)),)), *inner])
+
+
+def _found(word: Word) -> Word:
+    return replace(word, is_glob=True) if "{}" in word.text else word
 
 
 def _finds_files(words: Sequence[str], action: Command) -> bool:
@@ -233,7 +329,7 @@ def _finds_files(words: Sequence[str], action: Command) -> bool:
 
 
 def _opened(line: Line) -> Line:
-    return Line(tuple(replace(item, is_open=True) for item in line.commands), line.redirections, line.doubts)
+    return replace(line, commands=tuple(replace(item, is_open=True) for item in line.commands))
 
 
 def _ends_action(words: list[Word], at: int, word: Word) -> bool:

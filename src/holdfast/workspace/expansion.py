@@ -16,8 +16,8 @@ class _TooMany(Exception):
 
 def expansions(pattern: str) -> Sequence[str] | None:
     """Paths that lead wherever a pattern may lead, and perhaps elsewhere: of every name with a special character only
-    what stands before that character has to fit. Plain files are where their directory is; they are left out. None if
-    there are too many.
+    what stands before that character has to fit. Plain files are where their directory is; they are left out, unless
+    their name begins like an option. None if there are too many.
     """
     try:
         return _Walk().all(pattern.split("/"))
@@ -55,7 +55,8 @@ class _Walk:
                         raise _TooMany
                     if not entry.name.startswith(prefix) or entry.name.startswith(".") != prefix.startswith("."):
                         continue
-                    if entry.is_symlink() or (not is_last and entry.is_dir(follow_symlinks=False)):
+                    is_way = not is_last and entry.is_dir(follow_symlinks=False)
+                    if entry.is_symlink() or is_way or entry.name.startswith("-"):
                         yield f"{folder}/{entry.name}"
         except OSError:
             return

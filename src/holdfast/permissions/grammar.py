@@ -1,0 +1,317 @@
+"""The grammar of shell lines: a strict subset of bash, by recursive descent. Pure.
+
+Whatever is outside of the subset ends the reading, and the line counts as not understood. Commands, redirections and
+assignments are collected wherever they stand; which of them run, and how often, is not worked out.
+"""
+
+import re
+
+import msgspec
+
+from holdfast.permissions.lines import Command, Line
+from holdfast.permissions.tokens import NOT_VALID, TokenReader
+from holdfast.permissions.words import Unreadable, Word, names
+
+__all__ = ["RESERVED", "Grammar"]
+
+_DEEPEST = 40
+_EVALUATES = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v", "-R"})
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.A)
+RESERVED = names("! { } [[ ]] if then elif else fi while until for in do done case esac select function time coproc")
+
+
+class Grammar(TokenReader):
+    """Recursive descent. Lists end at a parenthesis, at `;;` or at the reserved words their caller names."""
+
+    def __init__(self, text: str, depth: int) -> None:
+        super().__init__(text, is_nested=depth > 0)
+        self._depth = depth
+        self.commands: list[Command] = []
+        self.repeats = False
+
+    def line(self) -> Line:
+        found = tuple(self.commands), tuple(self.redirections), tuple(self.doubts), tuple(self.hidden)
+        return Line(*found, repeats=self.repeats)
+
+    def read(self) -> None:
+        try:
+            self._list(frozenset())
+            if self.at < len(self.text) or self.documents:
+                raise Unreadable(NOT_VALID)
+        except Unreadable as error:
+            self.doubt(str(error), hides=True)
+
+    # Substitutions, which words contain.
+
+    def substitution(self) -> None:
+        self.enter()
+        self.at += 1
+        self._list(frozenset())
+        self._expect(")")
+        self.leave()
+
+    def nested(self, text: str) -> None:
+        inner = Grammar(text, self._depth + 1)
+        if self._depth > _DEEPEST:
+            raise Unreadable("it is nested too deeply")
+        inner.read()
+        self.commands += inner.commands
+        self.redirections += inner.redirections
+        self.doubts |= inner.doubts
+        self.hidden |= inner.hidden
+        self.repeats = self.repeats or inner.repeats
+
+    # Lists and pipelines.
+
+    def _list(self, ends: frozenset[str]) -> None:
+        """Commands up to what ends them; the end itself is not taken."""
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise Unreadable("it is nested too deeply")
+        while not self._is_end(ends):
+            self._command()
+            self.skip()
+            if self.at >= len(self.text) or self.peek() == ")" or self.peek(2) == ";;":
+                break
+            if self.peek(2) in ("&&", "||", "|&"):
+                self.at += 2
+                self._more()
+            elif self.peek() == "|":
+                self.at += 1
+                self._more()
+            elif self.peek() in ";&":
+                self.at += 1
+            elif self.peek() != "\n":
+                raise Unreadable(NOT_VALID)
+        self._depth -= 1
+
+    def _more(self) -> None:
+        """Another command has to follow."""
+        self.skip(newlines=True)
+        if self.at >= len(self.text) or self.peek() in ");&|":
+            raise Unreadable(NOT_VALID)
+
+    def _is_end(self, ends: frozenset[str]) -> bool:
+        self.skip(newlines=True)
+        if self.at >= len(self.text) or self.peek() == ")" or self.peek(2) == ";;":
+            return True
+        if self.peek() in ";&|":
+            raise Unreadable(NOT_VALID)
+        return self._reserved() in ends
+
+    def _reserved(self) -> str:
+        """The reserved word at the position, which is not taken; empty if there is none."""
+        found = re.compile(r"[a-z!{}\[\]]+(?=[\s;&|()<>]|$)").match(self.text, self.at)
+        return found[0] if found and found[0] in RESERVED else ""
+
+    def _expect(self, word: str) -> None:
+        self.skip(newlines=True)
+        if not self.text.startswith(word, self.at) or (word.isalpha() and self._reserved() != word):
+            raise Unreadable(NOT_VALID)
+        self.at += len(word)
+
+    # Commands.
+
+    def _command(self) -> None:
+        while (word := self._reserved()) in ("!", "time"):
+            self.at += len(word)
+            self.skip()
+            if word == "time" and self.peek() == "-":
+                self._time_option()
+            if word == "time" and (self.peek() == "(" or self._reserved()):
+                self.doubt("it has a part that is not understood")
+        if self.peek(2) == "((":
+            raise Unreadable("it calculates")
+        if word:
+            self._compound(word)
+        elif self.peek() == "(":
+            self.at += 1
+            self._list(frozenset())
+            self._expect(")")
+            self._trailing()
+        else:
+            self._simple()
+
+    def _time_option(self) -> None:
+        found = re.compile(r"(-p|--)(?=\s)").match(self.text, self.at)
+        if found is None:
+            raise Unreadable(NOT_VALID)
+        self.at = found.end()
+        self.skip()
+
+    def _compound(self, word: str) -> None:
+        self.at += len(word)
+        if word == "{":
+            self._list(frozenset("}"))
+            self._expect("}")
+        elif word == "if":
+            self.doubt("it depends on a condition")
+            self._conditional()
+        elif word in ("while", "until"):
+            self._loop()
+        elif word == "for":
+            self._for()
+        elif word == "case":
+            self._case()
+        elif word == "[[":
+            self._test()
+        elif word == "function":
+            self.skip()
+            name = self.read_word()
+            self.skip()
+            self._function([name], [], has_keyword=True)
+            return
+        else:
+            raise Unreadable("it has a part that is not understood")
+        self._trailing()
+
+    def _conditional(self) -> None:
+        self._list(frozenset({"then"}))
+        self._expect("then")
+        self._list(frozenset({"elif", "else", "fi"}))
+        word = self._reserved()
+        if word == "elif":
+            self._expect("elif")
+            self._conditional()
+            return
+        if word == "else":
+            self._expect("else")
+            self._list(frozenset({"fi"}))
+        self._expect("fi")
+
+    def _loop(self) -> None:
+        self.doubt("it is a loop")
+        self.repeats = True
+        self._list(frozenset({"do"}))
+        self._expect("do")
+        self._list(frozenset({"done"}))
+        self._expect("done")
+
+    def _for(self) -> None:
+        self.skip()
+        if not re.fullmatch(r"[A-Za-z_]\w*", self.read_word().text, re.A):
+            raise Unreadable("it is a loop")
+        self.skip(newlines=True)
+        if self._reserved() == "in":
+            self.at += len("in")
+            while not self._is_over():
+                self.read_word()
+        self.skip()
+        if self.peek() == ";":
+            self.at += 1
+        self.skip(newlines=True)
+        if self._reserved() != "do":
+            raise Unreadable("it is a loop")
+        self._loop()
+
+    def _is_over(self) -> bool:
+        """Whether no word follows in this line."""
+        self.skip()
+        if self.at < len(self.text) and self.peek() in "&|()<>" and self.peek(2) not in ("<(", ">("):
+            raise Unreadable(NOT_VALID)
+        return self.at >= len(self.text) or self.peek() in "\n;"
+
+    def _case(self) -> None:
+        self.doubt("it depends on a condition")
+        self.skip()
+        self.read_word()
+        self._expect("in")
+        self.skip(newlines=True)
+        while self._reserved() != "esac":
+            self._pattern()
+            self._list(frozenset({"esac"}))
+            if self.peek(2) == ";;":
+                self.at += 3 if self.peek(3) == ";;&" else 2
+            self.skip(newlines=True)
+            if self.at >= len(self.text):
+                raise Unreadable(NOT_VALID)
+        self._expect("esac")
+
+    def _pattern(self) -> None:
+        if self.peek() == "(":
+            self.at += 1
+        while True:
+            self.skip()
+            start = self.at
+            self.read_word()
+            self.skip()
+            if self.at == start or self.peek() not in ("|", ")"):
+                raise Unreadable(NOT_VALID)
+            self.at += 1
+            if self.text[self.at - 1] == ")":
+                return
+
+    def _test(self) -> None:
+        """`[[ … ]]`. Comparisons of numbers evaluate their operands, which may run commands."""
+        self.doubt("it depends on a condition")
+        while True:
+            self.skip(newlines=True)
+            if self.at >= len(self.text) or self.peek(2) in ("<(", ">("):
+                raise Unreadable("it depends on a condition")
+            if self._reserved() == "]]":
+                self.at += 2
+                return
+            if self.peek() in "()<>|&;":
+                self.at += 1
+            elif self.read_word().text in _EVALUATES:
+                self.doubt("it depends on a condition", hides=True)
+
+    def _simple(self) -> None:
+        argv: list[Word] = []
+        assignments: list[tuple[str, Word]] = []
+        while True:
+            self.skip()
+            if self.at >= len(self.text) or self.peek() == "\n" or (self.peek() in ";&|)" and self.peek(2) != "&>"):
+                break
+            if self.peek() == "(":
+                self._function(argv, assignments)
+                return
+            if self.redirection():
+                continue
+            start = self.at
+            word = self.read_word()
+            if self.at == start or (self.peek() in ("<", ">") and re.fullmatch(r"\{\w+\}", self.text[start : self.at])):
+                raise Unreadable("it has a part that is not understood")
+            if not argv and (found := _assigned(self.text[start : self.at], word)):
+                assignments.append(found)
+            else:
+                argv.append(word)
+        if argv and argv[0].text in RESERVED and not argv[0].is_quoted:
+            raise Unreadable(NOT_VALID)
+        if argv and not argv[0].is_literal and argv[0].text != "[":
+            self.doubt("its program is made while it runs", hides=True)
+        if argv or assignments:
+            self.commands.append(Command(tuple(argv), tuple(assignments)))
+
+    def _function(self, argv: list[Word], assignments: list[tuple[str, Word]], *, has_keyword: bool = False) -> None:
+        found = re.compile(r"\([ \t]*\)").match(self.text, self.at)
+        is_named = len(argv) == 1 and not assignments and re.fullmatch(r"[\w-]+", argv[0].text, re.A)
+        if not is_named or (found is None and not has_keyword):
+            raise Unreadable("it has a part that is not understood")
+        self.doubt("it defines a function")
+        self.repeats = True
+        self.at = self.at if found is None else found.end()
+        self.skip(newlines=True)
+        if self.peek() != "(" and self._reserved() not in ("{", "if", "while", "until", "for", "case"):
+            raise Unreadable("it defines a function")
+        self._command()
+
+    # Redirections.
+
+    def _trailing(self) -> None:
+        """Behind a compound command only redirections may follow."""
+        self.skip()
+        while self.redirection():
+            self.skip()
+
+
+def _assigned(source: str, word: Word) -> tuple[str, Word] | None:
+    """Name and value, if bash takes the word for an assignment."""
+    found = _ASSIGNMENT.match(source)
+    if found is None:
+        if re.match(r"[A-Za-z_]\w*\[", source, re.A):
+            raise Unreadable("it changes variables")
+        return None
+    if found[2]:
+        raise Unreadable("it changes variables")
+    return found[1], msgspec.structs.replace(word, text=word.text[found.end() :])

@@ -1,0 +1,68 @@
+"""The files that a shell line reads or writes as far as its words name them, for rules about paths. Pure."""
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.permissions.lines import Command, Line
+from holdfast.permissions.words import Word
+
+__all__ = ["FileUse", "file_uses"]
+
+_NO_FILES = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"})
+_EACH = frozenset({"tee", "touch", "truncate", "rm", "rmdir", "unlink", "shred", "mkdir", "mv", "chmod", "chown"})
+_LAST = frozenset({"cp", "mv", "install", "ln"})
+_TARGET = ("-t", "--target-directory")
+
+
+class FileUse(msgspec.Struct, frozen=True):
+    action: Literal["read", "write"]
+    path: str
+
+
+def file_uses(line: Line) -> tuple[FileUse, ...]:
+    """Every redirection counts as a read or a write; so do the literal operands of programs that only write files."""
+    found = dict.fromkeys(use for item in line.redirections for use in _redirected(item.operator, item.target))
+    for command in line.commands:
+        found |= dict.fromkeys(FileUse("write", path) for path in _written(command))
+    return tuple(use for use in found if use.path not in _NO_FILES)
+
+
+def _redirected(operator: str, target: Word) -> Iterator[FileUse]:
+    if operator.startswith("<<") or not target.is_literal:
+        return
+    if operator in (">&", "<&") and (target.text.rstrip("-").isdecimal() or target.text == "-"):
+        return
+    if operator in ("<", "<>", "<&"):
+        yield FileUse("read", target.text)
+    if operator not in ("<", "<&"):
+        yield FileUse("write", target.text)
+
+
+def _written(command: Command) -> Iterator[str]:
+    name = posixpath.basename(command.name)
+    words = [word.text for word in command.argv[1:] if word.is_literal]
+    if name == "dd":
+        yield from (word.removeprefix("of=") for word in words if word.startswith("of="))
+    if name not in _EACH and name not in _LAST:
+        return
+    operands = [word for word in words if not word.startswith("-")]
+    if name in _EACH:
+        yield from operands
+    if name in _LAST and operands:
+        sources = operands if len(operands) == 1 else operands[:-1]
+        for target in (operands[-1], *_targets(words)):
+            yield target
+            yield from (posixpath.join(target, posixpath.basename(source.rstrip("/"))) for source in sources)
+        yield from (posixpath.basename(source) for source in sources if len(operands) == 1 and name == "ln")
+
+
+def _targets(words: Sequence[str]) -> Iterator[str]:
+    for at, word in enumerate(words):
+        option, sign, value = word.partition("=")
+        if option in _TARGET:
+            yield value if sign else words[at + 1] if at + 1 < len(words) else ""
+        elif word.startswith("-t") and not sign:
+            yield word.removeprefix("-t")

@@ -1,0 +1,65 @@
+"""The files that the names of programs stand for, on the disk as it is now."""
+
+import os
+from collections.abc import Callable
+
+__all__ = ["ProgramFiles"]
+
+_MULTI_CALL = frozenset({"busybox", "coreutils", "mise", "rustup", "toybox", "uutils", "volta-shim"})
+"""One file that is many programs: which of them is decided by the name it is called by, not by the file."""
+_COMPARED = 64 << 20
+
+
+class ProgramFiles:
+    """`search_path` returns the PATH of commands, as it is when a program is looked up."""
+
+    def __init__(self, search_path: Callable[[], str]) -> None:
+        self._search_path = search_path
+
+    def find(self, program: str, directory: str) -> str | None:
+        """Return the path of a program as bash finds it from a directory; None if there is none."""
+        if "/" in program:
+            path = os.path.join(directory, program)
+            return path if os.path.isfile(path) else None
+        for entry in self._search_path().split(":"):
+            path = os.path.join(entry, program)
+            if entry.startswith("/") and os.path.isfile(path) and os.access(path, os.X_OK):
+                return path
+        return None
+
+    def is_same(self, path: str, name: str) -> bool:
+        """Whether a file is the program of that name, a link to it or a copy of it."""
+        wanted = self.find(name, "/")
+        if os.path.basename(name) in _chain(path):
+            return True
+        if wanted is None or os.path.basename(os.path.realpath(wanted)) in _MULTI_CALL:
+            return False
+        try:
+            # Programs that were installed may be equal on purpose (shims); a copy is made to somewhere else.
+            is_installed = os.path.dirname(path) in self._search_path().split(":")
+            return os.path.samefile(path, wanted) or (not is_installed and _is_copy(path, wanted))
+        except OSError:
+            return False
+
+
+def _chain(path: str) -> list[str]:
+    """The names on the way from a link to its file."""
+    names: list[str] = []
+    for _ in range(40):
+        names.append(os.path.basename(path))
+        try:
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+        except OSError:
+            break
+    return names
+
+
+def _is_copy(path: str, other: str) -> bool:
+    size = os.stat(path).st_size
+    if not 0 < size <= _COMPARED or size != os.stat(other).st_size:
+        return False
+    with open(path, "rb") as one, open(other, "rb") as two:
+        while block := one.read(1 << 20):
+            if block != two.read(1 << 20):
+                return False
+    return True

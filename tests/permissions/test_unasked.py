@@ -1,0 +1,99 @@
+"""Lines that run unasked: ordinary ones still do; those that act, or show what is outside, never do."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.settings import PermissionSettings
+from holdfast.permissions.rules import Rules
+from holdfast.testing.unasked import UnaskedStage, hostile_line
+from holdfast.workspace.expansion import expansions
+from holdfast.workspace.program_files import ProgramFiles
+from permissions.corpus import read_tables
+from permissions.test_corpus import bash
+
+ASKS = read_tables("unasked.txt")
+ORDINARY = ASKS.pop("ordinary")
+
+
+def rules_of(root: Path) -> Rules:
+    programs = ProgramFiles(lambda: "/usr/local/bin:/usr/bin:/bin")
+    return Rules(PermissionSettings(), str(root), real=os.path.realpath, expansions=expansions, programs=programs)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> UnaskedStage:
+    return UnaskedStage(tmp_path_factory.mktemp("unasked"))
+
+
+def test_ordinary_lines_run_unasked(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    (root / "src").mkdir()
+    for name in ("a.txt", "b.txt", "data.json", "src/a.py", "README.md"):
+        (root / name).touch()
+    assert len(ORDINARY) > 150
+    rules = rules_of(root)
+    asked = [
+        (line, verdict) for line in ORDINARY if (verdict := rules.judge(bash(line, str(root)))).decision != "allow"
+    ]
+    assert asked == []
+
+
+@pytest.mark.parametrize("kind", ASKS)
+def test_lines_that_ask(stage: UnaskedStage, kind: str) -> None:
+    assert [line for line in ASKS[kind] if stage.is_unasked(line)] == []
+
+
+def test_names_that_look_like_options(tmp_path: Path) -> None:
+    """A pattern stands for operands until there is a file whose name is an option."""
+    root = tmp_path.resolve()
+    (root / "a.txt").touch()
+    lines = ("cat *", "wc -l *", "md5sum *", "ls ?*", "stat *", "head *")
+    rules = rules_of(root)
+    assert [line for line in lines if rules.judge(bash(line, str(root))).decision != "allow"] == []
+    (root / "--files0-from=x").touch()
+    assert [line for line in lines if rules.judge(bash(line, str(root))).decision == "allow"] == []
+    assert rules.judge(bash("wc -l a*", str(root))).decision == "allow"
+
+
+def test_programs_that_the_project_brings(tmp_path: Path) -> None:
+    """A directory of the project on the PATH, such as that of a virtual environment, may hold a program called ls."""
+    root = tmp_path.resolve() / "project"
+    (root / "bin").mkdir(parents=True)
+    program = root / "bin" / "ls"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    rules = Rules(PermissionSettings(), str(root), programs=ProgramFiles(lambda: f"{root}/bin:/usr/bin:/bin"))
+    for line in ("ls", "env ls", "timeout 5 ls", "bash -c ls"):
+        assert rules.judge(bash(line, str(root))).decision == "ask", line
+    assert rules.judge(bash("cat a.txt", str(root))).decision == "allow"
+    elsewhere = tmp_path / "bin"
+    elsewhere.mkdir()
+    (elsewhere / "ls").symlink_to(program)
+    linked = ProgramFiles(lambda: f"{elsewhere}:/usr/bin:/bin")
+    rules = Rules(PermissionSettings(), str(root), real=os.path.realpath, programs=linked)
+    assert rules.judge(bash("ls", str(root))).decision == "ask"
+
+
+def test_a_workspace_that_is_the_whole_disk() -> None:
+    rules = Rules(PermissionSettings(), "/")
+    for line in ("cat proc/self/environ", "grep -r x .", "cat a.txt"):
+        assert rules.judge(bash(line, "/")).decision == "ask"
+
+
+def test_generated_lines(stage: UnaskedStage) -> None:
+    """A slice of what `scripts/long` tries with fresh seeds."""
+    dice = random.Random(20261117)
+    lines = [line for line in (hostile_line(dice, stage.outside) for _ in range(700)) if stage.is_unasked(line)]
+    assert len(lines) > 50
+    assert [found for line in lines[:90] if (found := stage.violation(line))] == []
+
+
+def test_the_stage_sees_secrets_and_changes(tmp_path: Path) -> None:
+    """A check that could not fail would prove nothing."""
+    stage = UnaskedStage(tmp_path)
+    for line in ("cat way/key", "ps axeww", "git config --get user.name", "cat d/.x", "diff d .x"):
+        assert "secret" in stage.violation(line), line
+    assert "changes" in stage.violation("touch made")
