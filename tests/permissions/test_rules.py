@@ -335,11 +335,10 @@ def test_a_rule_that_denies_is_read_generously(rule: str, permit: Permit) -> Non
         ("sh", "sh -c ls"),
         ("bash", "timeout 5 bash -c 'ls; ls'"),
         ("command", "command make"),
-        ("time", "time make"),
         ("find", "find . -exec make {} +"),
         ("sudo", "sudo make"),
     ],
 )
 def test_programs_that_run_others_can_be_denied(program: str, line: str) -> None:
     assert judge(bash(line), deny=(f"bash({program} *)",), allow=("bash", f"bash({program} *)")) == "deny"
-    assert judge(bash("make env"), deny=(f"bash({program} *)",), allow=("bash",)) == "allow"
+    assert judge(bash("make all"), deny=(f"bash({program} *)",), allow=("bash",)) == "allow"
