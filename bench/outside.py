@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import selectors
 import socket
 import subprocess
@@ -62,7 +63,8 @@ class Served:
                     if connection.recv(100):
                         return time.perf_counter() - self.began
                 except OSError:
-                    os.sched_yield()
+                    # A loop without a pause would take a processor from the server.
+                    select.select([], [], [], 0.001)
 
 
 @contextmanager

@@ -186,8 +186,11 @@ def _locked(path: str, data_dir: str) -> int:
         # Servers of earlier versions left it empty. If the server has our directory, opening the store fails.
         owner = os.fsdecode(os.read(lock, _LONGEST_OWNER))
         os.close(lock)
-        error = AddressTaken if owner == data_dir else TakenByOther
-        raise error(f"A Holdfast server listens at {path}: use it, stop it, or choose another place.") from None
+        if owner and owner == data_dir:
+            raise AddressTaken(
+                f"The Holdfast server of {data_dir} still listens at {path}: use it, or stop it first."
+            ) from None
+        raise TakenByOther(f"A Holdfast server listens at {path}: use it, stop it, or choose another place.") from None
     try:
         os.ftruncate(lock, 0)
         os.write(lock, os.fsencode(data_dir))
