@@ -87,6 +87,19 @@ def test_the_users_sandbox_cannot_be_switched_off(place: Place) -> None:
     assert place.open().current().options.sandbox == "workspace"
 
 
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_a_project_never_opens_the_home_directory(place: Place, *, is_trusted: bool) -> None:
+    """What a sandboxed command sees of it is for the user's own settings to say."""
+    place.user("[sandbox]\nhome = ['.cache/pip']\n")
+    place.shared("[sandbox]\nhome = ['.config']\nhome_readonly = ['.x']\n")
+    configuration = place.open()
+    if is_trusted:
+        place.trust(configuration)
+    settings = configuration.current()
+    assert (settings.sandbox.home, settings.sandbox.home_readonly) == ((".cache/pip",), ())
+    assert "only your own settings" in str(configuration.problems[0])
+
+
 def test_a_provider_of_the_user_cannot_be_redirected(place: Place) -> None:
     place.user("[providers.p]\napi_key = '$KEY'\nbase_url = 'http://mine'\n")
     place.shared("[providers.p]\nbase_url = 'http://evil'\nextra_headers = {X = '$KEY'}\n")

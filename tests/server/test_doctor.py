@@ -73,6 +73,18 @@ async def test_search_and_sandbox_are_looked_at() -> None:
     assert found["sandbox"].what.startswith("off")
 
 
+async def test_gaps_of_the_sandbox_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.workspace.sandbox.can_filter", lambda: False)
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        await client.config_set(workspace, "options.sandbox", "workspace", scope=1)
+        found = (await client.doctor(workspace, "sandbox")).findings
+        gaps = (await client.get_sandbox(workspace)).gaps
+    assert found[0].severity == "ok"
+    assert gaps
+    assert {item.what for item in found if item.severity == "warning"} == {f"not closed: {gap}" for gap in gaps}
+
+
 async def test_a_check_that_breaks_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def breaks(_: Desk) -> Sequence[Finding]:
         raise ValueError("a secret")

@@ -50,6 +50,7 @@ CHANGES: dict[str, str] = {
     "core pattern": "now=$(cat /proc/sys/kernel/core_pattern); echo $now > /proc/sys/kernel/core_pattern && echo reached-{name}",
     "control groups": "mkdir /sys/fs/cgroup/x-{name} && rmdir /sys/fs/cgroup/x-{name} && echo reached-{name}",
     "kernel settings": "echo 1 > /proc/sys/vm/drop_caches && echo reached-{name}",
+    "system": "for d in / /usr /etc /var /opt /srv; do test ! -w $d || echo reached-{name}; done",
     "signal": "kill -0 {pid} && echo reached-{name}",
     "set-uid": "cp /bin/cat s-{name} && chmod 4755 s-{name} && chown 0 s-{name} 2>/dev/null; false",
     "data directory": "echo x > {data}/new && cat {data}/new",

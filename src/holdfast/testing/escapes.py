@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +25,10 @@ from holdfast.workspace.process import Launch, Processes
 from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 from holdfast.workspace.sandbox_landlock import landlock_version
 
-__all__ = ["MECHANISMS", "Case", "Stage", "find_escapes", "find_escapes_as_user", "git", "try_escapes"]
+__all__ = ["MECHANISMS", "PARTS", "Case", "Stage", "find_escapes", "find_escapes_as_user", "git", "try_escapes"]
 
 MECHANISMS = ("bubblewrap",) * (find_bubblewrap() is not None) + ("landlock",) * (landlock_version() >= 3)
+PARTS = ("change", "read", "socket", "system", "two steps", "repositories", "existing repositories")
 _MARK = "#attempt "
 _USER = 54_321
 _TIMEOUT = 300
@@ -234,31 +235,39 @@ def _is_touched(stage: Stage, number: int, before: os.stat_result) -> bool:
         return True
 
 
-async def find_escapes(root: Path, case: Case) -> list[str]:
-    """Try everything once; return the names of the attempts that left a trace."""
+async def find_escapes(root: Path, case: Case, parts: Collection[str] = PARTS) -> list[str]:
+    """Try everything once, or some parts; return the names of the attempts that left a trace."""
     stage = Stage(root, case)
     found: list[str] = []
+    with stage.listening() as abstract:
+        async with stage.processes() as processes:
+            found += await _try_attempts(stage, processes, abstract, parts)
+            if "two steps" in parts:
+                found += await _try_two_steps(stage, processes)
+            if "repositories" in parts:
+                found += await _try_repositories(stage, processes, _all_forms())
+            if "existing repositories" in parts:
+                found += await _try_top(stage, processes)
+    return found
+
+
+async def _try_attempts(stage: Stage, processes: Processes, abstract: str, parts: Collection[str]) -> list[str]:
     kinds = {"change": lines.CHANGES, "read": lines.READS, "socket": lines.SOCKETS}
     if platform.machine() == "x86_64":
         kinds["system"] = lines.SYSTEM
-    with stage.listening() as abstract:
-        async with stage.processes() as processes:
-            attempts: dict[str, str] = {}
-            victims: dict[str, tuple[int, os.stat_result]] = {}
-            for kind, table in kinds.items():
-                for name, line in table.items():
-                    number = len(victims)
-                    victims[f"{kind}: {name}"] = number, (stage.outside / str(number)).stat()
-                    attempts[f"{kind}: {name}"] = line.format(**stage.words(number, name, abstract))
-            said = await _run(processes, stage, _script(attempts))
-            for name, (number, before) in victims.items():
-                text = said.get(name, "")
-                if "SECRET" in text or f"reached-{number}" in text or _is_touched(stage, number, before):
-                    found.append(f"{name}: {text[:80]!r}")
-            found += [f"new: {path.name}" for path in stage.outside.glob("new-*")]
-            found += await _try_two_steps(stage, processes)
-            found += await _try_repositories(stage, processes, _all_forms())
-            found += await _try_top(stage, processes)
+    attempts: dict[str, str] = {}
+    victims: dict[str, tuple[int, os.stat_result]] = {}
+    for kind in parts:
+        for name, line in kinds.get(kind, {}).items():
+            number = len(victims)
+            victims[f"{kind}: {name}"] = number, (stage.outside / str(number)).stat()
+            attempts[f"{kind}: {name}"] = line.format(**stage.words(number, name, abstract))
+    said = await _run(processes, stage, _script(attempts))
+    found = [f"new: {path.name}" for path in stage.outside.glob("new-*")]
+    for name, (number, before) in victims.items():
+        text = said.get(name)
+        if text is None or "SECRET" in text or f"reached-{number}" in text or _is_touched(stage, number, before):
+            found.append(f"{name}: {text!r}"[:160])
     return found
 
 

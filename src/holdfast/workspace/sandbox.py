@@ -147,6 +147,8 @@ class Sandbox:
             "Unix sockets outside of the workspace cannot be reached: containers, the desktop, agents for keys.",
             *self._refused,
         ]
+        if self.policy.network:
+            notes.append("The network is open: servers on this machine's TCP and UDP ports can be reached as well.")
         return SandboxState(
             "workspace", self.mechanism, self.policy.network, writable, self._protected(), tuple(notes), self._gaps()
         )
@@ -155,13 +157,11 @@ class Sandbox:
         """Describe what cannot be closed here."""
         found = []
         is_setuid = self._bubblewrap is not None and _is_setuid(self._bubblewrap)
-        if self.policy.network:
-            found.append("Servers on this machine's TCP and UDP ports can be reached: the network is open.")
-            if landlock_version() < SCOPES_VERSION or is_setuid:
-                found.append(
-                    "Abstract unix sockets can be reached: this needs Landlock of Linux 6.12 and a bubblewrap that is"
-                    " not set-uid. options.sandbox_network = false closes them."
-                )
+        if self.policy.network and (landlock_version() < SCOPES_VERSION or is_setuid):
+            found.append(
+                "Abstract unix sockets can be reached: closing them needs Landlock of Linux 6.12 and a bubblewrap that"
+                " is not set-uid, or options.sandbox_network = false."
+            )
         if not can_filter() or is_setuid:
             found.append("Kernel keyrings, io_uring and vsock are not filtered here.")
         found += (
