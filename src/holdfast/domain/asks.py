@@ -42,7 +42,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool asks. `why` says what made it ask, `rules` what "always" would save."""
+    """A tool asks. `why` says what made it ask, `rules` what "always" would save; `continues`: see `Permit`."""
 
     id: str
     session_id: SessionId
@@ -55,6 +55,7 @@ class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     run_id: RunId = RunId("")
     why: str = ""
     rules: tuple[str, ...] = ()
+    continues: bool = False
 
 
 class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -209,6 +209,7 @@ class Asks:
             context.run_id,
             verdict.why,
             verdict.saves,
+            permit.continues,
         )
         opened = _OpenPermission(cleaned(request), permit, verdict)
         asking = PermissionRequestEvent(Change("created", opened.request))
