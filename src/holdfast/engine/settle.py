@@ -65,7 +65,8 @@ def settle(
     """Given all messages of the run so far, say what is missing. `not_run`: calls that had no effects for certain."""
     put: list[Message] = []
     delete: list[MessageId] = []
-    without = {call.id: call.finished and call.id not in not_run for call in unanswered(messages)}
+    answered = {result.tool_call_id for message in messages for result in message.tool_results}
+    acted = {call.id for call in unanswered(messages) if call.finished}.difference(not_run)
     told = False
     for message in messages:
         if message.role != "assistant":
@@ -78,11 +79,7 @@ def settle(
             closed = _closed(message, finish_for(ending, author.now), author.now)
             put.append(closed)
         told = closed.finish is not None and closed.finish.reason != "tool_use"
-        put.extend(
-            _cut_off(author, call, ending, may_have_run=without[call.id])
-            for call in closed.tool_calls
-            if call.id in without
-        )
+        put.extend(_cut_off(author, call, ending, acted) for call in closed.tool_calls if call.id not in answered)
     if not told and ending.leaves_a_word:
         put.append(author.last_word(finish_for(ending, author.now)))
     return Settled(tuple(put), tuple(delete))
@@ -109,7 +106,7 @@ def _closed(message: Message, finish: Finish, now: int) -> Message:
     return msgspec.structs.replace(message, parts=(*parts, FinishPart(finish)))
 
 
-def _cut_off(author: Author, call: ToolCall, ending: Ending, *, may_have_run: bool) -> Message:
-    texts = _CALL_CUT_OFF if may_have_run else _CALL_NOT_RUN
+def _cut_off(author: Author, call: ToolCall, ending: Ending, acted: Collection[ToolCallId]) -> Message:
+    texts = _CALL_CUT_OFF if call.id in acted else _CALL_NOT_RUN
     text = texts.get(ending.outcome, texts["failed"])
     return author.tool(ToolResult(call.id, call.name, text, "", is_error=True))
