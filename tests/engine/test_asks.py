@@ -4,11 +4,24 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
-from holdfast.domain.asks import Choice, GrantAction, Question, QuestionAnswer, QuestionRequest, Verdict
+from holdfast.domain.asks import (
+    Choice,
+    GrantAction,
+    PermissionNotification,
+    PermissionRequest,
+    Question,
+    QuestionAnswer,
+    QuestionNotification,
+    QuestionRequest,
+    Verdict,
+)
 from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.events import (
+    AskEvent,
+    Change,
     PermissionNotificationEvent,
     PermissionRequestEvent,
     QuestionNotificationEvent,
@@ -16,12 +29,13 @@ from holdfast.domain.events import (
     RunCompleteEvent,
     decode_event,
 )
-from holdfast.domain.ids import SessionId, ToolCallId, WorkspaceId
+from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.ledger import Answer, CloseRequest, Write
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
 from holdfast.engine.inquiries import check_answers, find_batch, subject_of
+from holdfast.engine.leftovers import Leftovers
 from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, SimpleTool, settle_down, until
@@ -89,6 +103,96 @@ async def test_r4_what_a_dead_server_had_asked_is_withdrawn_with_the_runs_that_a
     assert not any(isinstance(event, PermissionNotificationEvent) for _, event in third.tape.events)
     for world in (dead, again, third):
         await world.close()
+
+
+async def _until_asked(world: World) -> None:
+    asks = world.workspace.asks
+    await until(lambda: len(asks.permissions) == len(asks.questions) == 1)
+
+
+async def _results(world: World, session: SessionId) -> dict[str, str]:
+    messages = await world.messages(session)
+    return {result.name: result.content for message in messages for result in message.tool_results}
+
+
+@pytest.mark.parametrize("how", ["cancelled", "interrupted", "killed"])
+async def test_a_call_that_was_never_allowed_is_not_said_to_have_had_effects(how: str) -> None:
+    """Cancelled, or stopped with its server, or found by the next server after a kill."""
+    ledger = MemoryLedger()
+    world = await Scene(ledger).open()
+    await world.workspace.inputs.submit(_prompt(world.session))
+    await _until_asked(world)
+    later = world
+    if how == "cancelled":
+        await world.cancel()
+        await world.quiet()
+    else:
+        if how == "interrupted":
+            await world.close()
+        later = await World.open(ScriptedModel([]), ledger=ledger, ids="later")
+    results = await _results(later, world.session)
+    texts = {"cancelled": "Cancelled by the user. This call was not run."}
+    wanted = texts.get(how, "Interrupted: the server stopped before this call was run.")
+    assert results == {"bash": wanted, "ask": wanted}
+    for each in {id(item): item for item in (world, later)}.values():
+        await each.close()
+
+
+RUN, CALL = RunId("r1"), ToolCallId("c1")
+
+
+def _requested(ask: str = "p1", *, run: RunId = RUN, continues: bool = False) -> AskEvent:
+    request = PermissionRequest(
+        ask, SessionId("s"), CALL, "bash", "run", "execute", {}, "/w", run_id=run, continues=continues
+    )
+    return PermissionRequestEvent(Change("created", request))
+
+
+def _noted(ask: str = "p1", *, granted: bool = False, denied: bool = False) -> AskEvent:
+    return PermissionNotificationEvent(Change("created", PermissionNotification(CALL, granted, denied, ask)))
+
+
+_QUESTION = QuestionRequestEvent(Change("created", QuestionRequest("q1", SessionId("s"), CALL, (), run_id=RUN)))
+_ANSWERED = QuestionNotificationEvent(Change("created", QuestionNotification("q1")))
+
+HISTORIES: dict[str, tuple[tuple[AskEvent, ...], bool]] = {
+    "asked": ((_requested(), _noted()), True),
+    "denied, and its result was lost": ((_requested(), _noted(denied=True)), True),
+    "allowed": ((_requested(), _noted(granted=True)), False),
+    "allowed, then asked again": ((_requested(), _noted(granted=True), _requested("p2", continues=True)), False),
+    "allowed by a rule, then asked": ((_requested(continues=True),), False),
+    "asked by another run": ((_requested(run=RunId("r2")),), False),
+    "a question": ((_QUESTION,), True),
+    "a question that was answered": ((_QUESTION, _ANSWERED), False),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_after_a_kill_the_log_tells_which_calls_had_no_effects(history: str) -> None:
+    events, is_certain = HISTORIES[history]
+    left = Leftovers({RUN})
+    for event in events:
+        left.feed(msgspec.json.encode(event))
+    assert left.not_run == ({CALL} if is_certain else set())
+
+
+async def test_a_request_after_another_says_so() -> None:
+    """The call was allowed something before: if its server dies now, it may have had effects."""
+
+    async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        for place in ("/one", "/two"):
+            await context.permit(Permit("fetch", "fetch", place, "get", {}))
+        return ToolOutcome("done")
+
+    world = await World.open(ScriptedModel([Step((Call("fetch"),))]), tools=[SimpleTool("fetch", act)])
+    world.workspace.asks.judge = lambda permit: Verdict("allow" if permit.path == "/one" else "ask")
+    await world.prompt("go", "r1")
+    asks = world.workspace.asks
+    await until(lambda: len(asks.permissions) == 1)
+    assert asks.permissions[0].continues
+    await world.cancel()
+    await world.quiet()
+    assert "was not undone" in (await _results(world, world.session))["fetch"]
 
 
 async def _answer(world: World, dice: random.Random, seen: list[bool]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from engine.held import busy_world
@@ -12,11 +13,14 @@ from holdfast.domain.ledger import Answer, EndRun, Refusal, Write
 from holdfast.domain.models import ModelRequest
 from holdfast.engine import ending
 from holdfast.engine.ending import INTERRUPTED
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedTool
-from holdfast.testing.harness import World
+from holdfast.testing.harness import FixedModels, World
 from holdfast.testing.loop import SeededLoop, in_virtual_time
 from holdfast.testing.memory import MemoryLedger
+
+HOLE = "\N{REPLACEMENT CHARACTER}"
 
 
 def echo(_: ModelRequest) -> Step:
@@ -69,7 +73,8 @@ def test_an_end_that_is_refused_is_still_an_end() -> None:
 
 async def test_what_a_crash_left_ends_also_if_settling_it_is_refused() -> None:
     ledger = Grudging()
-    await busy_world(ledger)
+    # Kept until the end: a pending task that is collected is reported.
+    _crashed = await busy_world(ledger)
     again = await World.open(ScriptedModel(echo), ledger=ledger, ids="later")
     assert (again.end_of("r1").outcome, again.end_of("r1").error) == ("interrupted", INTERRUPTED)
 
@@ -121,7 +126,26 @@ async def test_text_that_is_no_text_is_refused_or_mended() -> None:
     assert await world.ledger.run(world.workspace.record.id, RunId("r1")) is None
     await world.prompt("fine", "r2")
     await world.quiet()
-    assert world.end_of("r2").text == "half ? here"
+    assert world.end_of("r2").text == f"half {HOLE} here"
+
+
+async def test_half_characters_in_thoughts_calls_and_titles_are_mended() -> None:
+    """What a model says can be stored, whatever part of it is odd; arguments with one are still arguments."""
+    calls = Step((Think("hm \ud83d"), Call("no \udc00", '{"a": "\\ud83d"}')))
+    small = ScriptedModel(lambda _: Step((Say("A \ud83d title"),)))
+    models = FixedModels(ScriptedModel([calls, Step((Say("done"),))]), small)
+    world = await World.open(models, settings=EngineSettings())
+    await world.prompt("go", "r1")
+    await world.quiet()
+    await world.workspace.engine._titler.drain()
+    assert world.end_of("r1").outcome == "completed"
+    messages = await world.messages()
+    assert msgspec.json.encode(messages)
+    (call,) = [call for message in messages for call in message.tool_calls]
+    assert (call.name, msgspec.json.decode(call.input)) == (f"no {HOLE}", {"a": HOLE})
+    session = await world.ledger.session(world.workspace.record.id, world.session)
+    assert session is not None
+    assert session.title == f"A {HOLE} title"
 
 
 def test_the_loop_of_these_tests_has_no_real_clock() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.domain.ids import ToolCallId
-from holdfast.domain.messages import Text, TextPart, ToolResult, ToolResultPart
+from holdfast.domain.messages import Reasoning, Text, TextPart, ToolCall, ToolResult, ToolResultPart
 from holdfast.domain.models import FinishedPart, StepFinish, StreamPart, TextDelta, ToolCallEnd, UsagePart
 from holdfast.domain.usage import Usage
 from holdfast.engine.assembly import Assembly
@@ -39,6 +39,7 @@ pytestmark = LIBRARIES
 
 subjects = pytest.mark.parametrize("subject", ALL, ids=str)
 
+HOLE = "\N{REPLACEMENT CHARACTER}"
 WORDS = ("Hel", "lo, wörld ", "🌍!")
 CALL = Ask("call_a", "ls", ('{"pa', 'th": ', '"/ä"}'))
 FULL = Reply((Think(("I ", "think")), Say(WORDS), CALL), usage=Usage(100, 20, 40))
@@ -101,6 +102,36 @@ async def test_malformed_arguments_are_passed_on(subject: Subject) -> None:
     async with serving(Reply((Ask("call_a", "ls", ('{"path": ', "oops")),))) as server:
         seen = shape(await collect(subject.on(server.base_url(subject.wire))))
     assert ("call call_a ls", '{"path": oops') in seen
+
+
+HALF = Reply(
+    (
+        Think(("I \ud83d ", "think")),
+        Say(("one \ud83d, ", "\ude00 two, ", "😀")),
+        Ask("call_a", "ls", ('{"path": "x \\', 'ud83d y \\ud83d\\ude00"}')),
+    )
+)
+
+
+@subjects
+@pytest.mark.parametrize("size", [0, 5])
+async def test_half_a_character_is_replaced(subject: Subject, size: int) -> None:
+    """On every wire, in text, thoughts and arguments, however the bytes are cut; the rest of the answer counts."""
+    reply = msgspec.structs.replace(HALF, pieces=pieces_of(size)) if size else HALF
+    async with serving(reply) as server:
+        parts = await collect(subject.on(server.base_url(subject.wire)))
+    assembly = Assembly(message("assistant", id="m"))
+    for part in parts:
+        assembly.feed(part, 1)
+    answer = assembly.message()
+    msgspec.json.encode(answer)
+    thoughts, text, call = (part.data for part in answer.parts)
+    assert isinstance(thoughts, Reasoning)
+    assert isinstance(text, Text)
+    assert isinstance(call, ToolCall)
+    assert [thoughts.thinking, text.text] == [f"I {HOLE} think", f"one {HOLE}, {HOLE} two, 😀"]
+    assert msgspec.json.decode(call.input) == {"path": f"x {HOLE} y 😀"}
+    assert not assembly.malformed_calls
 
 
 @subjects

@@ -386,6 +386,8 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
             closed = [notice.payload.payload for notice in notices if notice.payload.payload.denied]
             assert [(notice.withdrawn, notice.by, notice.action) for notice in closed] == [(True, "", "")]
             assert not (Path(project) / "x").exists()
+            (result,) = [item for message in snapshot.messages for item in message.tool_results]
+            assert result.content == "Interrupted: the server stopped before this call was run."
 
 
 async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_asked_about_once_more() -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import stat
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -10,9 +12,10 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.domain.health import Finding
 from holdfast.domain.models import ModelInfo
 from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
-from holdfast.server import doctor
+from holdfast.server import checks, doctor
 from holdfast.server.desk import Desk
 from holdfast.testing.harness import FixedModels
+from holdfast.workspace.guard import Guard
 from server.helpers import place, serving
 
 REAL = ModelInfo("acme", "one")
@@ -52,6 +55,24 @@ async def test_a_broken_setting_has_its_file_and_line() -> None:
     places = [(item.area, item.severity, item.file.rpartition("/")[2], item.line) for item in found]
     assert places == [("settings", "error", "holdfast.toml", 2), ("trust", "warning", "holdfast.toml", 4)]
     assert "holdfast trust" in found[1].what_to_do
+
+
+async def test_what_keeps_processes_together_and_what_escaped_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a PID namespace nothing is wrong. Elsewhere what a command can do is named, and what has survived."""
+    (found,) = await _found(_models(Say("x")), "processes")
+    assert found.severity == ("ok" if "PID namespace, which it cannot leave" in found.what else "note")
+    monkeypatch.setattr(checks, "leftovers", lambda: {4711: "sleep 1000"})
+    guard = Guard("tree")
+    guard.escapes = 2
+    try:
+        desk = SimpleNamespace(outfit=SimpleNamespace(processes=SimpleNamespace(guard=guard)))
+        findings = await checks.processes(cast(Desk, desk))
+    finally:
+        await guard.close()
+    assert [item.severity for item in findings] == ["warning", "warning", "note"]
+    assert "4711" in findings[0].what
+    assert "killed their supervisors 2 times" in findings[1].what
+    assert "also kills the server" in findings[2].what
 
 
 async def test_the_data_directory_is_looked_at() -> None:

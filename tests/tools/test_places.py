@@ -147,3 +147,19 @@ async def test_links_in_a_circle_are_an_error(desk: Desk) -> None:
     os.symlink("one", desk.root / "two")
     for tool in ("view", "ls"):
         await desk.fails(tool, **({"file_path": "one/x"} if tool == "view" else {"path": "one"}))
+
+
+@pytest.mark.parametrize("tool", ["view", "write", "edit", "ls", "grep"])
+async def test_a_path_that_nothing_can_hold_is_refused(desk: Desk, tool: str) -> None:
+    """A link leads to a name that is no UTF-8, which could be neither stored nor sent: it used to fail the run."""
+    name = "odd-\udcff"
+    (desk.root / name).mkdir() if tool in ("ls", "grep") else (desk.root / name).write_text("x")
+    os.symlink(name, desk.root / "link")
+    arguments: dict[str, dict[str, object]] = {
+        "view": {"file_path": "link"},
+        "write": {"file_path": "link", "content": "y"},
+        "edit": {"file_path": "link", "old_string": "x", "new_string": "y"},
+        "ls": {"path": "link"},
+        "grep": {"pattern": "x", "path": "link"},
+    }
+    assert "not valid UTF-8" in await desk.fails(tool, **arguments[tool])

@@ -45,7 +45,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tool asks. `why` says what made it ask, `rules` what "always" would save. `insists`: no client may answer it
-    by itself, whatever its user has allowed in general.
+    by itself, whatever its user has allowed in general. `continues`: see `Permit`.
     """
 
     id: str
@@ -60,6 +60,7 @@ class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str = ""
     rules: tuple[str, ...] = ()
     insists: bool = False
+    continues: bool = False
 
 
 class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):

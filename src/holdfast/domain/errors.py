@@ -29,6 +29,7 @@ HoldfastError
 
 from typing import Literal, TypeAlias
 
+from holdfast.domain.halves import encodable
 from holdfast.domain.ids import RunId
 
 __all__ = [
@@ -80,7 +81,7 @@ class HoldfastError(Exception):
     """Something went wrong in Holdfast."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+        super().__init__(encodable(message or " ".join((type(self).__doc__ or "").split())))
 
 
 class BadRequest(HoldfastError):

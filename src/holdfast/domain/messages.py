@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from holdfast.domain.halves import encodable
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 
 __all__ = [
@@ -173,8 +174,3 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 def text_of(message: Message) -> str:
     """The visible text of a message, without reasoning."""
     return "".join(part.data.text for part in message.parts if isinstance(part, TextPart))
-
-
-def encodable(text: str) -> str:
-    """The text with half characters replaced: some programs emit them, and no file or wire can hold them."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -34,6 +34,7 @@ class Permit(msgspec.Struct, frozen=True):
     `action` is a verb (`execute`, `write`, `read`, `list`, `fetch`, `download`), `path` where it takes effect,
     `params` what a dialog shows. `command` is the shell line, if one is to be run: rules judge it by its parts.
     `is_agreed`: it follows from what was agreed to, and only a rule that speaks against it counts.
+    `continues`: the call was allowed something before, so it may have had effects already.
     """
 
     tool: str
@@ -43,6 +44,7 @@ class Permit(msgspec.Struct, frozen=True):
     params: dict[str, Any]
     command: str = ""
     is_agreed: bool = False
+    continues: bool = False
 
 
 class Inquiry(msgspec.Struct, frozen=True):

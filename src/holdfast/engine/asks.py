@@ -222,6 +222,7 @@ class Asks:
             verdict.why,
             verdict.saves,
             verdict.insists,
+            permit.continues,
         )
         opened = _OpenPermission(cleaned(request), permit, verdict)
         asking = PermissionRequestEvent(Change("created", opened.request))

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import MessageDelta, MessagePart
+from holdfast.domain.halves import whole_json
 from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.messages import (
     Finish,
@@ -93,6 +94,8 @@ class _Call:
     def finish(self) -> None:
         self.finished = True
         text = "".join(self.pieces).strip() or "{}"
+        if "\\u" in text:
+            text = whole_json(text.encode()).decode()
         try:
             msgspec.json.decode(text, type=dict[str, object])
         except msgspec.DecodeError:
@@ -230,9 +233,9 @@ class Assembly:
     def _seal_reasoning(self, part: ReasoningSignature | RedactedReasoning, now: int) -> tuple[Growth, ...]:
         index, slot = self._reasoning or self._open_reasoning(now)
         if isinstance(part, ReasoningSignature):
-            slot.signature += part.signature
+            slot.signature += encodable(part.signature)
         else:
-            slot.redacted = (*slot.redacted, part.data)
+            slot.redacted = (*slot.redacted, encodable(part.data))
         return (self._whole(index),)
 
     def _close_reasoning(self, now: int) -> tuple[Growth, ...]:
@@ -246,7 +249,7 @@ class Assembly:
     def _feed_call(self, part: ToolCallStart | ToolCallDelta | ToolCallEnd, now: int) -> tuple[Growth, ...]:
         if isinstance(part, ToolCallStart):
             closed = self._close_reasoning(now)
-            call = _Call(self._unused_id(part.id), part.name)
+            call = _Call(self._unused_id(ToolCallId(encodable(part.id))), encodable(part.name))
             index = len(self._slots)
             self._slots.append(call)
             self._calls[part.id] = (index, call)

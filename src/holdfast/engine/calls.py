@@ -5,7 +5,8 @@ for those before it and runs alone. A tool's failure is a result for the model, 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 
 import msgspec
@@ -45,6 +46,8 @@ class _Context:
         self.environment: Mapping[str, str] = kit.environment
         self.takes_images = turn.takes_images
         self._is_allowed = False
+        self._has_begun = False
+        """Whether it was allowed anything yet."""
         self._said = 0
 
     def now_ms(self) -> int:
@@ -59,7 +62,18 @@ class _Context:
     async def permit(self, permit: Permit) -> None:
         run, brief = self._turn.run, self._turn.brief
         skips = run.yolo or self._is_allowed or (brief is not None and self._kit.allows(brief.allow, permit))
-        await self._kit.permissions.permit(self, permit, interactive=run.interactive, skips=skips)
+        permit = msgspec.structs.replace(permit, continues=self._has_begun)
+        with self._waiting():
+            await self._kit.permissions.permit(self, permit, interactive=run.interactive, skips=skips)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Nothing is done before the first answer. A call that does not get it has had no effects."""
+        if not self._has_begun:
+            self._turn.acting.discard(self.tool_call_id)
+        yield
+        self._has_begun = True
+        self._turn.acting.add(self.tool_call_id)
 
     async def follow(self, ruling: Ruling, use: ToolUse) -> None:
         """Ask because hooks want it, or do not ask because they do not. Raises `PermissionDenied`."""
@@ -79,7 +93,8 @@ class _Context:
     async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
         if not self._turn.run.interactive:
             raise ToolError("Nobody is there to answer questions. Decide by yourself, and say what you assumed.")
-        return await self._kit.permissions.inquire(self, inquiry)
+        with self._waiting():
+            return await self._kit.permissions.inquire(self, inquiry)
 
     async def send(self, errand: Errand) -> str:
         return await self._kit.crews.send(self, errand)
@@ -150,6 +165,7 @@ class _Step:
 
     async def _attempt(self, tool: Tool, context: _Context, use: ToolUse) -> ToolOutcome:
         """What the tool answers, or how it failed. Raises `PermissionDenied`."""
+        self.turn.acting.add(use.tool_call_id)
         try:
             return await tool.run(context, use.input)
         except PermissionDenied:

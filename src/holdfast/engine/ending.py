@@ -29,7 +29,7 @@ from holdfast.domain.runs import Outcome
 from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.lifecycle import Effect, End
 from holdfast.engine.ports import Hooks, Outlet
-from holdfast.engine.settle import Ending, Settled, settle
+from holdfast.engine.settle import Ending, Settled, settle, unanswered
 from holdfast.engine.turn import Turn
 
 __all__ = [
@@ -70,7 +70,8 @@ def end_of_turn(turn: Turn, ends: Sequence[End], ending: Ending, at: int) -> lis
     settled = Settled()
     if ending.outcome != "completed":
         ending = msgspec.structs.replace(ending, leaves_a_word=turn.run.kind == "prompt")
-        settled = settle(turn.author, messages, ending)
+        not_run = {call.id for call in unanswered(messages)} - turn.acting
+        settled = settle(turn.author, messages, ending, not_run)
     # Later requests failed in a run that had already begun its work: that is a failure like any other.
     ending = msgspec.structs.replace(ending, model_unreachable=ending.model_unreachable and turn.step <= 1)
     known = {message.id for message in settled.put}.union(settled.delete)

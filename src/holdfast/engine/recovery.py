@@ -6,13 +6,13 @@ had not started is queued again, in order.
 Nothing is left to do the second time, so it may be killed and done again at any point.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from holdfast.domain.errors import Conflict
 from holdfast.domain.events import AskEvent
-from holdfast.domain.ids import MessageId, RunId
+from holdfast.domain.ids import MessageId, RunId, ToolCallId
 from holdfast.domain.ledger import Announce, DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome, Run
@@ -21,7 +21,7 @@ from holdfast.engine.ending import INTERRUPTED, last_answer, tell_hooks, updated
 from holdfast.engine.engine import Engine
 from holdfast.engine.leftovers import Leftovers
 from holdfast.engine.lifecycle import Accept
-from holdfast.engine.settle import Ending, settle
+from holdfast.engine.settle import Ending, settle, unanswered
 
 __all__ = ["Plan", "plan", "recover"]
 
@@ -80,16 +80,15 @@ async def recover(engine: Engine, *, goes_on: bool = True) -> Plan:
     decided = plan(open_runs, hosts)
     operations: list[Operation] = []
     answers: dict[RunId, Message | None] = {}
-    cut: list[Run] = []
+    said = {run.run_id: await _messages(engine, run) for run, _ in decided.ends}
+    left = await _leftovers(engine, [run for run, _ in decided.ends if unanswered(said[run.run_id])])
     for run, outcome in decided.ends:
-        settled, answers[run.run_id] = await _settle(engine, run, outcome)
+        settled, answers[run.run_id] = _settle(engine, run, outcome, said[run.run_id], left.not_run)
         operations += settled
-        if any(isinstance(item, PutMessage) and item.message.tool_results for item in settled):
-            cut.append(run)
         last = answers.get(run.folded_into or run.run_id)
         operations.append(_end(run, outcome, last, engine.outside.clock.now_ms()))
     if operations:
-        decided = msgspec.structs.replace(decided, withdrawn=tuple(await _withdrawn(engine, cut)))
+        decided = msgspec.structs.replace(decided, withdrawn=tuple(left.withdrawn()))
         stored = await _stored(engine, [*map(Announce, decided.withdrawn), *operations])
         tell_hooks(stored, engine.kit.hooks)
     for run in decided.again if goes_on else ():
@@ -107,27 +106,32 @@ async def _stored(engine: Engine, operations: list[Operation]) -> Receipt:
     return answer
 
 
-async def _withdrawn(engine: Engine, runs: Sequence[Run]) -> list[AskEvent]:
-    """What these runs had asked and nobody had answered. Only a call that was cut off can have asked."""
-    if not runs:
-        return []
+async def _leftovers(engine: Engine, runs: Sequence[Run]) -> Leftovers:
+    """What runs with unanswered calls had asked: only such a call can have asked."""
     left = Leftovers({run.run_id for run in runs})
-    cursor = min(run.number for run in runs)
-    while page := await engine.kit.ledger.events_after(engine.record.id, cursor, _PAGE):
+    cursor = min((run.number for run in runs), default=0)
+    while runs and (page := await engine.kit.ledger.events_after(engine.record.id, cursor, _PAGE)):
         for number, body in page:
             left.feed(body)
             cursor = number
-    return left.withdrawn()
+    return left
 
 
-async def _settle(engine: Engine, run: Run, outcome: Outcome) -> tuple[list[Operation], Message | None]:
+async def _messages(engine: Engine, run: Run) -> Sequence[Message]:
     """A run that never started has no conversation; a folded one shares its host's."""
     if not run.started_at or run.folded_into:
+        return ()
+    return await engine.kit.ledger.messages_of_run(engine.record.id, run.run_id)
+
+
+def _settle(
+    engine: Engine, run: Run, outcome: Outcome, messages: Sequence[Message], not_run: Collection[ToolCallId]
+) -> tuple[list[Operation], Message | None]:
+    if not run.started_at or run.folded_into:
         return [], None
-    messages = await engine.kit.ledger.messages_of_run(engine.record.id, run.run_id)
     now = engine.outside.clock.now_ms() // 1000
     author = Author(run.session_id, run.run_id, now, engine.outside.new_id)
-    settled = settle(author, messages, Ending(outcome, leaves_a_word=run.kind == "prompt"))
+    settled = settle(author, messages, Ending(outcome, leaves_a_word=run.kind == "prompt"), not_run)
     operations: list[Operation] = [PutMessage(message) for message in settled.put]
     operations += [DeleteMessage(message_id) for message_id in settled.delete]
     return operations, last_answer(updated(messages, settled.put), set(settled.delete))

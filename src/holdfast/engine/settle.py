@@ -4,11 +4,11 @@ Used at the end of every run that did not complete, and by recovery for runs a c
 reasoning is closed, each tool call has exactly one result, and an assistant message says how the turn ended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from holdfast.domain.ids import MessageId
+from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.messages import (
     Finish,
     FinishPart,
@@ -22,12 +22,17 @@ from holdfast.domain.messages import (
 from holdfast.domain.runs import Outcome
 from holdfast.engine.drafts import Author
 
-__all__ = ["Ending", "Settled", "finish_for", "settle"]
+__all__ = ["Ending", "Settled", "finish_for", "settle", "unanswered"]
 
 _CALL_CUT_OFF = {
     "cancelled": "Cancelled by the user. What this call had done by then was not undone.",
     "interrupted": "Interrupted: the server stopped while this call was open. It may have had effects.",
     "failed": "Not finished: the turn failed while this call was open. It may have had effects.",
+}
+_CALL_NOT_RUN = {
+    "cancelled": "Cancelled by the user. This call was not run.",
+    "interrupted": "Interrupted: the server stopped before this call was run.",
+    "failed": "Not run: the turn failed before this call.",
 }
 
 
@@ -49,11 +54,20 @@ class Settled(msgspec.Struct, frozen=True):
     delete: tuple[MessageId, ...] = ()
 
 
-def settle(author: Author, messages: Sequence[Message], ending: Ending) -> Settled:
-    """Given all messages of the run so far, say what is missing."""
+def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
+    """The calls that have no result."""
+    answered = {result.tool_call_id for message in messages for result in message.tool_results}
+    return [call for message in messages for call in message.tool_calls if call.id not in answered]
+
+
+def settle(
+    author: Author, messages: Sequence[Message], ending: Ending, not_run: Collection[ToolCallId] = frozenset()
+) -> Settled:
+    """Given all messages of the run so far, say what is missing. `not_run`: calls that had no effects for certain."""
     put: list[Message] = []
     delete: list[MessageId] = []
     answered = {result.tool_call_id for message in messages for result in message.tool_results}
+    acted = {call.id for call in unanswered(messages) if call.finished}.difference(not_run)
     told = False
     for message in messages:
         if message.role != "assistant":
@@ -66,7 +80,7 @@ def settle(author: Author, messages: Sequence[Message], ending: Ending) -> Settl
             closed = _closed(message, finish_for(ending, author.now), author.now)
             put.append(closed)
         told = closed.finish is not None and closed.finish.reason != "tool_use"
-        put.extend(_cut_off(author, call, ending) for call in closed.tool_calls if call.id not in answered)
+        put.extend(_cut_off(author, call, ending, acted) for call in closed.tool_calls if call.id not in answered)
     if not told and ending.leaves_a_word:
         put.append(author.last_word(finish_for(ending, author.now)))
     return Settled(tuple(put), tuple(delete))
@@ -93,6 +107,7 @@ def _closed(message: Message, finish: Finish, now: int) -> Message:
     return msgspec.structs.replace(message, parts=(*parts, FinishPart(finish)))
 
 
-def _cut_off(author: Author, call: ToolCall, ending: Ending) -> Message:
-    text = _CALL_CUT_OFF.get(ending.outcome, _CALL_CUT_OFF["failed"])
+def _cut_off(author: Author, call: ToolCall, ending: Ending, acted: Collection[ToolCallId]) -> Message:
+    texts = _CALL_CUT_OFF if call.id in acted else _CALL_NOT_RUN
+    text = texts.get(ending.outcome, texts["failed"])
     return author.tool(ToolResult(call.id, call.name, text, "", is_error=True))

@@ -4,6 +4,7 @@ import re
 from contextlib import aclosing, suppress
 
 from holdfast.domain.errors import ProviderError, StorageError
+from holdfast.domain.halves import encodable
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Message, text_of
@@ -54,7 +55,7 @@ async def make_title(model: Model, session: SessionId, prompt: Message) -> tuple
                     pass
     if reason != "stop":
         raise ProviderError("The title was cut off.")
-    return clean_title("".join(pieces)), cost_of(usage, model.info.price)
+    return clean_title(encodable("".join(pieces))), cost_of(usage, model.info.price)
 
 
 class Titler:

@@ -72,6 +72,8 @@ class Turn:
         self.step = 0
         self._began = asyncio.get_running_loop().time()
         self.cost = 0.0
+        self.acting: set[ToolCallId] = set()
+        """Calls that may have had effects."""
         self.takes_images = False
         self._recorder = recorder
         self._outlet = outlet

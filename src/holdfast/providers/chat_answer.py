@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.domain.halves import whole_json
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.models import (
     FinishedPart,
@@ -298,6 +299,8 @@ def _chunks(data: bytes) -> Iterable[_Chunk]:
         return (_decode(data),)
     except msgspec.ValidationError:
         return (_salvaged(data),)
+    except UnicodeDecodeError:
+        return _chunks(whole_json(data))
     except msgspec.DecodeError:
         if b"\n" not in data:
             raise NotUnderstood(data[:200].decode("utf-8", "replace")) from None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.domain.errors import ProviderError
+from holdfast.domain.halves import Halves, whole_json
 from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
@@ -69,10 +70,11 @@ class CompatibleModel:
         try:
             watch.start()
             read = await exchange.open(client, url, self._headers(request.session_id), body)
-            events, answer = Events(), Answer()
+            events, halves, answer = Events(), Halves(), Answer()
             while not answer.is_done:
                 data = await exchange.next(read, answer)
-                for part in exchange.understood(answer, events.feed(data) if data else events.end()):
+                said = events.feed(halves.feed(data)) if data else [*events.feed(halves.end()), *events.end()]
+                for part in exchange.understood(answer, said):
                     yield part
                 if not data:
                     break
@@ -205,7 +207,7 @@ class _Exchange:
         except (ConnectionBroken, TimeoutError):
             if self._watch.has_stalled and not pieces:
                 raise self._stalled() from None
-        return b"".join(pieces)
+        return whole_json(b"".join(pieces))
 
     def _stalled(self) -> ProviderError:
         return stall_error(self._place, self._watch.patience, has_begun=self._watch.has_begun)

@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx2
 
+from holdfast.domain.halves import Halves
 from holdfast.providers.connections import Connection, ConnectionBroken, Connections, NotReached, Origin, Reply
 from holdfast.providers.watch import CURRENT, Watch
 
-__all__ = ["CONNECT_SECONDS", "Transport", "certificates", "has_certificates", "make_client"]
+__all__ = ["CONNECT_SECONDS", "Transport", "certificates", "has_certificates", "make_client", "mend"]
 
 CONNECT_SECONDS = 30.0
 _READ_SECONDS = 300.0
@@ -34,9 +35,40 @@ def has_certificates() -> bool:
 def make_client(*, is_direct: bool) -> httpx2.AsyncClient:
     """With connections of ours, or httpx2's own, which know their way through proxies."""
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+    # Libraries check text strictly, and refuse an answer for a half character in it. Only plain text can be mended.
+    hooks: dict[str, list[Any]] = {"response": [mend]}
+    headers = {"accept-encoding": "identity"}
     if is_direct:
-        return httpx2.AsyncClient(transport=Transport(), timeout=timeout, trust_env=False)
-    return httpx2.AsyncClient(verify=certificates(), timeout=timeout)
+        return httpx2.AsyncClient(
+            transport=Transport(), timeout=timeout, headers=headers, event_hooks=hooks, trust_env=False
+        )
+    return httpx2.AsyncClient(verify=certificates(), timeout=timeout, headers=headers, event_hooks=hooks)
+
+
+async def mend(response: httpx2.Response) -> None:
+    """Replace half characters in a body that is JSON or a stream of it, before it is read."""
+    kind = response.headers.get("content-type", "")
+    is_plain = response.headers.get("content-encoding", "identity") == "identity"
+    if is_plain and ("json" in kind or "event-stream" in kind) and "amazon" not in kind:
+        response.stream = _MendedBody(response.stream)
+
+
+class _MendedBody(httpx2.AsyncByteStream):
+    """A body with half characters replaced."""
+
+    def __init__(self, body: Any) -> None:  # noqa: ANN401
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        halves = Halves()
+        async for data in self._body:
+            if whole := halves.feed(data):
+                yield whole
+        if rest := halves.end():
+            yield rest
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 class _Body(httpx2.AsyncByteStream):

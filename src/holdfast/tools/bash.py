@@ -94,8 +94,8 @@ class Bash(BaseTool[BashArguments]):
         return self._outcome(call, running, await running.until_ended())
 
     def _outcome(self, call: "_Call", running: Running, end: TreeEnd) -> ToolOutcome:
-        if end.is_unproven:
-            self._jobs.note_fault(call.run_id, call.arguments.command)
+        if end.is_lost:
+            self._jobs.note_fault(call.run_id, call.arguments.command, running)
         return call.outcome(running, end)
 
     def _hand_over(self, call: "_Call", job: Job) -> ToolOutcome:
@@ -125,7 +125,7 @@ class _Call:
             raise ToolError(end.error)
         text = output_text(running.stdout.shown(), running.stderr.shown(), end.code, _remark(running, end))
         content = f"{text}\n\n<cwd>{self._cwd}</cwd>" if text else "no output"
-        return ToolOutcome(content, self._metadata(text), is_error=end.is_unproven)
+        return ToolOutcome(content, self._metadata(text), is_error=end.is_lost)
 
     def background(self, job: Job) -> ToolOutcome:
         output = job.output()

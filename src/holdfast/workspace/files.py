@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from holdfast.domain.errors import ToolError
+from holdfast.domain.halves import encodable
 from holdfast.workspace.beneath import entries_of, open_beneath
 from holdfast.workspace.paths import is_within, joined, shown, similar
 
@@ -111,6 +112,9 @@ def locate(root: str, given: str, home: str = "") -> Place:
         path = os.path.realpath(joined(real_root, given, home))
     except (OSError, ValueError) as error:
         raise ToolError(f"{given} cannot be resolved: {_why(error)}.") from None
+    if encodable(path) != path:
+        # No message, log or database can hold such a path.
+        raise ToolError(f"{encodable(path)} has a name that is not valid UTF-8. Rename it with bash first.")
     return Place(given, path, real_root, is_within(real_root, path))
 
 

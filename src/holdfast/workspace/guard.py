@@ -184,8 +184,6 @@ class Guard:
 
     def _search(self, tag: int, groups: str, lost: list[tuple[Tree, TreeEnd]]) -> None:
         """Kill what is found of trees that have neither keeper nor guard."""
-        for tree, _ in lost:
-            tree.is_lost = tree.may_run
         if any(tree.is_lost for tree, _ in lost):
             self.escapes += 1
             _log.warning("a command has killed the processes that supervise it: what is found of it is killed")

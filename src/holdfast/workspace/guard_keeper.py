@@ -12,7 +12,7 @@ import select
 import signal
 import socket
 import time
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from holdfast.workspace import guard_privileges as privileges
 from holdfast.workspace import guard_system as system
@@ -79,6 +79,8 @@ class Keeper:
         self._is_stopping = False
         self._is_killing = False
         self._was_killed = False
+        self._is_lost = False
+        """Whether the guard was gone first."""
         self._out_of_reach: set[int] = set()
         self._term_at = self._kill_at = float("inf")
 
@@ -110,7 +112,7 @@ class Keeper:
             with contextlib.suppress(OSError):
                 os.killpg(self._main, signal.SIGKILL)
         remove_group(self._request.get("group", ""))
-        self._tell(gone=self._was_killed, left=sorted(self._out_of_reach))
+        self._tell(gone=self._was_killed, left=sorted(self._out_of_reach), is_lost=self._is_lost)
 
     # Starting
 
@@ -235,6 +237,7 @@ class Keeper:
             if descriptor == self._child_ended:
                 os.read(self._child_ended, 4_096)
             elif descriptor == self._leash:
+                self._is_lost = True
                 self._let_go(self._leash)
             else:
                 self._hear()
@@ -265,6 +268,6 @@ class Keeper:
         reading, _ = os.pipe()
         os.dup2(reading, descriptor)
 
-    def _tell(self, **what: Literal[True] | int | str | list[int]) -> None:
+    def _tell(self, **what: bool | int | str | list[int]) -> None:
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(what).encode() + b"\n")

@@ -267,9 +267,7 @@ class _Guard:
         os.close(self._leash_end)
         # A command may have paused its keeper, or the sentinel.
         os.killpg(0, signal.SIGCONT)
-        if self._sentinel >= 0:
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self._sentinel, signal.SIGCONT)
+        self._signal_sentinel(signal.SIGCONT)
         until = time.monotonic() + _ENDING
         waiting = select.poll()
         waiting.register(self._child_ended, select.POLLIN)
@@ -277,6 +275,13 @@ class _Guard:
             waiting.poll(50)
         self._sweep()
         remove_group(self._groups)
+        # Nothing is left to look for.
+        self._signal_sentinel(signal.SIGKILL)
+
+    def _signal_sentinel(self, number: signal.Signals) -> None:
+        if self._sentinel >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._sentinel, number)
 
 
 def _can_enter_namespaces(*, as_user: bool) -> bool:

@@ -160,7 +160,7 @@ def _chase(tag: int) -> set[int]:
     killed: set[int] = set()
     shift = _shift(tag)
     until = time.monotonic() + _QUIET
-    with open("/proc/loadavg", "rb", buffering=0) as newest:
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb", buffering=0) as newest:
         while (now := time.monotonic()) < until:
             newest.seek(0)
             process = int(newest.read(256).split()[4])

@@ -7,8 +7,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["UNPROVEN", "Supervisor", "Tree", "TreeEnd"]
+__all__ = ["LOST", "UNPROVEN", "Supervisor", "Tree", "TreeEnd"]
 
+LOST = (
+    "[A process that supervises the command was killed while it ran."
+    " All that the command had started was killed with it.]"
+)
 UNPROVEN = (
     "[The command killed the processes that supervise it. What was found of it was killed,"
     " but something that it started may still run.]"
@@ -20,15 +24,21 @@ _NUDGE = 0.05
 class TreeEnd(msgspec.Struct, frozen=True):
     """How it went. `code` is None if the command itself did not end by itself; `left` is what no one may kill.
 
-    `is_unproven`: the command killed the processes that supervise it. What was found of it was killed, but no process
-    that was its parent can tell that nothing is left.
+    `is_lost`: its keeper or the guard was killed while it ran. `is_unproven`: both were. What was found of it was
+    killed, but no process that was its parent can tell that nothing is left.
     """
 
     code: int | None = None
     was_killed: bool = False
     left: tuple[int, ...] = ()
     error: str = ""
+    is_lost: bool = False
     is_unproven: bool = False
+
+    @property
+    def remark(self) -> str:
+        """What there is to say about its supervisors."""
+        return UNPROVEN if self.is_unproven else LOST if self.is_lost else ""
 
 
 class Supervisor(Protocol):
@@ -56,7 +66,7 @@ class Tree:
         self.exited: asyncio.Future[int | None] = loop.create_future()
         """The exit code of the command itself; None if there is none."""
         self.is_lost = False
-        """Whether it has neither keeper nor guard: what is left of it is being searched for, or was."""
+        """Whether its keeper or the guard was killed while it ran."""
         self.may_run = False
         """Whether its keeper was about to start it."""
         self.has_begun = False
@@ -117,7 +127,8 @@ class Tree:
             self._take(json.loads(line))
         if not data and not self._is_over:
             self._hang_up()
-            self._guard.lost(self, self._end)
+            self.is_lost = self.may_run
+            self._guard.lost(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
 
     def _take(self, said: dict[str, Any]) -> None:
         self.may_run = True
@@ -130,7 +141,9 @@ class Tree:
                 self.exited.set_result(said["code"])
         if "gone" in said:
             self._hang_up()
-            self.over(msgspec.structs.replace(self._end, was_killed=said["gone"], left=tuple(said["left"])))
+            self.is_lost = said["is_lost"]
+            end = msgspec.structs.replace(self._end, was_killed=said["gone"], left=tuple(said["left"]))
+            self.over(msgspec.structs.replace(end, is_lost=self.is_lost))
 
     def _hang_up(self) -> None:
         if not self._is_over:

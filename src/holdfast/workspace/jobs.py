@@ -134,11 +134,12 @@ class Jobs:
         self.remove(job)
         return job.output()
 
-    def note_fault(self, run: RunId, command: str) -> None:
-        """Remember that a command of a run has killed its supervisors: the run must not end as completed."""
+    def note_fault(self, run: RunId, command: str, running: Running) -> None:
+        """Remember that a supervisor of a command was killed: the run must not end as completed."""
+        remark = running.ended.result().remark if running.ended.done() else UNPROVEN
         line = " ".join(command.split())
         shown = line if len(line) <= _SHOWN_COMMAND else f"{line[:_SHOWN_COMMAND]}…"
-        self._faults[run] = f"{UNPROVEN.strip('[]')} The command: {shown}"
+        self._faults[run] = f"{remark.strip('[]')} The command: {shown}"
         while len(self._faults) > self._limits.most:
             del self._faults[next(iter(self._faults))]
 
@@ -146,7 +147,7 @@ class Jobs:
         """Why a run must not end as completed; empty if it may."""
         for job in self._jobs.values():
             if job.info.run_id == run and job.running.is_lost:
-                self.note_fault(run, job.info.command)
+                self.note_fault(run, job.info.command, job.running)
         return self._faults.get(run, "")
 
     async def end_run(self, run: RunId) -> None:

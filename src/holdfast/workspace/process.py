@@ -9,7 +9,6 @@ from typing import Protocol
 import msgspec
 
 from holdfast.workspace.guard import Bounds, Command, Guard, Tree, TreeEnd
-from holdfast.workspace.guard_tree import UNPROVEN
 from holdfast.workspace.output import SHOWN, Output
 from holdfast.workspace.process_spill import SpillFile, Spills
 
@@ -165,7 +164,7 @@ class Running:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the command has killed its supervisors. Known before `ended`."""
+        """Whether a process that supervises it was killed. Known before `ended`."""
         return self._tree.is_lost
 
     def stop(self, grace: float) -> None:
@@ -205,8 +204,7 @@ class Running:
             self.remark = cleaned.result()
         if gone.cancelled():
             return
-        if gone.result().is_unproven:
-            self.remark = "\n".join(filter(None, (self.remark, UNPROVEN)))
+        self.remark = "\n".join(filter(None, (self.remark, gone.result().remark)))
         self.stdout.drain()
         self.stderr.drain()
         self._live.end()

@@ -37,6 +37,12 @@ def test_byte_by_byte_and_with_other_heads() -> None:
     assert [item.method for item in heard] == ["m"]
 
 
+def test_half_a_character_is_replaced() -> None:
+    body = rb'{"jsonrpc":"2.0","method":"m","params":{"a":"\ud83d"}}'
+    (heard,) = Frames().feed(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    assert json.loads(bytes(heard.params)) == {"a": "\N{REPLACEMENT CHARACTER}"}
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -4,6 +4,7 @@
 
 The words are its manners: `restless` (each list it gives is another, and it says so at once), `odd` (its lists hold
 what is no tool, and schemas that are none), `twin` (has a tool `b_go`, too), `huge` (an answer that is too large),
+`halves` (half a character in its answer),
 `noisy` (never stops to log in a call), `babbling` (the same with what is no message), `forks` (leaves a process behind
 that wants to stay), `stuck` (gives one list, says that it is another, and answers nothing any more), `newest` (knows
 only the newest revision, and tells of a new tool when its file `more` appears).
@@ -57,6 +58,9 @@ def call(number: Any) -> None:  # noqa: ANN401 - as it came
         while True:
             note = {"level": "info", "data": "noise"}
             send(method="notifications/message", params=note)
+    if "halves" in HOW:
+        send(id=number, result={"content": [{"type": "text", "text": "half \ud83d here"}]})
+        return
     if "babbling" in HOW:
         while True:
             sys.stdout.write("babble\n")

@@ -117,6 +117,14 @@ async def test_those_that_hang_do_not_keep_others_from_starting() -> None:
     await waiting
 
 
+async def test_half_a_character_in_an_answer_is_replaced(tmp_path: Path) -> None:
+    """The message counts: who waits for it is not left waiting."""
+    async with hands() as one:
+        await add(one, rogue=rogue(tmp_path, "halves"))
+        (result,) = await results(one, GO)
+        assert result.content == "half \N{REPLACEMENT CHARACTER} here"
+
+
 async def test_an_answer_that_is_too_large_is_an_error_with_a_reason(tmp_path: Path) -> None:
     async with hands() as one:
         await add(one, rogue=rogue(tmp_path, "huge"))

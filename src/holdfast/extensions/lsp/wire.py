@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.domain.halves import whole_json
+
 __all__ = ["LONGEST", "Fault", "Frames", "Garbage", "Heard", "answer", "notice", "question", "refusal"]
 
 LONGEST = 32 << 20
@@ -55,7 +57,7 @@ class Frames:
         heard: list[Heard] = []
         while (body := self._body()) is not None:
             try:
-                heard.append(_decoder.decode(body))
+                heard.append(_decoder.decode(whole_json(body)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise Garbage(f"It sent a message that is no JSON-RPC: {error}.") from None
         return heard

@@ -17,7 +17,7 @@ from holdfast import __version__
 from holdfast.extensions.mcp.shapes import LARGEST
 from holdfast.extensions.mcp.tokens import Tokens
 from holdfast.extensions.mcp.troubles import Gone, LoginNeeded
-from holdfast.providers.transport import certificates
+from holdfast.providers.transport import certificates, mend
 
 __all__ = ["Seen", "make_client", "reaching"]
 
@@ -45,6 +45,7 @@ class Seen:
     async def look(self, response: httpx2.Response) -> None:
         """At every answer, before anybody reads it."""
         self.status = response.status_code
+        await mend(response)
         if isinstance(stream := response.stream, httpx2.AsyncByteStream):
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 response.stream = _Bounded(stream)

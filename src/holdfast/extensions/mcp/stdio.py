@@ -14,6 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from holdfast.domain.errors import HoldfastError, ToolError
+from holdfast.domain.halves import whole_json
 from holdfast.extensions.mcp.patience import Pace, seen
 from holdfast.extensions.mcp.shapes import LARGEST, Plan
 from holdfast.extensions.mcp.troubles import CannotBegin, Gone
@@ -96,7 +97,7 @@ class Lines(_Stream):
         if not line.strip():
             return None
         try:
-            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+            return SessionMessage(jsonrpc_message_adapter.validate_json(whole_json(line), by_name=False))
         except ValueError:
             self._said(b"[stdout] " + line[:1_000] + b"\n")
             return None

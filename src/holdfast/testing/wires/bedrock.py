@@ -6,9 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
-from holdfast.testing.wires.script import Act, Ask, Item, Redact, Reply, Say, Think, finish_of
+from holdfast.testing.wires.script import Act, Ask, Item, Redact, Reply, Say, Think, encoded, finish_of
 
 __all__ = ["framed", "items"]
 
@@ -28,7 +26,7 @@ def framed(name: str, payload: dict[str, Any], kind: str = "event") -> bytes:
         bytes([len(key)]) + key.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
         for key, value in named
     )
-    body = msgspec.json.encode(payload)
+    body = encoded(payload)
     prelude = struct.pack(">II", 16 + len(headers) + len(body), len(headers))
     data = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + body
     return data + struct.pack(">I", zlib.crc32(data))

@@ -1,9 +1,8 @@
 """Gemini's streamGenerateContent wire. It has no redacted blocks, and tool calls come whole."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
-
-import msgspec
 
 from holdfast.testing.wires.script import Ask, Item, Reply, Say, Think, event, finish_of
 
@@ -35,7 +34,7 @@ def items(reply: Reply) -> Iterator[Item]:
                 yield from (_chunk([{"text": piece, "thought": True}]) for piece in pieces)
                 signature = said
             case Ask(id=id, name=name, pieces=pieces):
-                arguments = msgspec.json.decode("".join(pieces) or "{}")
+                arguments = json.loads("".join(pieces) or "{}")
                 call = {"functionCall": {"id": id, "name": name, "args": arguments}}
                 yield _chunk([_signed(call, signature)])
                 signature = ""

@@ -1,5 +1,6 @@
 """One answer of a provider, told once for all wires."""
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -8,7 +9,7 @@ import msgspec
 from holdfast.domain.models import StepFinish
 from holdfast.domain.usage import Usage
 
-__all__ = ["Act", "Ask", "Hold", "Item", "Redact", "Reply", "Say", "Think", "event", "finish_of"]
+__all__ = ["Act", "Ask", "Hold", "Item", "Redact", "Reply", "Say", "Think", "encoded", "event", "finish_of"]
 
 Hold: TypeAlias = Callable[[], Awaitable[object]]
 """A gate: the server stands still here until it is opened."""
@@ -68,10 +69,18 @@ class Reply(msgspec.Struct, frozen=True):
     """Instead of `acts`: events as they are."""
 
 
+def encoded(data: Any) -> bytes:  # noqa: ANN401
+    """JSON, with escapes where the text has half characters: some servers send them."""
+    try:
+        return msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        return json.dumps(data).encode("ascii")
+
+
 def event(data: Any, name: str = "") -> bytes:  # noqa: ANN401
     """One server-sent event with JSON in it."""
     head = f"event: {name}\n".encode() if name else b""
-    return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+    return head + b"data: " + encoded(data) + b"\n\n"
 
 
 def finish_of(reply: Reply) -> StepFinish:
