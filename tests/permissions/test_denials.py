@@ -33,6 +33,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "way").symlink_to("keep")
     (root / "door").symlink_to("keep/f")
     (root / "sub" / "back").symlink_to("..")
+    (root / "shell").symlink_to("/bin/bash")
+    (root / "runner").symlink_to("/usr/bin/env")
+    (root / "program").write_text("#!/bin/sh\n")
     return root
 
 

@@ -133,11 +133,10 @@ class Grammar(TokenReader):
             self._simple()
 
     def _time_option(self) -> None:
-        found = re.compile(r"(-p|--)(?=\s)").match(self.text, self.at)
+        found = re.compile(r"(-p[ \t]+)?(--[ \t]+)?(?!-)").match(self.text, self.at)
         if found is None:
             raise Unreadable(NOT_VALID)
         self.at = found.end()
-        self.skip()
 
     def _compound(self, word: str) -> None:
         self.at += len(word)

@@ -60,3 +60,5 @@ class Line(msgspec.Struct, frozen=True):
     hidden: tuple[str, ...] = ()
     repeats: bool = False
     """Whether parts of it may run more than once, or in another order."""
+    runners: tuple[str, ...] = ()
+    """The wrappers and shells in it, whose place the commands inside have taken."""

@@ -17,10 +17,10 @@ from holdfast.domain.tools import Permit
 from holdfast.permissions.commands import Command, Line
 from holdfast.permissions.denials import NamesOnly, ProgramFiles, directories, find_denial, find_uncertainty
 from holdfast.permissions.patterns import BadRule, Rule, escape, parse_rule
-from holdfast.permissions.safe import Place, only_looks, outside, redirection_looks, sets_harmlessly
+from holdfast.permissions.safe import Place, is_brought, only_looks, outside, redirection_looks, sets_harmlessly
 from holdfast.permissions.warnings import WARNINGS
 from holdfast.permissions.wrappers import read_line
-from holdfast.permissions.writes import FileUse, file_uses
+from holdfast.permissions.writes import FileUse, file_uses, is_replaced
 
 __all__ = ["BadRule", "Rules", "understood"]
 
@@ -145,7 +145,8 @@ class Rules:
             return replace(self._asking(permit, line, allow), why=why, insists=True)
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
             return self._judge_unnamed(permit, line, ask, allow)
-        if not line.doubts and not self._unsettled(line, allow, place) and self._redirects_well(line, place):
+        is_known = not line.doubts and not any(is_brought(name, place) for name in line.runners)
+        if is_known and not self._unsettled(line, allow, place) and self._redirects_well(line, place):
             return Verdict("allow")
         return self._asking(permit, line, allow)
 
@@ -186,8 +187,12 @@ class Rules:
             return why
         if not any(rule.subject == "path" and self._is_about_files(rule) for rule in rules):
             return ""
-        if places is None and any(not use.path.startswith("/") for use in file_uses(line)):
+        uses = file_uses(line)
+        if places is None and any(not use.path.startswith("/") for use in uses):
             return "it writes to a file in a directory that is not known"
+        made = [use for use in uses if use.makes == "file"]
+        if is_replaced(made, [use.path for use in uses if use not in made], places or ()):
+            return "it writes through a file that it makes"
         return line.hidden[0] if line.hidden else ""
 
     def _is_about_files(self, rule: Rule) -> bool:
