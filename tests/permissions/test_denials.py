@@ -99,6 +99,26 @@ def test_an_approved_line_is_not_asked_about_again(root: Path) -> None:
     assert judge(root, "touch x", allow=("bash(= touch x)",)).decision == "deny"
 
 
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("timeout", "timeout 5 ls"),
+        ("env", "nice env A=1 ls"),
+        ("xargs", "ls | xargs echo"),
+        ("find", "find . -exec ls {} +"),
+        ("bash", "bash -c ls"),
+        ("bash", "timeout 5 /bin/bash -c ls"),
+        ("nice", "bash -c 'nice ls'"),
+        ("time", "time ls"),
+        ("sudo", "sudo ls"),
+        ("eval", "eval ls"),
+        ("nohup", "echo $(nohup ls)"),
+    ],
+)
+def test_a_denied_program_may_itself_run_others(root: Path, program: str, line: str) -> None:
+    assert judge(root, line, f"bash({program} *)", allow=("bash",)).decision == "deny"
+
+
 def test_a_program_is_known_by_its_file(tmp_path: Path) -> None:
     root = tmp_path.resolve() / "project"
     root.mkdir()

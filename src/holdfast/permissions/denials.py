@@ -91,7 +91,7 @@ def find_denial(
             return rule
         if rule.subject != "command":
             continue
-        for command in line.commands:
+        for command in (*line.commands, *line.outer):
             known = _spellings(command, rule, places or (), files)
             if any(rule.fits_command(argv, is_open=command.is_open and not _is_whole(rule, argv)) for argv in known):
                 return rule

@@ -145,7 +145,7 @@ class Rules:
             return replace(self._asking(permit, line, allow), why=why, insists=True)
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
             return self._judge_unnamed(permit, line, ask, allow)
-        is_known = not line.doubts and not any(is_brought(name, place) for name in line.runners)
+        is_known = not line.doubts and not any(is_brought(item.name, place) for item in line.outer)
         if is_known and not self._unsettled(line, allow, place) and self._redirects_well(line, place):
             return Verdict("allow")
         return self._asking(permit, line, allow)

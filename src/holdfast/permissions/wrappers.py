@@ -113,7 +113,8 @@ def _together(lines: Iterable[Line]) -> Line:
         tuple(dict.fromkeys(doubt for line in known for doubt in line.doubts)),
         tuple(dict.fromkeys(reason for line in known for reason in line.hidden)),
         repeats=any(line.repeats for line in known),
-        runners=tuple(dict.fromkeys(name for line in known for name in line.runners)),
+        outer=tuple(command for line in known for command in line.outer),
+        operators=tuple(operator for line in known for operator in line.operators),
     )
 
 
@@ -145,7 +146,7 @@ def _by_name(command: Command, name: str, depth: int) -> Line:
         found = _wrapped(command, _TABLE[name], depth)
     else:
         return Line((command,))
-    found = replace(found, runners=(command.name, *found.runners))
+    found = replace(found, outer=(command, *found.outer))
     # A program named by its path is itself to be allowed: it need not be what it is called.
     return replace(found, commands=(replace(command, is_open=False), *found.commands)) if is_path else found
 
