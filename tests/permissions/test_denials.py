@@ -33,6 +33,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "way").symlink_to("keep")
     (root / "door").symlink_to("keep/f")
     (root / "sub" / "back").symlink_to("..")
+    (root / "shell").symlink_to("/bin/bash")
+    (root / "runner").symlink_to("/usr/bin/env")
+    (root / "program").write_text("#!/bin/sh\n")
     return root
 
 
@@ -94,6 +97,26 @@ def test_no_rule_is_saved_for_a_line_that_is_not_understood(root: Path) -> None:
     assert "could apply" in verdict.why
     assert verdict.saves == (), "the program could be another one the next time"
     assert judge(root, "touch x", allow=("bash(= touch x)",)).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("timeout", "timeout 5 ls"),
+        ("env", "nice env A=1 ls"),
+        ("xargs", "ls | xargs echo"),
+        ("find", "find . -exec ls {} +"),
+        ("bash", "bash -c ls"),
+        ("bash", "timeout 5 /bin/bash -c ls"),
+        ("nice", "bash -c 'nice ls'"),
+        ("time", "time ls"),
+        ("sudo", "sudo ls"),
+        ("eval", "eval ls"),
+        ("nohup", "echo $(nohup ls)"),
+    ],
+)
+def test_a_denied_program_may_itself_run_others(root: Path, program: str, line: str) -> None:
+    assert judge(root, line, f"bash({program} *)", allow=("bash",)).decision == "deny"
 
 
 def test_a_program_is_known_by_its_file(tmp_path: Path) -> None:

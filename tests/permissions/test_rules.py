@@ -335,6 +335,7 @@ def test_a_rule_that_denies_is_read_generously(rule: str, permit: Permit) -> Non
         ("sh", "sh -c ls"),
         ("bash", "timeout 5 bash -c 'ls; ls'"),
         ("command", "command make"),
+        ("time", "time make"),
         ("find", "find . -exec make {} +"),
         ("sudo", "sudo make"),
     ],

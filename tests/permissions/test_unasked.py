@@ -68,7 +68,11 @@ def test_programs_that_the_project_brings(tmp_path: Path) -> None:
     rules = Rules(PermissionSettings(), str(root), programs=ProgramFiles(lambda: f"{root}/bin:/usr/bin:/bin"))
     for line in ("ls", "env ls", "timeout 5 ls", "bash -c ls"):
         assert rules.judge(bash(line, str(root))).decision == "ask", line
-    assert rules.judge(bash("cat a.txt", str(root))).decision == "allow"
+    assert rules.judge(bash("timeout 5 cat a.txt", str(root))).decision == "allow"
+    program.rename(root / "bin" / "timeout")
+    assert rules.judge(bash("timeout 5 cat a.txt", str(root))).decision == "ask"
+    assert rules.judge(bash("ls", str(root))).decision == "allow"
+    program = (root / "bin" / "timeout").rename(program)
     elsewhere = tmp_path / "bin"
     elsewhere.mkdir()
     (elsewhere / "ls").symlink_to(program)

@@ -17,6 +17,8 @@ from holdfast.domain.rules import Rule
 from holdfast.permissions.lines import Command, Line
 from holdfast.permissions.programs import PROGRAMS
 from holdfast.permissions.words import Word, names
+from holdfast.permissions.wrappers import RUNNERS
+from holdfast.permissions.writes import file_uses, is_replaced
 
 __all__ = ["NamesOnly", "ProgramFiles", "directories", "find_denial", "find_uncertainty"]
 
@@ -89,7 +91,7 @@ def find_denial(
             return rule
         if rule.subject != "command":
             continue
-        for command in line.commands:
+        for command in (*line.commands, *line.outer):
             known = _spellings(command, rule, places or (), files)
             if any(rule.fits_command(argv, is_open=command.is_open and not _is_whole(rule, argv)) for argv in known):
                 return rule
@@ -108,11 +110,14 @@ def find_uncertainty(rules: Sequence[Rule], line: Line, places: Sequence[str] | 
         return ""
     if line.hidden:
         return line.hidden[0]
+    programs = [command.name for command in line.commands if "/" in command.name]
+    if programs and is_replaced([use for use in file_uses(line) if use.makes], programs, places or ()):
+        return "it runs a file that it makes"
     for command in line.commands:
         if not command.argv:
             continue
         if command.name and _is_unknown(command.argv[0], places, files):
-            return "its program is not there yet, or cannot be found"
+            return "its program is not there yet, cannot be found, or is a link to a shell"
         if _git_runs(command):
             return "git may run a program"
         if any(_may_fit(rule, command, places or (), files) for rule in about):
@@ -123,12 +128,14 @@ def find_uncertainty(rules: Sequence[Rule], line: Line, places: Sequence[str] | 
 
 
 def _is_unknown(program: Word, places: Sequence[str] | None, files: ProgramFiles) -> bool:
-    """A program named by a path has to be there, so that it can be compared."""
-    if "/" not in program.text:
-        return False
-    if places is None and not program.text.startswith("/"):
+    """Whether a program named by a path is not there to be compared, or is a shell or a wrapper under another name."""
+    name = posixpath.basename(program.text)
+    if places is None and "/" in program.text and not program.text.startswith("/"):
         return True
-    return all(files.find(program.text, place) is None for place in places or ("/",))
+    found = [files.find(program.text, place) for place in places or ("/",)]
+    if "/" in program.text and not any(found):
+        return True
+    return name not in RUNNERS and any(files.is_same(path, runner) for path in found if path for runner in RUNNERS)
 
 
 def _spellings(command: Command, rule: Rule, places: Sequence[str], files: ProgramFiles) -> Iterator[tuple[str, ...]]:

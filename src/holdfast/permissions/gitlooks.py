@@ -241,7 +241,7 @@ def git_looks(words: tuple[Word, ...]) -> bool:
     looks = _SUBCOMMANDS.get(rest[0].text) if rest else None
     if looks is None:
         return False
-    if any("%G" in word.text or "signature" in word.text for word in rest[1:]):
+    if any(re.search(r"%[-+ ]?G|signature", word.text) for word in rest[1:]):
         # To show whether a signature holds, git runs the program that checks it.
         return False
     rest = rest[1:]

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.permissions.lines import Command, Line
 from holdfast.permissions.tokens import NOT_VALID, TokenReader
-from holdfast.permissions.words import Unreadable, Word, names
+from holdfast.permissions.words import Unreadable, Word, literal, names
 
 __all__ = ["RESERVED", "Grammar"]
 
@@ -27,11 +27,14 @@ class Grammar(TokenReader):
         super().__init__(text, is_nested=depth > 0)
         self._depth = depth
         self.commands: list[Command] = []
+        self.outer: list[Command] = []
+        self.operators: list[str] = []
         self.repeats = False
 
     def line(self) -> Line:
         found = tuple(self.commands), tuple(self.redirections), tuple(self.doubts), tuple(self.hidden)
-        return Line(*found, repeats=self.repeats)
+        operators = (*self.operators, *(item.operator for item in self.redirections))
+        return Line(*found, repeats=self.repeats, outer=tuple(self.outer), operators=operators)
 
     def read(self) -> None:
         try:
@@ -59,6 +62,8 @@ class Grammar(TokenReader):
         self.redirections += inner.redirections
         self.doubts |= inner.doubts
         self.hidden |= inner.hidden
+        self.outer += inner.outer
+        self.operators += inner.operators
         self.repeats = self.repeats or inner.repeats
 
     # Lists and pipelines.
@@ -73,16 +78,14 @@ class Grammar(TokenReader):
             self.skip()
             if self.at >= len(self.text) or self.peek() == ")" or self.peek(2) == ";;":
                 break
-            if self.peek(2) in ("&&", "||", "|&"):
-                self.at += 2
-                self._more()
-            elif self.peek() == "|":
-                self.at += 1
-                self._more()
-            elif self.peek() in ";&":
-                self.at += 1
-            elif self.peek() != "\n":
+            operator = self.peek(2) if self.peek(2) in ("&&", "||", "|&") else self.peek()
+            if operator not in ("&&", "||", "|&", "|", ";", "&", "\n"):
                 raise Unreadable(NOT_VALID)
+            self.operators.append(operator)
+            if operator != "\n":
+                self.at += len(operator)
+            if operator[0] == "|" or operator == "&&":
+                self._more()
         self._depth -= 1
 
     def _more(self) -> None:
@@ -116,6 +119,8 @@ class Grammar(TokenReader):
         while (word := self._reserved()) in ("!", "time"):
             self.at += len(word)
             self.skip()
+            if word == "time":
+                self.outer.append(Command((literal("time"),), is_open=True))
             if word == "time" and self.peek() == "-":
                 self._time_option()
             if word == "time" and (self.peek() == "(" or self._reserved()):
@@ -126,6 +131,7 @@ class Grammar(TokenReader):
             self._compound(word)
         elif self.peek() == "(":
             self.at += 1
+            self.operators.append("(")
             self._list(frozenset())
             self._expect(")")
             self._trailing()
@@ -133,14 +139,14 @@ class Grammar(TokenReader):
             self._simple()
 
     def _time_option(self) -> None:
-        found = re.compile(r"(-p|--)(?=\s)").match(self.text, self.at)
+        found = re.compile(r"(-p[ \t]+)?(--[ \t]+)?(?!-)").match(self.text, self.at)
         if found is None:
             raise Unreadable(NOT_VALID)
         self.at = found.end()
-        self.skip()
 
     def _compound(self, word: str) -> None:
         self.at += len(word)
+        self.operators.append(word)
         if word == "{":
             self._list(frozenset("}"))
             self._expect("}")

@@ -60,3 +60,7 @@ class Line(msgspec.Struct, frozen=True):
     hidden: tuple[str, ...] = ()
     repeats: bool = False
     """Whether parts of it may run more than once, or in another order."""
+    outer: tuple[Command, ...] = ()
+    """The wrappers and shells in it, whose place the commands inside have taken."""
+    operators: tuple[str, ...] = ()
+    """What stands between commands and before the targets of redirections, in no particular order."""

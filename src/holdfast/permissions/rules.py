@@ -17,10 +17,9 @@ from holdfast.domain.rule_syntax import BadRule, parse_rules
 from holdfast.domain.rules import Rule, Scope
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.as_written import outer_commands
 from holdfast.permissions.commands import Command, Line
 from holdfast.permissions.denials import NamesOnly, ProgramFiles, directories, find_denial, find_uncertainty
-from holdfast.permissions.safe import Place, only_looks, outside, redirection_looks, sets_harmlessly
+from holdfast.permissions.safe import Place, is_brought, only_looks, outside, redirection_looks, sets_harmlessly
 from holdfast.permissions.saving import (
     call_rules,
     call_scope,
@@ -33,7 +32,7 @@ from holdfast.permissions.saving import (
 )
 from holdfast.permissions.warnings import WARNINGS
 from holdfast.permissions.wrappers import read_line
-from holdfast.permissions.writes import FileUse, file_uses
+from holdfast.permissions.writes import FileUse, file_uses, is_replaced
 
 __all__ = ["BadRule", "Rules"]
 
@@ -132,8 +131,9 @@ class Rules:
             return replace(self._asking(permit, line, allow), why=why, insists=True)
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
             return self._judge_unnamed(permit, line, ask, allow)
+        is_known = not line.doubts and not any(is_brought(item.name, place) for item in line.outer)
         is_settled = not self._unsettled(permit, line, allow, place)
-        if not line.doubts and is_settled and self._redirects_well(line, place):
+        if is_known and is_settled and self._redirects_well(line, place):
             return Verdict("allow")
         return self._asking(permit, line, allow)
 
@@ -150,9 +150,7 @@ class Rules:
     def _forbidding(self, about: Sequence[Rule], rules: Sequence[Rule], permit: Permit, line: Line) -> Rule | None:
         """The first rule against a command of the line, or against a file that it reads or writes."""
         places = directories(line, self._directory(permit))
-        outer = tuple(outer_commands(permit.command)) if about else ()
-        written = replace(line, commands=(*line.commands, *outer))
-        found = find_denial(about, written, permit.command, places, self._programs)
+        found = find_denial(about, line, permit.command, places, self._programs)
         if found is not None:
             return found
         for use in file_uses(line):
@@ -177,8 +175,12 @@ class Rules:
             return why
         if not any(rule.subject == "path" and self._is_about_files(rule) for rule in rules):
             return ""
-        if places is None and any(not use.path.startswith("/") for use in file_uses(line)):
+        uses = file_uses(line)
+        if places is None and any(not use.path.startswith("/") for use in uses):
             return "it writes to a file in a directory that is not known"
+        made = [use for use in uses if use.makes == "file"]
+        if is_replaced(made, [use.path for use in uses if use not in made], places or ()):
+            return "it writes through a file that it makes"
         return line.hidden[0] if line.hidden else ""
 
     def _is_about_files(self, rule: Rule) -> bool:

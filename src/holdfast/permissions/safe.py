@@ -17,7 +17,7 @@ from holdfast.permissions.options import Taken, take
 from holdfast.permissions.programs import PROGRAMS, VERSIONED, Looks
 from holdfast.permissions.words import Word
 
-__all__ = ["Place", "only_looks", "outside", "redirection_looks", "sets_harmlessly"]
+__all__ = ["Place", "is_brought", "only_looks", "outside", "redirection_looks", "sets_harmlessly"]
 
 _HARMLESS = re.compile(
     r"(LC_[A-Z]+|LANG)=(C|POSIX|\w+\.(UTF|utf)-?8)?|LANGUAGE=[\w:]*|TZ=([\w+-]+(/[\w+-]+)*)?"
@@ -81,7 +81,7 @@ def only_looks(command: Command, place: Place) -> bool:
     program, words = command.argv[0], command.argv[1:]
     if (program.is_glob and program.text != "[") or program.is_home or any(word.is_dynamic for word in command.argv):
         return False
-    if _is_brought(program.text, place):
+    if is_brought(program.text, place):
         return False
     if program.text == "cd":
         return len(words) == 1 and not command.is_open and _is_directory_here(words[0], place)
@@ -104,7 +104,7 @@ def _is_listed(words: tuple[Word, ...], looks: Looks, place: Place) -> bool:
     return not looks.takes_paths or _stays_inside(taken, looks, place)
 
 
-def _is_brought(program: str, place: Place) -> bool:
+def is_brought(program: str, place: Place) -> bool:
     """Whether the shell would find the program in the workspace itself, where the project has put it."""
     path = place.find_program(program, place.directory)
     return path is not None and any(_is_below(place.root, item) for item in (path, place.real(path)))

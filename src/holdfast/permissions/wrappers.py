@@ -5,6 +5,7 @@ does more than that is listed too. A wrapper used in a way that is not known her
 its words may be are listed all the same, for rules that forbid one of them.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -17,7 +18,7 @@ from holdfast.permissions.evaluators import changes_programs, evaluates
 from holdfast.permissions.lines import Command, Line
 from holdfast.permissions.words import Word, names
 
-__all__ = ["read_line"]
+__all__ = ["RUNNERS", "read_line"]
 
 _DEEPEST = 8
 _GUESSES = 16
@@ -30,11 +31,14 @@ _OPAQUE = names(
     "dumb-init entr envdir expect fakeroot faketime firejail fish flock gdb gosu ifne ksh linux32 linux64 "
     "ltrace mispipe mksh nsenter numactl parallel pdksh pee perf pkexec prlimit proot rlwrap run-parts runcon "
     "runuser runit s6-setuidgid screen script sem setarch setpriv setuidgid sg softlimit start-stop-daemon "
-    "strace su su-exec systemd-run taskset tcsh tini tmux toybox-sh unbuffer unshare valgrind watch xvfb-run "
+    "ssh strace su su-exec systemd-run taskset tcsh tini tmux toybox-sh unbuffer unshare valgrind watch xvfb-run "
     "yash zsh"
 )
 """Their words are not taken apart: a command or a text for a shell stands somewhere among them."""
-_LOADER = ("ld-linux", "ld-musl", "ld.so", "ld64.so")
+_OPAQUE_NAME = re.compile(
+    r"ld-linux.*|ld-musl.*|ld(64)?\.so.*|(r?ba|da|ra|z|k|mk|a|ya|po|fi|t?c|x?on|nu)?sh(([-.\d].*)|93)?"
+)
+"""Loaders of programs, and shells by their versions and kinds."""
 _OTHERWISE = frozenset({"-o", "-or", "!", "-not", ","})
 _ACTS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _HOLES = frozenset({"{}", "%"})
@@ -86,6 +90,10 @@ _TABLE: Mapping[str, _Wrapper] = {
 }
 
 
+RUNNERS = names("bash chroot dash env find ionice ksh nice nohup setsid sh stdbuf sudo timeout xargs zsh")
+"""Programs that run others, whatever a link to them is called."""
+
+
 @lru_cache(maxsize=256)
 def read_line(text: str) -> Line:
     """A line with every wrapper replaced by what it runs."""
@@ -105,6 +113,8 @@ def _together(lines: Iterable[Line]) -> Line:
         tuple(dict.fromkeys(doubt for line in known for doubt in line.doubts)),
         tuple(dict.fromkeys(reason for line in known for reason in line.hidden)),
         repeats=any(line.repeats for line in known),
+        outer=tuple(command for line in known for command in line.outer),
+        operators=tuple(operator for line in known for operator in line.operators),
     )
 
 
@@ -126,7 +136,7 @@ def _by_name(command: Command, name: str, depth: int) -> Line:
         found = _shell(command, depth)
     elif name in ("eval", "trap"):
         found = _text(command, depth)
-    elif name in _OPAQUE or name.startswith(_LOADER):
+    elif name in _OPAQUE or _OPAQUE_NAME.fullmatch(name):
         found = _hiding(command, depth=depth)
     elif name == "env":
         found = _env(command, depth)
@@ -136,6 +146,7 @@ def _by_name(command: Command, name: str, depth: int) -> Line:
         found = _wrapped(command, _TABLE[name], depth)
     else:
         return Line((command,))
+    found = replace(found, outer=(command, *found.outer))
     # A program named by its path is itself to be allowed: it need not be what it is called.
     return replace(found, commands=(replace(command, is_open=False), *found.commands)) if is_path else found
 

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.permissions.lines import Command, Line
 from holdfast.permissions.words import Word
 
-__all__ = ["FileUse", "file_uses"]
+__all__ = ["FileUse", "file_uses", "is_replaced"]
 
 _NO_FILES = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"})
 _EACH = frozenset({"tee", "touch", "truncate", "rm", "rmdir", "unlink", "shred", "mkdir", "mv", "chmod", "chown"})
@@ -18,16 +18,32 @@ _TARGET = ("-t", "--target-directory")
 
 
 class FileUse(msgspec.Struct, frozen=True):
+    """`makes` says what may be at the path afterwards: another text, or any file, a link among them."""
+
     action: Literal["read", "write"]
     path: str
+    makes: Literal["", "text", "file"] = ""
 
 
 def file_uses(line: Line) -> tuple[FileUse, ...]:
     """Every redirection counts as a read or a write; so do the literal operands of programs that only write files."""
     found = dict.fromkeys(use for item in line.redirections for use in _redirected(item.operator, item.target))
     for command in line.commands:
-        found |= dict.fromkeys(FileUse("write", path) for path in _written(command))
+        name = posixpath.basename(command.name)
+        makes: Literal["", "text", "file"] = "file" if name in _LAST else "text" if name in ("tee", "dd") else ""
+        found |= dict.fromkeys(FileUse("write", path, makes) for path in _written(command))
     return tuple(use for use in found if use.path not in _NO_FILES)
+
+
+def is_replaced(made_by: Sequence[FileUse], paths: Sequence[str], places: Sequence[str]) -> bool:
+    """Whether one of the paths leads to, or through, a file that the line itself makes: it leads elsewhere by then."""
+    made = {_absolute(place, use.path) for use in made_by for place in places}
+    used = {_absolute(place, path) for path in paths for place in places}
+    return any(path == item or path.startswith(f"{item}/") for path in used for item in made)
+
+
+def _absolute(place: str, path: str) -> str:
+    return posixpath.normpath(posixpath.join(place, path))
 
 
 def _redirected(operator: str, target: Word) -> Iterator[FileUse]:
@@ -38,7 +54,7 @@ def _redirected(operator: str, target: Word) -> Iterator[FileUse]:
     if operator in ("<", "<>", "<&"):
         yield FileUse("read", target.text)
     if operator not in ("<", "<&"):
-        yield FileUse("write", target.text)
+        yield FileUse("write", target.text, "text")
 
 
 def _written(command: Command) -> Iterator[str]:

@@ -20,7 +20,7 @@ class ProgramFiles:
         """Return the path of a program as bash finds it from a directory; None if there is none."""
         if "/" in program:
             path = os.path.join(directory, program)
-            return path if os.path.isfile(path) else None
+            return path if os.path.isfile(path) and not _is_of_kernel(path) else None
         for entry in self._search_path().split(":"):
             path = os.path.join(entry, program)
             if entry.startswith("/") and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -30,7 +30,7 @@ class ProgramFiles:
     def is_same(self, path: str, name: str) -> bool:
         """Whether a file is the program of that name, a link to it or a copy of it."""
         wanted = self.find(name, "/")
-        if os.path.basename(name) in _chain(path):
+        if os.path.basename(name) in map(os.path.basename, _chain(path)):
             return True
         if wanted is None or os.path.basename(os.path.realpath(wanted)) in _MULTI_CALL:
             return False
@@ -43,15 +43,20 @@ class ProgramFiles:
 
 
 def _chain(path: str) -> list[str]:
-    """The names on the way from a link to its file."""
-    names: list[str] = []
+    """The paths on the way from a link to its file."""
+    paths: list[str] = []
     for _ in range(40):
-        names.append(os.path.basename(path))
+        paths.append(path)
         try:
             path = os.path.join(os.path.dirname(path), os.readlink(path))
         except OSError:
             break
-    return names
+    return paths
+
+
+def _is_of_kernel(path: str) -> bool:
+    """Whether the path leads through `/proc` or `/dev`: for another process it leads to another file."""
+    return any(os.path.normpath(item).startswith(("/proc/", "/dev/")) for item in _chain(path))
 
 
 def _is_copy(path: str, other: str) -> bool:
