@@ -28,7 +28,7 @@ CHANGES: dict[str, str] = {
     "touch now": "touch {victim}",
     "attribute": '{py} -c \'import os; os.setxattr("{victim}", "user.x", b"1")\'',
     "acl": "setfacl -m u:1:rwx {victim}",
-    "flags": "chattr +i {victim}",
+    "flags": "chattr +d {victim}",
     "pipe": "mkfifo {new}",
     "socket": "{py} -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"{new}\")'",
     "through the root": "echo x > /proc/self/root{victim}",

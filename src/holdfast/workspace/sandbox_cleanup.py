@@ -13,8 +13,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +27,8 @@ from holdfast.workspace.sandbox_quarantine import Quarantine, restore
 
 __all__ = ["SandboxCleanup"]
 
+T = TypeVar("T")
+
 _log = logging.getLogger("holdfast.sandbox")
 _FRESH = 1.0
 """A command that starts within so many seconds of a refresh does not need another one."""
@@ -36,6 +39,13 @@ class _State(msgspec.Struct, frozen=True):
 
     settings: dict[str, str | None] = {}
     entries: dict[str, GitEntry] = {}
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """A state on disk. Names of files are bytes there: not all of them are text."""
+
+    settings: dict[bytes, bytes | None]
+    entries: dict[bytes, tuple[GitEntry, dict[bytes, Signature], dict[bytes, bytes]]]
 
 
 class SandboxCleanup:
@@ -57,7 +67,8 @@ class SandboxCleanup:
         self._directories: dict[str, int] = {}
         self._unchecked: set[str] = set()
         self._known = _State()
-        self._made: set[tuple[int, int]] = set()
+        self._made_file = Path(f"{kept}-made")
+        self._made = _read_made(self._made_file)
         self._mounted: frozenset[str] = frozenset()
         self._refreshed = -_FRESH
         self._pending = ""
@@ -99,9 +110,13 @@ class SandboxCleanup:
             self._search_lock.release()
 
     def existing(self) -> Iterator[tuple[str, GitEntry]]:
-        """Yield the git entries that no sandboxed command has made, the topmost first."""
+        """Yield the git entries to mount read-only, the topmost first: those of the user, and submodules.
+
+        Others that sandboxed commands have made can be removed by them, and are compared after every command.
+        """
         known = sorted(self._known.entries.items(), key=lambda item: (item[0].count("/"), item[0]))
-        return ((path, entry) for path, entry in known if entry.identity not in self._made)
+        own = os.path.join(self._workspace, ".git", "")
+        return ((path, entry) for path, entry in known if entry.identity not in self._made or path.startswith(own))
 
     def begin(self, mounted: frozenset[str]) -> Callable[[], str]:
         """Count a command for which `mounted` paths are read-only. Returns the function to call at its end."""
@@ -113,9 +128,14 @@ class SandboxCleanup:
         return self._end
 
     def _end(self) -> str:
+        report = "[The workspace could not be checked for new settings and git directories.]"
         with self._search_lock:
-            # Anything new may have been made by another command that still runs, perhaps for days.
-            report = self._clean()
+            try:
+                # Anything new may have been made by another command that still runs, perhaps for days.
+                report = self._clean()
+            except Exception:
+                # The result of the command does not depend on it; the log has the reason.
+                _log.exception("%s could not be checked", self._workspace)
             with self._lock:
                 self._ended += 1
                 self._refreshed = -_FRESH
@@ -175,7 +195,11 @@ class SandboxCleanup:
     def _adopt(self, scan: Scan) -> None:
         """Count what has passed as known; it was not there before, so it is compared again after every command."""
         known = {entry.identity for entry in self._known.entries.values()}
-        self._made |= {entry.identity for entry in scan.entries.values() if entry.identity not in known}
+        there = {entry.identity for entry in scan.entries.values()}
+        made = (self._made & there) | (there - known)
+        if made != self._made:
+            self._made = made
+            _write(self._made_file, msgspec.msgpack.encode(sorted(made)))
         self._known = _State(self._known.settings, scan.entries)
         self._remember(scan)
 
@@ -273,20 +297,56 @@ class SandboxCleanup:
 
     def _finish_earlier(self) -> None:
         try:
-            self._known = msgspec.msgpack.decode(self._note.read_bytes(), type=_State)
+            self._known = _decoded(msgspec.msgpack.decode(self._note.read_bytes(), type=_Stored))
         except (OSError, msgspec.DecodeError):
             return
         self._pending = self._clean()
         self._write_note()
 
     def _write_note(self) -> None:
-        """Best effort: a full disk does not keep commands from running."""
-        try:
-            if self._started > self._ended:
-                self._note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._note.write_bytes(msgspec.msgpack.encode(self._known))
-            else:
-                with contextlib.suppress(FileNotFoundError):
-                    self._note.unlink()
-        except (OSError, UnicodeEncodeError) as error:
-            _log.warning("%s cannot be written: %s", self._note, error)
+        if self._started > self._ended:
+            _write(self._note, msgspec.msgpack.encode(_encoded(self._known)))
+        else:
+            with contextlib.suppress(OSError):
+                self._note.unlink()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Best effort: a full disk does not keep commands from running."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        _log.warning("%s cannot be written: %s", path, error)
+
+
+def _read_made(path: Path) -> set[tuple[int, int]]:
+    """Return the git directories that sandboxed commands have made and that have passed."""
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=set[tuple[int, int]])
+    except (OSError, msgspec.DecodeError):
+        return set()
+
+
+def _encoded(state: _State) -> _Stored:
+    def names(mapping: Mapping[str, T]) -> dict[bytes, T]:
+        return {os.fsencode(name): value for name, value in mapping.items()}
+
+    settings = {path: None if target is None else os.fsencode(target) for path, target in state.settings.items()}
+    entries = {
+        path: (msgspec.structs.replace(entry, files={}, saved={}), names(entry.files), names(entry.saved))
+        for path, entry in state.entries.items()
+    }
+    return _Stored(names(settings), names(entries))
+
+
+def _decoded(stored: _Stored) -> _State:
+    def names(mapping: Mapping[bytes, T]) -> dict[str, T]:
+        return {os.fsdecode(name): value for name, value in mapping.items()}
+
+    settings = {path: None if target is None else os.fsdecode(target) for path, target in stored.settings.items()}
+    entries = {
+        path: msgspec.structs.replace(entry, files=names(files), saved=names(saved))
+        for path, (entry, files, saved) in stored.entries.items()
+    }
+    return _State(names(settings), names(entries))
