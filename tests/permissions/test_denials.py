@@ -96,6 +96,13 @@ def test_no_rule_is_saved_for_a_line_that_is_not_understood(root: Path) -> None:
     assert verdict.insists
     assert "could apply" in verdict.why
     assert verdict.saves == (), "the program could be another one the next time"
+
+
+def test_an_approved_line_is_not_asked_about_again(root: Path) -> None:
+    verdict = judge(root, "bash x.sh")
+    assert verdict.insists
+    assert "could apply" in verdict.why
+    assert judge(root, "bash x.sh", allow=verdict.saves).decision == "allow"
     assert judge(root, "touch x", allow=("bash(= touch x)",)).decision == "deny"
 
 

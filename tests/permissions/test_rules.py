@@ -218,6 +218,8 @@ def test_some_things_ask_unless_a_rule_names_them() -> None:
     assert judge(file("edit", "/w/sub/.git/config"), allowed_tools=("edit",)) == "ask"
     assert judge(hook, allow=("write(.git/hooks/*)",)) == "allow"
     assert judge(bash("curl x"), allow=("bash", "bash(curl *)")) == "allow"
+    assert judge(bash("sudo make"), allow=("bash", "bash(sudo *)")) == "allow"
+    assert judge(bash("sudo curl x"), allow=("bash", "bash(sudo *)")) == "ask"
 
 
 def test_addresses() -> None:

@@ -39,7 +39,7 @@ def test_credentials_of_clouds_are_named() -> None:
 def test_targets() -> None:
     target = checked(" https://Example.org/a?b#c ")
     assert (target.scheme, target.host, target.port) == ("https", "example.org", 443)
-    assert target.url == "https://Example.org/a?b"
+    assert target.url == "https://example.org/a?b"
     for url in ("", "file:///x", "http:///x", "http://x:99999/", "http://x\r\nHost: y/", "//x", "javascript:1"):
         with pytest.raises(ToolError):
             checked(url)

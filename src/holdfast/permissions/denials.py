@@ -39,9 +39,9 @@ _GIT = names(
 _PLAIN = PROGRAMS.keys() - {"awk", "gawk", "mawk", "sed"} | names(
     "cd pushd popd export declare local readonly typeset unset read set shopt exit return break continue "
     "shift kill wait cp mv rm mkdir rmdir touch chmod chown chgrp ln install tee dd truncate mktemp sync less "
-    "more clear"
+    "more clear make gmake ninja npm yarn pnpm pip pip3 apt apt-get brew dnf cargo go gem"
 )
-"""Programs that take the names of others for nothing but text."""
+"""Programs that take the names of others for nothing but text, or for the names of targets and packages."""
 _MOVES = frozenset({"cd", "pushd", "popd"})
 _MOST_MOVES = 6
 

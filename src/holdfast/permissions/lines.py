@@ -61,6 +61,8 @@ class Line(msgspec.Struct, frozen=True):
     repeats: bool = False
     """Whether parts of it may run more than once, or in another order."""
     outer: tuple[Command, ...] = ()
-    """The wrappers and shells in it, whose place the commands inside have taken."""
+    """For rules that forbid: the wrappers and shells whose place the commands inside have taken, and commands that the
+    words of others may be.
+    """
     operators: tuple[str, ...] = ()
     """What stands between commands and before the targets of redirections, in no particular order."""

@@ -140,8 +140,11 @@ class Rules:
     def _judge_unnamed(self, permit: Permit, line: Line, ask: Sequence[Rule], allow: Sequence[Rule]) -> Verdict:
         """Where every line is allowed, some commands and files still need a rule that names them."""
         warned = [rule for rule in _WARNINGS if rule.is_about(permit)]
-        named = self._named(permit, line, allow, self._place(permit, line))
-        unnamed = replace(line, commands=tuple(item for item in line.commands if item not in named))
+        named = [item.argv for item in self._named(permit, line, allow, self._place(permit, line))]
+        commands, outer = (
+            tuple(item for item in items if item.argv not in named) for items in (line.commands, line.outer)
+        )
+        unnamed = replace(line, commands=commands, outer=outer)
         is_warned = self._forbidding(warned, _WARNINGS, replace(permit, command=""), unnamed) is not None
         if is_warned or self._uncertain(ask, self._ask, permit, line):
             return self._asking(permit, line, allow)

@@ -162,7 +162,7 @@ def _hiding(command: Command, why: str = _UNSEEN, *, depth: int = _DEEPEST) -> L
             guesses += (item for item in inner.commands if item.argv)
         elif not word.text.startswith("-"):
             guesses.append(Command(command.argv[at:], is_open=command.is_open))
-    listed = Line((command, *guesses), doubts=(why,), hidden=(why,))
+    listed = Line((command,), doubts=(why,), hidden=(why,), outer=tuple(guesses))
     return _together([listed, *redirections])
 
 

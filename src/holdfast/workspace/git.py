@@ -25,7 +25,7 @@ import msgspec
 from holdfast.workspace.children import find_program
 from holdfast.workspace.git_repository import Head, Repository, find_repository, read_head, read_regular
 
-__all__ = ["PreparedGit", "PrivateGit", "find_git", "run_in_place"]
+__all__ = ["PreparedGit", "PrivateGit", "find_git", "git_program", "list_settings", "run_in_place"]
 
 _MAX_INDEX = 512 << 20
 _MAX_EXCLUDE = 1 << 20
@@ -34,6 +34,7 @@ _MAX_REPOSITORIES = 32
 _MAX_DATA_KIB = 2 << 20
 """Memory limit of a git process: a file of the repository may be a link to an endless device."""
 _CONCURRENT_SCANS = 2
+_LISTING_TIMEOUT = 10.0
 _EMPTY_BRANCH = "ref: refs/heads/unborn\n"
 _CONFIG = """\
 [core]
@@ -66,6 +67,39 @@ _LIMITED = f'ulimit -d {_MAX_DATA_KIB} 2>/dev/null; exec "$@"'
 def find_git(environment: Mapping[str, str], root: str) -> str | None:
     """Return the user's git; never one inside the workspace."""
     return find_program("git", environment, root)
+
+
+def git_program() -> str | None:
+    """Return git from the server's own PATH, without relative entries."""
+    path = ":".join(entry for entry in os.environ.get("PATH", os.defpath).split(":") if entry.startswith("/"))
+    return shutil.which("git", path=path)
+
+
+def list_settings(data: bytes) -> list[tuple[str, str | None]] | None:
+    """Return keys and values of a configuration file, or None if git is missing or cannot read it.
+
+    Git reads it from standard input, outside of any repository: that executes nothing and reads no other file.
+    """
+    program = git_program()
+    if program is None:
+        return None
+    environment = {
+        "GIT_DIR": "/nonexistent",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "PATH": os.path.dirname(program),
+    }
+    arguments = [program, "config", "--file", "-", "--no-includes", "--list", "-z"]
+    try:
+        done = subprocess.run(
+            arguments, input=data, capture_output=True, cwd="/", env=environment, timeout=_LISTING_TIMEOUT, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    entries = os.fsdecode(done.stdout).split("\0")[:-1]
+    return [(key, value if separator else None) for key, separator, value in (e.partition("\n") for e in entries)]
 
 
 def run_in_place(

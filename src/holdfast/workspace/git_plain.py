@@ -5,7 +5,8 @@ import re
 import stat
 from collections.abc import Collection
 
-from holdfast.workspace.git_files import list_settings, read_bytes, read_path, resolve_gitfile
+from holdfast.workspace.git import list_settings
+from holdfast.workspace.git_files import read_bytes, read_path, resolve_gitfile
 from holdfast.workspace.paths import is_within
 from holdfast.workspace.sandbox_git import REBASE_TODO
 

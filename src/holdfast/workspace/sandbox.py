@@ -19,7 +19,8 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.domain.sandbox import PROTECTED, Mechanism, SandboxState
 from holdfast.domain.settings import SandboxSettings
-from holdfast.workspace.git_files import list_settings, read_bytes
+from holdfast.workspace.git import list_settings
+from holdfast.workspace.git_files import read_bytes
 from holdfast.workspace.guard import Bounds
 from holdfast.workspace.guard_privileges import can_filter
 from holdfast.workspace.paths import is_within

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.workspace.git_files import list_settings, read_bytes, read_path, resolve_gitfile
+from holdfast.workspace.git import list_settings
+from holdfast.workspace.git_files import read_bytes, read_path, resolve_gitfile
 from holdfast.workspace.paths import is_within
 
 __all__ = ["PROTECTED_GIT", "REBASE_TODO", "LinkedGit", "decide_linked_git", "find_linked_git"]

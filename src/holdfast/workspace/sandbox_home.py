@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast.workspace.git_files import git_program
+from holdfast.workspace.git import git_program
 from holdfast.workspace.paths import is_within
 
 __all__ = ["TOOLCHAINS", "credentials_below", "home_directories", "is_private", "write_gitconfig"]
