@@ -29,7 +29,7 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
         return tapes[0]
 
     ledger = SqliteLedger(data_dir)
-    settings = EngineSettings(titles=False, retry_first=0.01, retry_longest=0.02)
+    settings = EngineSettings(titles=False, retry_first=30.0, retry_longest=30.0)
     workspace = await open_workspace(project, Parts(ledger, FixedModels(model), settings=settings, tap=tap))
     session = (await workspace.sessions.create()).id
     await workspace.inputs.submit(Prompt(session, "one", run_id=RunId("r1")))
@@ -45,7 +45,6 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
     ends_meanwhile = sum(isinstance(event, RunCompleteEvent) for _, event in tapes[0].events)
     notices = [event.payload.payload.type for _, event in tapes[0].events if isinstance(event, AgentEvent)]
     make_room()
-    await workspace.engine.until_quiet(session)
     await workspace.inputs.submit(Prompt(session, "three", run_id=RunId("r3")))
     await workspace.engine.until_quiet(session)
     log = [decode_event(body) for _, body in await ledger.events_after(workspace.record.id, 0, 10_000)]

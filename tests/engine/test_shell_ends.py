@@ -243,6 +243,20 @@ async def test_while_an_end_cannot_be_stored_nothing_is_accepted() -> None:
     assert [end.run_id for end in world.ends()] == ["r1"]
 
 
+async def test_the_first_prompt_after_the_storage_works_again_is_accepted_at_once() -> None:
+    """Whenever the next attempt to store the end would have been made."""
+    ledger = GatedLedger()
+    settings = EngineSettings(titles=False, retry_first=1_000.0, retry_longest=1_000.0)
+    world = await World.open(ScriptedModel(echo), ledger=ledger, settings=settings)
+    ledger.refused = (EndRun,)
+    await world.prompt("one", "r1")
+    await until(lambda: world.workspace.engine.storage_fails)
+    ledger.refused = ()
+    await world.prompt("two", "r2")
+    await world.quiet()
+    assert [end.run_id for end in world.ends()] == ["r1", "r2"]
+
+
 async def test_the_lane_knows_a_run_before_anybody_hears_of_it() -> None:
     world = await World.open(ScriptedModel(echo))
     known: list[bool] = []

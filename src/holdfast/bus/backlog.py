@@ -20,9 +20,16 @@ import msgspec
 
 from holdfast.bus.frames import Frame
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent, ToolOutputEvent
+from holdfast.domain.events import (
+    LiveEvent,
+    MessageDelta,
+    MessageDeltaEvent,
+    MessagePartEvent,
+    ToolOutputEvent,
+)
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import Entry
+from holdfast.domain.removal import empty_event, session_of
 
 __all__ = ["Backlog", "Reader", "ReaderCut", "SlowReaderPolicy", "WholeParts", "merge_deltas"]
 
@@ -84,6 +91,13 @@ class _Ring:
         self.first = self.end
         self.weight = 0
 
+    def empty(self, session: str) -> None:
+        """Replace the frames of a session that was deleted."""
+        for place, (frame, weight) in self._frames.items():
+            if session_of(frame.event) == session:
+                emptied = Frame(frame.index, number=frame.number, event=empty_event(frame.event, session))
+                self._frames[place] = (emptied, weight)
+
     def slice(self, start: int, limit: int) -> list[Frame]:
         frames = self._frames
         end = self.end
@@ -128,6 +142,11 @@ class Backlog:
         self.kept.clear()
         self.growth.clear()
         self._weight = self._count = 0
+
+    def empty(self, session: str) -> None:
+        """A session was deleted: what is held of it has no content from now on."""
+        self.kept.empty(session)
+        self.growth.empty(session)
 
     def reader(self, cursor: int) -> "Reader":
         """A reader that has everything up to `cursor` and stands at the end."""

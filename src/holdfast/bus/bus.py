@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from holdfast.bus.backlog import Backlog, SlowReaderPolicy
 from holdfast.bus.frames import Frame, Gap, GapEvent, Hello, HelloEvent
-from holdfast.domain.events import LiveEvent, MessagePart, MessagePartEvent
+from holdfast.domain.events import LiveEvent, MessagePart, MessagePartEvent, SessionEvent
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Entry, WorkspaceRecord
 
@@ -77,6 +77,8 @@ class Bus:
         for entry in entries:
             if entry.number > self._newest:
                 self._newest = entry.number
+                if isinstance(entry.event, SessionEvent) and entry.event.payload.type == "deleted":
+                    self._backlog.empty(entry.event.payload.payload.id)
                 if self._readers:
                     self._backlog.append(entry)
         self._whole = None

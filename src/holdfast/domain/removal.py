@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast.domain.events import (
     AgentEvent,
-    Event,
     MessageDeltaEvent,
     MessagePartEvent,
     Removed,
@@ -67,7 +66,7 @@ def empty_body(body: bytes, session: str) -> bytes:
     return encode_event(empty_event(decode_event(body), session))
 
 
-def empty_event(event: Event, session: str) -> Event:
+def empty_event(event: object, session: str) -> RunCompleteEvent | RemovedEvent:
     """The event that replaces one of a deleted session."""
     if isinstance(event, RunCompleteEvent):
         change = event.payload

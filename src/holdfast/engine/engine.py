@@ -18,6 +18,7 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord, WorkspaceRecord
 from holdfast.domain.messages import Message
 from holdfast.engine.drafts import Author
+from holdfast.engine.end_retries import EndRetries
 from holdfast.engine.ending import announce_ends, bare_end, describe, end_of_turn, end_of_waiting, leading_ends
 from holdfast.engine.kit import Kit
 from holdfast.engine.lifecycle import (
@@ -68,7 +69,7 @@ class Engine:
         self.kit = kit
         self.outside = outside
         self.closing = False
-        self.storage_fails = False
+        self.retries = EndRetries()
         self.on_busy: Callable[[bool], None] = lambda _: None
         """Told when the first run comes into the workspace and when the last one has left its lane."""
         self._tasks = TaskOwner()
@@ -323,9 +324,9 @@ class Engine:
                 context = {"message": "an end could not be settled", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
             else:
-                self.storage_fails = False
+                self.retries.succeed()
                 break
-            await asyncio.sleep(wait)
+            await self.retries.pause(wait)
             wait = min(2 * wait, self.kit.settings.retry_longest)
         for end in ends:
             self._lives.pop(end.run, None)
@@ -363,9 +364,14 @@ class Engine:
             life.turn.expect(await self._prompt_message(end.run, life.turn.author))
         return life.turn
 
+    @property
+    def storage_fails(self) -> bool:
+        """Whether an end could not be stored, and is tried again."""
+        return self.retries.has_failed
+
     def _tell_failure(self, error: StorageError) -> None:
-        if not self.storage_fails:
-            self.storage_fails = True
+        if not self.retries.has_failed:
+            self.retries.has_failed = True
             self.outside.outlet.publish_live(AgentEvent(Change("created", AgentNotice("error", error=str(error)))))
 
     # Reading.

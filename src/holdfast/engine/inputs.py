@@ -8,7 +8,8 @@ being written. Its answer, and everything that is said of it, comes from the log
 """
 
 import asyncio
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
@@ -52,6 +53,8 @@ from holdfast.engine.lifecycle import LaneEvent, Refuse, members, transition
 
 __all__ = ["Inputs"]
 
+_RETRY_SECONDS = 1.0
+"""How long a prompt waits to learn whether the storage works again."""
 _NOT_STORED = (
     "The run is being stopped, but the storage could not record it: after a crash it might be taken up again. "
     "Free some disk space or look at the log."
@@ -63,6 +66,7 @@ class Inputs:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._deleting: set[SessionId] = set()
         self._asked: set[SessionId | RunId] = set()
         """What is to stop since the workspace closes. Runs that are parked are in no lane that could tell."""
 
@@ -71,11 +75,13 @@ class Inputs:
         _check(prompt)
         if is_helper_session(prompt.session_id) and not prompt.parent_run_id:
             raise HelpersSession
+        if prompt.session_id in self._deleting:
+            raise UnknownSession("The session is being deleted.")
         run = self._new_run(prompt)
         refusal = self._would_refuse(run)
         if refusal is not None:
             return await self._answer_again(prompt, refusal)
-        if self._engine.storage_fails:
+        if self._engine.storage_fails and not await self._engine.retries.retry(_RETRY_SECONDS):
             raise StorageUnavailable
         placing = _Placing(self._engine, run, self._asked)
         admit = Admit(run, body_hash(prompt), prompt.attachments, prompt.brief)
@@ -87,6 +93,15 @@ class Inputs:
             await placing.removed()
             raise _error_of(placing.refusal)
         return answer.runs[0]
+
+    @contextmanager
+    def refusing(self, session: SessionId) -> Iterator[None]:
+        """Accept no prompts for a session that is being deleted: its deletion would wait for them."""
+        self._deleting.add(session)
+        try:
+            yield
+        finally:
+            self._deleting.discard(session)
 
     async def summarize(self, session: SessionId, client_id: str = "") -> Run:
         """Summarise by hand: a run like any other, refused while the session is busy."""

@@ -1,5 +1,8 @@
 """Making, renaming and removing sessions."""
 
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
 from holdfast.domain.errors import UnknownSession
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
@@ -10,7 +13,9 @@ from holdfast.engine.drafts import Author
 from holdfast.engine.engine import Engine
 from holdfast.engine.inputs import Inputs
 
-__all__ = ["Sessions"]
+__all__ = ["CleanUp", "Sessions"]
+
+CleanUp: TypeAlias = Callable[[Sequence[SessionId]], Awaitable[None]]
 
 
 class Sessions:
@@ -59,13 +64,35 @@ class Sessions:
             raise UnknownSession
         return next(entry.event.payload.payload for entry in answer.entries if isinstance(entry.event, SessionEvent))
 
-    async def delete(self, session: SessionId) -> None:
-        """A busy session is cancelled first; its end is told, and `session deleted` is the last of it."""
-        while True:
-            await self._inputs.cancel(session)
-            await self._engine.until_quiet(session)
-            answer = await self._engine.recorder.put(DeleteSession(session))
-            if not isinstance(answer, Refusal):
-                return
-            if answer.reason == "unknown_session":
-                raise UnknownSession
+    async def delete(self, session: SessionId, clean_up: CleanUp | None = None) -> None:
+        """Delete a session with its children. A busy one is cancelled first; its end is published, and `session
+        deleted` is the last of it. From the first moment on it accepts no prompts.
+
+        `clean_up` removes what is kept elsewhere, given the ids of all that go: before the deletion, so that a crash
+        leaves nothing without an owner, and after it.
+        """
+        with self._inputs.refusing(session):
+            while True:
+                await self._inputs.cancel(session)
+                await self._engine.until_quiet(session)
+                family = await self._family(session)
+                if clean_up is not None:
+                    await clean_up(family)
+                answer = await self._engine.recorder.put(DeleteSession(session))
+                if not isinstance(answer, Refusal):
+                    break
+                if answer.reason == "unknown_session":
+                    raise UnknownSession
+        if clean_up is not None:
+            await clean_up(family)
+
+    async def _family(self, session: SessionId) -> list[SessionId]:
+        """The session and all below it."""
+        parents = {
+            item.id: item.parent_session_id
+            for item in (await self._engine.kit.ledger.snapshot(self._engine.record.id, None)).sessions
+        }
+        family = [session]
+        for member in family:
+            family += (child for child, parent in parents.items() if parent == member and child not in family)
+        return family

@@ -20,6 +20,10 @@ class Joiner:
     def __init__(self) -> None:
         self._made: dict[tuple[int, int], bytes] = {}
 
+    def clear(self) -> None:
+        """Forget what was made: some of it was deleted."""
+        self._made.clear()
+
     def join(self, frames: Sequence[Frame]) -> bytes:
         if len(frames) <= _FEW:
             return b"".join([frame(item.body, item.number) for item in frames])

@@ -4,6 +4,7 @@ import msgspec
 
 from holdfast.domain.errors import BadRequest, UnknownRun
 from holdfast.domain.ids import RunId
+from holdfast.domain.removal import about
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import LoggedEvent, LogPage
 from holdfast.server.calls import Call
@@ -14,27 +15,6 @@ _MOST = 1_000
 _MOST_LOOKED_AT = 5_000
 _MOST_BYTES = 4 * 1024 * 1024
 """An answer ends after so many bytes, and the caller asks for the next one."""
-
-
-class _Thing(msgspec.Struct, frozen=True):
-    id: str = ""
-    session_id: str = ""
-    run_id: str = ""
-
-
-class _Change(msgspec.Struct, frozen=True):
-    payload: _Thing
-
-
-class _About(msgspec.Struct, frozen=True):
-    """As much of an event as says what it is about."""
-
-    type: str
-    payload: _Change
-
-    @property
-    def session(self) -> str:
-        return self.payload.payload.id if self.type == "session" else self.payload.payload.session_id
 
 
 class _Plain(msgspec.Struct, frozen=True):
@@ -55,8 +35,8 @@ async def read_log(call: Call) -> LogPage:
     found: list[LoggedEvent] = []
     size = 0
     for number, at, body in rows:
-        about = msgspec.json.decode(body, type=_About)
-        if session and about.session != session:
+        event = about(body)
+        if session and event.session != session:
             cursor = number
             continue
         if len(found) == limit or size > _MOST_BYTES:
@@ -64,7 +44,7 @@ async def read_log(call: Call) -> LogPage:
         plain = msgspec.json.decode(body, type=_Plain)
         found.append(LoggedEvent(number, at, plain.type, plain.payload))
         cursor, size = number, size + len(body)
-        if run and about.type == "run_complete" and about.payload.payload.run_id == run:
+        if run and event.type == "run_complete" and event.run == run:
             return LogPage(tuple(found), cursor, more=False)
     return LogPage(tuple(found), cursor, more=len(rows) == _MOST_LOOKED_AT)
 

@@ -1,6 +1,8 @@
 """Sessions, their messages, the files they changed and read."""
 
 import asyncio
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -34,6 +36,7 @@ __all__ = [
     "put_session",
 ]
 
+_OUTPUT = re.compile(r"/output/([0-9a-f]{8}-\d+-(?:out|err)\.txt)")
 _NEVER = "0001-01-01T00:00:00Z"
 
 
@@ -79,8 +82,25 @@ async def put_session(call: Call) -> Session:
 
 
 async def delete_session(call: Call) -> None:
-    await call.desk.workspace.sessions.delete(call.session)
-    await call.desk.outfit.jobs.end_session(call.session)
+    """Nothing of its content is left when this is answered: in the database, in files, or in memory."""
+    desk = call.desk
+
+    async def clean_up(sessions: Sequence[SessionId]) -> None:
+        for session in sessions:
+            await desk.outfit.jobs.end_session(session)
+            outputs = await _outputs_named_in(desk, session)
+            await asyncio.to_thread(desk.outfit.processes.remove_output, session, outputs)
+        desk.workspace.asks.forget_sessions(sessions)
+        desk.joiner.clear()
+
+    await desk.workspace.sessions.delete(call.session, clean_up)
+
+
+async def _outputs_named_in(desk: Desk, session: SessionId) -> tuple[str, ...]:
+    """Output files that earlier versions have kept without an owner."""
+    messages = await desk.workspace.engine.kit.ledger.messages(desk.id, session)
+    body = msgspec.json.encode(messages).decode()
+    return tuple(_OUTPUT.findall(body))
 
 
 async def list_messages(call: Call) -> list[Message]:

@@ -19,6 +19,7 @@ from holdfast.domain.events import (
     PermissionRequestEvent,
     QuestionNotificationEvent,
     QuestionRequestEvent,
+    RemovedEvent,
     RunEvent,
     ToolOutputEvent,
     encode_event,
@@ -95,7 +96,7 @@ class WholeMessages:
                 | QuestionNotificationEvent()
             ):
                 return self._dialogs.feed(event, body, now)
-            case RunEvent() | ToolOutputEvent() | AttachedEvent():
+            case RunEvent() | ToolOutputEvent() | AttachedEvent() | RemovedEvent():
                 # They have no names for these.
                 return []
             case AgentEvent(payload=Change(payload=notice)) if notice.type in _NOT_FOR_THEM:

@@ -33,7 +33,8 @@ async def run_shell(call: Call) -> ShellResult:
     try:
         await desk.outfit.confine()
         environment = dict(item.partition("=")[::2] for item in desk.env)
-        result = await desk.outfit.shell.call(line, desk.path, environment, columns=call.body.term_width)
+        width = call.body.term_width
+        result = await desk.outfit.shell.call(line, desk.path, environment, columns=width, owner=call.session)
     except ToolError as error:
         raise BadRequest(str(error)) from None
     await desk.workspace.sessions.note_shell(call.session, ShellCommand(line, result.output, result.exit_code))

@@ -21,6 +21,7 @@ from holdfast.storage.ownership import Claims
 from holdfast.storage.readers import Readers
 from holdfast.storage.reserve import reserve
 from holdfast.storage.shrink import LOG_BYTES
+from holdfast.storage.upgrade import finish_upgrade
 from holdfast.storage.writer import Probe, Work, Writer
 
 __all__ = ["Database"]
@@ -84,9 +85,11 @@ class Database:
         """Sees every write answered before this call."""
         return await self._readers.read(work)
 
-    async def write(self, work: Work[T], *, sync: bool) -> T:
-        """With `sync`, on the disk before this returns. Takes its place in the order before the first await."""
-        return await self._writer.submit(work, sync=sync).future
+    async def write(self, work: Work[T], *, sync: bool, erases: bool = False) -> T:
+        """With `sync`, on the disk before this returns; with `erases`, what it deleted is in no file any more. Takes
+        its place in the order before the first await.
+        """
+        return await self._writer.submit(work, sync=sync, erases=erases).future
 
     def close(self) -> None:
         """Do what was asked for, put everything into the one file, let go of the directory. Blocks each caller."""
@@ -152,7 +155,9 @@ def _connections(path: Path, vfs: str | None) -> list[apsw.Connection]:
         opened[0].pragma("journal_mode", "WAL")
         opened[0].pragma("journal_size_limit", LOG_BYTES)
         opened[0].pragma("foreign_keys", 1)
+        opened[0].pragma("secure_delete", 1)
         schema.migrate(opened[0])
+        finish_upgrade(opened[0], path.parent)
         opened.extend(_connect(path, apsw.SQLITE_OPEN_READONLY, vfs) for _ in range(_READERS))
     except BaseException:
         for connection in opened:

@@ -35,7 +35,8 @@ class OpenFiles:
         try:
             flags = os.O_RDONLY | os.O_CLOEXEC
             self._descriptors += (os.open(self._directory, flags | os.O_DIRECTORY),)
-            self._descriptors += (os.open(self._database, flags), os.open(self._wal, flags))
+            writing = os.O_RDWR | os.O_CLOEXEC
+            self._descriptors += (os.open(self._database, writing), os.open(self._wal, flags))
         except OSError:
             self.close()
             raise
@@ -50,6 +51,15 @@ class OpenFiles:
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
+
+    @property
+    def database(self) -> int:
+        """A descriptor of the database file."""
+        return self._descriptors[1]
+
+    @property
+    def is_log_empty(self) -> bool:
+        return os.fstat(self._descriptors[2]).st_size == 0
 
     def problem(self) -> str:
         """Return why commits would be lost, as a sentence that says what to do, or an empty string."""

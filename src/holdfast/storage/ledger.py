@@ -11,7 +11,7 @@ import apsw
 from holdfast.domain.errors import StorageError
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Answer, Briefing, RunRecord, Snapshot, WorkspaceRecord, Write
+from holdfast.domain.ledger import Answer, Briefing, DeleteSession, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -107,7 +107,9 @@ class SqliteLedger:
                 self._due.add(done.key)
             return done.answers
 
-        return await self._database.write(commit, sync=any(write.sync for write in batch.writes))
+        operations = [operation for write in batch.writes for operation in write.operations]
+        erases = any(isinstance(operation, DeleteSession) for operation in operations)
+        return await self._database.write(commit, sync=any(write.sync for write in batch.writes), erases=erases)
 
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
         """Asked of the writer, so that it comes after every batch that is still on its way."""

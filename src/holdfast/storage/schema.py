@@ -44,6 +44,8 @@ def create(path: Path, vfs: str | None) -> None:
         connection.pragma("synchronous", "FULL")
         shrink.prepare(connection)
         migrate(connection)
+        # An empty database has no past.
+        connection.execute("DELETE FROM upkeep")
         connection.pragma("journal_mode", "WAL")
     draft.rename(path)
     directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)

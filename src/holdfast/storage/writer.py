@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import apsw
 
 from holdfast.domain.errors import StorageDetached, StorageError, StorageUnknown
+from holdfast.storage.erase import overwrite_unused
 from holdfast.storage.faults import WHOLE_GROUP, at_commit, closed, translated
 from holdfast.storage.identity import OpenFiles
 from holdfast.storage.replies import Reply, deliver
@@ -17,6 +18,8 @@ from holdfast.storage.shrink import Shrinker
 __all__ = ["Job", "Probe", "Work", "Writer"]
 
 _QUIET_SECONDS = 0.25
+_LONGEST_ERASE_MS = 2_000
+"""How long a deletion waits for readers of the log before it is answered without them."""
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
@@ -24,11 +27,14 @@ Probe = Callable[[str], None]
 
 
 class Job(Generic[T]):
-    """Some work within a transaction, and where its result goes."""
+    """Some work within a transaction, and where its result goes. With `erases`, what it deleted is in no file when the
+    result comes.
+    """
 
-    def __init__(self, work: Work[T], *, sync: bool) -> None:
+    def __init__(self, work: Work[T], *, sync: bool, erases: bool = False) -> None:
         self.work = work
         self.sync = sync
+        self.erases = erases
         self.reply: Reply[T] = Reply()
 
 
@@ -57,14 +63,16 @@ class Writer:
         self._is_closed = False
         self._is_full_sync: bool | None = None
         self._wal_pages = 0
+        self._must_erase = False
+        """Whether the log still holds what was deleted: somebody was reading it."""
         self._shrinker = Shrinker()
         connection.set_wal_hook(self._note_pages)
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Work[T], *, sync: bool) -> Reply[T]:
+    def submit(self, work: Work[T], *, sync: bool, erases: bool = False) -> Reply[T]:
         """Call in a running loop. What is submitted first is executed first."""
-        job = Job(work, sync=sync)
+        job = Job(work, sync=sync, erases=erases)
         with self._door:
             if self._is_closed:
                 raise closed()
@@ -84,7 +92,12 @@ class Writer:
         while True:
             group, is_last = self._take()
             if group:
-                deliver(zip((job.reply for job in group), self._write(group), strict=True))
+                answers = list(zip(group, self._write(group), strict=True))
+                deliver((job.reply, answer) for job, answer in answers if not job.erases)
+                if any(job.erases for job in group):
+                    self._erase_log(_LONGEST_ERASE_MS)
+                    deliver((job.reply, answer) for job, answer in answers if job.erases)
+                del answers
                 self._between_groups()
             if is_last:
                 return
@@ -105,11 +118,13 @@ class Writer:
 
     def _next(self) -> Job[Any] | None:
         """Who was written for is at work with the answer: only a quiet moment later is there time for other things."""
-        try:
-            return self._jobs.get(timeout=_QUIET_SECONDS)
-        except queue.Empty:
-            self._while_idle()
-            return self._jobs.get()
+        while True:
+            try:
+                return self._jobs.get(timeout=_QUIET_SECONDS)
+            except queue.Empty:
+                self._while_idle()
+                if not self._must_erase:
+                    return self._jobs.get()
 
     def _write(self, group: Sequence[Job[Any]]) -> list[object]:
         """A result or a `StorageError` for each job. Never raises: this thread has to go on."""
@@ -185,6 +200,33 @@ class Writer:
         except apsw.Error as error:
             translated(error)
 
+    def _erase_log(self, patience_ms: int) -> None:
+        """Move the log into the database and cut it to nothing. What is deleted there is overwritten (`secure_delete`).
+
+        A reader with an old snapshot, which may be another program, holds this up: it is tried again when it is quiet.
+        """
+        self._must_erase = True
+        if self._files.problem():
+            return
+        self._connection.set_busy_timeout(patience_ms)
+        try:
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._wal_pages = 0
+            self._connection.execute("BEGIN IMMEDIATE")
+            if self._files.is_log_empty:
+                overwrite_unused(self._connection, self._files.database)
+                self._files.checkpointed(is_complete=True)
+                self._must_erase = False
+        except (apsw.Error, OSError) as error:
+            if not isinstance(error, apsw.BusyError):
+                translated(error)
+        finally:
+            self._connection.set_busy_timeout(0)
+            self._roll_back()
+        # Pages in memory still have what was overwritten in the file.
+        self._connection.pragma("shrink_memory")
+        self._prepare()
+
     def _between_groups(self) -> None:
         """Housekeeping that fails is tried again after a later group."""
         try:
@@ -196,6 +238,8 @@ class Writer:
 
     def _while_idle(self) -> None:
         """Whoever comes meanwhile waits for one step at most."""
+        if self._must_erase:
+            self._erase_log(0)
         try:
             while self._jobs.empty() and self._shrinker.has_work(self._connection):
                 self._set_sync(full=False)

@@ -58,6 +58,7 @@ class Bash(BaseTool[BashArguments]):
         if arguments.run_in_background:
             self._jobs.check_room()
         launch = self._shell.launch(arguments.command, cwd, context.environment)
+        launch = msgspec.structs.replace(launch, owner=context.session_id)
         call = _Call(context, arguments, cwd, context.now_ms())
         # Nothing waits between here and the `try`: a cancel finds either no process or one that it stops.
         running = self._shell.processes.start(launch, say=context.say)

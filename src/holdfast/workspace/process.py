@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -25,13 +25,16 @@ _LIVE_OVER = "\n[more is not shown while it runs]\n"
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run, where, with which environment. `linger`, `is_real`: see `Command`."""
+    """What to run, where, with which environment. `linger`, `is_real`: see `Command`. `owner` is the session it belongs
+    to.
+    """
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     linger: float | None = 0.25
     is_real: bool = False
+    owner: str = ""
 
 
 class Confine(Protocol):
@@ -224,6 +227,7 @@ class Processes:
     def start(self, launch: Launch, *, say: Say = lambda _: None) -> Running:
         """Start a command; from now on it can be stopped. `say` hears what it says as it comes."""
         bounds = Bounds()
+        spills = self._spills.of(launch.owner)
         over: Callable[[], str] | None = None
         if self.sandbox is not None:
             launch, bounds = self.sandbox.confine(launch)
@@ -246,7 +250,11 @@ class Processes:
         finally:
             for descriptor in writes:
                 os.close(descriptor)
-        return Running(tree, (reads[0], reads[1]), self._spills, say, over)
+        return Running(tree, (reads[0], reads[1]), spills, say, over)
+
+    def remove_output(self, session: str, named: Iterable[str] = ()) -> None:
+        """Remove the output files of a session that is deleted; `named` are those that its messages mention."""
+        self._spills.remove(session, named)
 
     async def run(self, launch: Launch, *, say: Say = lambda _: None) -> tuple[Running, TreeEnd]:
         """Start a command and wait until it is over. Who is cancelled meanwhile leaves nothing behind."""

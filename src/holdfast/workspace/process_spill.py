@@ -1,9 +1,13 @@
 """Where output goes that is too long to be shown: files that a model can view, few and bounded."""
 
 import contextlib
+import copy
+import hashlib
 import itertools
 import os
 import secrets
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -61,21 +65,45 @@ class SpillFile:
 
 
 class Spills:
-    """A directory of such files. The oldest are removed when there are too many."""
+    """A directory of such files, with one below it for each session. The oldest are removed when there are too many."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._numbers = itertools.count(1)
         self._stem = secrets.token_hex(4)
+        self._owner = ""
+
+    def of(self, owner: str) -> "Spills":
+        """The same, for the commands of a session."""
+        owned = copy.copy(self)
+        owned._owner = owner
+        return owned
 
     def new(self, kind: str) -> SpillFile:
         return SpillFile(self, kind)
 
     def place(self, kind: str) -> Path:
-        """A name that nobody has used."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files = sorted(self._directory.glob("*.txt"), key=lambda file: file.stat().st_mtime_ns)
+        """A path that was never used, in the directory of the owner."""
+        directory = self._directory_of(self._owner)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = sorted(self._directory.rglob("*.txt"), key=lambda file: file.stat().st_mtime_ns)
         for file in files[: max(0, len(files) - _MOST_FILES + 1)]:
             with contextlib.suppress(OSError):
                 os.unlink(file)
-        return self._directory / f"{self._stem}-{next(self._numbers)}-{kind}.txt"
+        return directory / f"{self._stem}-{next(self._numbers)}-{kind}.txt"
+
+    def remove(self, owner: str, named: Iterable[str] = ()) -> None:
+        """Remove the files of a session. Those of earlier versions are in no directory of a session: `named` are the
+        names that its messages mention.
+        """
+        if owner:
+            shutil.rmtree(self._directory_of(owner), ignore_errors=True)
+        for name in named:
+            with contextlib.suppress(OSError):
+                os.unlink(self._directory / os.path.basename(name))
+
+    def _directory_of(self, owner: str) -> Path:
+        """Ids of sessions may have characters that a file name cannot have."""
+        if not owner:
+            return self._directory
+        return self._directory / hashlib.blake2b(owner.encode(), digest_size=8).hexdigest()

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+import msgspec
+
 from holdfast.domain.jobs import ShellResult
 from holdfast.workspace.environment import command_environment
 from holdfast.workspace.files import require
@@ -45,13 +47,16 @@ class Shell:
         names, values = self._secrets()
         return command_environment(os.environ, client, cwd=cwd, withheld=names, secrets=values)
 
-    async def call(self, line: str, cwd: str, client: Mapping[str, str], *, columns: int = 0) -> ShellResult:
+    async def call(
+        self, line: str, cwd: str, client: Mapping[str, str], *, columns: int = 0, owner: str = ""
+    ) -> ShellResult:
         """Run a line a user typed. It ends with its caller: who is cancelled leaves nothing behind."""
         if "\0" in line:
             raise CannotStart("A command cannot contain a NUL character.")
         require(cwd)
         cwd = await asyncio.to_thread(os.path.realpath, cwd)
-        running, end = await self.processes.run(self.launch(line, cwd, client, columns=columns))
+        launch = msgspec.structs.replace(self.launch(line, cwd, client, columns=columns), owner=owner)
+        running, end = await self.processes.run(launch)
         if end.error:
             raise CannotStart(end.error)
         output = "".join(filter(None, (running.stdout.shown(), running.stderr.shown(), running.remark)))

@@ -1,0 +1,48 @@
+"""Retries of ends that could not be stored: when the next attempt is made, and what came of it."""
+
+import asyncio
+
+__all__ = ["EndRetries"]
+
+
+class EndRetries:
+    """One for a workspace. While `has_failed`, no prompt is accepted: its end could not be stored either."""
+
+    def __init__(self) -> None:
+        self.has_failed = False
+        self._paused: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def pause(self, seconds: float) -> None:
+        """Wait after a failed attempt: so long, or until somebody wants it to be made now."""
+        _wake(self._waiting)
+        await _wait_in(self._paused, seconds)
+
+    def succeed(self) -> None:
+        """An end was stored."""
+        self.has_failed = False
+        _wake(self._waiting)
+
+    async def retry(self, seconds: float) -> bool:
+        """Have an attempt made at once. Whether it succeeded, within so many seconds.
+
+        One that fails now may have begun before the disk was freed: only a second one tells.
+        """
+        for _ in range(2):
+            if self.has_failed:
+                _wake(self._paused)
+                await _wait_in(self._waiting, seconds)
+        return not self.has_failed
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()
+
+
+async def _wait_in(waiters: list[asyncio.Future[None]], seconds: float) -> None:
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiters.append(waiter)
+    await asyncio.wait([waiter], timeout=seconds)
