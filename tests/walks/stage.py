@@ -132,7 +132,7 @@ context_window = 50000
     async def _keep_log(self, lines: asyncio.StreamReader, listens: asyncio.Event) -> None:
         async for line in lines:
             self.log += line.decode()
-            if b"listening" in line:
+            if b"listening" in line and b".sock" in line:
                 listens.set()
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
