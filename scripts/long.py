@@ -35,6 +35,7 @@ TRIALS = (
     Trial("schedules", "holdfast.testing.schedules", "try_schedule"),
     Trial("crashes", "holdfast.testing.crash", "try_crash"),
     Trial("trees", "holdfast.testing.hostile", "try_tree"),
+    Trial("data directory", "holdfast.testing.detach", "try_detach"),
 )
 
 
