@@ -127,6 +127,14 @@ def moved_without_its_lock(data: Path) -> Path:
     return data.with_name("elsewhere")
 
 
+def moved_with_other_files(data: Path) -> Path:
+    """Of what the first server has open, only the directory itself is still there."""
+    place = moved_without_its_lock(data)
+    copy_over(place / DATABASE)
+    copy_over(place / WAL)
+    return place
+
+
 def database_moved_away(data: Path) -> Path:
     other = data.with_name("other")
     other.mkdir()
@@ -142,7 +150,14 @@ def directory_removed(data: Path) -> Path:
 
 @pytest.mark.parametrize(
     "form",
-    [lock_removed, lock_replaced, moved_without_its_lock, database_moved_away, directory_removed],
+    [
+        lock_removed,
+        lock_replaced,
+        moved_without_its_lock,
+        moved_with_other_files,
+        database_moved_away,
+        directory_removed,
+    ],
     ids=lambda form: form.__name__,
 )
 async def test_no_second_server_starts_while_the_first_lives(form: Callable[[Path], Path], tmp_path: Path) -> None:

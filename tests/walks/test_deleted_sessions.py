@@ -68,8 +68,8 @@ async def answers(client: Client, workspace: WorkspaceId, session: SessionId) ->
         await client.stats(workspace),
         await client.all_stats(),
     ]
-    for query in ({}, {"session": session}):
-        page = await client.read_log(workspace, limit=1000, **query)
+    for only in ("", session):
+        page = await client.read_log(workspace, limit=1000, session=only)
         assert not page.more
         said.append(page)
     return msgspec.json.encode(said).decode()
@@ -104,7 +104,7 @@ async def check_stream(client: Client, workspace: WorkspaceId, session: SessionI
     assert [item.number for item in seen if item.number] == list(range(1, cursor + 1))
     assert CANARY not in str([item.event for item in seen])
     ends = [item.event.payload.payload for item in seen if isinstance(item.event, RunCompleteEvent)]
-    found = {end.run_id: (end.outcome, end.text, end.error) for end in ends}
+    found = {str(end.run_id): (end.outcome, end.text, end.error) for end in ends}
     assert found["deleted-1"] == found["deleted-2"] == ("completed", "", "")
     assert found["deleted-3"] == ("failed", "", "")
     assert found["kept-1"][1] != ""

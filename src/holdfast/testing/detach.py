@@ -215,7 +215,7 @@ def _own_mounts() -> bool:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     namespace, private = 0x00020000, 0x40000 | 0x4000
-    return libc.unshare(namespace) == 0 and libc.mount(b"none", b"/", None, private, None) == 0
+    return not libc.unshare(namespace) and not libc.mount(b"none", b"/", None, private, None)
 
 
 def _mount_over(data: Path) -> None:
