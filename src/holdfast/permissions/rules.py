@@ -25,6 +25,7 @@ from holdfast.permissions.saving import (
     call_scope,
     command_rules,
     command_scope,
+    is_exact,
     is_plain,
     line_rules,
     line_scope,
@@ -209,13 +210,15 @@ class Rules:
         return replace(here, directory=directory, moved_to=there)
 
     def _named(self, permit: Permit, line: Line, allow: Sequence[Rule], place: Place) -> list[Command]:
-        """Return the commands that a rule names. A saved rule does so only where its scope is that of the command."""
-        directory = working_directory(permit.command, line, place)
-        return [
-            command
-            for command in line.commands
-            if _named_by(allow, command, None if directory is None else command_scope(command, directory, place))
-        ]
+        """Return the commands that a rule names. A saved rule does so only where its scope is that of the command, and
+        where nothing else in the line changes what the command does.
+        """
+        directory = None if line.hidden else working_directory(permit.command, line, place)
+
+        def scope(command: Command) -> Scope | None:
+            return None if directory is None or not is_exact(command) else command_scope(command, directory, place)
+
+        return [command for command in line.commands if _named_by(allow, command, scope(command))]
 
     def _unsettled(self, permit: Permit, line: Line, allow: Sequence[Rule], place: Place) -> list[Command]:
         """The commands that nothing allows."""
@@ -249,7 +252,8 @@ class Rules:
         if not unsettled:
             return Verdict("ask", "It writes to a file.", exact)
         names = ", ".join(dict.fromkeys(_shown(command) for command in unsettled))
-        if self._redirects_well(line, place) and all(is_plain(command) for command in unsettled):
+        is_apart = not line.hidden and self._redirects_well(line, place)
+        if is_apart and all(is_plain(command) for command in unsettled):
             exact = command_rules(unsettled, permit.command, line, place)
         return Verdict("ask", f"No rule allows: {names}.", exact)
 

@@ -150,7 +150,7 @@ def _is_directory_here(word: Word, place: Place) -> bool:
 
 def _git(words: tuple[Word, ...], place: Place) -> bool:
     """In the workspace's own directory only: another one may hold a repository whose settings run programs."""
-    if place.is_moved or place.directory != place.root or not git_looks(words):
+    if place.is_lost or {place.directory, place.moved_to or place.root} != {place.root} or not git_looks(words):
         return False
     texts = [text for word in words for text in (word.text, word.text.partition("=")[2]) if text]
     if any(word.is_home for word in words) or any(outside(place, text) for text in texts):
