@@ -12,7 +12,7 @@ from holdfast.domain.tools import Permit
 from holdfast.permissions.rules import Rules
 from holdfast.testing.spellings import SpellingStage, damaged_line, spell_program, spell_write
 from holdfast.workspace.expansion import expansions
-from holdfast.workspace.program_files import ProgramFiles
+from holdfast.workspace.program_files import ProgramFiles, real_path
 from permissions.corpus import read_tables
 
 DENY = ("bash(touch *)", "bash(git push *)", "write(keep/**)", "view(keep/**)")
@@ -43,7 +43,7 @@ def judge(root: Path, line: str, *deny: str, **lists: tuple[str, ...]) -> Verdic
     rules = Rules(
         PermissionSettings(deny=deny or DENY, **lists),
         str(root),
-        real=os.path.realpath,
+        real=real_path,
         expansions=expansions,
         programs=ProgramFiles(lambda: "/usr/bin:/bin"),
     )
@@ -143,7 +143,7 @@ def test_a_program_is_known_by_its_file(tmp_path: Path) -> None:
     rules = Rules(
         PermissionSettings(deny=("bash(tool *)",), allow=("bash",)),
         str(root),
-        real=os.path.realpath,
+        real=real_path,
         programs=ProgramFiles(lambda: str(programs)),
     )
 

@@ -182,6 +182,9 @@ class Rules:
         uses = file_uses(line)
         if places is None and any(not use.path.startswith("/") for use in uses):
             return "it writes to a file in a directory that is not known"
+        paths = (posixpath.join(place, use.path) for use in uses for place in places or ("/",))
+        if any(self._real(path).startswith("/proc/") for path in paths):
+            return "it uses a file whose path leads each process elsewhere"
         made = [use for use in uses if use.makes == "file"]
         if is_replaced(made, [use.path for use in uses if use not in made], places or ()):
             return "it writes through a file that it makes"
