@@ -177,7 +177,7 @@ class Rules:
         places = directories(line, self._directory(permit))
         if why := find_uncertainty(about, line, places, self._programs):
             return why
-        if not any(rule.subject == "path" and self._is_about_files(rule) for rule in rules):
+        if not any(rule.subject in ("path", "all") and self._is_about_files(rule) for rule in rules):
             return ""
         uses = file_uses(line)
         if places is None and any(not use.path.startswith("/") for use in uses):
