@@ -13,6 +13,7 @@ from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.workspace.expansion import expansions
 from holdfast.workspace.git_check import git_is_quiet
+from holdfast.workspace.program_files import real_path
 
 if TYPE_CHECKING:
     from holdfast.permissions.denials import ProgramFiles
@@ -71,9 +72,9 @@ def unread_rule(problems: Sequence[Problem]) -> Problem | None:
 def _rules(settings: PermissionSettings, path: str, programs: "ProgramFiles") -> "Rules":
     from holdfast.permissions.rules import Rules  # noqa: PLC0415 - for the first tool that needs leave
 
-    real, home = os.path.realpath, os.path.expanduser("~")
+    home = os.path.expanduser("~")
     return Rules(
-        settings, path, real=real, expansions=expansions, git_is_quiet=git_is_quiet, home=home, programs=programs
+        settings, path, real=real_path, expansions=expansions, git_is_quiet=git_is_quiet, home=home, programs=programs
     )
 
 

@@ -9,10 +9,10 @@ import pytest
 from holdfast.domain.asks import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import Rules
+from holdfast.permissions.rules import BadRule, Rules
 from holdfast.testing.spellings import SpellingStage, damaged_line, spell_program, spell_write
 from holdfast.workspace.expansion import expansions
-from holdfast.workspace.program_files import ProgramFiles
+from holdfast.workspace.program_files import ProgramFiles, real_path
 from permissions.corpus import read_tables
 
 DENY = ("bash(touch *)", "bash(git push *)", "write(keep/**)", "view(keep/**)")
@@ -43,7 +43,7 @@ def judge(root: Path, line: str, *deny: str, **lists: tuple[str, ...]) -> Verdic
     rules = Rules(
         PermissionSettings(deny=deny or DENY, **lists),
         str(root),
-        real=os.path.realpath,
+        real=real_path,
         expansions=expansions,
         programs=ProgramFiles(lambda: "/usr/bin:/bin"),
     )
@@ -143,7 +143,7 @@ def test_a_program_is_known_by_its_file(tmp_path: Path) -> None:
     rules = Rules(
         PermissionSettings(deny=("bash(tool *)",), allow=("bash",)),
         str(root),
-        real=os.path.realpath,
+        real=real_path,
         programs=ProgramFiles(lambda: str(programs)),
     )
 
@@ -197,3 +197,16 @@ def test_generated_data(tmp_path: Path) -> None:
     free = [line for line in lines if not stage.is_held(line)]
     assert len(free) > 20
     assert [line for line in free if stage.is_violated(line)] == []
+
+
+@pytest.mark.parametrize("rule", ["write", "write(*)", "Write(*)", "edit(**)"])
+def test_a_rule_against_all_writing_holds_for_every_redirection(root: Path, rule: str) -> None:
+    for line in ("echo x > a", "echo x > sub/a", 'echo x > "$f"', "echo x > s*/a", "cd $d; echo x > a", "tee sub/a"):
+        assert is_held(judge(root, line, rule)), line
+    assert not is_held(judge(root, "ls 2>/dev/null | make 2>&1", rule))
+
+
+@pytest.mark.parametrize("rule", ["bash(~touch)", "bash(/touch/)", "bash(touch:* x)"])
+def test_a_rule_that_could_only_match_by_accident_is_an_error(root: Path, rule: str) -> None:
+    with pytest.raises(BadRule):
+        judge(root, "ls", rule)

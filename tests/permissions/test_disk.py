@@ -11,6 +11,7 @@ from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions.rules import Rules
 from holdfast.workspace.expansion import expansions
 from holdfast.workspace.git_check import git_runs_nothing_else
+from holdfast.workspace.program_files import real_path
 from permissions.test_corpus import bash
 
 
@@ -19,7 +20,7 @@ def judge(root: Path, line: str) -> Decision:
     rules = Rules(
         PermissionSettings(),
         str(root),
-        real=os.path.realpath,
+        real=real_path,
         expansions=expansions,
         git_is_quiet=lambda folder: git_runs_nothing_else(folder, own),
     )
@@ -166,3 +167,14 @@ def test_submodules_and_work_trees_have_settings_of_their_own(root: Path) -> Non
     with (root / ".git" / "modules" / "below" / "config").open("a") as file:
         file.write("[core]\n\tfsmonitor = ./evil\n")
     assert judge(root, "git status") == "ask"
+
+
+def test_a_link_that_leads_each_process_elsewhere(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the directory of the server it would lead into the workspace."""
+    monkeypatch.chdir(root / "src")
+    (root / "l").symlink_to("/proc/self/cwd/../away/key")
+    (root / "m").symlink_to("src/../src/a.py")
+    assert judge(root, "cat l") == judge(root, "cat < l") == judge(root, "cd src && cat ../l") == "ask"
+    assert judge(root, "cat m") == "allow"
+    for path in (root / "m", root / "src" / ".." / "m", root / "none" / "a", root / "src" / "."):
+        assert real_path(str(path)) == os.path.realpath(path)

@@ -222,3 +222,39 @@ def test_rules_written_by_hand_mean_what_they_say(top: Path) -> None:
     for directory in ("w", "w/sub", "away"):
         assert judge(top, "./run.sh", directory, "bash(./run.sh)") == "allow"
     assert judge(top, "cd sub && ./run.sh", "w", "bash(./run.sh)") == "allow"
+
+
+@pytest.mark.parametrize(
+    ("line", "others"),
+    [
+        ("echo 1 | python3", ("echo 2 | python3", "python3 < a", "python3 <<< 2", "python3", "ls | (python3)")),
+        ("python3 <<< 1", ("python3 <<< 2", "cat a |& timeout 5 python3", "{ python3; } < a")),
+        ("python3 - < a", ("python3 - < run.sh", "cat a | bash -c 'python3 -'")),
+        ("python3 -", ("cat a | python3 -", "python3 - < a")),
+        ("source run.sh && make", ("source run.sh && ls", "source run.sh; cat a", "source run.sh", "make")),
+        ("export PATH=/x && make", ("export PATH=/x && ls", "export PATH=/x; make", "make")),
+        ("hash -p /x ls; make", ("hash -p /x ls; ls",)),
+        ("rm '*'", ("rm *", "rm a")),
+        ("rm '[a]'", ("rm [a]", "rm a")),
+    ],
+)
+def test_always_covers_input_changes_of_programs_and_quotes_as_they_were(
+    top: Path, line: str, others: tuple[str, ...]
+) -> None:
+    """A program read from a pipe, a changed search path and a pattern are not in the words of a command."""
+    allow = saved(top, line)
+    assert judge(top, line, "w", *allow) == "allow"
+    for other in others:
+        assert judge(top, other, "w", *allow) == "ask", other
+
+
+def test_always_still_holds_where_the_output_goes_into_a_pipe(top: Path) -> None:
+    allow = saved(top, "make test")
+    for line in ("make test | tail -5", "make test 2>&1 | head", "ls && make test", "LC_ALL=C make test || echo no"):
+        assert judge(top, line, "w", *allow) == "allow", line
+
+
+def test_saved_rules_do_not_add_up_to_another_program(top: Path) -> None:
+    allow = (f"bash(export PATH=/x) in {top}/w", f"bash(source a) in {top}/w", *saved(top, "make"))
+    for line in ("export PATH=/x && ls", "export PATH=/x && make", "source a && make", "source a; ls"):
+        assert judge(top, line, "w", *allow) == "ask", line

@@ -1,6 +1,5 @@
 """Lines that run unasked: ordinary ones still do; those that act, or show what is outside, never do."""
 
-import os
 import random
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions.rules import Rules
 from holdfast.testing.unasked import UnaskedStage, hostile_line
 from holdfast.workspace.expansion import expansions
-from holdfast.workspace.program_files import ProgramFiles
+from holdfast.workspace.program_files import ProgramFiles, real_path
 from permissions.corpus import read_tables
 from permissions.test_corpus import bash
 
@@ -20,7 +19,7 @@ ORDINARY = ASKS.pop("ordinary")
 
 def rules_of(root: Path) -> Rules:
     programs = ProgramFiles(lambda: "/usr/local/bin:/usr/bin:/bin")
-    return Rules(PermissionSettings(), str(root), real=os.path.realpath, expansions=expansions, programs=programs)
+    return Rules(PermissionSettings(), str(root), real=real_path, expansions=expansions, programs=programs)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,7 @@ def test_programs_that_the_project_brings(tmp_path: Path) -> None:
     elsewhere.mkdir()
     (elsewhere / "ls").symlink_to(program)
     linked = ProgramFiles(lambda: f"{elsewhere}:/usr/bin:/bin")
-    rules = Rules(PermissionSettings(), str(root), real=os.path.realpath, programs=linked)
+    rules = Rules(PermissionSettings(), str(root), real=real_path, programs=linked)
     assert rules.judge(bash("ls", str(root))).decision == "ask"
 
 

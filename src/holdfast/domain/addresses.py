@@ -52,12 +52,11 @@ class Address(msgspec.Struct, frozen=True):
         query = "" if self.query is None else f"?{self.query}"
         return f"{self.scheme}://{self.netloc}{self.path}{query}"
 
-    def paths(self, *, leniently: bool) -> frozenset[str]:
-        """Return the decodings of the path; with `leniently` also what servers make of `//` and `;parameters`."""
+    def paths(self) -> frozenset[str]:
+        """Return the decodings of the path, and what servers make of `//` and `;parameters` in them."""
         found = _decodings(self.path)
-        if leniently:
-            found |= {_without_dots(re.sub(r";[^/]*", "", path)) for path in found}
-            found |= {re.sub(r"/{2,}", "/", path) for path in found}
+        found |= {_without_dots(re.sub(r";[^/]*", "", path)) for path in found}
+        found |= {re.sub(r"/{2,}", "/", path) for path in found}
         return frozenset(found)
 
 
@@ -175,7 +174,7 @@ class AddressPattern(msgspec.Struct, frozen=True):
             return False
         if self._is_exactly(address):
             return True
-        fitting = (self._covers_path(path, leniently) for path in address.paths(leniently=leniently))
+        fitting = (self._covers_path(path, leniently) for path in address.paths())
         return (any(fitting) if leniently else all(fitting)) and self._covers_query(address, leniently)
 
     def _is_exactly(self, address: Address) -> bool:
@@ -184,8 +183,8 @@ class AddressPattern(msgspec.Struct, frozen=True):
     def _covers_path(self, path: str, leniently: bool) -> bool:
         if _glob(self.path or "/", ".*").fullmatch(path):
             return True
-        below = self.path.rstrip("/") + "/*"
-        return leniently and _glob(below, ".*").fullmatch(path) is not None
+        here = self.path.removesuffix("/*").rstrip("/")
+        return leniently and any(_glob(text, ".*").fullmatch(path) for text in (here or "/", f"{here}/*"))
 
     def _covers_query(self, address: Address, leniently: bool) -> bool:
         if self.query is None:

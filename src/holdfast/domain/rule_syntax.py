@@ -83,7 +83,9 @@ class _Reader:
         if pattern is not None and not pattern.strip():
             raise self.bad("the pattern is empty; leave the parentheses out to cover everything.")
         tool, actions = self._tool(name, action, has_pattern=pattern is not None)
-        if pattern is None or (name != tool and pattern.strip() == "*"):
+        # In a rule that allows, a lone star is one part of a path; one that forbids would leave out what lies below.
+        is_broad = name != tool or (self.effect != "allow" and tool != _SHELL)
+        if pattern is None or (is_broad and pattern.strip() == "*"):
             return (self._rule(tool, actions, scope=scope),)
         self._check_pattern_place(name, tool, actions)
         if tool == _SHELL:
@@ -187,7 +189,9 @@ class _Reader:
             raise self.bad(f"{program} is part of the shell's language, not a program; rules match programs.")
         if re.match(r"[A-Za-z_]\w*\+?=", program):
             raise self.bad("it begins with a variable; name the program.")
-        if program[0] in "!^=-:" or not _PROGRAM.fullmatch(program) or (self.effect != "allow" and words[-1] == ".*"):
+        is_expression = self.effect != "allow" and (words[-1] == ".*" or program.endswith("/"))
+        is_unknown = program[0] in "!^=-:" or re.match(r"~(?!/)", program) or not _PROGRAM.fullmatch(program)
+        if is_expression or is_unknown or any(word.endswith(":*") for word in words[:-1]):
             raise self.bad("it is neither a regular expression nor negated; write bash(program *).")
 
     def _address(self, tool: str, actions: tuple[str, ...], pattern: str, scope: Scope | None) -> tuple[Rule, ...]:

@@ -24,7 +24,12 @@ __all__ = ["NamesOnly", "ProgramFiles", "directories", "find_denial", "find_unce
 
 _GIT_VALUED = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--exec-path", "--namespace", "--config-env"})
 _GIT_CHANGES = ("-c", "--config-env", "--exec-path", "-p", "--paginate")
-_GIT_RUNS = re.compile(r"-x|--exec(=.*)?|--(upload|receive)-pack(=.*)?|-u.+|foreach|run|--extcmd(=.*)?|-O.*|ext::.*")
+_GIT_RUNS = re.compile(
+    r"-x.*|--exe?c?(=.*)?|--u(p(l[a-z-]*)?)?(=.*)?|--rece[a-z-]*(=.*)?|-u.+|foreach|run|-O.*|--op[a-z-]*(=.*)?|ext::.*"
+)
+"""Options are abbreviated."""
+_STARTERS = {"sort": "--com", "rg": "--pre", "install": "--strip-"}
+"""Programs with an option that names a program to start, and how it begins at least."""
 _GIT = names(
     "add am annotate apply archive bisect blame branch bundle cat-file check-attr check-ignore check-mailmap "
     "check-ref-format checkout cherry cherry-pick clean clone column commit commit-graph config count-objects "
@@ -118,8 +123,8 @@ def find_uncertainty(rules: Sequence[Rule], line: Line, places: Sequence[str] | 
             continue
         if command.name and _is_unknown(command.argv[0], places, files):
             return "its program is not there yet, cannot be found, or is a link to a shell"
-        if _git_runs(command):
-            return "git may run a program"
+        if _git_runs(command) or _starts_another(command):
+            return f"{posixpath.basename(command.name)} may run a program"
         if any(_may_fit(rule, command, places or (), files) for rule in about):
             return "its words are made while it runs"
         if any(_mentions(rule, command) for rule in about):
@@ -208,13 +213,20 @@ def _git_runs(command: Command) -> bool:
     if rest[0].text not in _GIT:
         return True
     runs = {"rebase", "clone", "fetch", "pull", "push", "ls-remote", "submodule", "bisect", "grep", "archive"}
+    if rest[0].text == "clone" and any(re.match("-[a-zA-Z]*u", word.text) for word in rest[1:]):
+        return True
     return rest[0].text in runs and any(_GIT_RUNS.fullmatch(word.text) for word in rest[1:])
+
+
+def _starts_another(command: Command) -> bool:
+    option = _STARTERS.get(posixpath.basename(command.name))
+    return option is not None and any(word.text.startswith(option) for word in command.argv)
 
 
 def _mentions(rule: Rule, command: Command) -> bool:
     """Whether a program that may run its words has words that the rule is about."""
     name = posixpath.basename(command.name)
-    if name in _PLAIN or name == "git":
+    if name in _PLAIN or (name == "git" and "config" not in command.texts):
         return False
     words = [word.text for word in command.argv[1:]] + [value.text for _, value in command.assignments]
     for at in range(1, len(command.argv)):

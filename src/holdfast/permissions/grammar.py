@@ -73,8 +73,13 @@ class Grammar(TokenReader):
         self._depth += 1
         if self._depth > _DEEPEST:
             raise Unreadable("it is nested too deeply")
+        operator = ""
         while not self._is_end(ends):
+            first, redirected = len(self.commands), len(self.redirections)
             self._command()
+            reads = any(item.operator.startswith("<") for item in self.redirections[redirected:])
+            if reads or operator in ("|", "|&"):
+                self.commands[first:] = [msgspec.structs.replace(item, is_fed=True) for item in self.commands[first:]]
             self.skip()
             if self.at >= len(self.text) or self.peek() == ")" or self.peek(2) == ";;":
                 break

@@ -33,12 +33,14 @@ class Redirection(msgspec.Struct, frozen=True):
 class Command(msgspec.Struct, frozen=True):
     """One program, or builtin, with its words. Without words it only assigns.
 
-    `is_open`: more words follow that are not known yet, such as those `xargs` reads.
+    `is_open`: more words follow that are not known yet, such as those `xargs` reads. `is_fed`: its input comes from a
+    pipe, a file or a text of the line, which may be a program (`… | python3`).
     """
 
     argv: tuple[Word, ...]
     assignments: tuple[tuple[str, Word], ...] = ()
     is_open: bool = False
+    is_fed: bool = False
 
     @property
     def name(self) -> str:

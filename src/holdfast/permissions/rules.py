@@ -25,6 +25,7 @@ from holdfast.permissions.saving import (
     call_scope,
     command_rules,
     command_scope,
+    is_exact,
     is_plain,
     line_rules,
     line_scope,
@@ -176,11 +177,14 @@ class Rules:
         places = directories(line, self._directory(permit))
         if why := find_uncertainty(about, line, places, self._programs):
             return why
-        if not any(rule.subject == "path" and self._is_about_files(rule) for rule in rules):
+        if not any(rule.subject in ("path", "all") and self._is_about_files(rule) for rule in rules):
             return ""
         uses = file_uses(line)
         if places is None and any(not use.path.startswith("/") for use in uses):
             return "it writes to a file in a directory that is not known"
+        paths = (posixpath.join(place, use.path) for use in uses for place in places or ("/",))
+        if any(self._real(path).startswith("/proc/") for path in paths):
+            return "it uses a file whose path leads each process elsewhere"
         made = [use for use in uses if use.makes == "file"]
         if is_replaced(made, [use.path for use in uses if use not in made], places or ()):
             return "it writes through a file that it makes"
@@ -209,13 +213,15 @@ class Rules:
         return replace(here, directory=directory, moved_to=there)
 
     def _named(self, permit: Permit, line: Line, allow: Sequence[Rule], place: Place) -> list[Command]:
-        """Return the commands that a rule names. A saved rule does so only where its scope is that of the command."""
-        directory = working_directory(permit.command, line, place)
-        return [
-            command
-            for command in line.commands
-            if _named_by(allow, command, None if directory is None else command_scope(command, directory, place))
-        ]
+        """Return the commands that a rule names. A saved rule does so only where its scope is that of the command, and
+        where nothing else in the line changes what the command does.
+        """
+        directory = None if line.hidden else working_directory(permit.command, line, place)
+
+        def scope(command: Command) -> Scope | None:
+            return None if directory is None or not is_exact(command) else command_scope(command, directory, place)
+
+        return [command for command in line.commands if _named_by(allow, command, scope(command))]
 
     def _unsettled(self, permit: Permit, line: Line, allow: Sequence[Rule], place: Place) -> list[Command]:
         """The commands that nothing allows."""
@@ -249,7 +255,8 @@ class Rules:
         if not unsettled:
             return Verdict("ask", "It writes to a file.", exact)
         names = ", ".join(dict.fromkeys(_shown(command) for command in unsettled))
-        if self._redirects_well(line, place) and all(is_plain(command) for command in unsettled):
+        is_apart = not line.hidden and self._redirects_well(line, place)
+        if is_apart and all(is_plain(command) for command in unsettled):
             exact = command_rules(unsettled, permit.command, line, place)
         return Verdict("ask", f"No rule allows: {names}.", exact)
 

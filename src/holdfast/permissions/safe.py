@@ -101,7 +101,11 @@ def _is_listed(words: tuple[Word, ...], looks: Looks, place: Place) -> bool:
         return False
     if looks.most_plain is not None and _may_be_more(taken.plain, looks.most_plain):
         return False
-    return not looks.takes_paths or _stays_inside(taken, looks, place)
+    if not looks.takes_paths:
+        # Printing the names that a pattern stands for lists a directory.
+        patterns = (word for word in taken.plain if word.is_glob and "/" in word.text)
+        return not any(outside(place, word.text, is_home=word.is_home) for word in patterns)
+    return _stays_inside(taken, looks, place)
 
 
 def is_brought(program: str, place: Place) -> bool:
@@ -150,7 +154,7 @@ def _is_directory_here(word: Word, place: Place) -> bool:
 
 def _git(words: tuple[Word, ...], place: Place) -> bool:
     """In the workspace's own directory only: another one may hold a repository whose settings run programs."""
-    if place.is_moved or place.directory != place.root or not git_looks(words):
+    if place.is_lost or {place.directory, place.moved_to or place.root} != {place.root} or not git_looks(words):
         return False
     texts = [text for word in words for text in (word.text, word.text.partition("=")[2]) if text]
     if any(word.is_home for word in words) or any(outside(place, text) for text in texts):
@@ -160,7 +164,8 @@ def _git(words: tuple[Word, ...], place: Place) -> bool:
 
 def _stays_inside(taken: Taken, looks: Looks, place: Place) -> bool:
     plain = taken.plain
-    if looks.first_is_text and not taken.names & looks.text_options:
+    if looks.first_is_text and not taken.names & looks.text_options and not any(word.is_glob for word in plain[:1]):
+        # Of the names that a pattern stands for only the first would be the text.
         plain = plain[1:]
     if any(outside(place, word.text, is_home=word.is_home) for word in plain):
         return False

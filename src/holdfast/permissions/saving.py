@@ -23,6 +23,7 @@ __all__ = [
     "call_scope",
     "command_rules",
     "command_scope",
+    "is_exact",
     "is_outdated",
     "is_plain",
     "line_rules",
@@ -122,9 +123,13 @@ def is_plain(command: Command) -> bool:
     """Whether the words of a command say all: nothing is set, nothing is open, nothing is expanded, and it runs in the
     directory of the line.
     """
-    is_exact = not any(word.is_glob or word.is_home or word.is_dynamic for word in command.argv)
     is_whole = bool(command.argv) and not command.assignments and not command.is_open
-    return is_exact and is_whole and command.name not in _MOVES
+    return is_exact(command) and is_whole and command.name not in _MOVES
+
+
+def is_exact(command: Command) -> bool:
+    """Whether a program gets exactly the words of a command, and no input that it may take for a program."""
+    return all(word.is_literal for word in command.argv) and not command.is_fed
 
 
 def call_scope(permit: Permit) -> Scope | None:

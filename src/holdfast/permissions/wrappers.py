@@ -125,6 +125,8 @@ def _expand(command: Command, depth: int) -> Line:
     if not command.argv:
         return Line((command,), hidden=(_CHANGED,) if evaluates(command) else ())
     found = _by_name(command, command.name.rpartition("/")[2], depth)
+    if command.is_fed:
+        found = replace(found, commands=tuple(replace(item, is_fed=True) for item in found.commands))
     if evaluates(command):
         return replace(found, hidden=(*found.hidden, _UNSEEN))
     return found

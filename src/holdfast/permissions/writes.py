@@ -1,6 +1,7 @@
 """The files that a shell line reads or writes as far as its words name them, for rules about paths. Pure."""
 
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -14,7 +15,7 @@ __all__ = ["FileUse", "file_uses", "is_replaced"]
 _NO_FILES = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty"})
 _EACH = frozenset({"tee", "touch", "truncate", "rm", "rmdir", "unlink", "shred", "mkdir", "mv", "chmod", "chown"})
 _LAST = frozenset({"cp", "mv", "install", "ln"})
-_TARGET = ("-t", "--target-directory")
+_TARGET = re.compile("-t|--t[a-z-]*")
 
 
 class FileUse(msgspec.Struct, frozen=True):
@@ -78,7 +79,7 @@ def _written(command: Command) -> Iterator[str]:
 def _targets(words: Sequence[str]) -> Iterator[str]:
     for at, word in enumerate(words):
         option, sign, value = word.partition("=")
-        if option in _TARGET:
+        if _TARGET.fullmatch(option):
             yield value if sign else words[at + 1] if at + 1 < len(words) else ""
         elif word.startswith("-t") and not sign:
             yield word.removeprefix("-t")

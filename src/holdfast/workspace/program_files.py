@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable
 
-__all__ = ["ProgramFiles"]
+__all__ = ["ProgramFiles", "real_path"]
 
 _MULTI_CALL = frozenset({"busybox", "coreutils", "mise", "rustup", "toybox", "uutils", "volta-shim"})
 """One file that is many programs: which of them is decided by the name it is called by, not by the file."""
 _COMPARED = 64 << 20
+_MOST_LINKS = 40
 
 
 class ProgramFiles:
@@ -40,6 +41,33 @@ class ProgramFiles:
             return os.path.samefile(path, wanted) or (not is_installed and _is_copy(path, wanted))
         except OSError:
             return False
+
+
+def real_path(path: str) -> str:
+    """Return the real path of an absolute path, as `os.path.realpath` does, except behind `/proc`: there a link leads
+    each process elsewhere (`/proc/self/cwd`, `/dev/fd/3`), so the rest of the path stays as it is.
+    """
+    current, rest, links = "", list(reversed(path.split("/"))), 0
+    while rest:
+        name = rest.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            current = os.path.dirname(current.rstrip("/")).rstrip("/")
+            continue
+        current = f"{current}/{name}"
+        if current == "/proc":
+            return "/".join((current, *reversed(rest)))
+        try:
+            target = os.readlink(current)
+        except (OSError, ValueError):
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            return os.path.realpath(path)
+        current = "" if target.startswith("/") else os.path.dirname(current).rstrip("/")
+        rest += reversed(target.split("/"))
+    return current or "/"
 
 
 def _chain(path: str) -> list[str]:
