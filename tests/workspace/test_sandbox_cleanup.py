@@ -14,6 +14,7 @@ from holdfast.workspace.guard import Guard
 from holdfast.workspace.paths import in_one_line
 from holdfast.workspace.process import Launch, Processes
 from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
+from holdfast.workspace.sandbox_cleanup import SandboxCleanup
 from holdfast.workspace.sandbox_git_scan import GitScanner
 from holdfast.workspace.shell_call import Shell
 
@@ -421,3 +422,26 @@ async def test_a_rebase_with_a_strategy_of_git_stays(place: Path, mechanism: str
     line = "mkdir -p .git/rebase-merge .git/sequencer; echo ort > .git/rebase-merge/strategy"
     line += "; printf '[options]\\nstrategy = recursive\\nsignoff = true\\n' > .git/sequencer/opts"
     assert (await done(line, place, mechanism))[1] == ""
+
+
+def test_a_directory_that_is_exchanged_while_commands_run_is_compared_at_the_last_end(place: Path) -> None:
+    """Its mounts may be at another place, and a search may miss it."""
+    nested, away = place / "nested", place.parent / "away"
+    nested.mkdir()
+    git("init", "-q", cwd=nested)
+    config = nested / ".git/config"
+    before = config.read_text()
+    cleanup = SandboxCleanup(str(place), (), str(place.parent / "kept"))
+    cleanup.refresh()
+    first, second, third = (cleanup.begin(frozenset((str(config),))) for _ in range(3))
+    with config.open("a") as file:
+        file.write("[core]\nfsmonitor = /bin/x\n")
+    assert "nested/.git/config" in first()
+    assert config.read_text() == before
+    nested.rename(away)
+    second()
+    with (away / ".git/config").open("a") as file:
+        file.write("[core]\nfsmonitor = /bin/x\n")
+    away.rename(nested)
+    assert "nested/.git/config" in third()
+    assert config.read_text() == before

@@ -190,7 +190,12 @@ class SandboxCleanup:
         # No program of a user goes there by itself, but nothing in it can be compared either.
         moved += [self._move(path) for path in scan.too_deep if path not in self._unchecked]
         unread = [path for path in scan.unread if path not in self._unchecked]
-        self._adopt(self._scan() if moved else scan)
+        checked = self._scan() if moved else scan
+        if self._started - self._ended <= 1:
+            self._adopt(checked)
+        else:
+            # Another command may have exchanged directories during the search: all is compared again at its end.
+            self._unchecked |= {*checked.too_deep, *checked.unread}
         return self._report(moved, unread)
 
     def _report(self, moved: list[str], unread: list[str]) -> str:
@@ -282,11 +287,14 @@ class SandboxCleanup:
     def _is_guarded(self, place: str, after: Signature, before: Signature | None) -> bool:
         """Whether a path was read-only for every command: then the user has changed it.
 
-        A file that was replaced is not: the kernel removes the mount from it. Nor is one with a second name.
+        A file that was replaced is not: the kernel removes the mount from it. Nor is one with a second name, nor one in
+        a directory that another command can rename while the mounts of a command are made.
         """
-        if any(place != mount and place.startswith(f"{mount}/") for mount in self._mounted):
+        steady = {os.path.join(self._workspace, ".git"), *(scanner.root for scanner in self._scanners)}
+        mounts = [mount for mount in self._mounted if os.path.dirname(mount) in steady]
+        if any(place != mount and place.startswith(f"{mount}/") for mount in mounts):
             return True
-        return place in self._mounted and before is not None and after[0] == before[0] and after[3] == 1
+        return place in mounts and before is not None and after[0] == before[0] and after[3] == 1
 
     def _is_harmless(self, path: str, name: str, old: bytes | None, new: bytes | None, accepted: set[str]) -> bool:
         if old is not None and old == new:
