@@ -3,15 +3,15 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import uvloop
 
 from holdfast.testing.hostile import new_token, start_shape, survivors
-from holdfast.workspace.guard import CannotStart, Command, Containment, Guard, Tree
-from holdfast.workspace.process import Processes
+from holdfast.workspace.guard import Bounds, CannotStart, Command, Containment, Guard, Tree
+from holdfast.workspace.process import Launch, Processes
 from holdfast.workspace.process_child import GuardedSpawn
 from workspace.commands import guarded, line, run_line
 
@@ -242,3 +242,17 @@ async def test_nothing_is_left_open(tmp_path: Path) -> None:
         running = processes.start(line("sleep 1000"))
         await running.stopped(0)
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_view_that_cannot_be_built_is_an_error_and_not_a_killed_supervisor(tmp_path: Path) -> None:
+    class Broken:
+        def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+            return launch, Bounds(mounts=(("bind", "/nonexistent", "/nonexistent"),))
+
+        def watch(self) -> Callable[[], str]:
+            return str
+
+    async with guarded(tmp_path, sandbox=Broken()) as processes:
+        _, _, end = await run_line(processes, "true")
+        assert "could not be shut in" in end.error
+        assert not end.is_lost

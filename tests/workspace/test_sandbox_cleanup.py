@@ -14,6 +14,7 @@ from holdfast.workspace.guard import Guard
 from holdfast.workspace.paths import in_one_line
 from holdfast.workspace.process import Launch, Processes
 from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
+from holdfast.workspace.sandbox_cleanup import SandboxCleanup
 from holdfast.workspace.sandbox_git_scan import GitScanner
 from holdfast.workspace.shell_call import Shell
 
@@ -382,3 +383,65 @@ def test_a_second_scan_reads_only_what_has_changed(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "scandir", scandir)
     assert set(scanner.scan().entries) == {str(tmp_path / "a7/b/.git")}
     assert len(read) == 1
+
+
+def repository_that_names_files(place: Path) -> None:
+    """A repository of the user whose configuration and hooks lead to files of the workspace."""
+    (place / "tools/hooks").mkdir(parents=True)
+    (place / "linked-hooks").symlink_to("tools")
+    for name in ("shared", "nested", "script"):
+        (place / name).write_text("[include]\npath = deeper\n" if name == "nested" else "")
+    git("init", "-q", cwd=place)
+    git("commit", "-q", "--allow-empty", "-m", "first", cwd=place)
+    git("worktree", "add", "-q", "tree", cwd=place)
+    for value in ("../shared", "../missing", "../nested"):
+        git("config", "--add", "include.path", value, cwd=place)
+    git("config", "includeIf.onbranch:x.path", "../conditional", cwd=place)
+    git("config", "core.hooksPath", "tools/hooks", cwd=place)
+    git("config", "--file", ".git/config.worktree", "core.hooksPath", "linked-hooks/other", cwd=place)
+    (place / ".git/hooks").mkdir(exist_ok=True)
+    (place / ".git/hooks/pre-push").symlink_to("../../script")
+
+
+async def test_what_the_configuration_of_git_names_cannot_be_made_or_changed(place: Path, mechanism: str) -> None:
+    repository_that_names_files(place)
+    made = (
+        "missing", "deeper", "conditional", "tools/hooks/pre-commit", "tree/tools/hooks/pre-commit",
+        "linked-hooks/other/pre-commit", ".git/rebase-merge/strategy", ".git/sequencer/opts",
+    )  # fmt: skip
+    line = "for f in shared nested script; do echo x >> $f; done; mv tools renamed; rm linked-hooks\n"
+    line += "".join(f"mkdir -p $(dirname {name}); echo x/y > {name}\n" for name in made[:-1])
+    line += f"printf '[options]\\nstrategy = x/y\\n' > {made[-1]}"
+    _, remark = await done(line, place, mechanism)
+    assert [(place / name).read_text() for name in ("shared", "script")] == ["", ""]
+    assert not [name for name in made if (place / name).exists()], remark
+
+
+async def test_a_rebase_with_a_strategy_of_git_stays(place: Path, mechanism: str) -> None:
+    git("init", "-q", cwd=place)
+    line = "mkdir -p .git/rebase-merge .git/sequencer; echo ort > .git/rebase-merge/strategy"
+    line += "; printf '[options]\\nstrategy = recursive\\nsignoff = true\\n' > .git/sequencer/opts"
+    assert (await done(line, place, mechanism))[1] == ""
+
+
+def test_a_directory_that_is_exchanged_while_commands_run_is_compared_at_the_last_end(place: Path) -> None:
+    """Its mounts may be at another place, and a search may miss it."""
+    nested, away = place / "nested", place.parent / "away"
+    nested.mkdir()
+    git("init", "-q", cwd=nested)
+    config = nested / ".git/config"
+    before = config.read_text()
+    cleanup = SandboxCleanup(str(place), (), str(place.parent / "kept"))
+    cleanup.refresh()
+    first, second, third = (cleanup.begin(frozenset((str(config),))) for _ in range(3))
+    with config.open("a") as file:
+        file.write("[core]\nfsmonitor = /bin/x\n")
+    assert "nested/.git/config" in first()
+    assert config.read_text() == before
+    nested.rename(away)
+    second()
+    with (away / ".git/config").open("a") as file:
+        file.write("[core]\nfsmonitor = /bin/x\n")
+    away.rename(nested)
+    assert "nested/.git/config" in third()
+    assert config.read_text() == before

@@ -133,6 +133,35 @@ def test_what_a_dead_server_left_is_found_and_killed() -> None:
             os.kill(int(line.partition(":")[0]), signal.SIGKILL)
 
 
+LOOK_ABOVE = """
+import asyncio, os, sys
+from pathlib import Path
+from holdfast.workspace.guard import Guard
+from holdfast.workspace.guard_privileges import drop_capabilities
+from holdfast.workspace.process import Launch, Processes
+
+if os.geteuid() == 0 and sys.argv[2:] != ["again"]:
+    # Root sees everything by its capabilities.
+    drop_capabilities()
+    os.execv(sys.executable, [*sys.orig_argv, "again"])
+
+async def main():
+    guard = Guard("tree")
+    line = "read -r _ _ _ above _ < /proc/$PPID/stat; readlink /proc/$PPID/exe /proc/$above/exe /proc/$$/exe | wc -l"
+    running, _ = await Processes(guard, Path(sys.argv[1])).run(Launch(("/bin/bash", "-c", line), "/", dict(os.environ)))
+    print(running.stdout.shown())
+    await guard.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_command_cannot_look_into_its_supervisors(tmp_path: Path) -> None:
+    """Otherwise it could trace them, or take the line to the server from them and announce its own end."""
+    done = subprocess.run([sys.executable, "-c", LOOK_ABOVE, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"]
+
+
 def test_a_trial_for_the_long_run() -> None:
     assert len(PLANS) == 7 * 6 * 5 * 2
     try_killer(3)

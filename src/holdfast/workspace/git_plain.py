@@ -8,9 +8,9 @@ from collections.abc import Collection
 from holdfast.workspace.git import list_settings
 from holdfast.workspace.git_files import read_bytes, read_path, resolve_gitfile
 from holdfast.workspace.paths import is_within
-from holdfast.workspace.sandbox_git import REBASE_TODO
+from holdfast.workspace.sandbox_git import UNFINISHED
 
-__all__ = ["added_settings", "is_plain_directory", "is_plain_file", "is_plain_settings", "is_plain_todo"]
+__all__ = ["added_settings", "is_plain_directory", "is_plain_file", "is_plain_settings", "is_plain_step"]
 
 _KEYS = {
     "branch": frozenset(("remote", "merge", "rebase")),
@@ -43,6 +43,8 @@ _KEYS = {
 """Keys that git writes at init, clone, submodule add and sparse-checkout, and a name for commits."""
 _UPDATES = frozenset(("checkout", "rebase", "merge", "none"))
 """`submodule.<name>.update` may also be a command."""
+_STRATEGIES = frozenset(("", "octopus", "ort", "ours", "recursive", "resolve", "subtree"))
+"""The strategies of git itself."""
 _HELPER = re.compile(r"[\w+.-]*::")
 
 
@@ -55,7 +57,7 @@ def is_plain_directory(path: str, root: str, accepted: Collection[str]) -> bool:
         return False
     entries = {name: os.path.join(path, name) for name in ("commondir", "gitdir", "config", "config.worktree")}
     there = {name for name, place in entries.items() if os.path.lexists(place)}
-    if not _has_only_samples(os.path.join(path, "hooks")) or not _is_plain_todo_at(os.path.join(path, REBASE_TODO)):
+    if not _has_only_samples(os.path.join(path, "hooks")) or not all(_is_plain_at(path, name) for name in UNFINISHED):
         return False
     if "commondir" in there or "gitdir" in there:
         return _is_linked(path, there, accepted)
@@ -76,9 +78,22 @@ def is_plain_settings(data: bytes, path: str, root: str) -> bool:
     return settings is not None and all(_is_plain(key, value, path, root) for key, value in settings)
 
 
-def is_plain_todo(data: bytes) -> bool:
-    """Whether the steps of a rebase that was not finished run no program."""
-    return not any(line.split()[:1] in ([b"x"], [b"exec"]) for line in data.splitlines())
+def is_plain_step(name: str, data: bytes) -> bool:
+    """Whether a file of `UNFINISHED` runs no program: git starts `git-merge-NAME` for a strategy it does not have."""
+    match os.path.basename(name):
+        case "git-rebase-todo":
+            return not any(line.split()[:1] in ([b"x"], [b"exec"]) for line in data.splitlines())
+        case "strategy":
+            return _is_strategy(os.fsdecode(data))
+        case _:
+            settings = list_settings(data)
+            return settings is not None and all(
+                _is_strategy(value or "") for key, value in settings if key == "options.strategy"
+            )
+
+
+def _is_strategy(text: str) -> bool:
+    return text.strip() in _STRATEGIES
 
 
 def added_settings(data: bytes, before: bytes, path: str, root: str) -> bool:
@@ -117,10 +132,10 @@ def _is_linked(path: str, there: set[str], accepted: Collection[str]) -> bool:
     return shared == "../.." and os.path.basename(above) == "worktrees" and os.path.dirname(above) in accepted
 
 
-def _is_plain_todo_at(path: str) -> bool:
+def _is_plain_at(path: str, name: str) -> bool:
     try:
-        return is_plain_todo(read_bytes(path))
-    except FileNotFoundError:
+        return is_plain_step(name, read_bytes(os.path.join(path, name)))
+    except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:
         return False

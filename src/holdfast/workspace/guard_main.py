@@ -51,6 +51,8 @@ class _Guard:
     def run(self, containment: str) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         system.go_on_without_parent()
+        # A command of the same user could trace a keeper, or take its line to the server and speak for it.
+        system.seal()
         self._child_ended = ready_for_children()
         self._settle_on(containment)
         if not self._namespaces and containment != "tree":

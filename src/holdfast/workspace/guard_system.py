@@ -64,10 +64,13 @@ def die_with_parent(parent: int) -> None:
             os._exit(127)
 
 
-def seal() -> None:
-    """Let no other process of the same user look into this one: its environment, its memory, its descriptors."""
+def seal(*, is_on: bool = True) -> None:
+    """Let no other process of the same user look into this one: its environment, its memory, its descriptors.
+
+    Children inherit it until they start a program.
+    """
     if sys.platform == "linux":
-        _check(_libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "seal")
+        _check(_libc.prctl(_SET_DUMPABLE, int(not is_on), 0, 0, 0), "seal")
 
 
 def set_title(title: str) -> None:
@@ -102,9 +105,12 @@ def enter_namespaces(*, as_user: bool, extra: int = 0) -> None:
     if not as_user:
         _check(-1, "unshare")
     _check(_libc.unshare(flags | _CLONE_NEWUSER), "unshare")
+    # The files of a sealed process belong to root.
+    seal(is_on=False)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
+    seal()
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:

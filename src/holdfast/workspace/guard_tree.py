@@ -131,7 +131,8 @@ class Tree:
             self._guard.lost(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
 
     def _take(self, said: dict[str, Any]) -> None:
-        self.may_run = True
+        # An error before anything else comes from a keeper that could not even begin.
+        self.may_run = self.may_run or "error" not in said
         self.has_begun = "starting" not in said
         if "error" in said:
             self._end = msgspec.structs.replace(self._end, error=said["error"])

@@ -19,14 +19,13 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.domain.sandbox import PROTECTED, Mechanism, SandboxState
 from holdfast.domain.settings import SandboxSettings
-from holdfast.workspace.git import list_settings
-from holdfast.workspace.git_files import read_bytes
 from holdfast.workspace.guard import Bounds
 from holdfast.workspace.guard_privileges import can_filter
 from holdfast.workspace.paths import is_within
 from holdfast.workspace.process import Launch
 from holdfast.workspace.sandbox_cleanup import SandboxCleanup
 from holdfast.workspace.sandbox_git import PROTECTED_GIT, decide_linked_git, find_linked_git
+from holdfast.workspace.sandbox_git_named import named_paths
 from holdfast.workspace.sandbox_git_scan import GitEntry
 from holdfast.workspace.sandbox_home import TOOLCHAINS, credentials_below, home_directories, is_private, write_gitconfig
 from holdfast.workspace.sandbox_landlock import SCOPES_VERSION, landlock_version
@@ -125,9 +124,17 @@ class Sandbox:
 
     def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
         """Return the launch with its restrictions. Called for each command, because git directories come and go."""
+        try:
+            return self._confine(launch)
+        except OSError as error:
+            # Another command replaces files while they are examined.
+            raise SandboxImpossible(f"{error.filename} was replaced while the sandbox was built. Try again.") from None
+
+    def _confine(self, launch: Launch) -> tuple[Launch, Bounds]:
         self._cleanup.refresh(max_age=1.0)
-        self._cleanup.cover_names(self._hook_directories())
-        mounts, protected = self._mounts()
+        named = self._named_by_git()
+        self._cleanup.cover_names(named)
+        mounts, protected = self._mounts(named)
         self._mounted = frozenset(protected)
         env = {name: value for name, value in launch.env.items() if name not in _DROPPED}
         launch = msgspec.structs.replace(launch, env={**env, "TMPDIR": "/tmp"})
@@ -150,8 +157,9 @@ class Sandbox:
         ]
         if self.policy.network:
             notes.append("The network is open: servers on this machine's TCP and UDP ports can be reached as well.")
+        protected = self._protected(self._named_by_git())
         return SandboxState(
-            "workspace", self.mechanism, self.policy.network, writable, self._protected(), tuple(notes), self._gaps()
+            "workspace", self.mechanism, self.policy.network, writable, protected, tuple(notes), self._gaps()
         )
 
     def _gaps(self) -> tuple[str, ...]:
@@ -243,8 +251,8 @@ class Sandbox:
 
     # What one command sees
 
-    def _mounts(self) -> tuple[list[Mount], tuple[str, ...]]:
-        protected = self._protected()
+    def _mounts(self, named: list[str]) -> tuple[list[Mount], tuple[str, ...]]:
+        protected = self._protected(named)
         shown = [self.policy.workspace, self.policy.scratch]
         hidden = [path for path in bound_sockets() if not any(is_within(place, path) for place in shown)]
         for path, _ in (*self._plan.home_readable, *self._plan.home_writable):
@@ -258,10 +266,10 @@ class Sandbox:
         )
         return build_mounts(plan), protected
 
-    def _protected(self) -> tuple[str, ...]:
+    def _protected(self, named: list[str]) -> tuple[str, ...]:
         """Return what exists and no command may change: settings, and what git obeys in directories of the user."""
         workspace = self.policy.workspace
-        found = [os.path.join(workspace, name) for name in self.policy.protected] + self._hook_directories()
+        found = [os.path.join(workspace, name) for name in self.policy.protected] + named
         own = os.path.join(workspace, ".git")
         for number, (path, entry) in enumerate(self._cleanup.existing()):
             if number < _MAX_MOUNTED or path == own:
@@ -276,14 +284,15 @@ class Sandbox:
         real = dict.fromkeys(os.path.realpath(path) for path in found if os.path.exists(path))
         return tuple(path for path in real if any(path != place and is_within(place, path) for place in opened))
 
-    def _hook_directories(self) -> list[str]:
-        """Return the directories in the workspace that `core.hooksPath` of a repository names."""
+    def _named_by_git(self) -> list[str]:
+        """Return the paths in the workspace that the configuration of a repository names: hooks, included files."""
         workspace = self.policy.workspace
-        places = [(os.path.join(path, ".git"), path) for path in self._plan.readable]
-        places += [(self._linked.common, workspace)] if self._linked is not None else []
-        places += [(path, os.path.dirname(path)) for path, entry in self._cleanup.existing() if "config" in entry.files]
-        named = (os.path.realpath(place) for config, top in places for place in _named_hooks(config, top))
-        return [path for path in named if path != workspace and is_within(workspace, path)]
+        places = [os.path.join(path, ".git") for path in (*self._plan.readable, workspace)]
+        places += [path for path, entry in self._cleanup.existing() if entry.kind == "file" or "config" in entry.files]
+        named = [os.path.normpath(path) for place in dict.fromkeys(places) for path in named_paths(place)]
+        # A link on the way must not be replaced, what it leads to must not be changed.
+        paths = dict.fromkeys((*named, *map(os.path.realpath, named)))
+        return [path for path in paths if path != workspace and is_within(workspace, path)]
 
     def _pinned(self) -> tuple[str, ...]:
         """Return the repository: a renamed directory takes its mounts along, and another could be made in its place."""
@@ -304,16 +313,6 @@ class Sandbox:
 def _obeyed(path: str, entry: GitEntry) -> list[str]:
     """Return the paths of one git entry that name programs."""
     return [path] if entry.kind == "file" else [os.path.join(path, name) for name in PROTECTED_GIT]
-
-
-def _named_hooks(directory: str, work_tree: str) -> list[str]:
-    """Return the directories of hooks that the configuration of a git directory names."""
-    try:
-        data = read_bytes(os.path.join(directory, "config"))
-    except OSError:
-        return []
-    settings = (list_settings(data) or []) if b"hookspath" in data.lower() else []
-    return [os.path.join(work_tree, value) for key, value in settings if key == "core.hookspath" and value]
 
 
 def _runtime_directories() -> tuple[str, ...]:

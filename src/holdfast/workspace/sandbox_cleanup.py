@@ -19,9 +19,9 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.workspace.git_plain import added_settings, is_plain_directory, is_plain_file, is_plain_todo
+from holdfast.workspace.git_plain import added_settings, is_plain_directory, is_plain_file, is_plain_step
 from holdfast.workspace.paths import in_one_line
-from holdfast.workspace.sandbox_git import REBASE_TODO
+from holdfast.workspace.sandbox_git import UNFINISHED
 from holdfast.workspace.sandbox_git_scan import GitEntry, GitScanner, Scan, Signature
 from holdfast.workspace.sandbox_quarantine import Quarantine, restore
 
@@ -35,10 +35,14 @@ _FRESH = 1.0
 
 
 class _State(msgspec.Struct, frozen=True):
-    """Settings and git directories that exist, by path. Links among the settings are stored with their target."""
+    """Settings and git directories that exist, by path. Links among the settings are stored with their target.
+
+    `parents` are the directories of settings below the top: a command can rename one and make another in its place.
+    """
 
     settings: dict[str, str | None] = {}
     entries: dict[str, GitEntry] = {}
+    parents: dict[str, tuple[int, int]] = {}
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -46,6 +50,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
     settings: dict[bytes, bytes | None]
     entries: dict[bytes, tuple[GitEntry, dict[bytes, Signature], dict[bytes, bytes]]]
+    parents: dict[bytes, tuple[int, int]] = {}
 
 
 class SandboxCleanup:
@@ -90,6 +95,7 @@ class SandboxCleanup:
                 self._names = (*self._names, name)
                 if os.path.lexists(path):
                     self._known.settings[path] = os.readlink(path) if os.path.islink(path) else None
+                    self._known.parents.update(self._parents([path]))
 
     def refresh(self, max_age: float = 0.0) -> None:
         """Take the present state as the user's own, unless a sandboxed command runs that may have changed it."""
@@ -103,7 +109,7 @@ class SandboxCleanup:
             settings, scan = self._settings(), self._scan()
             with self._lock:
                 if self._started == self._ended == started:
-                    self._known = _State(settings, scan.entries)
+                    self._known = _State(settings, scan.entries, self._parents(settings))
                     self._remember(scan)
                     self._refreshed = time.monotonic()
         finally:
@@ -164,6 +170,15 @@ class SandboxCleanup:
                 found[path] = os.readlink(path) if os.path.islink(path) else None
         return found
 
+    def _parents(self, paths: Iterable[str]) -> dict[str, tuple[int, int]]:
+        found = {}
+        for path in paths:
+            if os.path.dirname(path) != self._workspace:
+                with contextlib.suppress(OSError):
+                    status = os.stat(os.path.dirname(path))
+                    found[path] = status.st_dev, status.st_ino
+        return found
+
     def _root_of(self, path: str) -> str:
         return next(s.root for s in reversed(self._scanners) if path == s.root or path.startswith(f"{s.root}/"))
 
@@ -175,7 +190,12 @@ class SandboxCleanup:
         # No program of a user goes there by itself, but nothing in it can be compared either.
         moved += [self._move(path) for path in scan.too_deep if path not in self._unchecked]
         unread = [path for path in scan.unread if path not in self._unchecked]
-        self._adopt(self._scan() if moved else scan)
+        checked = self._scan() if moved else scan
+        if self._started - self._ended <= 1:
+            self._adopt(checked)
+        else:
+            # Another command may have exchanged directories during the search: all is compared again at its end.
+            self._unchecked |= {*checked.too_deep, *checked.unread}
         return self._report(moved, unread)
 
     def _report(self, moved: list[str], unread: list[str]) -> str:
@@ -200,7 +220,7 @@ class SandboxCleanup:
         if made != self._made:
             self._made = made
             _write(self._made_file, msgspec.msgpack.encode(sorted(made)))
-        self._known = _State(self._known.settings, scan.entries)
+        self._known = _State(self._known.settings, scan.entries, self._known.parents)
         self._remember(scan)
 
     def _remember(self, scan: Scan) -> None:
@@ -209,10 +229,11 @@ class SandboxCleanup:
 
     def _clean_settings(self) -> Iterator[str]:
         now = self._settings()
+        parents = self._parents(now)
         for path, target in now.items():
-            if path not in self._known.settings or (
-                (before := self._known.settings[path]) != target and before is not None
-            ):
+            before = self._known.settings.get(path)
+            is_other = before is not None and before != target
+            if path not in self._known.settings or is_other or self._known.parents.get(path) != parents.get(path):
                 yield self._move(path)
         for path, before in self._known.settings.items():
             if before is not None and not os.path.lexists(path):
@@ -266,19 +287,22 @@ class SandboxCleanup:
     def _is_guarded(self, place: str, after: Signature, before: Signature | None) -> bool:
         """Whether a path was read-only for every command: then the user has changed it.
 
-        A file that was replaced is not: the kernel removes the mount from it. Nor is one with a second name.
+        A file that was replaced is not: the kernel removes the mount from it. Nor is one with a second name, nor one in
+        a directory that another command can rename while the mounts of a command are made.
         """
-        if any(place != mount and place.startswith(f"{mount}/") for mount in self._mounted):
+        steady = {os.path.join(self._workspace, ".git"), *(scanner.root for scanner in self._scanners)}
+        mounts = [mount for mount in self._mounted if os.path.dirname(mount) in steady]
+        if any(place != mount and place.startswith(f"{mount}/") for mount in mounts):
             return True
-        return place in self._mounted and before is not None and after[0] == before[0] and after[3] == 1
+        return place in mounts and before is not None and after[0] == before[0] and after[3] == 1
 
     def _is_harmless(self, path: str, name: str, old: bytes | None, new: bytes | None, accepted: set[str]) -> bool:
         if old is not None and old == new:
             return True
         if name in {"config", "config.worktree"} and new is not None and not new.startswith(b"\0"):
             return not added_settings(new, old or b"", path, self._root_of(path))
-        if name == REBASE_TODO:
-            return new is not None and is_plain_todo(new)
+        if name in UNFINISHED:
+            return new is not None and is_plain_step(name, new)
         if name == "hooks":
             place = os.path.join(path, name)
             return os.path.isdir(place) and not os.path.islink(place)
@@ -337,7 +361,7 @@ def _encoded(state: _State) -> _Stored:
         path: (msgspec.structs.replace(entry, files={}, saved={}), names(entry.files), names(entry.saved))
         for path, entry in state.entries.items()
     }
-    return _Stored(names(settings), names(entries))
+    return _Stored(names(settings), names(entries), names(state.parents))
 
 
 def _decoded(stored: _Stored) -> _State:
@@ -349,4 +373,4 @@ def _decoded(stored: _Stored) -> _State:
         path: msgspec.structs.replace(entry, files=names(files), saved=names(saved))
         for path, (entry, files, saved) in stored.entries.items()
     }
-    return _State(names(settings), names(entries))
+    return _State(names(settings), names(entries), names(stored.parents))

@@ -16,12 +16,12 @@ from holdfast.workspace.git import list_settings
 from holdfast.workspace.git_files import read_bytes, read_path, resolve_gitfile
 from holdfast.workspace.paths import is_within
 
-__all__ = ["PROTECTED_GIT", "REBASE_TODO", "LinkedGit", "decide_linked_git", "find_linked_git"]
+__all__ = ["PROTECTED_GIT", "UNFINISHED", "LinkedGit", "decide_linked_git", "find_linked_git"]
 
 PROTECTED_GIT = ("config", "config.worktree", "hooks", "commondir", "gitdir")
 """Entries of a git directory that name programs to run, or another directory that does."""
-REBASE_TODO = "rebase-merge/git-rebase-todo"
-"""The steps that `git rebase --continue` takes; some of them run programs."""
+UNFINISHED = ("rebase-merge/git-rebase-todo", "rebase-merge/strategy", "sequencer/opts")
+"""What `git rebase --continue` and `git cherry-pick --continue` obey: steps and strategies may run programs."""
 _SHARED = ("objects", "refs", "logs")
 
 

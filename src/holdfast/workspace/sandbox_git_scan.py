@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.workspace.git_files import MAX_FILE
-from holdfast.workspace.sandbox_git import PROTECTED_GIT, REBASE_TODO
+from holdfast.workspace.sandbox_git import PROTECTED_GIT, UNFINISHED
 
 __all__ = ["GitEntry", "GitScanner", "Scan", "Signature", "open_below"]
 
@@ -151,7 +151,7 @@ class _Work:
 
     def _git_directory(self, path: str, descriptor: int, listing: _Listing) -> GitEntry:
         files: dict[str, Signature] = {}
-        for name in (*PROTECTED_GIT, REBASE_TODO):
+        for name in (*PROTECTED_GIT, *UNFINISHED):
             with contextlib.suppress(OSError):
                 files[name] = _signature(os.stat(name, dir_fd=descriptor, follow_symlinks=False))
         files |= _hooks(descriptor)
