@@ -47,6 +47,7 @@ TRIALS = (
     Trial("spellings", "holdfast.testing.spellings", "try_spellings"),
     Trial("data", "holdfast.testing.spellings", "try_data"),
     Trial("unasked", "holdfast.testing.unasked", "try_unasked"),
+    Trial("data directory", "holdfast.testing.detach", "try_detach"),
 )
 
 

@@ -18,15 +18,20 @@ from holdfast.domain.events import (
     MessageDeltaEvent,
     MessageEvent,
     MessagePart,
+    Removed,
+    RemovedEvent,
     RunComplete,
     RunCompleteEvent,
+    SessionEvent,
     encode_event,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import Entry, WorkspaceRecord
 from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.removal import empty_session
 from holdfast.engine.ports import Outlet
 from holdfast.tasks import TaskOwner
+from holdfast.testing.conformance import session as stored_session
 
 SESSION, MESSAGE = SessionId("s"), MessageId("m")
 
@@ -48,7 +53,7 @@ class Stage:
         record = WorkspaceRecord(WorkspaceId("w"), "/w", 7, 1, self.newest)
         self.bus = Bus(record, self, self.open_parts, policy)
 
-    def commit(self, event: RunCompleteEvent | MessageEvent | None = None) -> Entry:
+    def commit(self, event: RunCompleteEvent | MessageEvent | SessionEvent | None = None) -> Entry:
         self.newest += 1
         event = event or ended(f"r{self.newest}")
         entry = Entry(self.newest, event, encode_event(event))
@@ -351,3 +356,30 @@ async def test_a_failing_log_is_told_and_can_be_asked_again() -> None:
         stage.fails = False
         await subscription.take()
     assert subscription.cursor == 3
+
+
+async def test_a_reader_that_is_behind_gets_nothing_of_a_deleted_session() -> None:
+    """What is held for it is emptied, numbered or live; ends stay, and so does what belongs to other sessions."""
+    stage = Stage()
+    reader = stage.bus.subscribe(0)
+    assert isinstance((await reader.take())[0].event, HelloEvent)
+    text = Message((TextPart(Text("canary")),), MESSAGE, "assistant", SESSION, "", "", 1, 1)
+    other = Message((TextPart(Text("other")),), MESSAGE, "assistant", SessionId("t"), "", "", 1, 1)
+    end = RunComplete(SESSION, MESSAGE, RunId("r"), "failed", "canary", "canary")
+    events = (
+        MessageEvent(Change("created", text)),
+        MessageEvent(Change("created", other)),
+        RunCompleteEvent(Change("updated", end)),
+    )
+    for event in events:
+        stage.bus.publish([stage.commit(event)])
+    stage.bus.publish_live(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 0, "canary")))
+    gone = SessionEvent(Change("deleted", empty_session(stored_session("s"))))
+    stage.bus.publish([stage.commit(gone)])
+    seen: list[object] = []
+    while len([event for event in seen if isinstance(event, SessionEvent)]) == 0:
+        seen += [frame.event for frame in await reader.take()]
+    emptied = RunComplete(SESSION, MessageId(""), RunId("r"), "failed")
+    assert seen[:3] == [RemovedEvent(Removed(SESSION)), events[1], RunCompleteEvent(Change("updated", emptied))]
+    assert "canary" not in str(seen)
+    reader.close()

@@ -57,6 +57,19 @@ def test_stdin_stands_before_the_arguments(home: House) -> None:
     assert home.run_of(alone).prompt == "only this"
 
 
+def test_a_git_repository_does_not_change_the_answer(home: House) -> None:
+    """The state of the work tree goes to the model with the prompt, not in place of it."""
+    place = home.work / "repository"
+    place.mkdir()
+    (place / "file").write_text("x\n")
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "-A"), (*author, "commit", "-qm", "first")):
+        subprocess.run(["git", *words], cwd=place, env=home.environment, check=True)
+    for _ in range(2):
+        done = home.call("run", "words=5", cwd=place)
+        assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER + "\n", "")
+
+
 def test_json_is_one_event_a_line(home: House) -> None:
     said = home.say("run", "--json", "--run-id", "as-json", "words=5")
     events = [msgspec.json.decode(line) for line in said.splitlines()]

@@ -373,7 +373,7 @@ def test_many_results_of_one_answer_build_quickly() -> None:
     assert time.process_time() - before < 2
 
 
-def test_a_text_beside_a_message_is_its_last_part() -> None:
+def test_a_text_beside_a_message_is_its_first_part() -> None:
     """Also when it becomes known after tools have run: the order of roles stays the same."""
     messages = [
         message("user", said("hi"), id="m1"),
@@ -382,6 +382,6 @@ def test_a_text_beside_a_message_is_its_last_part() -> None:
     ]
     plain = conversation(messages, PLAIN)
     beside = conversation(messages, PLAIN, beside={MessageId("m1"): "state"})
-    assert beside[0].parts == (said("hi"), said("state"))
+    assert beside[0].parts == (said("state"), said("hi"))
     assert beside[1:] == plain[1:]
     assert problems_of_request(request_of(beside)) == []

@@ -1,14 +1,17 @@
 """Sessions over the wire: what a change changes, prompts in their order, files under one name."""
 
+import asyncio
 import os
+from itertools import count
 
 import pytest
 
 from holdfast.client.errors import ServerProblem
-from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import PutMessage
 from holdfast.domain.messages import Message, Text, TextPart
-from server.helpers import exchange, inside, place, serving
+from holdfast.protocol.bodies import AgentMessage
+from server.helpers import FeedModel, exchange, inside, place, prompt, serving
 
 NEVER = "0001-01-01T00:00:00Z"
 
@@ -64,3 +67,54 @@ async def test_a_mark_that_makes_no_sense_is_refused(session: str | None, path: 
             await client.mark_read(workspace, known if session is None else SessionId(session), path)
         assert refused.value.status == 400
         assert await client.list_read_files(workspace, known) == ()
+
+
+async def test_a_busy_session_is_deleted_while_prompts_arrive() -> None:
+    """It accepts no prompts from the moment of the deletion on: it would wait for them."""
+    model = FeedModel()
+    async with place() as here, serving(here, model) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        await prompt(client, workspace, session, "work for ever", "r")
+        await model.asked.wait()
+        statuses: list[int] = []
+
+        async def insist() -> None:
+            for number in count():
+                more = AgentMessage(session, "more", RunId(f"more-{number}"), delivery="queue")
+                try:
+                    await client.send_prompt(workspace, more)
+                except ServerProblem as problem:
+                    statuses.append(problem.status)
+                    return
+
+        async with asyncio.timeout(10):
+            await asyncio.gather(insist(), insist(), client.delete_session(workspace, session))
+        assert len(statuses) == 2
+        assert set(statuses) <= {400, 404}
+        assert await client.list_sessions(workspace) == ()
+
+
+async def test_a_state_is_looked_for_among_all_runs() -> None:
+    """The run that is active may be older than many that have ended."""
+    model = FeedModel()
+    async with place() as here, serving(here, model) as server:
+        client, workspace = await server.opened()
+        busy, other = [(await client.create_session(workspace)).id for _ in range(2)]
+        await prompt(client, workspace, busy, "long", "long")
+        await model.asked.wait()
+        for number in range(3):
+            await prompt(client, workspace, other, "cancelled", f"other-{number}")
+            await client.cancel_session(workspace, other)
+        await server.hub.desks[0].workspace.engine.until_quiet(other)
+        await prompt(client, workspace, busy, "behind it", "waits")
+        ids = {
+            state: [run.run_id for run in await client.list_runs(workspace, state=state, limit=2)]
+            for state in ("active", "waiting", "ended")
+        }
+        assert ids == {"active": ["long"], "waiting": ["waits"], "ended": ["other-2", "other-1"]}
+        assert await client.list_runs(workspace, state="active", session=other, limit=2) == ()
+        first = await client.get_run(workspace, RunId("long"))
+        assert await client.list_runs(workspace, state="active", before=first.number, limit=2) == ()
+        more = await client.list_runs(workspace, state="ended", limit=10)
+        assert [run.run_id for run in more] == ["other-2", "other-1", "other-0"]

@@ -12,6 +12,8 @@ from holdfast.domain.events import (
     MessageEvent,
     MessagePart,
     MessagePartEvent,
+    Removed,
+    RemovedEvent,
     RunEvent,
     decode_event,
     encode_event,
@@ -93,4 +95,10 @@ def test_growth_of_a_message_nobody_announced_is_passed_over() -> None:
     reader = Reader()
     reader.hear(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 5, " there")))
     reader.wait(1)
+    assert reader.sent == []
+
+
+def test_what_is_left_of_a_deleted_session_is_not_sent() -> None:
+    reader = Reader()
+    reader.hear(RemovedEvent(Removed(SESSION)))
     assert reader.sent == []

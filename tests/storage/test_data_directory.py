@@ -144,6 +144,49 @@ def _newer(path: Path) -> None:
         connection.execute("PRAGMA user_version = 9999")
 
 
+def _without_a_table(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("DROP TABLE growth")
+
+
+def _without_a_column(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("ALTER TABLE inputs DROP COLUMN brief")
+
+
+def _without_a_trigger(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("DROP TRIGGER runs_end_once")
+
+
+def _lowered(version: int) -> Callable[[Path], None]:
+    def spoil(path: Path) -> None:
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.pragma("user_version", version)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_without_a_table, "lacks the table growth and 4 other parts"),
+        (_without_a_column, "lacks the column inputs.brief"),
+        (_without_a_trigger, "lacks the trigger runs_end_once"),
+        *((_lowered(version), f"format {version}, but has parts of a later one") for version in (-1, 0, 1, 2, 3)),
+    ],
+)
+async def test_a_database_with_other_tables_than_its_format_is_refused(
+    spoil: Callable[[Path], None], said: str, tmp_path: Path
+) -> None:
+    path = await _made(tmp_path)
+    spoil(path)
+    before = _contents(tmp_path)
+    with pytest.raises(DatabaseDamaged, match=said):
+        SqliteLedger(tmp_path)
+    assert _contents(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("spoil", "error"),
     [

@@ -1,6 +1,7 @@
 """What somebody has to see is in sight: all of a change, the answers of a dialog, every word of a model."""
 
 import json
+from functools import partial
 
 import pytest
 from rich.console import Console
@@ -137,6 +138,10 @@ def luminance(colour: Color) -> float:
 # Dialogs.
 
 
+def _shows(screen: Screen, text: str) -> bool:
+    return text in screen.picture()
+
+
 async def test_the_answers_stay_in_sight_however_long_the_command() -> None:
     command = "touch made.txt; for i in 1; do " + " ".join(f"echo word{number};" for number in range(120)) + " done"
     call = Call("bash", json.dumps({"command": command, "description": "x"}))
@@ -145,14 +150,14 @@ async def test_the_answers_stay_in_sight_however_long_the_command() -> None:
         await screen.asks(ApprovalPanel)
         for keys in ((), ("tab",), ("f",), ("f", "r")):
             await screen.pilot.press(*keys)
+            wanted = "enter no, with this reason" if "r" in keys else "r no, because" if keys else "tab to answer"
+            await screen.until(partial(_shows, screen, wanted), wanted)
             picture = screen.picture()
             assert "wants to run a command" in picture
             assert ("Once     This session" in picture) is ("r" not in keys)
-            wanted = "enter no, with this reason" if "r" in keys else "r no, because" if keys else "tab to answer"
-            assert wanted in picture
         assert "Always saves: bash(= touch made.txt;" in picture
         await screen.pilot.press("escape")
-        assert "r no, because" in screen.picture()
+        await screen.until(partial(_shows, screen, "r no, because"), "the choices again")
 
 
 async def test_a_change_is_shown_whole_and_on_the_whole_screen() -> None:

@@ -17,13 +17,15 @@ import apsw
 import pytest
 
 from holdfast.client.client import Client
+from holdfast.client.errors import ServerProblem
 from holdfast.client.wire import Address
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.protocol.bodies import AgentMessage
 from holdfast.server.codes import proof
 from holdfast.testing.model_server import ModelServer
 from server.helpers import end_of, read_until
-from upgrade.story import answer, free_port, read_all
+from upgrade.story import DELETED, answer, free_port, read_all
 from walks.stage import Stage
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
@@ -83,8 +85,12 @@ async def test_an_earlier_versions_data_is_opened_and_read(archive: Path) -> Non
             given = tuple(f"{key}={value}" for key, value in stage.environment.items())
             assert (await client.create_workspace(str(stage.root / name), env=given)).id == ids[name]
         await check_crash(client, ids["w"])
+        check_deleted(stage)
         for name in ("w", "v"):
             check_work(expected[name], await read_all(client, ids[name]))
+        for run in ("deleted-1", "deleted-2", "deleted-3"):
+            with pytest.raises(ServerProblem, match="409"):
+                await client.send_prompt(ids["w"], AgentMessage(ids["crashed"], "again", RunId(run)))
         await check_undo(client, ids["w"], expected["w"])
         async with Client(Address(host="127.0.0.1", port=port)) as page:
             await check_sign_in(page, port, expected)
@@ -103,6 +109,13 @@ async def check_crash(client: Client, workspace: WorkspaceId) -> None:
     outcomes = [(await client.get_run(workspace, RunId(f"crashed-{number}"))).outcome for number in (1, 2)]
     assert outcomes == ["interrupted", "completed"]
     assert await client.pending_permissions(workspace) == ()
+
+
+def check_deleted(stage: Stage) -> None:
+    """Nothing of a session that the earlier version deleted is left, and its run ids are not given out again."""
+    files = [path for path in stage.data.rglob("*") if path.is_file()]
+    assert [path for path in files if DELETED.encode() in path.read_bytes()] == []
+    assert len([path for path in files if path.name.endswith("-out.txt")]) == 1
 
 
 def check_work(expected: dict[str, Any], found: dict[str, Any]) -> None:
@@ -125,8 +138,15 @@ def check_log(expected: dict[str, Any], found: dict[str, Any]) -> None:
     now = {event["number"]: event for event in found["log"]}
     for event in expected["log"]:
         same = now[event["number"]]
-        if session_of(event) in expected["sessions"]:
+        session = session_of(event)
+        if session in expected["sessions"]:
             assert contains(same["payload"], event["payload"]), event["number"]
+        elif event["type"] == "run_complete":
+            end, before = same["payload"]["payload"], event["payload"]["payload"]
+            assert (end["run_id"], end["outcome"]) == (before["run_id"], before["outcome"])
+            assert (end.get("text", ""), end.get("error", "")) == ("", "")
+        else:
+            assert (same["type"], same["payload"]) == ("removed", {"session_id": session})
 
 
 def session_of(event: dict[str, Any]) -> str:

@@ -33,6 +33,8 @@ WITHOUT_SERVER = [
     Plan("all", "clean daemon", "sleep", "now"),
     SERVER_PLANS[0],
     Plan("chain and server", "clean daemon", "fork loop", "now"),
+    # Nothing is left to react, but the command itself goes with its keeper.
+    Plan("chain and sentinel", "none", "sleep", "now"),
 ]
 
 

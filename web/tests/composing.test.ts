@@ -7,7 +7,8 @@ import { base64, kindOf, textFile } from "../src/chat/files.tsx";
 import { best, mentionAt, mentioned } from "../src/chat/mentions.ts";
 import { Recall } from "../src/chat/recall.ts";
 import { Callers } from "../src/store/flush.ts";
-import { remember, sent } from "../src/store/composing.ts";
+import { forgetSession, remember, sent, text } from "../src/store/composing.ts";
+import { chosenId } from "../src/store/state.ts";
 import type { Message, Run } from "../src/wire/types.ts";
 
 describe("files that are named", () => {
@@ -41,6 +42,21 @@ test("what was sent is walked through, and what was being written is at the end"
   expect(recall.step(1, "draft")).toBeNull();
   expect([recall.step(-1, "draft"), recall.step(-1, "one"), recall.step(-1, "two")]).toEqual(["one", "two", null]);
   expect([recall.step(1, "two"), recall.step(1, "one"), recall.step(1, "draft")]).toEqual(["one", "draft", null]);
+});
+
+test("the draft of a deleted session is gone, also from the browser's storage", () => {
+  chosenId.value = "one";
+  text.value = "a secret draft";
+  remember("a secret prompt");
+  chosenId.value = "two";
+  expect(sessionStorage.getItem("holdfast-drafts")).toContain("a secret draft");
+  forgetSession("one");
+  expect(sessionStorage.getItem("holdfast-drafts") ?? "").not.toContain("a secret draft");
+  text.value = "another draft";
+  forgetSession("two");
+  chosenId.value = "one";
+  expect([text.value, sent.value]).toEqual(["", []]);
+  expect(sessionStorage.getItem("holdfast-drafts")).toBeNull();
 });
 
 test("results find the call they answer, though a model uses its ids again", () => {

@@ -46,15 +46,15 @@ def conversation(
     beside: Mapping[MessageId, str] | None = None,
 ) -> tuple[Message, ...]:
     """The messages to send. With a summary the conversation begins there; `note` is added after it. `beside` has texts
-    to send as a last part of a message of the user.
+    to send as a first part of a message of the user, so that the prompt itself stays last.
     """
     beside = beside or {}
     kept = _since_summary(messages, summary, note)
     out: list[Message] = []
     for index, message in enumerate(kept):
         if message.role == "user":
-            more = (TextPart(Text(beside[message.id])),) if message.id in beside else ()
-            _add_user(out, msgspec.structs.replace(message, parts=message.parts + more), info)
+            first = (TextPart(Text(beside[message.id])),) if message.id in beside else ()
+            _add_user(out, msgspec.structs.replace(message, parts=first + message.parts), info)
         elif message.role == "assistant" and out:
             _add_assistant(out, message, _results_of(kept, index), info)
     return tuple(out)

@@ -32,8 +32,8 @@ __all__ = [
 
 _MOVES = frozenset({"cd", "pushd", "popd"})
 _FIRST_CD = re.compile(r"\s*cd\s+[^\s;&|()<>]+\s*&&(?!&)")
-_BRANCHES = re.compile(r"[;\n(){}`]|\|\||(?<![&<>])&(?![&>])")
-"""Operators behind which a command may run although the `cd` at the beginning of the line has failed, also quoted."""
+_SEQUENCE = frozenset({"&&", "|", ">", ">>", "<", ">|", ">&", "<&", "&>", "&>>", "<<<"})
+"""Operators behind which a command runs only if the `cd` at the beginning of the line has succeeded."""
 
 
 def working_directory(text: str, line: Line, place: Place) -> str | None:
@@ -48,7 +48,7 @@ def working_directory(text: str, line: Line, place: Place) -> str | None:
     is_plain = not (target.is_glob or target.is_home or target.is_dynamic or first.assignments)
     if line.doubts or not is_plain or target.text.startswith("-") or not _FIRST_CD.match(text):
         return None
-    if _BRANCHES.search(text):
+    if any(item not in _SEQUENCE for item in line.operators):
         return None
     there = place.real(place.moved_to)
     # Behind a link `..` leads elsewhere than its text says, and a shell may take either way.

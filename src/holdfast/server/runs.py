@@ -15,13 +15,32 @@ _MOST = 1_000
 
 
 async def list_runs(call: Call) -> list[Run]:
+    """Newest first. `limit` counts the runs that are returned, whatever state is wanted."""
     limit = min(call.number("limit", 50), _MOST)
     session = SessionId(call.query["session_id"]) if call.query.get("session_id") else None
+    before, state = call.number("before", 0), call.query.get("state")
     ledger = call.desk.workspace.engine.kit.ledger
-    runs = await ledger.runs(call.desk.id, session, limit, call.number("before", 0))
-    state = call.query.get("state")
-    shown = [_now(call.desk, run) for run in runs]
-    return [run for run in shown if state is None or run.state == state]
+    if state is None:
+        runs = await ledger.runs(call.desk.id, session, limit, before)
+        return [_now(call.desk, run) for run in runs]
+    if state != "ended":
+        # Few runs have not ended, and the oldest of them may be older than many that have.
+        unended = [_now(call.desk, run) for run in await ledger.open_runs(call.desk.id)]
+        found = [run for run in unended if run.state == state and session in (None, run.session_id)]
+        found = [run for run in found if not before or run.number < before]
+        return sorted(found, key=lambda run: run.number, reverse=True)[:limit]
+    return await _ended(call, session, limit, before)
+
+
+async def _ended(call: Call, session: SessionId | None, limit: int, before: int) -> list[Run]:
+    found: list[Run] = []
+    while len(found) < limit:
+        page = await call.desk.workspace.engine.kit.ledger.runs(call.desk.id, session, limit, before)
+        found += (run for run in page if run.state == "ended")
+        if len(page) < limit:
+            break
+        before = page[-1].number
+    return found[:limit]
 
 
 async def get_run(call: Call) -> Run:

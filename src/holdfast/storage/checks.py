@@ -7,7 +7,7 @@ from urllib.parse import quote
 import apsw
 
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, StorageUnavailable
-from holdfast.storage.schema import APPLICATION_ID, newest_version
+from holdfast.storage.schema import APPLICATION_ID, newest_version, parts_by_version, parts_of
 
 __all__ = ["check", "check_absence", "check_links"]
 
@@ -66,6 +66,7 @@ def _check_contents(path: Path) -> None:
                 raise _damaged(path, "belongs to another program")
             if version > newest_version():
                 raise _too_new(path, version)
+            _check_schema(path, connection, version)
             is_thorough = was_unclean or path.stat().st_size <= _SMALL
             if is_thorough and connection.pragma("quick_check") != "ok":
                 raise _damaged(path, "is damaged")
@@ -73,6 +74,19 @@ def _check_contents(path: Path) -> None:
         raise _damaged(path, "is damaged or cut short") from None
     except apsw.Error:
         raise StorageUnavailable(f"The database {path} cannot be read.") from None
+
+
+def _check_schema(path: Path, connection: apsw.Connection, version: int) -> None:
+    """A migration meets only the tables it was written for, and the server only tables that are all there."""
+    expected, found = parts_by_version(), parts_of(connection)
+    if later := sorted(found & (expected[-1] - expected[max(0, version)])):
+        what = f"says that it has format {version}, but has parts of a later one ({later[0]}): its number was changed"
+        raise _damaged(path, what)
+    if version < 1:
+        raise _damaged(path, f"says that it has format {version}, which there never was")
+    if missing := sorted(expected[version] - found, key=lambda part: (not part.startswith("table"), part)):
+        more = f" and {len(missing) - 1} other parts" if len(missing) > 1 else ""
+        raise _damaged(path, f"lacks the {missing[0]}{more}")
 
 
 def _look(path: Path, *, with_wal: bool) -> apsw.Connection:

@@ -8,7 +8,7 @@ import apsw
 
 from holdfast.storage import shrink
 
-__all__ = ["APPLICATION_ID", "create", "migrate", "newest_version"]
+__all__ = ["APPLICATION_ID", "create", "migrate", "newest_version", "parts_by_version", "parts_of"]
 
 APPLICATION_ID = 0x484C4446
 """Tells our databases from those of others: the letters HLDF."""
@@ -18,6 +18,26 @@ def _migrations() -> list[tuple[int, str]]:
     """Numbers and texts, in order."""
     scripts = Path(__file__).with_name("migrations").glob("*.sql")
     return sorted((int(script.name.split("_")[0]), script.read_text("utf-8")) for script in scripts)
+
+
+def parts_of(connection: apsw.Connection) -> set[str]:
+    """Tables with their columns, indexes and triggers, as names."""
+    own = "FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
+    found = {f"{kind} {name}" for kind, name in connection.execute(f"SELECT type, name {own}")}
+    columns = connection.execute(
+        f"SELECT t.name, c.name FROM (SELECT name {own} AND type = 'table') AS t, pragma_table_info(t.name) AS c"
+    )
+    return found | {f"column {table}.{column}" for table, column in columns}
+
+
+def parts_by_version() -> list[set[str]]:
+    """What a database of each version consists of, from 0 to the newest."""
+    versions: list[set[str]] = [set()]
+    with contextlib.closing(apsw.Connection(":memory:")) as connection:
+        for _, script in _migrations():
+            connection.execute(script)
+            versions.append(parts_of(connection))
+    return versions
 
 
 def newest_version() -> int:

@@ -146,6 +146,8 @@ class Typist:
         else:
             self._app.editor.text = ""
             await self.wait(SETTLE + 100)
+            # A key counts from its delivery by the terminal: that has to be after the request was drawn as active.
+            self._app.seconds += 0.1
             await self.press("right")
         await self.press("enter")
         await self.wait(200)

@@ -119,20 +119,22 @@ class Keeper:
     def _start(self) -> str:
         """Start the command. Answers why that failed, if it did."""
         reading, writing = os.pipe()
+        keeper = os.getpid()
         try:
             self._main = os.fork()
         except OSError as error:
             return f"No process could be made: {error.strerror}."
         if self._main == 0:
-            self._become(writing)
+            self._become(writing, keeper)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             return pipe.read().decode("utf-8", "replace")
 
-    def _become(self, trouble: int) -> NoReturn:
+    def _become(self, trouble: int, keeper: int) -> NoReturn:
         request = self._request
         try:
             os.setsid()
+            system.die_with_parent(keeper)
             for number in range(1, signal.NSIG):
                 if number not in {signal.SIGKILL, signal.SIGSTOP}:
                     with contextlib.suppress(OSError, ValueError):

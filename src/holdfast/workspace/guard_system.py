@@ -15,6 +15,7 @@ __all__ = [
     "CLONE_NEWNET",
     "adopt_orphans",
     "descendants",
+    "die_with_parent",
     "enter_namespaces",
     "give_memory_back",
     "go_on_without_parent",
@@ -53,6 +54,14 @@ def go_on_without_parent() -> None:
     """Who was told to pause goes on when its parent dies: there is something left to do."""
     if sys.platform == "linux":
         _check(_libc.prctl(_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0), "go on")
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends. What it starts is not concerned."""
+    if sys.platform == "linux":
+        _check(_libc.prctl(_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "die with the parent")
+        if os.getppid() != parent:
+            os._exit(127)
 
 
 def seal() -> None:

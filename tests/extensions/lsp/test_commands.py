@@ -21,7 +21,7 @@ def test_the_lsp_command(home: House) -> None:
     ours = home.home / "ours"
     ours.mkdir()
     settings = home.home / ".config/holdfast/config.toml"
-    settings.parent.mkdir(parents=True)
+    settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text(
         f"""
 [lsp.ours]

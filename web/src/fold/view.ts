@@ -184,7 +184,8 @@ export class View {
         this.presence = event.payload;
         return true;
       default:
-        // Files and settings are not part of this view; what a newer server says is passed over.
+        // Files and settings are not part of this view, nor is what is left of a session that was deleted later; what a
+        // newer server says is passed over.
         return false;
     }
   }

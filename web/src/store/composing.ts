@@ -47,7 +47,9 @@ export function carryDraft(session: string): void {
 }
 
 // The texts outlive the page, not the tab: a page that is loaded again, by hand or by accident, has them.
-effect(() => {
+effect(keepTexts);
+
+function keepTexts(): void {
   const texts: Record<string, string> = {};
   for (const [session, kept] of drafts) if (session !== current && kept.text.trim() !== "") texts[session] = kept.text;
   if (text.value.trim() !== "") texts[current] = text.value;
@@ -57,7 +59,18 @@ effect(() => {
   } catch {
     // The browser forbids it, or has no room: then they last as long as the page.
   }
-});
+}
+
+/** A session was deleted: its draft goes, and so do the texts that were sent, until the server lists the others again. */
+export function forgetSession(session: string): void {
+  drafts.delete(session);
+  sent.value = [];
+  if (session === current) {
+    text.value = "";
+    pending.value = [];
+  }
+  keepTexts();
+}
 
 function keptTexts(): Map<string, Kept> {
   try {

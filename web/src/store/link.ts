@@ -17,6 +17,7 @@ import type {
 import { Callers, Dirt, type Earlier, flush, Frames } from "./flush.ts";
 import { pushAddress, replaceAddress, setAddress, wantedSession } from "./address.ts";
 import { lookAround, quietly, readAgent, readJobs, sayWhere } from "./aside.ts";
+import { forgetSession } from "./composing.ts";
 import { at, newId } from "./paths.ts";
 import * as state from "./state.ts";
 
@@ -179,7 +180,10 @@ function mark(item: Item): void {
     case "session":
       dirt.sessions = true;
       if (event.payload.type !== "deleted") watchHelper(event.payload.payload.id);
-      else if (event.payload.payload.id === state.sessionId.value) leaveDeleted();
+      else {
+        forgetSession(event.payload.payload.id);
+        if (event.payload.payload.id === state.sessionId.value) leaveDeleted();
+      }
       dirt.runs ||= event.payload.type === "deleted";
       dirt.asks ||= event.payload.type === "deleted";
       break;

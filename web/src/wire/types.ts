@@ -279,6 +279,7 @@ export type WireEvent =
   | { readonly type: "file"; readonly payload: Change<FileVersion> }
   | { readonly type: "run"; readonly payload: Change<Run> }
   | { readonly type: "run_complete"; readonly payload: Change<RunComplete> }
+  | { readonly type: "removed"; readonly payload: { readonly session_id: string } }
   | { readonly type: "permission_request"; readonly payload: Change<PermissionRequest> }
   | { readonly type: "permission_notification"; readonly payload: Change<PermissionNotification> }
   | { readonly type: "question_batch_request"; readonly payload: Change<QuestionRequest> }
