@@ -84,6 +84,12 @@ def test_the_scripted_model_answers_where_it_is_selected() -> None:
         home.settings.unlink()
         done = home.call("run", "--model", "demo/tour", "words=3")
         assert (done.returncode, done.stdout) == (0, "word1 word2 word3\n")
+        # The choice is kept for the workspace, where only a person may be answered by it without asking for it again.
+        later = home.call("run", "words=3")
+        assert (later.returncode, later.stdout) == (4, "")
+        assert later.stderr.startswith("holdfast: The built-in scripted model was chosen for this directory earlier")
+        code, shown = _at_terminal(home, "run", "words=3")
+        assert (code, "word1 word2 word3" in shown) == (0, True)
 
 
 def test_a_missing_key_is_named(without_model: House) -> None:

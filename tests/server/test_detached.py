@@ -11,7 +11,7 @@ from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.server.hub import Graces
-from server.helpers import exchange, inside, place, prompt, read_until, serving
+from server.helpers import FeedModel, exchange, inside, place, prompt, read_until, serving
 
 
 async def test_a_missing_data_directory_is_reported_everywhere(caplog: pytest.LogCaptureFixture) -> None:
@@ -38,6 +38,25 @@ async def test_a_missing_data_directory_is_reported_everywhere(caplog: pytest.Lo
         here.data.with_name("away").rename(here.data)
         assert (await exchange(server.address, inside("/v1/health"))).status == 200
         await prompt(client, workspace, session, "again", RunId("r1"))
+
+
+async def test_the_reason_is_named_while_the_end_of_a_run_cannot_be_stored() -> None:
+    model = FeedModel()
+    async with place() as here, serving(here, model) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        async with client.events(workspace, since=0) as events:
+            await prompt(client, workspace, session, "one", RunId("r1"))
+            await model.asked.wait()
+            here.data.rename(here.data.with_name("away"))
+            model.words.put_nowait(None)
+            await read_until(events, lambda item: "is gone" in str(item.event))
+        for run in ("r2", "r3"):
+            with pytest.raises(ServerProblem, match="is gone"):
+                await prompt(client, workspace, session, "two", RunId(run))
+        here.data.with_name("away").rename(here.data)
+        await prompt(client, workspace, session, "two", RunId("r2"))
+        model.words.put_nowait(None)
 
 
 async def test_it_is_noticed_while_nothing_is_written() -> None:

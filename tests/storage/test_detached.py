@@ -177,3 +177,26 @@ async def test_a_database_with_two_names_is_not_opened(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "one", tmp_path / "two", copy_function=os.link)
     with pytest.raises(StorageUnavailable, match="2 hard links"):
         SqliteLedger(tmp_path / "two")
+
+
+async def test_an_older_copy_of_the_wal_undoes_nothing(tmp_path: Path) -> None:
+    """What was acknowledged after the copy was made is found at the next start, and the copy is kept."""
+    ledger = SqliteLedger(tmp_path)
+    desk = await Desk.with_session(ledger)
+    await desk.admit("before")
+    copy = tmp_path / "copy"
+    shutil.copy2(tmp_path / WAL, copy)
+    await desk.admit("between")
+    copy.rename(tmp_path / WAL)
+    with pytest.raises(StorageDetached, match="replaced"):
+        await desk.admit("after")
+    # As after kill -9: nothing is closed in good order.
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for name in os.listdir(tmp_path):
+        if name.startswith(DATABASE):
+            shutil.copy2(tmp_path / name, killed)
+    await ledger.close()
+    assert stored_runs(killed) == {"before", "between"}
+    assert stored_runs(tmp_path) == {"before", "between"}
+    assert sum(".replaced-" in name for name in os.listdir(tmp_path)) == 1

@@ -1,8 +1,10 @@
 """R11: what was deleted leaves the file again, and nobody waits for that."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -156,3 +158,31 @@ async def test_r11_a_log_that_a_huge_write_made_long_is_cut(ledger: SqliteLedger
     for number in range(3):
         await desk.put(message(f"m{number}"))
     assert (tmp_path / "holdfast.db-wal").stat().st_size <= LOG_BYTES
+
+
+async def test_a_deletion_that_was_cut_off_is_completed_after_the_next_start(
+    ledger: SqliteLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program reads the log, so that it cannot be erased; then the server is killed."""
+    monkeypatch.setattr("holdfast.storage.writer._LONGEST_ERASE_MS", 0)
+    desk = await Desk.with_session(ledger)
+    await desk.do(CreateSession(session("gone")))
+    for number in range(20):
+        await desk.do(PutMessage(message(f"m{number}", f"canary {number}", session="gone")), sync=False)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    with closing(apsw.Connection(str(tmp_path / "holdfast.db"))) as reader, reader:
+        reader.execute("SELECT count(*) FROM messages").fetchall()
+        await desk.do(DeleteSession(SessionId("gone")))
+        for name in ("holdfast.db", "holdfast.db-wal"):
+            shutil.copy2(tmp_path / name, killed)
+
+    def found() -> bool:
+        return any(b"canary" in path.read_bytes() for path in killed.iterdir())
+
+    assert found()
+    again = SqliteLedger(killed)
+    async with asyncio.timeout(PATIENCE):
+        while found():
+            await asyncio.to_thread(list, killed.iterdir())
+    await again.close()

@@ -214,7 +214,12 @@ def _message(link: Link, asked: Asked, session: str, text: str) -> Message:
 
 
 def _requires_model(asked: Asked) -> bool:
-    """Programs read the answer: the scripted model must not reply to them in place of one that is missing."""
+    """Programs read the answer: the scripted model must not reply to them in place of one that is missing.
+
+    A command that names a model gets that one or an error.
+    """
+    if asked.model:
+        return False
     return asked.is_quiet or asked.as_json or not os.isatty(1) or bool(os.environ.get("CI"))
 
 

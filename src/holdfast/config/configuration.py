@@ -132,6 +132,13 @@ class Configuration:
         layers = [self._layer(source, self._reading.project) for source in self.places.sources if self._has(source)]
         return tuple((layer, split(layer, self.places.root, self.places.directory)[1]) for layer in layers)
 
+    def written_by_hand(self, under: str) -> dict[str, Any]:
+        """What the settings files say about a section, without the choices that clients have saved."""
+        sources = [source for source in self.places.sources if source.kind != "wire"]
+        tree, _ = merge([self._layer(source, self._reading.project) for source in sources])
+        found: dict[str, Any] = tree.get(under, {})
+        return found
+
     def _has(self, source: Source) -> bool:
         return source.kind == "project" and source.path in self._reading.project.files
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from holdfast.domain.errors import StorageError, StorageUnavailable
+
 __all__ = ["EndRetries"]
 
 
@@ -9,9 +11,18 @@ class EndRetries:
     """One for a workspace. While `has_failed`, no prompt is accepted: its end could not be stored either."""
 
     def __init__(self) -> None:
-        self.has_failed = False
+        self.error: StorageError | None = None
+        """Why the last attempt failed; None after one that succeeded."""
         self._paused: list[asyncio.Future[None]] = []
         self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def has_failed(self) -> bool:
+        return self.error is not None
+
+    def refusal(self) -> StorageUnavailable:
+        """Return the error for a prompt that is not accepted: it names the reason, which need not be a full disk."""
+        return type(self.error)(str(self.error)) if isinstance(self.error, StorageUnavailable) else StorageUnavailable()
 
     async def pause(self, seconds: float) -> None:
         """Wait after a failed attempt: so long, or until somebody wants it to be made now."""
@@ -20,7 +31,7 @@ class EndRetries:
 
     def succeed(self) -> None:
         """An end was stored."""
-        self.has_failed = False
+        self.error = None
         _wake(self._waiting)
 
     async def retry(self, seconds: float) -> bool:

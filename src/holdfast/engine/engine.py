@@ -370,8 +370,9 @@ class Engine:
         return self.retries.has_failed
 
     def _tell_failure(self, error: StorageError) -> None:
-        if not self.retries.has_failed:
-            self.retries.has_failed = True
+        is_first = not self.retries.has_failed
+        self.retries.error = error
+        if is_first:
             self.outside.outlet.publish_live(AgentEvent(Change("created", AgentNotice("error", error=str(error)))))
 
     # Reading.

@@ -82,7 +82,7 @@ class Inputs:
         if refusal is not None:
             return await self._answer_again(prompt, refusal)
         if self._engine.storage_fails and not await self._engine.retries.retry(_RETRY_SECONDS):
-            raise StorageUnavailable
+            raise self._engine.retries.refusal()
         placing = _Placing(self._engine, run, self._asked)
         admit = Admit(run, body_hash(prompt), prompt.attachments, prompt.brief)
         answer = await self._engine.recorder.put(admit, then=placing.stored)

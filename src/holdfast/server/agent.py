@@ -9,6 +9,7 @@ from holdfast.domain.ids import RunId
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import Accepted, AgentInfo, Cancelled, ModelChoice
+from holdfast.providers.tour import TOUR
 from holdfast.server.calls import Call
 from holdfast.server.configuration import choice_of, facts_of
 from holdfast.server.hub import ServerLeaving
@@ -61,14 +62,29 @@ async def send_prompt(call: Call) -> Accepted:
     """Refused at once, and nothing stored, if there is no model that could answer."""
     model = await call.desk.workspace.engine.kit.models.large()
     prompt = call.body.to_prompt()
-    if prompt.require_model and model.info.fallback_reason:
-        raise ProviderError(model.info.fallback_reason, title="No usable model", trouble="refused")
+    if prompt.require_model and (reason := model.info.fallback_reason or _saved_choice(call, model.info)):
+        raise ProviderError(reason, title="No usable model", trouble="refused")
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
         # What it stands for is found now, and kept with the run: a file that changes later changes nothing.
         brief = await call.desk.outfit.extensions.brief(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
     run = await call.desk.workspace.inputs.submit(prompt)
     return Accepted(run.run_id, run.session_id, run.delivery, run.position)
+
+
+def _saved_choice(call: Call, info: ModelInfo) -> str:
+    """Return why the scripted model does not answer a program though it is selected: an earlier command or a screen
+    chose it, and neither this command nor a settings file does.
+    """
+    if (info.provider, info.model) != (TOUR.provider, TOUR.model):
+        return ""
+    by_hand = call.desk.outfit.configuration.written_by_hand("models").get("large", {})
+    if TOUR.provider == by_hand.get("provider") or TOUR.model == by_hand.get("model"):
+        return ""
+    return (
+        "The built-in scripted model was chosen for this directory earlier, and is no model. Choose one with --model; "
+        "--model demo/tour selects the scripted one again."
+    )
 
 
 async def agent_session(call: Call) -> Session:

@@ -9,6 +9,8 @@ release the POSIX locks that SQLite holds on it.
 """
 
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.storage.reserve import FRAME, WAL_HEADER
@@ -98,14 +100,23 @@ class OpenFiles:
             self._last_frame = None
 
     @property
-    def only_wal_is_missing(self) -> bool:
-        """Whether a checkpoint into the database would keep everything that was committed."""
+    def is_only_wal_lost(self) -> bool:
+        """Whether a checkpoint into the database would keep everything that was committed: the WAL alone is missing, or
+        its path shows another file.
+        """
         try:
-            return _identity(os.stat(self._directory)) == self._ids[0] and not (
-                self._database_problem() or os.path.lexists(self._wal)
-            )
+            if _identity(os.stat(self._directory)) != self._ids[0] or self._database_problem():
+                return False
+            return not os.path.lexists(self._wal) or _identity(os.stat(self._wal)) != self._ids[2]
         except OSError:
             return False
+
+    def set_wal_aside(self) -> None:
+        """Rename a file that has replaced the WAL, after a checkpoint: at the next start, SQLite would write an older
+        copy of the WAL over the newer pages of the database.
+        """
+        with suppress(FileNotFoundError):
+            os.rename(self._wal, f"{self._wal}.replaced-{time.time_ns()}")
 
     def _database_problem(self) -> str:
         problem, found = _file_problem(self._database, self._ids[1])

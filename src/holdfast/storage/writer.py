@@ -20,6 +20,10 @@ __all__ = ["Job", "Probe", "Work", "Writer"]
 _QUIET_SECONDS = 0.25
 _LONGEST_ERASE_MS = 2_000
 """How long a deletion waits for readers of the log before it is answered without them."""
+_ERASE = "erase"
+"""The row of `upkeep` that a deletion writes with its own commit: a server that is killed before it has erased the log
+does so after its next start.
+"""
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
@@ -89,6 +93,7 @@ class Writer:
 
     def _run(self) -> None:
         self._prepare()
+        self._must_erase = self._is_erasure_due()
         while True:
             group, is_last = self._take()
             if group:
@@ -136,6 +141,8 @@ class Writer:
             # A job that is alone needs no savepoint: if it fails, everything is rolled back.
             alone = len(group) == 1
             results = [group[0].work(self._connection)] if alone else [self._attempt(job) for job in group]
+            if any(job.erases for job in group):
+                self._connection.execute("INSERT OR IGNORE INTO upkeep (task) VALUES (?)", (_ERASE,))
             self._probe("executed")
         except Exception as error:
             self._roll_back()
@@ -152,6 +159,7 @@ class Writer:
         if problem := self._files.problem():
             # What was committed may be in files that no path shows. No later commit can be told from it.
             self._files.fail(problem)
+            self._save_log()
             return _for_each(group, StorageDetached(problem))
         self._files.confirm()
         return results
@@ -160,19 +168,30 @@ class Writer:
         """Raise `StorageDetached` before anything is written to files that the path no longer shows."""
         if not (problem := self._files.problem()):
             return
-        if self._files.only_wal_is_missing:
-            # Everything that was committed is still in the open WAL: the database is complete afterwards.
+        if self._files.is_only_wal_lost:
             self._files.fail(problem)
-            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._save_log()
         raise StorageDetached(problem)
 
-    def _checkpoint(self, mode: int) -> None:
+    def _save_log(self) -> None:
+        """Complete the database if only the WAL was lost: everything that was committed is still in the open one."""
+        if not self._files.is_only_wal_lost:
+            return
+        try:
+            if self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE):
+                self._files.set_wal_aside()
+        except (apsw.Error, OSError) as error:
+            translated(error)
+
+    def _checkpoint(self, mode: int) -> bool:
+        """Return whether everything in the log is in the database now."""
         frames, moved = -1, 0
         try:
             frames, moved = self._connection.wal_checkpoint(mode=mode)
         finally:
             # One that failed may have written a part.
             self._files.checkpointed(is_complete=frames == moved)
+        return frames == moved
 
     def _attempt(self, job: Job[Any]) -> object:
         """The job's result, or why it alone failed; an error of the file is raised for the whole group."""
@@ -226,6 +245,24 @@ class Writer:
         # Pages in memory still have what was overwritten in the file.
         self._connection.pragma("shrink_memory")
         self._prepare()
+        if not self._must_erase:
+            self._note_erased()
+
+    def _is_erasure_due(self) -> bool:
+        try:
+            return bool(self._connection.execute("SELECT 1 FROM upkeep WHERE task = ?", (_ERASE,)).fetchall())
+        except apsw.Error as error:
+            translated(error)
+            return False
+
+    def _note_erased(self) -> None:
+        """If this cannot be stored, the next start erases once more."""
+        try:
+            self._set_sync(full=False)
+            self._connection.execute("DELETE FROM upkeep WHERE task = ?", (_ERASE,))
+        except apsw.Error as error:
+            self._roll_back()
+            translated(error)
 
     def _between_groups(self) -> None:
         """Housekeeping that fails is tried again after a later group."""

@@ -51,7 +51,8 @@ class Todos(BaseTool[TodosArguments]):
         before = await self._known(context) if self._known else self._written.get(context.session_id, ())
         patch = SessionPatch(context.session_id, context.now_ms() // 1000, todos=todos)
         await context.record(PatchSession(patch))
-        self._remember(context.session_id, todos)
+        if self._known is None:
+            self._remember(context.session_id, todos)
         return ToolOutcome(_text(todos), _told(before, todos))
 
     def _remember(self, session: SessionId, todos: Sequence[Todo]) -> None:
