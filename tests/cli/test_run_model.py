@@ -82,6 +82,7 @@ def test_a_person_at_a_terminal_gets_the_scripted_model(without_model: House) ->
 def test_the_scripted_model_answers_where_it_is_selected() -> None:
     with house() as home:
         home.settings.unlink()
+        home.environment.pop("CI", None)
         done = home.call("run", "--model", "demo/tour", "words=3")
         assert (done.returncode, done.stdout) == (0, "word1 word2 word3\n")
         # The choice is kept for the workspace, where only a person may be answered by it without asking for it again.

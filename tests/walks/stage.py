@@ -132,7 +132,8 @@ context_window = 50000
     async def _keep_log(self, lines: asyncio.StreamReader, listens: asyncio.Event) -> None:
         async for line in lines:
             self.log += line.decode()
-            if b"listening" in line and b".sock" in line:
+            # The line of the unix socket comes last and names the process.
+            if b"listening" in line and b", process " in line:
                 listens.set()
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
