@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.locate import locate
-from holdfast.client.thin import Thin
-
 COMMAND = f"{sys.executable} -P -c 'from holdfast.cli.tui import command; command()'"
 _PATIENCE = 30.0
 
@@ -65,12 +62,14 @@ class Terminal:
 
     def close(self) -> None:
         subprocess.run(["tmux", "-L", self._name, "kill-server"], capture_output=True, check=False)
-        where = locate(None, str(self.data), self.environment)
-        try:
-            with Thin(where.address) as thin:
-                thin.request("POST", "/v1/control", body=b'{"command": "shutdown", "force": true}')
-        except Exception:
-            return
+        # The run may still be under way: a server whose directory is removed then would stay for ever.
+        subprocess.run(
+            [sys.executable, "-m", "holdfast", "server", "stop", "--force", "--data-dir", str(self.data)],
+            env=self.environment,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
 
 
 def _moment() -> float:
