@@ -18,7 +18,7 @@ import msgspec
 
 from planting.mutant import Mutant, Unit
 
-__all__ = ["CannotPlantError", "functions_of", "plant", "planted", "refresh"]
+__all__ = ["CannotPlantError", "compiled", "functions_of", "plant", "planted", "refresh"]
 
 Undo = Callable[[], None]
 
@@ -54,10 +54,10 @@ def refresh() -> None:
     _live.find()
 
 
-def functions_of(unit: Unit) -> list[FunctionType]:
+def functions_of(unit: Unit, *, is_fresh: bool = False) -> list[FunctionType]:
     """Return every live function that was made from this definition."""
     key = (unit.file, unit.first_line, unit.qualname.rpartition(".")[2])
-    if key not in _live.functions:
+    if key not in _live.functions and not is_fresh:
         refresh()
     return _live.functions.get(key, [])
 
@@ -97,7 +97,7 @@ def _plant_function(mutant: Mutant) -> Undo:
     if mutant.steps == (("args", None),):
         return _plant_default(mutant, functions)
     kept = [(function, function.__code__) for function in functions]
-    code = _compiled(mutant.unit, mutant.tree(), kept[0][1].co_freevars)
+    code = compiled(mutant.unit, mutant.tree(), kept[0][1].co_freevars)
     if any(one.co_freevars != code.co_freevars for _, one in kept):
         raise CannotPlantError(f"other free variables: {mutant}")
     for function in functions:
@@ -110,7 +110,7 @@ def _plant_function(mutant: Mutant) -> Undo:
     return undo
 
 
-def _compiled(unit: Unit, tree: ast.stmt, free: tuple[str, ...]) -> CodeType:
+def compiled(unit: Unit, tree: ast.stmt, free: tuple[str, ...]) -> CodeType:
     """Compile the function where it stands: in its classes, so that `super()` and private names mean the same."""
     code = _code_within(unit, tree)
     if lost := [name for name in free if name not in code.co_freevars]:
