@@ -18,7 +18,7 @@ import msgspec
 
 from planting.mutant import Mutant, Unit
 
-__all__ = ["CannotPlantError", "compiled", "functions_of", "plant", "planted", "refresh"]
+__all__ = ["CannotPlantError", "compiled", "functions_of", "plant", "plant_tree", "planted", "refresh"]
 
 Undo = Callable[[], None]
 
@@ -91,15 +91,20 @@ def _clear_caches() -> None:
 
 
 def _plant_function(mutant: Mutant) -> Undo:
-    functions = functions_of(mutant.unit)
-    if not functions:
-        raise CannotPlantError(str(mutant))
     if mutant.steps == (("args", None),):
-        return _plant_default(mutant, functions)
+        return _plant_default(mutant, functions_of(mutant.unit))
+    return plant_tree(mutant.unit, mutant.tree())
+
+
+def plant_tree(unit: Unit, tree: ast.stmt) -> Undo:
+    """Give every live function that was made from this definition the code of another tree."""
+    functions = functions_of(unit)
+    if not functions:
+        raise CannotPlantError(f"no live function: {unit.file}: {unit.qualname}")
     kept = [(function, function.__code__) for function in functions]
-    code = compiled(mutant.unit, mutant.tree(), kept[0][1].co_freevars)
+    code = compiled(unit, tree, kept[0][1].co_freevars)
     if any(one.co_freevars != code.co_freevars for _, one in kept):
-        raise CannotPlantError(f"other free variables: {mutant}")
+        raise CannotPlantError(f"other free variables: {unit.file}: {unit.qualname}")
     for function in functions:
         function.__code__ = code
 
@@ -139,6 +144,8 @@ def _plant_default(mutant: Mutant, functions: list[FunctionType]) -> Undo:
     old: ast.arguments = mutant.unit.node.args  # type: ignore[attr-defined]
     new = mutant.replacement
     assert isinstance(new, ast.arguments)
+    if not functions:
+        raise CannotPlantError(str(mutant))
     undos = []
     for index, (before, after) in enumerate(zip(old.defaults, new.defaults, strict=True)):
         if before is not after:

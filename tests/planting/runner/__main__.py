@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from planting.live import refresh
 from planting.mutant import Mutant
 from planting.operators import KINDS
-from planting.runner.judging import Settings, Verdict, judge, relative
-from planting.runner.selection import Equivalents, Name, Selection, functions_near, name_of, select, source_files
+from planting.runner.disk import nearest, run_planted
+from planting.runner.judging import Candidate, Settings, Verdict, from_mutant, from_patch, judge
+from planting.runner.patches import read_patches
+from planting.runner.selection import Equivalents, Name, Selection, name_of, select
 from planting.runner.session import Session, collected, import_all
 from planting.runner.tracing import Map, Tracer
 
@@ -47,6 +50,9 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="children at a time")
     parser.add_argument("--tests", action="append", default=[], help="test files or directories; repeatable")
     parser.add_argument("--map", action="store_true", help="only trace the tests that changed since the last time")
+    parser.add_argument("--on-disk", action="store_true", help="plant survivors on disk, for programs that tests start")
+    parser.add_argument("--disk-limit", type=float, default=300.0, help="seconds of tests for each mistake on disk")
+    parser.add_argument("--patches", metavar="DIRECTORY", help="plant the patches of a directory instead of mutants")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
     return parser.parse_args(arguments)
 
@@ -75,36 +81,65 @@ def run_map(session: pytest.Session, options: argparse.Namespace, files: Sequenc
     Session(session, ROOT, Map(CACHE / "map", ROOT)).trace(files, Tracer(sources, ROOT), options.jobs, say)
 
 
-def run_mutants(session: pytest.Session, options: argparse.Namespace, mutants: Sequence[Mutant]) -> None:
-    """Try the mutants and print the survivors and the score."""
+def run_candidates(session: pytest.Session, options: argparse.Namespace, candidates: Sequence[Candidate]) -> None:
+    """Plant every mistake and print the survivors and the score."""
     tests = Map(CACHE / "map", ROOT)
     tests.load()
-    import_all(source_files(options.paths, ROOT), ROOT)
+    import_all(sorted({candidate.file for candidate in candidates}), ROOT)
     refresh()
     gc.freeze()
     began = time.monotonic()
-
-    def tell(verdict: Verdict) -> None:
-        say(f"{verdict.word:10} {verdict.seconds:5.1f} s {verdict.ran:4} tests  {relative(verdict.mutant, ROOT)}")
-        if verdict.detail:
-            say(f"{'':10} {verdict.detail}")
-
-    verdicts = judge(Session(session, ROOT, tests), mutants, Settings(options.limit, options.jobs), tell)
+    settings = Settings(options.limit, options.jobs)
+    verdicts = judge(Session(session, ROOT, tests), candidates, settings, tell)
+    if options.on_disk:
+        verdicts = on_disk(verdicts, options)
     report(verdicts, time.monotonic() - began)
+
+
+def tell(verdict: Verdict) -> None:
+    say(f"{verdict.word:10} {verdict.seconds:5.1f} s {verdict.ran:4} tests  {verdict.candidate.label}")
+    if verdict.detail:
+        say(f"{'':10} {verdict.detail}")
+
+
+def on_disk(verdicts: Sequence[Verdict], options: argparse.Namespace) -> list[Verdict]:
+    """Plant on disk what was not caught, and run the nearest test directories."""
+
+    def again(verdict: Verdict) -> Verdict:
+        candidate = verdict.candidate
+        own, *others = nearest(candidate.file, ROOT)
+        began = time.monotonic()
+        trial = run_planted(candidate.file, candidate.text(), [own], ROOT, options.disk_limit)
+        left = options.disk_limit - (time.monotonic() - began)
+        if not trial.is_caught and others and left > 0:
+            trial = run_planted(candidate.file, candidate.text(), others, ROOT, left)
+        if trial.is_caught:
+            changed = verdict._replace(word="caught", detail=f"{trial.test} (on disk)")
+        else:
+            detail = trial.text.partition("\n")[0] or f"all tests of {' '.join([own, *others])} pass"
+            changed = verdict._replace(word="SURVIVED", detail=f"on disk: {detail}")
+        changed = changed._replace(seconds=verdict.seconds + time.monotonic() - began)
+        tell(changed)
+        return changed
+
+    say("\non disk:")
+    left = [verdict for verdict in verdicts if verdict.word != "caught"]
+    with ThreadPoolExecutor(options.jobs) as workers:
+        return [*(verdict for verdict in verdicts if verdict.word == "caught"), *workers.map(again, left)]
 
 
 def report(verdicts: Sequence[Verdict], seconds: float) -> None:
     survivors = [verdict for verdict in verdicts if verdict.word == "SURVIVED"]
+    mutants = [verdict.candidate.origin for verdict in survivors if isinstance(verdict.candidate.origin, Mutant)]
     for verdict in survivors:
-        say(
-            f"\n{verdict.mutant.diff()}\n# {verdict.ran} tests passed{'' if verdict.is_complete else ', limit reached'}"
-        )
-    CACHE.mkdir(exist_ok=True)
-    LAST.write_text(json.dumps([name_of(verdict.mutant, ROOT) for verdict in survivors]))
+        origin = verdict.candidate.origin
+        text = origin.diff() if isinstance(origin, Mutant) else verdict.candidate.label
+        say(f"\n{text}\n# {verdict.ran} tests passed{'' if verdict.is_complete else ', limit reached'}")
+    LAST.write_text(json.dumps([name_of(mutant, ROOT) for mutant in mutants]))
     say("")
     packages: dict[str, Counter[str]] = {}
     for verdict in verdicts:
-        package = Path(verdict.mutant.file).relative_to(ROOT / "src" / "holdfast").parts[0]
+        package = verdict.candidate.file.relative_to(ROOT / "src" / "holdfast").parts[0]
         for name in (package, "all"):
             packages.setdefault(name, Counter())[verdict.word] += 1
     for name in sorted(packages, key=lambda name: (name == "all", name)):
@@ -115,31 +150,41 @@ def report(verdicts: Sequence[Verdict], seconds: float) -> None:
     say(f"{seconds:.0f} s")
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = read_arguments(arguments)
-    chosen = [] if options.map else choose(options)
-    if options.list:
-        for mutant in chosen:
-            say(relative(mutant, ROOT))
-        return 0
+def candidates_of(options: argparse.Namespace) -> list[Candidate]:
+    if options.map:
+        return []
+    if options.patches:
+        options.on_disk = True
+        return [from_patch(patch, ROOT) for patch in read_patches(Path(options.patches), ROOT)]
+    chosen = choose(options)
     known = Equivalents(EQUIVALENT).reasons
     mutants = [mutant for mutant in chosen if name_of(mutant, ROOT) not in known]
     say(f"{len(mutants)} mutants, {len(chosen) - len(mutants)} more are recorded as equivalent")
+    return [from_mutant(mutant, ROOT) for mutant in mutants]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = read_arguments(arguments)
+    candidates = candidates_of(options)
+    if options.list:
+        for candidate in candidates:
+            say(candidate.label)
+        return 0
+    CACHE.mkdir(exist_ok=True)
     tests = Map(CACHE / "map", ROOT)
     tests.load()
     files = test_files(options)
     stale = [file for file in files if not tests.is_current(file)]
-    needed = {
-        test.partition("::")[0] for mutant in mutants for test in tests.tests_of(functions_near(mutant.unit, ROOT))
-    }
+    functions = {name for candidate in candidates for name in candidate.functions}
+    needed = {test.partition("::")[0] for test in tests.tests_of(functions)}
 
     def act(session: pytest.Session) -> None:
         if stale:
             run_map(session, options, stale)
-        if mutants:
-            run_mutants(session, options, mutants)
+        if candidates:
+            run_candidates(session, options, candidates)
 
-    return collected(ROOT, sorted({*stale, *(needed & {*files})}), act) if stale or needed else 0
+    return collected(ROOT, sorted({*stale, *(needed & {*files})}) or files[:1], act) if stale or candidates else 0
 
 
 if __name__ == "__main__":

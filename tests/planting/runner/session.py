@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from planting.live import CannotPlantError, plant
-from planting.mutant import Mutant
+from planting.live import CannotPlantError
 from planting.runner.children import Job, Limits, Outcome, Tell, run_jobs
 from planting.runner.tracing import Map, Tracer
 
@@ -70,14 +69,13 @@ class Session:
         factory: Any = self._session.config._tmp_path_factory  # type: ignore[attr-defined]
         factory._given_basetemp = folder / "t"
 
-    def mutant_job(self, mutant: Mutant | None, name: str, tests: Sequence[str], limits: Limits) -> Job:
-        """Run the tests with the mutant planted, or without any."""
+    def job(self, plant: Callable[[], object], name: str, tests: Sequence[str], limits: Limits) -> Job:
+        """Plant a mistake and run the tests until one fails."""
 
         def work(tell: Tell, folder: Path) -> None:
             self._use(folder)
             try:
-                if mutant is not None:
-                    plant(mutant)
+                plant()
             except (CannotPlantError, SyntaxError, ValueError) as error:
                 tell({"end": "refused", "text": repr(error)})
                 return

@@ -1,0 +1,80 @@
+"""Hand-written mistakes: unified diffs of one source file each.
+
+A patch that changes only bodies of functions is first planted in a forked child, where the tests that execute those
+functions run at once. What they do not notice, and every other patch, is planted on disk for the nearest tests.
+"""
+
+import ast
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from planting.live import CannotPlantError, plant_tree
+from planting.mutant import Unit, units_of_file
+
+__all__ = ["Patch", "read_patches"]
+
+
+class Patch(NamedTuple):
+    """A changed file: its text, and the functions that differ. `is_simple` if nothing else does."""
+
+    name: str
+    file: Path
+    text: str
+    changes: tuple[tuple[Unit, ast.stmt], ...]
+    is_simple: bool
+
+    def plant(self) -> None:
+        """Replace the functions in this process."""
+        if not self.is_simple:
+            raise CannotPlantError(f"{self.name} changes more than bodies of functions")
+        for unit, tree in self.changes:
+            plant_tree(unit, tree)
+
+
+def read_patches(folder: Path, root: Path) -> Iterator[Patch]:
+    """Apply every `*.patch` and `*.diff` of the folder to a copy of its file. Raise SystemExit if one does not fit."""
+    if not folder.is_dir():
+        raise SystemExit(f"no such directory: {folder} (files below /tmp cannot be seen here)")
+    for path in sorted([*folder.glob("*.patch"), *folder.glob("*.diff")]):
+        named = [line for line in path.read_text().splitlines() if line.startswith("--- ")]
+        if len(named) != 1:
+            raise SystemExit(f"{path}: a patch changes one file, this one changes {len(named)}")
+        name = named[0][4:].split("\t")[0].strip()
+        file = root / (name if name.startswith("src/") else name.partition("/")[2])
+        if not file.is_file():
+            raise SystemExit(f"{path}: no such file: {file}")
+        yield _read(path, file)
+
+
+def _read(path: Path, file: Path) -> Patch:
+    with tempfile.TemporaryDirectory() as folder:
+        changed = Path(folder, file.name)
+        command = ["patch", "--quiet", "--output", str(changed), str(file), str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{path} does not fit: {done.stdout}{done.stderr}")
+        text = changed.read_text()
+        after = {unit.qualname: unit for unit in units_of_file(str(changed))}
+        rest = _without_functions(ast.parse(text))
+    before = units_of_file(str(file))
+    counts = [unit.qualname for unit in before]
+    changes = tuple(
+        (unit, after[unit.qualname].node)
+        for unit in before
+        if unit.kind == "function" and unit.qualname in after and unit.text != after[unit.qualname].text
+    )
+    is_unique = all(counts.count(unit.qualname) == 1 for unit, _ in changes)
+    is_simple = bool(changes) and is_unique and rest == _without_functions(ast.parse(file.read_text()))
+    touched = changes or tuple((unit, unit.node) for unit in before if unit.kind == "function")
+    return Patch(path.stem, file, text, touched, is_simple)
+
+
+def _without_functions(module: ast.Module) -> str:
+    """Return everything but the bodies of functions, for comparison. Signatures count."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [ast.Pass()]
+    return ast.dump(module)
