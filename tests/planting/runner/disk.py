@@ -33,7 +33,9 @@ NEAREST: dict[str, tuple[str, ...]] = {
 
 # All the others that are installed take two seconds of each start, and are of no use here.
 _PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
-_SCRIPT = 'mount --bind "$1" "$2"; shift 2; exec "$@"'
+NAMESPACES: tuple[str, ...] = ("unshare", "-m", "-p", "-f", "--mount-proc", "--kill-child")
+PLANT = 'mount --bind "$1" "$2"'
+"""How the changed file gets to its place. Tests, which have a directory of their own, copy it."""
 _NOTHING_COLLECTED = 5
 
 
@@ -62,7 +64,7 @@ def run_planted(file: Path, text: str, tests: Sequence[str], root: Path, limit: 
         names.write_text("\n".join(tests))
         pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=short"]
         pytest += [word for plugin in _PLUGINS for word in ("-p", plugin)]
-        command = ["unshare", "-m", "-p", "-f", "--mount-proc", "--kill-child", "sh", "-euc", _SCRIPT, "sh"]
+        command = [*NAMESPACES, "sh", "-euc", f'{PLANT}; shift 2; exec "$@"', "sh"]
         command += [str(planted), str(file), *pytest, f"--basetemp={folder}/t", f"@{names}"]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300", "TMPDIR": folder}
         environment.pop("PYTHONPATH", None)

@@ -121,7 +121,7 @@ class Map:
     def _in_order(self, tests: Iterable[str]) -> Iterator[str]:
         """Yield the fastest tests first, but one row of each table before the second row of any."""
         tables: dict[str, list[str]] = {}
-        for test in sorted(tests, key=lambda test: self.seconds[test]):
+        for test in sorted(tests, key=lambda test: (self.seconds[test], test)):
             tables.setdefault(test.partition("[")[0], []).append(test)
         for rows in tables.values():
             # The rows of a table are in no useful order; neighbours tend to test the same.
