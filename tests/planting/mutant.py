@@ -228,6 +228,8 @@ def _replaced(node: ast.AST, steps: tuple[Step, ...], new: Replacement) -> ast.A
 def _text(kind: str, unit: Unit, old: ast.AST, new: Replacement, mutated: str) -> str:
     if isinstance(old, ast.expr) and isinstance(new, ast.expr):
         text = f"{ast.unparse(old)} -> {ast.unparse(new)}"
+    elif isinstance(old, ast.arguments) and isinstance(new, ast.arguments):
+        text = _changed_default(old, new)
     elif kind == "order":
         text = " <-> ".join(ast.unparse(one) for one in _exchanged(old, new))
     else:
@@ -241,6 +243,18 @@ def _text(kind: str, unit: Unit, old: ast.AST, new: Replacement, mutated: str) -
         text = f"{'; '.join(gone) or '(nothing)'} -> {'; '.join(come) or '(nothing)'}"
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+
+
+def _changed_default(old: ast.arguments, new: ast.arguments) -> str:
+    names = [argument.arg for argument in (*old.posonlyargs, *old.args)][-len(old.defaults) :] if old.defaults else []
+    rows = [*zip(names, old.defaults, new.defaults, strict=True)]
+    rows += [
+        (argument.arg, before, after)
+        for argument, before, after in zip(old.kwonlyargs, old.kw_defaults, new.kw_defaults, strict=True)
+        if before is not None and after is not None
+    ]
+    [(name, before, after)] = [row for row in rows if row[1] is not row[2]]
+    return f"{name}={ast.unparse(before)} -> {name}={ast.unparse(after)}"
 
 
 def _exchanged(old: ast.AST, new: Replacement) -> list[ast.AST]:
