@@ -23,10 +23,16 @@ Tell = Callable[[dict[str, Any]], None]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.2
+_CLOCK_PER_PROCESSOR = 4.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Limits(NamedTuple):
-    """Seconds that a child may take. A test that exceeds its own limit hangs; the child's limit only ends the work."""
+    """Seconds that a child may take. A test that exceeds its own limit hangs; the child's limit only ends the work.
+
+    The child's limit counts processor time, so that a busy machine does not shorten the work, and at most four times as
+    much time by the clock.
+    """
 
     total: float
     per_test: Callable[[str], float]
@@ -108,7 +114,7 @@ def _supervised(job: Job) -> Outcome:
         _run_child(job, writer, folder)
     os.close(writer)
     try:
-        return _watch(job, reader)
+        return _watch(job, reader, pid)
     finally:
         _kill_descendants()
         shutil.rmtree(folder, ignore_errors=True)
@@ -133,7 +139,13 @@ def _run_child(job: Job, writer: int, folder: Path) -> None:
         os._exit(0)
 
 
-def _watch(job: Job, reader: int) -> Outcome:
+def _processor_seconds(pid: int) -> float:
+    """Return the time used by the process and by children of it that have ended."""
+    fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / _TICKS
+
+
+def _watch(job: Job, reader: int, pid: int) -> Outcome:
     """Read the reports of the child until it ends, fails, or exceeds a limit."""
     began = test_began = time.monotonic()
     test, ran, data, text = "", 0, dict[str, Any](), bytearray()
@@ -159,7 +171,8 @@ def _watch(job: Job, reader: int) -> Outcome:
         now = time.monotonic()
         if test and now - test_began > job.limits.per_test(test):
             return outcome("hung", f"no end after {now - test_began:.0f} s")
-        if now - began > job.limits.total:
+        is_late = now - began > _CLOCK_PER_PROCESSOR * job.limits.total
+        if is_late or (now - began > job.limits.total and _processor_seconds(pid) > job.limits.total):
             return outcome("limit")
 
 
