@@ -20,6 +20,9 @@ from planting.mutant import Unit, units_of_file
 __all__ = ["Map", "Tracer", "key_of"]
 
 _PROBE = "__planting_probe__"
+_BREADTH_SECONDS = 0.001
+_RANK_SECONDS = 0.01
+"""A function that a test executes besides, and an earlier row of its table, count like so much of its time."""
 
 
 def key_of(unit: Unit, root: Path) -> str:
@@ -83,7 +86,9 @@ class Map:
         self._folder = folder
         self._root = root
         self.seconds: dict[str, float] = {}
+        self._breadth: dict[str, int] = {}
         self._tests: dict[str, list[str]] = {}
+        self._digests: dict[str, str] = {}
 
     def load(self) -> None:
         """Read the entries of all test files that still exist."""
@@ -91,19 +96,29 @@ class Map:
             stored = json.loads(path.read_text())
             if not (self._root / stored["file"]).exists():
                 continue
+            self._digests[stored["file"]] = stored["digest"]
             for test, (seconds, numbers) in stored["tests"].items():
                 self.seconds[test] = seconds
+                self._breadth[test] = len(numbers)
                 for number in numbers:
                     self._tests.setdefault(stored["functions"][number], []).append(test)
 
     def is_current(self, file: str) -> bool:
-        """Whether the test file was traced as it is now."""
-        path = self._path(file)
-        return path.exists() and json.loads(path.read_text())["digest"] == self._digest(file)
+        """Whether the test file was traced as it is now, at the time of `load`."""
+        return self._digests.get(file) == self._digest(file)
 
     def store(self, file: str, functions: list[str], tests: dict[str, tuple[float, list[int]]]) -> None:
         """Replace what is known of a test file. The functions of a test are positions in the list of functions."""
-        stored = {"file": file, "digest": self._digest(file), "functions": functions, "tests": tests}
+        used = sorted({number for _, numbers in tests.values() for number in numbers})
+        places = {number: place for place, number in enumerate(used)}
+        stored = {
+            "file": file,
+            "digest": self._digest(file),
+            "functions": [functions[number] for number in used],
+            "tests": {
+                test: (seconds, [places[number] for number in numbers]) for test, (seconds, numbers) in tests.items()
+            },
+        }
         self._folder.mkdir(parents=True, exist_ok=True)
         self._path(file).write_text(json.dumps(stored))
 
@@ -114,18 +129,36 @@ class Map:
         return hashlib.sha256((self._root / file).read_bytes()).hexdigest()[:16]
 
     def tests_of(self, functions: Iterable[str], is_known: Callable[[str], bool] = lambda test: True) -> list[str]:
-        """Return the tests that execute one of the functions, in the order in which they should run."""
-        found = {test for name in functions for test in self._tests.get(name, ()) if is_known(test)}
-        return [*self._in_order(found)]
+        """Return the tests that execute one of the functions, in the order in which they should run.
 
-    def _in_order(self, tests: Iterable[str]) -> Iterator[str]:
-        """Yield the fastest tests first, but one row of each table before the second row of any."""
+        Fast tests come first, those that execute little else before those that execute everything, tests of the own
+        package before others, and one row of each table before the second row of any.
+        """
+        names = [*functions]
+        found = {test for name in names for test in self._tests.get(name, ()) if is_known(test)}
+        parts = Path(names[0].partition(":")[0]).with_suffix("").parts if names else ()
+        package, module = (parts[2], parts[-1]) if len(parts) > 2 else ("", "")
+
+        def cost(test: str) -> float:
+            file = test.partition("::")[0]
+            is_own = module in Path(file).stem
+            is_near = file.startswith(f"tests/{package}/")
+            return (
+                self.seconds[test] + self._breadth[test] * _BREADTH_SECONDS + (0 if is_own else 0.2 if is_near else 1)
+            )
+
+        return [*self._in_order(found, cost)]
+
+    @staticmethod
+    def _in_order(tests: Iterable[str], cost: Callable[[str], float]) -> Iterator[str]:
+        costs = {test: cost(test) for test in tests}
         tables: dict[str, list[str]] = {}
-        for test in sorted(tests, key=lambda test: (self.seconds[test], test)):
+        for test in sorted(costs, key=lambda test: (costs[test], test)):
             tables.setdefault(test.partition("[")[0], []).append(test)
         for rows in tables.values():
             # The rows of a table are in no useful order; neighbours tend to test the same.
             rows[1:] = random.Random(0).sample(rows[1:], len(rows) - 1)
-        ranked = ((rank, self.seconds[test], test) for rows in tables.values() for rank, test in enumerate(rows))
-        # Rank counts like 10 ms: a fast table runs whole before a slow test begins.
-        yield from (test for _, _, test in sorted(ranked, key=lambda row: row[1] + row[0] * 0.01))
+        ranked = [
+            (costs[test] + rank * _RANK_SECONDS, test) for rows in tables.values() for rank, test in enumerate(rows)
+        ]
+        yield from (test for _, test in sorted(ranked))
