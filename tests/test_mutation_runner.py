@@ -283,15 +283,41 @@ def test_a_patch_of_function_bodies_is_planted_in_process(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "results"),
+    [
+        ("LIMIT = 3", "LIMIT = 4", (5, 5)),
+        ("by: int = 1", "by: int = 2", (6, 4)),
+        ("size: int = 4", "size: int = 7", (8, 4)),
+    ],
+    ids=["constant", "default", "field"],
+)
+def test_a_patch_of_a_constant_is_planted_in_process(
+    root: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, results: tuple[int, int]
+) -> None:
+    folder = write_patch(root, "constant", before, after)
+    module = load(source_of(root))
+    monkeypatch.setitem(sys.modules, "thing", module)
+    [patch] = read_patches(folder, root)
+    assert patch.is_simple
+    assert (module.Thing().grow(), module.outer(1)) == (5, 4)
+    patch.plant()
+    assert (module.Thing().grow(), module.outer(1)) == results
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
-    [("LIMIT = 3", "LIMIT = 4"), ("by: int = 1", "by: int = 2"), ("def unused() -> None:\n    outer(1)\n", "")],
-    ids=["constant", "default", "function removed"],
+    [
+        ("LIMIT = 3", "LIMIT = 3 + 1"),
+        ("class Thing", "class Thing(list)"),
+        ("def unused() -> None:\n    outer(1)\n", ""),
+    ],
+    ids=["expression", "class", "function removed"],
 )
 def test_other_patches_are_planted_on_disk_only(root: Path, before: str, after: str) -> None:
     [patch] = read_patches(write_patch(root, "other", before, after), root)
     assert not patch.is_simple
     assert patch.text == SOURCE.replace(before, after)
-    with pytest.raises(CannotPlantError, match="changes more than bodies"):
+    with pytest.raises(CannotPlantError, match="changes more than functions"):
         patch.plant()
 
 

@@ -11,7 +11,6 @@ from planting.runner.children import Job, Limits, Outcome, run_jobs
 from planting.runner.patches import Patch
 from planting.runner.selection import functions_near
 from planting.runner.session import Session, is_caught
-from planting.runner.tracing import key_of
 
 __all__ = ["Candidate", "Settings", "Verdict", "from_mutant", "from_patch", "judge"]
 
@@ -39,7 +38,7 @@ def from_mutant(mutant: Mutant, root: Path) -> Candidate:
 
 
 def from_patch(patch: Patch, root: Path) -> Candidate:
-    functions = tuple(key_of(unit, root) for unit, _ in patch.changes)
+    functions = tuple(name for unit, _ in patch.changes for name in functions_near(unit, root))
     label = f"{patch.name}: {patch.file.relative_to(root)}"
     return Candidate(label, patch, patch.file, functions, patch.plant, lambda: patch.text)
 

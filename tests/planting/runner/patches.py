@@ -1,7 +1,8 @@
 """Hand-written mistakes: unified diffs of one source file each.
 
-A patch that changes only bodies of functions is first planted in a forked child, where the tests that execute those
-functions run at once. What they do not notice, and every other patch, is planted on disk for the nearest tests.
+A patch that changes only bodies of functions, constants and defaults is first planted in a forked child, where the
+tests that execute those functions run at once. What they do not notice, and every other patch, is planted on disk for
+the nearest tests.
 """
 
 import ast
@@ -11,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from planting.live import CannotPlantError, plant_tree
-from planting.mutant import Unit, units_of_file
+from planting.live import CannotPlantError, plant, plant_tree
+from planting.mutant import Mutant, Unit, units_of_file
 
 __all__ = ["Patch", "read_patches"]
 
 
 class Patch(NamedTuple):
-    """A changed file: its text, and the functions that differ. `is_simple` if nothing else does."""
+    """A changed file: its text, and the functions, fields and names that differ. `is_simple` if nothing else does."""
 
     name: str
     file: Path
@@ -27,11 +28,18 @@ class Patch(NamedTuple):
     is_simple: bool
 
     def plant(self) -> None:
-        """Replace the functions in this process."""
+        """Replace what differs in this process."""
         if not self.is_simple:
-            raise CannotPlantError(f"{self.name} changes more than bodies of functions")
+            raise CannotPlantError(f"{self.name} changes more than functions, constants and defaults")
         for unit, tree in self.changes:
+            if unit.kind != "function":
+                plant(Mutant("default", unit, (), tree, unit.first_line, ""))
+                continue
             plant_tree(unit, tree)
+            before, after = (getattr(node, "args", None) for node in (unit.node, tree))
+            if isinstance(after, ast.arguments) and isinstance(before, ast.arguments):
+                merged = _with_same_defaults(before, after)
+                plant(Mutant("default", unit, (("args", None),), merged, unit.first_line, ""))
 
 
 def read_patches(folder: Path, root: Path) -> Iterator[Patch]:
@@ -58,23 +66,43 @@ def _read(path: Path, file: Path) -> Patch:
             raise SystemExit(f"{path} does not fit: {done.stdout}{done.stderr}")
         text = changed.read_text()
         after = {unit.qualname: unit for unit in units_of_file(str(changed))}
-        rest = _without_functions(ast.parse(text))
+        rest = _skeleton(ast.parse(text))
     before = units_of_file(str(file))
-    counts = [unit.qualname for unit in before]
+    names = [unit.qualname for unit in before]
     changes = tuple(
         (unit, after[unit.qualname].node)
         for unit in before
-        if unit.kind == "function" and unit.qualname in after and unit.text != after[unit.qualname].text
+        if unit.qualname in after and unit.text != after[unit.qualname].text
     )
-    is_unique = all(counts.count(unit.qualname) == 1 for unit, _ in changes)
-    is_simple = bool(changes) and is_unique and rest == _without_functions(ast.parse(file.read_text()))
+    is_unique = all(names.count(unit.qualname) == 1 for unit, _ in changes)
+    is_simple = bool(changes) and is_unique and rest == _skeleton(ast.parse(file.read_text()))
     touched = changes or tuple((unit, unit.node) for unit in before if unit.kind == "function")
     return Patch(path.stem, file, text, touched, is_simple)
 
 
-def _without_functions(module: ast.Module) -> str:
-    """Return everything but the bodies of functions, for comparison. Signatures count."""
+def _skeleton(module: ast.Module) -> str:
+    """Return the module without bodies of functions and without constants and defaults, for comparison."""
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [ast.Pass()]
+            node.args.defaults = [_blank(value) for value in node.args.defaults]
+            node.args.kw_defaults = [value and _blank(value) for value in node.args.kw_defaults]
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            node.value = _blank(node.value)
     return ast.dump(module)
+
+
+def _blank(value: ast.expr) -> ast.expr:
+    return ast.Constant(0) if isinstance(value, ast.Constant) else value
+
+
+def _with_same_defaults(before: ast.arguments, after: ast.arguments) -> ast.arguments:
+    """Return the new arguments, with the old node wherever a default is the same: only others are planted."""
+
+    def same(old: ast.expr | None, new: ast.expr | None) -> bool:
+        return old is None or new is None or ast.dump(old) == ast.dump(new)
+
+    defaults = [old if same(old, new) else new for old, new in zip(before.defaults, after.defaults, strict=True)]
+    keywords = [old if same(old, new) else new for old, new in zip(before.kw_defaults, after.kw_defaults, strict=True)]
+    fields = {**dict(ast.iter_fields(after)), "defaults": defaults, "kw_defaults": keywords}
+    return ast.arguments(**fields)
