@@ -47,7 +47,8 @@ class Fault:
         self.is_armed = True
         try:
             for name, number in OS_CALLS.items():
-                patch.setattr(os, name, self._wrapped(name, getattr(os, name), OSError(number, os.strerror(number))))
+                call = (lambda _: None) if name in ("fsync", "fdatasync") else getattr(os, name)
+                patch.setattr(os, name, self._wrapped(name, call, OSError(number, os.strerror(number))))
             start = threading.Thread.start
             patch.setattr(threading.Thread, "start", self._wrapped("thread", start, RuntimeError("no more threads")))
             full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -31,27 +31,27 @@ def _quiet_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "holdfast.storage")
 
 
-def absent(data: Path) -> None:
+def absent(data: Path, vfs: str) -> None:
     """There is no data directory yet."""
 
 
-def present(data: Path) -> None:
-    SqliteLedger(data).database.close()
+def present(data: Path, vfs: str) -> None:
+    SqliteLedger(data, vfs=vfs).database.close()
 
 
-def crashed(data: Path) -> None:
+def crashed(data: Path, vfs: str) -> None:
     """The log holds what the database does not: copied while a server ran."""
-    ledger = SqliteLedger(data.with_name("first"))
+    ledger = SqliteLedger(data.with_name("first"), vfs=vfs)
     data.mkdir()
     for name in ("holdfast.db", "holdfast.db-wal"):
         (data / name).write_bytes((data.with_name("first") / name).read_bytes())
     ledger.database.close()
 
 
-def earlier(data: Path) -> None:
+def earlier(data: Path, vfs: str) -> None:
     """A database of the first version, which has to be migrated."""
     data.mkdir(mode=0o700)
-    with closing(apsw.Connection(str(data / "holdfast.db"))) as connection:
+    with closing(apsw.Connection(str(data / "holdfast.db"), vfs=vfs)) as connection:
         number, script = schema._migrations()[0]
         connection.execute(script)
         connection.pragma("user_version", number)
@@ -68,12 +68,12 @@ def in_the_writer() -> bool:
 
 
 @pytest.mark.parametrize("before", [absent, present, crashed, earlier], ids=lambda before: before.__name__)
-def test_an_opening_that_fails_leaves_nothing_open(before: Callable[[Path], None], tmp_path: Path) -> None:
+def test_an_opening_that_fails_leaves_nothing_open(before: Callable[[Path, str], None], tmp_path: Path) -> None:
     def attempt(at: int) -> Fault:
         data = tmp_path / str(at) / "data"
         data.parent.mkdir()
-        before(data)
         fault = Fault(f"opening-{at}", at, in_this_thread())
+        before(data, fault.disk.name)
         empty = held()
         with fault.armed():
             try:
@@ -85,7 +85,7 @@ def test_an_opening_that_fails_leaves_nothing_open(before: Callable[[Path], None
         assert not holds_more_than(empty), f"after {fault.failed} (call {at})"
         names = os.listdir(data) if data.exists() else []
         assert not [name for name in names if ".new" in name], f"after {fault.failed} (call {at})"
-        SqliteLedger(data).database.close()
+        SqliteLedger(data, vfs=fault.disk.name).database.close()
         return fault
 
     calls = attempt(0).calls
@@ -134,7 +134,7 @@ async def test_a_closing_that_fails_lets_go_of_everything(tmp_path: Path) -> Non
         with fault.armed():
             ledger.database.close()
         assert not holds_more_than(empty), f"after {fault.failed} (call {at})"
-        again = SqliteLedger(data)
+        again = SqliteLedger(data, vfs=fault.disk.name)
         assert [run.run_id for run in await again.open_runs(desk.id)] == ["r1"]
         again.database.close()
         return fault

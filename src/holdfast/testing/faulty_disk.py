@@ -13,7 +13,7 @@ class FaultyDisk(apsw.VFS):
 
     `on_write` and `on_sync` are called with the file's name before the deed; what they raise, SQLite gets. With
     `on_deed`, which is called with the kind of call and the file's name, also opening, reading, cutting and deleting
-    a file are seen and may fail.
+    a file are seen and may fail; then nothing waits for the real disk.
     """
 
     def __init__(self, name: str, on_deed: Callable[[str, str], None] | None = None) -> None:
@@ -80,7 +80,6 @@ class _WatchedFile(_File):
 
     def xSync(self, flags: int) -> None:
         self._on_deed("sync", self._path.name)
-        super().xSync(flags)
 
 
 def _path(name: str | apsw.URIFilename | None) -> Path:
