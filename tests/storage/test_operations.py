@@ -4,8 +4,7 @@ The tables are complete: an operation, a state of a run or a reason of refusal w
 """
 
 import typing
-from collections.abc import AsyncIterator, Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 import pytest
@@ -55,9 +54,10 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.runs import Delivery, Run, RunState
 from holdfast.domain.sessions import SessionPatch
-from holdfast.storage.retention import Retention
+from holdfast.engine.ports import Ledger
+from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, run, session
-from holdfast.testing.subjects import SUBJECTS
+from holdfast.testing.memory import MemoryLedger
 
 NAME = "r"
 STATES: dict[str, tuple[Operation, ...]] = {
@@ -148,10 +148,20 @@ ELSEWHERE = {
 """Have tables of their own below."""
 
 
-@pytest.fixture(params=SUBJECTS)
-async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
-    async with SUBJECTS[request.param](tmp_path, Retention()) as subject:
-        yield await Desk.open(subject.ledger)
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """One store for all tests of this module: each has a workspace of its own."""
+    if request.param == "memory":
+        yield MemoryLedger()
+        return
+    ledger = SqliteLedger(tmp_path_factory.mktemp("operations"))
+    yield ledger
+    ledger.database.close()
+
+
+@pytest.fixture
+async def desk(request: pytest.FixtureRequest, ledger: Ledger) -> Desk:
+    return await Desk.open(ledger, f"/{request.node.name}")
 
 
 def test_every_operation_and_state_has_a_row() -> None:
