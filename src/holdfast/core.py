@@ -192,7 +192,11 @@ class App:
 
     def __init__(self, data_dir: Path, furnisher: Callable[[Ledger], Furnisher]) -> None:
         self.ledger = SqliteLedger(data_dir)
-        self._furnisher = furnisher(self.ledger)
+        try:
+            self._furnisher = furnisher(self.ledger)
+        except BaseException:
+            self.ledger.database.close()
+            raise
         self._tasks = TaskOwner()
         self._open: dict[str, asyncio.Task[Workspace]] = {}
 

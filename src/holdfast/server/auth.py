@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
+from holdfast.config.files import sync_directory
 from holdfast.server.http import Scope, Send
 
 __all__ = ["Guard", "host_of", "is_exposed", "is_json", "read_or_make_token"]
@@ -38,6 +39,7 @@ def read_or_make_token(data_dir: Path) -> str:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+        sync_directory(str(data_dir))
     return token
 
 
