@@ -7,7 +7,7 @@ after some write, and the store is opened again.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -108,7 +108,9 @@ class Life:
         self.dice = dice
         self.ledger = Mortal()
         self.acted: set[str] = set()
-        self._names = dice.choice((("quick", "agent", "agent"), ("ask", "twice", "inquire"), ("quick", "nowhere")))
+        self._names: tuple[str, ...] = dice.choice(
+            (("quick", "agent", "agent"), ("ask", "twice", "inquire"), ("quick", "nowhere"))
+        )
         info = ModelInfo("test", "model", context_window=dice.choice([0, 400]))
         self.model = ScriptedModel(self._script, info=info, pause=lambda: dice.choice((0.0, 0.005, 0.02)))
 
@@ -137,10 +139,15 @@ class Life:
         self.ledger.moment = MOMENTS[name]
         self.ledger.survives = 0 if name == "cancel" else self.dice.choice((0, 0, 1, 3, 6))
         lives = asyncio.gather(*(start(self._client(world, name)) for name in "ab"), return_exceptions=True)
-        await asyncio.wait([start(self.ledger.died.wait()), lives], return_when=asyncio.FIRST_COMPLETED, timeout=50)
+        done = start(self._until(lives))
+        await asyncio.wait([start(self.ledger.died.wait()), done], return_when=asyncio.FIRST_COMPLETED, timeout=50)
         await self.die(world)
         self.model._script = lambda _: Step((Say("again"),))
         return world
+
+    async def _until(self, lives: Awaitable[object]) -> bool:
+        await lives
+        return True
 
     async def die(self, world: World) -> None:
         """Nothing of the server goes on. What was on its way to the store gets there, or is lost with the power."""
