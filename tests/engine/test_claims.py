@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from engine.helpers import PLAIN
+from engine.helpers import PLAIN, results_of
 from holdfast.domain.asks import Question, Verdict
 from holdfast.domain.errors import (
     HoldfastError,
@@ -129,7 +129,7 @@ class Place:
         current = self.world.workspace.engine.kit.tools
         current.current = self._current(tools)  # type: ignore[method-assign]
         self.world.workspace.engine.kit.crews.add("task", Crew(FixedTools(tools)))
-        self.world.workspace.asks.judge = lambda _: Verdict("ask")
+        self.world.workspace.asks.judge = lambda permit: Verdict("ask" if permit.tool == "ask" else "allow")
 
     def _current(self, tools: Sequence[Tool]) -> Callable[[], Coroutine[None, None, Sequence[Tool]]]:
         async def current() -> Sequence[Tool]:
@@ -376,6 +376,7 @@ def test_nothing_is_held_after(name: str) -> None:
         await place.work(TOOL, DONE)
         await place.work(AGENT, DONE, DONE)
         assert place.calls == 1
+        assert results_of(await place.world.messages())[-1].content == "done", "the sub-agent's answer"
         assert [end.outcome for end in place.world.ends()[-2:]] == ["completed", "completed"]
         runs = await place.ledger.runs(place.world.workspace.record.id, None, 100, 0)
         assert all(run.outcome for run in runs)
