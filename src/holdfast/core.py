@@ -4,13 +4,14 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from holdfast.bus.bus import Bus
-from holdfast.domain.errors import BadRequest, HoldfastError
+from holdfast.domain.errors import BadRequest, HoldfastError, WorkspaceClosing
 from holdfast.domain.events import MessagePart
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import WorkspaceRecord
@@ -65,12 +66,11 @@ class Workspace:
 
     async def close(self) -> None:
         """End what is active, write everything down, end the streams, note that all is well."""
-        is_clean = await self.engine.close()
-        try:
+        async with AsyncExitStack() as stack:
+            stack.callback(self.bus.close)
             if self.furniture is not None:
-                await self.furniture.close()
-        finally:
-            self.bus.close()
+                stack.push_async_callback(self.furniture.close)
+            is_clean = await self.engine.close()
         if is_clean:
             await self.engine.kit.ledger.close_workspace(self.record.id, self.record.epoch)
 
@@ -209,16 +209,25 @@ class App:
         """
         path = _real_directory(directory)
         opening = self._open.get(path)
-        if opening is None or (opening.done() and opening.exception() is not None):
+        if opening is None or (opening.done() and not _is_open(opening)):
             work = self._opened(path, environment or {}, unattended=unattended)
-            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=asyncio.Task.exception)
-        return await asyncio.shield(opening)
+            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=_is_open)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled() and not _is_cancelled():
+                raise WorkspaceClosing from None
+            raise
 
     async def _opened(self, path: str, environment: Mapping[str, str], *, unattended: bool) -> Workspace:
         record = await self.ledger.open_workspace(path)
         furniture = self._furnisher.furnish(record, environment)
-        goes_on = not unattended or await self._can_go_on(record, furniture)
-        workspace = await _assembled(record, furniture.parts(), goes_on=goes_on)
+        try:
+            goes_on = not unattended or await self._can_go_on(record, furniture)
+            workspace = await _assembled(record, furniture.parts(), goes_on=goes_on)
+        except BaseException:
+            await furniture.close()
+            raise
         workspace.furniture = furniture
         if not goes_on:
             await workspace.close()
@@ -240,12 +249,29 @@ class App:
             self._open.pop(workspace.record.path, None)
 
     async def close(self) -> None:
-        for opening in tuple(self._open.values()):
-            if opening.done() and opening.exception() is None:
-                await opening.result().close()
-        self._open.clear()
-        await self._furnisher.close()
-        await self.ledger.close()
+        """Close everything, also what is being opened, and also if closing one part of it fails."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.ledger.close)
+            stack.push_async_callback(self._furnisher.close)
+            openings = [opening for opening in self._open.values() if not opening.done()]
+            for opening in openings:
+                opening.cancel()
+            if openings:
+                await asyncio.wait(openings)
+            for opening in self._open.values():
+                if _is_open(opening):
+                    stack.push_async_callback(opening.result().close)
+            self._open.clear()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _is_open(opening: asyncio.Task[Workspace]) -> bool:
+    """Whether a workspace was opened. Counts as having seen why not."""
+    return not opening.cancelled() and opening.exception() is None
 
 
 def _real_directory(directory: Path) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -119,10 +120,11 @@ class House:
         return Outfit(self, record, environment)
 
     async def close(self) -> None:
-        await self.guard.close()
-        await self.discovery.close()
-        await close_connections()
-        await asyncio.to_thread(self.git.close)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, self.git.close)
+            stack.push_async_callback(close_connections)
+            stack.push_async_callback(self.discovery.close)
+            stack.push_async_callback(self.guard.close)
 
 
 def open_app(data_dir: Path, given: Given | None = None) -> App:
@@ -365,9 +367,10 @@ class Outfit:
         return self.choice is None or await self.choice.can_answer(providers)
 
     async def close(self) -> None:
-        for part in (self.scan, self.jobs, self.extensions, self.choice, self.refresher):
-            if part is not None:
-                await part.close()
+        async with AsyncExitStack() as stack:
+            for part in (self.refresher, self.choice, self.extensions, self.jobs, self.scan):
+                if part is not None:
+                    stack.push_async_callback(part.close)
 
 
 def _existing(paths: Iterable[str]) -> list[str]:
