@@ -148,10 +148,20 @@ def replace(path: str, data: bytes, *, mode: int = 0o600) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, target)
+        _sync(directory)
     except OSError as error:
         with _ignored():
             os.unlink(draft)
         raise Unwritable(f"{path} cannot be written: {_why(error)}.") from error
+
+
+def _sync(directory: str) -> None:
+    """Without this a crash may take the new name of a file back."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
