@@ -72,6 +72,11 @@ CONFIGURATIONS = {
     "files denied, all allowed": PermissionSettings(deny=KEPT, allow=("bash",)),
     "reading denied, all allowed": PermissionSettings(deny=KEPT[1:], allow=("bash",)),
     "writing denied, all allowed": PermissionSettings(deny=("write",), allow=("bash",)),
+    "words denied, all allowed": PermissionSettings(
+        deny=("bash(npm publish *)", "bash(deploy)", "bash(= make all)"), allow=("bash",)
+    ),
+    "option denied, all allowed": PermissionSettings(deny=("bash(* --force *)",), allow=("bash",)),
+    "shell denied": PermissionSettings(deny=("bash",)),
     "all allowed": PermissionSettings(allow=("bash",)),
     "asked, all allowed": PermissionSettings(ask=("bash(rm *)", "write(src/**)"), allow=("bash",)),
     "named": PermissionSettings(
