@@ -185,6 +185,10 @@ def test_types_in_all_spellings(name: str, wire: str) -> None:
 ENVIRONMENT = {"ACME_KEY": "from-the-environment"}
 
 
+def _nobody(_: str) -> str | None:
+    return None
+
+
 def sources(**keys: str) -> Sources:
     return Sources(lambda text, _: text.replace("$", "~"), keys.get, ENVIRONMENT)
 
@@ -417,7 +421,7 @@ SPECIAL: tuple[tuple[str, dict[str, Any], dict[str, str], str], ...] = (
 def test_providers_with_credentials_of_their_own(
     wire: str, given: dict[str, Any], environment: dict[str, str], expected: str
 ) -> None:
-    found = reach(offer_of("mine", type=wire, **given), Sources(lambda text, _: text, {}.get, environment))
+    found = reach(offer_of("mine", type=wire, **given), Sources(lambda text, _: text, _nobody, environment))
     seen = "lack" if isinstance(found, Lack) else "ambient" if found.is_ambient else found.api_key
     assert seen == expected
 
@@ -443,12 +447,12 @@ def test_providers_with_credentials_of_their_own(
 )
 def test_what_only_some_wires_need(wire: str, environment: dict[str, str], expected: dict[str, str]) -> None:
     given = {"type": wire, "api_key": "k", "base_url": "http://x"}
-    found = reach(offer_of("mine", **given), Sources(lambda text, _: text, {}.get, environment))
+    found = reach(offer_of("mine", **given), Sources(lambda text, _: text, _nobody, environment))
     assert isinstance(found, Reach)
     assert found.extras == expected
     chosen = {name: "own" for name in expected}
     found = reach(
-        offer_of("mine", **given, provider_options=chosen), Sources(lambda text, _: text, {}.get, environment)
+        offer_of("mine", **given, provider_options=chosen), Sources(lambda text, _: text, _nobody, environment)
     )
     assert isinstance(found, Reach)
     assert found.extras == chosen
@@ -465,8 +469,8 @@ def test_an_address_with_holes() -> None:
     holed = msgspec.structs.replace(KNOWN, base_url="https://${REGION}.acme.test")
     settings = Settings(options=Options())
     (offer,) = offers_of(Catalog(SOURCE, (holed,)), settings)
-    lacking = reach(offer, Sources(lambda text, _: text, {}.get, ENVIRONMENT))
+    lacking = reach(offer, Sources(lambda text, _: text, _nobody, ENVIRONMENT))
     assert lacking == Lack("Acme needs REGION: set it.", "REGION")
-    found = reach(offer, Sources(lambda text, _: text, {}.get, {**ENVIRONMENT, "REGION": "eu"}))
+    found = reach(offer, Sources(lambda text, _: text, _nobody, {**ENVIRONMENT, "REGION": "eu"}))
     assert isinstance(found, Reach)
     assert found.base_url == "https://eu.acme.test"
