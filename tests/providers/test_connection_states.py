@@ -206,7 +206,7 @@ def test_what_nobody_reads_stops_the_sender(monkeypatch: pytest.MonkeyPatch) -> 
         assert stage.connection.has_unread
         assert await stage.connection.read() == b"123456"
         assert stage.wire.pauses == ["pause", "resume"]
-        assert not stage.connection.has_unread
+        assert [stage.connection.has_unread] == [False]
         stage.connection.data_received(b"789012")
         stage.connection.release()
         assert stage.wire.pauses == ["pause", "resume", "pause", "resume"], "the rest may still come"
@@ -248,7 +248,7 @@ def test_an_unused_connection_is_closed_after_a_while() -> None:
         assert kept is stage.connection
         kept.send([b"again"], Watch(300, 300))
         await asyncio.sleep(10)
-        assert not stage.wire.is_aborted, "it is in use"
+        assert [stage.wire.is_aborted] == [False], "it is in use"
         kept.data_received(WHOLE)
         await stage.read_all()
         kept.release()
