@@ -504,6 +504,7 @@ def test_settings_that_change_are_followed_and_others_are_left_alone(tmp_path: P
     async def story(site: Site) -> None:
         await site.stands("connected", name="s")
         await site.stands("connected", name="other")
+        site.is_stubborn = True
         site.configure(s={"command": "x", "args": ["new"]}, other={"command": "y"})
         site.mcp.refresh()
         await site.until(lambda: len(site.programs) == 3)
@@ -573,6 +574,19 @@ def test_what_is_lent_stands_below_the_settings_and_goes_with_its_lender(tmp_pat
         assert set(site.mcp.states()) == {"s"}
         await asyncio.sleep(5)
         assert len(site.unreleased()) == 1
+
+    play(tmp_path, story)
+
+
+def test_what_was_lent_and_is_then_configured_alike_is_expanded(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.mcp.lend("one", {"t": McpSettings(command="$HOME")})
+        await site.stands("connected", name="t")
+        assert site.last.command == ("$HOME",)
+        site.configure(s={"command": "x"}, t={"command": "$HOME"})
+        site.mcp.refresh()
+        await site.until(lambda: len(site.programs) == 3)
+        assert site.last.command == (str(tmp_path / "home"),)
 
     play(tmp_path, story)
 
