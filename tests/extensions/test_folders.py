@@ -26,7 +26,7 @@ def places(tmp_path: Path) -> Places:
 
 def rows(folders: tuple[Folder, ...], top: Path) -> Rows:
     """With the names of directories instead of their places."""
-    found = []
+    found: Rows = []
     for folder in folders:
         path = folder.path.replace(str(top), "")
         found.append((path, folder.owner, folder.dialect, folder.within.replace(str(top), "")))

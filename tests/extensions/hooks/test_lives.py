@@ -126,7 +126,11 @@ def test_one_that_hangs_is_ended_in_time(seconds: float) -> None:
 
 def test_one_that_closes_its_output_and_stays_is_ended_too() -> None:
     async def main() -> None:
-        shell = Shell(x=lambda process: (process.stdout.feed_eof(), process.stderr.feed_eof(), None)[2])
+        def close(process: Process) -> None:
+            process.stdout.feed_eof()
+            process.stderr.feed_eof()
+
+        shell = Shell(x=close)
         assert "took longer" in (await _run(shell)).trouble
         assert shell.processes[0].stopped_at == 30.0
 
@@ -412,7 +416,8 @@ def test_a_close_waits_for_those_that_end_in_time(tmp_path: Path) -> None:
         site.hooks.after_run(end_of("one"))
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
-        loop.call_later(0.9, lambda: [process.end() for process in site.shell.processes])
+        await asyncio.sleep(0)
+        loop.call_later(0.9, site.shell.processes[0].end)
         await site.hooks.close()
         assert asyncio.get_running_loop().time() == 0.9
 

@@ -354,6 +354,126 @@ def test_a_server_that_goes_in_a_call_is_named_with_its_reason(tmp_path: Path) -
     play(tmp_path, story)
 
 
+# Prompts and resources
+
+PROMPT: Json = {
+    "name": "p",
+    "description": "Asks.",
+    "arguments": [{"name": "city", "required": True}, {"name": "state", "title": "State"}, {"title": "nameless"}],
+}
+
+
+def _prompts(site: Site) -> None:
+    site.items["prompts"] = [PROMPT]
+    said = [
+        {"role": "user", "content": {"type": "text", "text": "Hello."}},
+        {"role": "assistant", "content": {"type": "text", "text": "Hi."}},
+    ]
+    site.methods["prompts/get"] = lambda _, message: {"result": {"messages": said}}
+    found = {"uri": "r://1", "mimeType": "text/plain", "text": "words"}
+    site.methods["resources/read"] = lambda _, message: {"result": {"contents": [found]}}
+
+
+def test_prompts_and_resources_are_asked_for_by_name(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        _prompts(site)
+        await site.stands("connected")
+        servers = await site.mcp.servers()
+        (prompt,) = servers.prompts()
+        assert (prompt.id, prompt.prompt_id, prompt.client_id, prompt.description) == ("s:p", "p", "s", "Asks.")
+        assert [(item.id, item.title, item.required) for item in prompt.arguments] == [
+            ("city", "city", True),
+            ("state", "State", False),
+        ]
+        assert await servers.prompt("s", "p", {"city": "Oslo"}) == "Hello.\n\n[assistant] Hi."
+        (asked,) = (message["params"] for message in site.last.heard if message.get("method") == "prompts/get")
+        assert (asked["name"], asked["arguments"]) == ("p", {"city": "Oslo"})
+        (found,) = await servers.resource("s", "r://1")
+        assert (found.uri, found.text) == ("r://1", "words")
+        for name, prompt_name, arguments, said in (
+            ("t", "p", {}, "no MCP server called t"),
+            ("s", "q", {}, "has no prompt called q"),
+            ("s", "p", {}, "needs: city"),
+            ("s", "p", {"city": ""}, "needs: city"),
+        ):
+            with pytest.raises(BadRequest, match=said):
+                await servers.prompt(name, prompt_name, arguments)
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("pings", [True, False])
+def test_one_that_does_not_answer_in_passing_is_tested(tmp_path: Path, pings: bool) -> None:
+    async def story(site: Site) -> None:
+        _prompts(site)
+        await site.stands("connected")
+        site.methods["resources/read"] = _hangs
+        if not pings:
+            site.methods["ping"] = _hangs
+        servers = await site.mcp.servers()
+        began = now()
+        with pytest.raises(BadRequest, match="did not answer within 7 s"):
+            await servers.resource("s", "r://1")
+        assert now() == pytest.approx(began + 7, abs=0.2)
+        await asyncio.sleep(30)
+        assert len(site.programs) == (1 if pings else 2), "one that is stuck is replaced"
+        assert site.programs[0].count("ping") == 1
+
+    play(tmp_path, story, s={"command": "x", "timeout": 7})
+
+
+def test_one_that_goes_while_it_is_asked_is_named_and_comes_back(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        _prompts(site)
+        await site.stands("connected")
+        site.methods["prompts/get"] = _ends
+        servers = await site.mcp.servers()
+        with pytest.raises(BadRequest, match="The MCP server s went away"):
+            await servers.prompt("s", "p", {"city": "Oslo"})
+        await site.stands("error")
+        await site.stands("connected")
+        _prompts(site)
+        assert await servers.prompt("s", "p", {"city": "Oslo"})
+
+    play(tmp_path, story)
+
+
+def test_an_answer_that_says_the_connection_is_closed_ends_it(tmp_path: Path) -> None:
+    """Also where the program still runs."""
+
+    async def story(site: Site) -> None:
+        _prompts(site)
+        await site.stands("connected")
+        site.methods["resources/read"] = lambda _, message: {"error": {"code": -32000, "message": "closed"}}
+        with pytest.raises(BadRequest, match="went away"):
+            await (await site.mcp.servers()).resource("s", "r://1")
+        await site.until(lambda: len(site.programs) == 2)
+        assert site.programs[0].killed_at is not None
+
+    play(tmp_path, story)
+
+
+def test_what_servers_want_models_to_know_is_told_while_they_are_away_too(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        hello = site.methods["initialize"]
+
+        def greet(program: Program, message: Json) -> Json:
+            answer = hello(program, message)
+            assert answer is not None
+            return {"result": {**answer["result"], "instructions": " Be polite. "}}
+
+        site.methods["initialize"] = greet
+        assert site.mcp.notes() == ()
+        await site.stands("connected")
+        (note,) = site.mcp.notes()
+        assert '<server name="s">\nBe polite.\n</server>' in note
+        site.last.end(1)
+        await site.stands("error")
+        assert site.mcp.notes() == (note,)
+
+    play(tmp_path, story)
+
+
 # Lists
 
 
@@ -582,7 +702,8 @@ def test_what_was_lent_and_is_then_configured_alike_is_expanded(tmp_path: Path) 
     async def story(site: Site) -> None:
         site.mcp.lend("one", {"t": McpSettings(command="$HOME")})
         await site.stands("connected", name="t")
-        assert site.last.command == ("$HOME",)
+        await site.stands("connected", name="s")
+        assert {program.command for program in site.programs} == {("$HOME",), ("x",)}
         site.configure(s={"command": "x"}, t={"command": "$HOME"})
         site.mcp.refresh()
         await site.until(lambda: len(site.programs) == 3)
