@@ -20,7 +20,7 @@ from holdfast.extensions.mcp.mcp import Mcp
 from holdfast.testing.loop import SeededLoop
 from holdfast.workspace.guard import CannotStart
 
-__all__ = ["Program", "Site", "in_virtual_time", "tool"]
+__all__ = ["Context", "Program", "Site", "ends", "hangs", "in_virtual_time", "now", "play", "refuses", "tool"]
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -99,6 +99,8 @@ class Program:
         self.heard: list[Json] = []
         self.killed_at: float | None = None
         self.is_closed = False
+        self.stops: list[float] = []
+        """The graces with which it was asked to end."""
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     # The program's side
@@ -153,6 +155,7 @@ class Program:
             self.stderr.feed_eof()
 
     async def stop(self, grace: float) -> None:
+        self.stops.append(grace)
         if self.site.is_stubborn:
             await asyncio.wait({self._ended}, timeout=grace)
             self.kill()
@@ -283,3 +286,39 @@ class Context:
     async def inquire(self, inquiry: Any) -> Any:  # noqa: ANN401
         assert self._answer is not None
         return await self._answer(inquiry)
+
+
+def now() -> float:
+    return round(asyncio.get_running_loop().time(), 3)
+
+
+def play(top: Path, story: Callable[[Site], Coroutine[Any, Any, None]], pause: float = 0.3, **servers: Json) -> None:
+    """Open the workspace, tell the story, close it, and see that nothing is left."""
+
+    async def main() -> None:
+        site = Site(top, pause, **(servers or {"s": {"command": "x"}}))
+        try:
+            site.mcp.start()
+            await story(site)
+        finally:
+            site.is_undying = False
+            await site.mcp.close()
+        assert site.unreleased() == []
+
+    in_virtual_time(main)
+
+
+# What a program may do when a method is called
+
+
+def ends(program: Program, _: Json) -> None:
+    program.print("last words\n")
+    program.end(3)
+
+
+def refuses(_: Program, __: Json) -> Json:
+    return {"error": {"code": -32603, "message": "not today"}}
+
+
+def hangs(_: Program, __: Json) -> None:
+    return None
