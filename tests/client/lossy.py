@@ -23,6 +23,7 @@ class Lossy:
         self.is_cut = False
         self.is_open = asyncio.Event()
         self._is_armed = True
+        self._injected: list[Item] = []
         self._restored = asyncio.Event()
         self._lost_one = asyncio.Event()
 
@@ -43,6 +44,11 @@ class Lossy:
         self.is_cut = False
         self._restored.set()
 
+    def deliver(self, item: Item) -> None:
+        """Hand out an item that the server has not sent."""
+        self._injected.append(item)
+        self._restored.set()
+
     async def lose(self, is_wanted: Callable[[Item], bool]) -> None:
         """Return when such an event was dropped."""
         async with asyncio.timeout(20):
@@ -54,9 +60,13 @@ class Lossy:
         self.lost.append(item)
         self._lost_one.set()
 
-    async def take_gap(self) -> None:
+    async def take(self, cursor: int) -> Item:
+        """What was injected, or the gap."""
         await self._restored.wait()
-        self._restored.clear()
+        item = self._injected.pop(0) if self._injected else Item(GapEvent(Gap(cursor, 1, 1)))
+        if not self._injected:
+            self._restored.clear()
+        return item
 
 
 class _LossyStream(EventStream):
@@ -66,7 +76,7 @@ class _LossyStream(EventStream):
 
     async def __anext__(self) -> Item:
         while True:
-            reading, restored = start(super().__anext__()), start(self._owner.take_gap())
+            reading, restored = start(super().__anext__()), start(self._owner.take(self.cursor))
             try:
                 await asyncio.wait({reading, restored}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -75,7 +85,7 @@ class _LossyStream(EventStream):
                     # A cancelled step loses nothing.
                     reading.cancel()
             if restored.done() and not restored.cancelled():
-                return Item(GapEvent(Gap(self.cursor, 1, 1)))
+                return restored.result()
             item = await reading
             if not self._owner.is_cut:
                 return item

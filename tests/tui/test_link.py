@@ -13,11 +13,14 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from client.every_event import TYPES, event_of
 from client.lossy import lossy
 from client.missed import SCENARIOS, Scene, attended, where_of
 from holdfast.domain.ids import SessionId
 from holdfast.tui.link import Link
 from walks.hands import Hands
+
+LIVE = {"agent_event", "attached", "lsp_event", "mcp_event", "message_delta", "message_part", "tool_output"}
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -93,3 +96,50 @@ async def test_what_was_missed_is_made_up_for(name: str, one: Hands, monkeypatch
         )
         assert msgspec.to_builtins(missing.link.messages()) == msgspec.to_builtins(snapshot.messages)
         await one.client.cancel_session(one.workspace, scene.session)
+
+
+EFFECTS: dict[str, tuple[Any, object]] = {
+    "message": (lambda link: [item.id for item in link.messages()], ["m"]),
+    "session": (lambda link: link.view.sessions[link.session].title, "A title"),
+    "run": (lambda link: [run.run_id for run in link.runs()], ["r"]),
+    "run_complete": (lambda link: list(link.ended), ["r"]),
+    "permission_request": (lambda link: list(link.view.permissions), ["ask"]),
+    "permission_notification": (lambda link: list(link.answers), ["ask"]),
+    "question_batch_request": (lambda link: list(link.view.questions), ["batch"]),
+    "question_batch_notification": (lambda link: list(link.answers), ["batch"]),
+    "agent_event": (lambda link: list(link.told), ["another model is asked"]),
+    "attached": (lambda link: link.others, 2),
+    "lsp_event": (lambda link: link.servers.lsps["tongue"].diagnostic_count, 4),
+    "mcp_event": (lambda link: link.servers.mcps["tools"].tool_count, 5),
+    "message_delta": (lambda link: list(link.index.dirty), ["m"]),
+    "message_part": (lambda link: list(link.index.dirty), ["m"]),
+    "tool_output": (lambda link: list(link.index.dirty), ["m"]),
+}
+NONE = {"file", "removed", "skills_event", "hello", "config_changed", "gap"}
+"""Not shown by themselves; the last two have the workspace read again."""
+
+
+async def test_every_type_of_event_has_a_row() -> None:
+    assert set(TYPES) == EFFECTS.keys() | NONE
+
+
+async def test_every_event_changes_what_is_shown(one: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is delivered to a connection of its own session, behind the number it has seen."""
+    async with _links(one, monkeypatch) as (scene, _, watched):
+        link = watched.link
+        for name, (seen, expected) in EFFECTS.items():
+            if name in ("message_delta", "message_part", "tool_output"):
+                link.index.dirty.clear()
+            if name.endswith("_notification"):
+                link.answers.clear()
+            number = None if name in LIVE else link.view.cursor + 1
+            scene.loss.deliver(event_of(name, scene.session, number))
+            async with asyncio.timeout(10):
+                await watched.until(lambda seen=seen, expected=expected: _seen(seen, link) == expected)
+
+
+def _seen(seen: Any, link: Link) -> object:  # noqa: ANN401
+    try:
+        return seen(link)
+    except KeyError:
+        return None

@@ -379,9 +379,9 @@ def test_which_sessions_began_is_remembered_up_to_a_bound(tmp_path: Path, monkey
 
 def test_ends_are_told_in_the_background_with_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(site: Site) -> None:
+        site.hooks.after_run(end_of("helper", "m$$c"))
         for run in ("one", "two", "three"):
             site.hooks.after_run(end_of(run))
-        site.hooks.after_run(end_of("helper", "m$$c"))
         await asyncio.sleep(1)
         assert [json.loads(process.heard)["run_id"] for process in site.shell.processes] == ["one"]
         site.shell.processes[0].end()

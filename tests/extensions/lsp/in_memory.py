@@ -134,6 +134,7 @@ class Site:
         self.news = asyncio.Event()
         self.is_deaf = False
         self.cannot_run = ""
+        self.holds_spawns: asyncio.Event | None = None
         self.cannot_spawn: Exception | None = None
         self.capabilities: Json = {"textDocumentSync": 1}
         self.methods: dict[str, Handler] = {
@@ -176,6 +177,8 @@ class Site:
         assert has_input
         if self.cannot_spawn is not None:
             raise self.cannot_spawn
+        if self.holds_spawns is not None:
+            await self.holds_spawns.wait()
         program = Program(self, arguments, directory, environment)
         self.programs.append(program)
         self.news.set()

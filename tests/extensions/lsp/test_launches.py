@@ -223,6 +223,98 @@ def test_a_restart_opens_what_was_open(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+@pytest.mark.parametrize("how", ["stop", "restart"])
+def test_one_that_is_not_wanted_any_more_when_its_program_runs_is_closed(tmp_path: Path, how: str) -> None:
+    async def story(site: Site) -> None:
+        site.holds_spawns = asyncio.Event()
+        await site.want()
+        await asyncio.sleep(1)
+        if how == "stop":
+            site.fleet.stop()
+        else:
+            site.fleet.restart("tongue")
+        site.holds_spawns.set()
+        await asyncio.sleep(1)
+        living = [program for program in site.programs if not program.is_closed]
+        assert len(living) == (how == "restart")
+        assert site.programs[0].count("initialize") == 0
+        assert site.info().state == (STOPPED if how == "stop" else READY)
+
+    play(tmp_path, story)
+
+
+def test_what_is_not_waited_for_any_more_is_cancelled(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.methods["initialize"] = _hangs
+        await site.want()
+        await site.stands(ERROR)
+        await asyncio.sleep(0.5)
+        (asked,) = (message for message in site.last.heard if message.get("method") == "initialize")
+        assert site.last.params("$/cancelRequest") == [{"id": asked["id"]}]
+
+    play(tmp_path, story)
+
+
+def test_trust_in_the_project_starts_them_again(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.want()
+        await site.stands(READY)
+        site.place.trust(site.configuration)
+        site.fleet.refresh()
+        await site.want()
+        await site.until(lambda: len(site.programs) == 2)
+        await asyncio.sleep(1)
+        assert site.programs[0].is_closed
+
+    play(tmp_path, story)
+
+
+def test_one_that_was_silent_is_waited_for_after_a_restart(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        path = str(site.file)
+        await site.want()
+        await site.stands(READY)
+        await asyncio.sleep(10)
+        for text in ("a", "b"):
+            site.file.write_text(text)
+            await site.fleet.ask_about(path, AFTER_A_CHANGE)
+        site.fleet.restart()
+        await site.until(lambda: len(site.programs) == 2)
+        await site.stands(READY)
+        await asyncio.sleep(10)
+        site.file.write_text("c")
+        began = now()
+        await site.fleet.ask_about(path, AFTER_A_CHANGE)
+        assert now() - began == pytest.approx(1.0)
+
+    play(tmp_path, story)
+
+
+def test_files_that_changed_are_told_before_somebody_asks(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        watchers = [{"globPattern": "**/*.cfg"}]
+        await site.want()
+        await site.stands(READY)
+        registration = {
+            "id": "1",
+            "method": "workspace/didChangeWatchedFiles",
+            "registerOptions": {"watchers": watchers},
+        }
+        site.last.say(id=9, method="client/registerCapability", params={"registrations": [registration]})
+        await asyncio.sleep(1)
+        new = site.place.project / "new.cfg"
+        new.write_text("x")
+        (site.place.project / "new.other").write_text("x")
+        await site.fleet.ask_about(str(site.file), AT_A_GLANCE)
+        assert site.last.params("workspace/didChangeWatchedFiles") == [], "a glance does not look"
+        await site.fleet.ask_about(str(site.file), AFTER_A_CHANGE)
+        assert site.last.params("workspace/didChangeWatchedFiles") == [
+            {"changes": [{"uri": uri_of(str(new)), "type": 1}]}
+        ]
+
+    play(tmp_path, story)
+
+
 # Settings
 
 

@@ -253,14 +253,20 @@ def test_nothing_begins_after_a_workspace_without_servers_was_closed(tmp_path: P
 
 def test_who_asks_while_it_starts_does_not_shorten_a_later_pause(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
-        servers = await site.mcp.servers()
-        await servers._known("s").connection()
-        await site.stands("connected")
+        greet = site.methods["initialize"]
+
+        def slowly(program: Program, message: Json) -> None:
+            answer = greet(program, message)
+            assert answer is not None
+            asyncio.get_running_loop().call_later(2.0, lambda: program.say(id=message["id"], **answer))
+
+        site.methods["initialize"] = slowly
+        await site.until(lambda: site.programs and site.last.count("initialize"))
+        await (await site.mcp.servers())._known("s").connection()
         await asyncio.sleep(1)
         site.last.end(1)
         ended = now()
-        await site.stands("error")
-        await site.stands("connected")
+        await site.until(lambda: len(site.programs) == 2)
         assert site.last.began_at == pytest.approx(ended + 0.5)
 
     play(tmp_path, story)
