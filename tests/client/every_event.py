@@ -119,5 +119,5 @@ def event_of(name: str, session: SessionId, number: int | None = None, change: s
     tree = CHANGES.get(name) or PLAIN[name]
     filled = {key: session if value == "{s}" else value for key, value in tree.items()}
     payload: Json = {"type": change, "payload": filled} if name in CHANGES else filled
-    event: Any = msgspec.convert({"type": name, "payload": payload}, Spoken)  # type: ignore[call-overload]
+    event: Any = msgspec.convert({"type": name, "payload": payload}, Spoken)
     return Item(event, number)
