@@ -14,6 +14,9 @@ from holdfast.testing.gates import start
 
 Json = dict[str, Any]
 
+# The first test of a process imports a library that takes seconds on a busy machine.
+pytestmark = pytest.mark.timeout(60)
+
 
 # Calls
 

@@ -17,6 +17,9 @@ from holdfast.testing.gates import start
 
 Json = dict[str, Any]
 
+# The first test of a process imports a library that takes seconds on a busy machine.
+pytestmark = pytest.mark.timeout(60)
+
 
 # When it is started
 

@@ -21,6 +21,9 @@ from holdfast.extensions.mcp.troubles import Gone
 from holdfast.testing.gates import start
 
 Json = dict[str, Any]
+
+# The first test of a process imports a library that takes seconds on a busy machine.
+pytestmark = pytest.mark.timeout(60)
 URL = "https://host.example/mcp"
 
 
