@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.extensions.watch import Looking, Watch
 from holdfast.testing.gates import start
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.loop import elapse, in_virtual_time
 
 
 class Disk:
@@ -62,7 +62,7 @@ def test_what_was_there_before_is_used_when_the_disk_is_slow(monkeypatch: pytest
         assert asyncio.get_running_loop().time() - began == 1.0
         assert not disk.watch.has_looked
         disk.looks[0].set_result(None)
-        await asyncio.sleep(0.01)
+        await elapse(0.01)
         assert (disk.watch.current, disk.changes, disk.watch.has_looked) == ("first", 1, True)
 
     play(monkeypatch, story)
@@ -75,7 +75,7 @@ def test_only_what_is_new_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             disk.watch.begin()
             await asyncio.sleep(0)
             disk.looks[-1].set_result(None)
-            await asyncio.sleep(0.01)
+            await elapse(0.01)
             assert (disk.watch.current, disk.changes) == (holds, changes)
 
     play(monkeypatch, story)
@@ -90,7 +90,7 @@ def test_an_older_look_does_not_take_back_a_newer_one(monkeypatch: pytest.Monkey
         await asyncio.sleep(0)
         for look in (1, 0):
             disk.looks[look].set_result(None)
-            await asyncio.sleep(0.01)
+            await elapse(0.01)
         assert (disk.watch.current, disk.changes) == ("second", 1)
 
     play(monkeypatch, story)
@@ -103,7 +103,7 @@ def test_looks_do_not_pile_up_on_a_disk_that_does_not_answer(monkeypatch: pytest
             await asyncio.sleep(0)
         assert len(disk.looks) == 4
         waiting = start(disk.watch.fresh(patience=50))
-        await asyncio.sleep(0.01)
+        await elapse(0.01)
         disk.looks[3].set_result(None)
         assert await waiting == "first", "who comes later waits for the last of them"
 
@@ -115,12 +115,12 @@ def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         disk.watch.begin()
         await asyncio.sleep(0)
         disk.looks[0].set_result(None)
-        await asyncio.sleep(0.01)
+        await elapse(0.01)
         disk.is_broken = True
         disk.watch.begin()
         await asyncio.sleep(0)
         disk.looks[1].set_result(None)
-        await asyncio.sleep(0.01)
+        await elapse(0.01)
         assert (disk.watch.current, disk.changes) == ("first", 1)
 
     play(monkeypatch, story)
@@ -133,7 +133,7 @@ def test_after_a_look_that_took_no_time_no_thread_is_needed(monkeypatch: pytest.
         looking.start()
         await asyncio.sleep(0)
         disk.looks[0].set_result(None)
-        await asyncio.sleep(0.01)
+        await elapse(0.01)
         disk.holds = "second"
         assert await looking.fresh() == "second"
         assert (looking.current, len(disk.looks), disk.changes) == ("second", 1, 2)

@@ -22,7 +22,7 @@ from holdfast.extensions.hooks.hooks import Hooks
 from holdfast.extensions.hooks.reading import Hook
 from holdfast.extensions.hooks.running import run_hook
 from holdfast.testing.gates import start
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.loop import elapse, in_virtual_time
 from holdfast.workspace.guard import CannotStart
 
 Json = dict[str, Any]
@@ -191,7 +191,7 @@ def test_who_is_cancelled_leaves_nothing_of_it_behind() -> None:
     async def main() -> None:
         shell = Shell()
         waiting = start(_run(shell))
-        await asyncio.sleep(3)
+        await elapse(3)
         waiting.cancel()
         await asyncio.wait({waiting})
         assert shell.processes[0].stopped_at == 3.0
@@ -382,13 +382,13 @@ def test_ends_are_told_in_the_background_with_a_bound(tmp_path: Path, monkeypatc
         site.hooks.after_run(end_of("helper", "m$$c"))
         for run in ("one", "two", "three"):
             site.hooks.after_run(end_of(run))
-        await asyncio.sleep(1)
+        await elapse(1)
         assert [json.loads(process.heard)["run_id"] for process in site.shell.processes] == ["one"]
         site.shell.processes[0].end()
-        await asyncio.sleep(1)
+        await elapse(1)
         site.hooks.after_run(end_of("four"))
         site.shell.processes[-1].end()
-        await asyncio.sleep(1)
+        await elapse(1)
         told = [json.loads(process.heard) for process in site.shell.processes]
         assert [facts["run_id"] for facts in told] == ["one", "two", "four"], "the third found no room"
         assert (told[0]["outcome"], told[0]["text"], told[0]["error"]) == ("completed", "done", "")
@@ -403,7 +403,7 @@ def test_ends_are_told_in_the_background_with_a_bound(tmp_path: Path, monkeypatc
 def test_a_close_gives_them_a_moment_and_leaves_nothing(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         site.hooks.after_run(end_of("one"))
-        await asyncio.sleep(0.5)
+        await elapse(0.5)
         await site.hooks.close()
         assert asyncio.get_running_loop().time() == 1.5
         assert site.shell.processes[0].stopped_at == 1.5

@@ -20,6 +20,7 @@ from holdfast.domain.settings import LspSettings
 from holdfast.extensions.lsp.settling import AFTER_A_CHANGE, AT_A_GLANCE, WHEN_ASKED, Times
 from holdfast.extensions.lsp.shapes import uri_of
 from holdfast.testing.gates import start
+from holdfast.testing.loop import elapse
 
 Json = dict[str, Any]
 READY, ERROR, STARTING, STOPPED = LspState.READY, LspState.ERROR, LspState.STARTING, LspState.STOPPED
@@ -125,7 +126,7 @@ def test_a_start_that_fails_leaves_nothing_and_is_tried_again(tmp_path: Path, na
         assert reason in found.error
         assert now() == pytest.approx(seconds, abs=0.3)
         failed = now()
-        await asyncio.sleep(0.7)
+        await elapse(0.7)
         assert [program for program in site.programs if not program.is_closed] == [], "nothing of it is left"
         assert site.info().state == ERROR
         site.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
@@ -142,12 +143,12 @@ def test_it_is_tried_later_each_time_and_left_alone_after_five(tmp_path: Path) -
     async def story(site: Site) -> None:
         site.methods["initialize"] = _refuses
         await site.want()
-        await asyncio.sleep(1000)
+        await elapse(1000)
         begun = [program.began_at for program in site.programs]
         assert begun == pytest.approx([0.0, 1.0, 3.0, 7.0, 15.0])
         assert "It was started 5 times and is left alone now" in site.info().error
         await site.want()
-        await asyncio.sleep(10)
+        await elapse(10)
         assert len(site.programs) == 5, "a file does not bring it back"
         site.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
         assert site.fleet.restart() == ["tongue"]
@@ -164,7 +165,7 @@ def test_one_that_worked_long_enough_has_not_failed_before(tmp_path: Path, lasts
         await site.stands(ERROR)
         site.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
         await site.stands(READY)
-        await asyncio.sleep(lasts)
+        await elapse(lasts)
         site.last.end(1)
         await site.stands(ERROR)
         failed = now()
@@ -179,13 +180,13 @@ def test_a_program_that_is_not_there_is_looked_for_again_after_a_while(tmp_path:
         site.program.rename(site.program.with_name("away"))
         await site.want()
         assert site.info().state in (LspState.UNSTARTED, ERROR, STARTING)
-        await asyncio.sleep(1)
+        await elapse(1)
         assert site.programs == []
         site.program.with_name("away").rename(site.program)
         await site.want()
-        await asyncio.sleep(1)
+        await elapse(1)
         assert site.programs == [], "it is believed for a while"
-        await asyncio.sleep(30)
+        await elapse(30)
         await site.want()
         await site.stands(READY)
 
@@ -200,7 +201,7 @@ def test_all_rest_until_a_file_is_touched_again(tmp_path: Path, when: str) -> No
         await site.until(lambda: site.info().state == LspState[when.upper()] and site.programs)
         site.fleet.stop()
         assert site.info().state == STOPPED
-        await asyncio.sleep(100)
+        await elapse(100)
         assert len(site.programs) == 1, "no timer brings it back"
         site.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
         await site.want()
@@ -228,13 +229,13 @@ def test_one_that_is_not_wanted_any_more_when_its_program_runs_is_closed(tmp_pat
     async def story(site: Site) -> None:
         site.holds_spawns = asyncio.Event()
         await site.want()
-        await asyncio.sleep(1)
+        await elapse(1)
         if how == "stop":
             site.fleet.stop()
         else:
             site.fleet.restart("tongue")
         site.holds_spawns.set()
-        await asyncio.sleep(1)
+        await elapse(1)
         living = [program for program in site.programs if not program.is_closed]
         assert len(living) == (how == "restart")
         assert site.programs[0].count("initialize") == 0
@@ -248,7 +249,7 @@ def test_what_is_not_waited_for_any_more_is_cancelled(tmp_path: Path) -> None:
         site.methods["initialize"] = _hangs
         await site.want()
         await site.stands(ERROR)
-        await asyncio.sleep(0.5)
+        await elapse(0.5)
         (asked,) = (message for message in site.last.heard if message.get("method") == "initialize")
         assert site.last.params("$/cancelRequest") == [{"id": asked["id"]}]
 
@@ -263,7 +264,7 @@ def test_trust_in_the_project_starts_them_again(tmp_path: Path) -> None:
         site.fleet.refresh()
         await site.want()
         await site.until(lambda: len(site.programs) == 2)
-        await asyncio.sleep(1)
+        await elapse(1)
         assert site.programs[0].is_closed
 
     play(tmp_path, story)
@@ -274,14 +275,14 @@ def test_one_that_was_silent_is_waited_for_after_a_restart(tmp_path: Path) -> No
         path = str(site.file)
         await site.want()
         await site.stands(READY)
-        await asyncio.sleep(10)
+        await elapse(10)
         for text in ("a", "b"):
             site.file.write_text(text)
             await site.fleet.ask_about(path, AFTER_A_CHANGE)
         site.fleet.restart()
         await site.until(lambda: len(site.programs) == 2)
         await site.stands(READY)
-        await asyncio.sleep(10)
+        await elapse(10)
         site.file.write_text("c")
         began = now()
         await site.fleet.ask_about(path, AFTER_A_CHANGE)
@@ -301,7 +302,7 @@ def test_files_that_changed_are_told_before_somebody_asks(tmp_path: Path) -> Non
             "registerOptions": {"watchers": watchers},
         }
         site.last.say(id=9, method="client/registerCapability", params={"registrations": [registration]})
-        await asyncio.sleep(1)
+        await elapse(1)
         new = site.place.project / "new.cfg"
         new.write_text("x")
         (site.place.project / "new.other").write_text("x")
@@ -350,7 +351,7 @@ def test_a_setting_has_its_effect(tmp_path: Path, name: str) -> None:
             _set_options(site, given["options_"])
         await site.want()
         await site.stands(READY)
-        await asyncio.sleep(0.1)
+        await elapse(0.1)
         wanted = expected
         if isinstance(wanted, str):
             wanted = wanted.format(program=site.program, project=site.place.project)
@@ -389,7 +390,7 @@ def test_how_long_it_has_to_start(tmp_path: Path, given: Json, seconds: float) -
 def test_one_that_is_switched_off_is_not_started(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.want()
-        await asyncio.sleep(10)
+        await elapse(10)
         assert (site.info().state, site.programs) == (LspState.DISABLED, [])
         assert not site.fleet.knows(str(site.file))
         site.configure()
@@ -400,7 +401,7 @@ def test_one_that_is_switched_off_is_not_started(tmp_path: Path) -> None:
         assert len(site.programs) == 1, "the same settings change nothing"
         site.configure(disabled=True)
         site.fleet.refresh()
-        await asyncio.sleep(5)
+        await elapse(5)
         assert site.programs[0].is_closed
         assert site.info().state == LspState.DISABLED
 
@@ -443,7 +444,7 @@ def test_an_answer_is_waited_for_and_counted_once(tmp_path: Path) -> None:
         assert [item for item in site.told() if item[0] == "diagnostics_changed"] == [("diagnostics_changed", READY, 2)]
         assert "wrong" in site.fleet.report(path, answered, is_brief=True)
         site.last.publish(path)
-        await asyncio.sleep(1)
+        await elapse(1)
         assert site.told()[-1] == ("diagnostics_changed", READY, 0)
 
     play(tmp_path, story)
@@ -454,9 +455,9 @@ def test_one_that_is_silent_twice_is_not_waited_for_until_it_speaks(tmp_path: Pa
         path = str(site.file)
         await site.want()
         await site.stands(READY)
-        await asyncio.sleep(10)
+        await elapse(10)
         site.last.publish(path)
-        await asyncio.sleep(1)
+        await elapse(1)
         waits: list[float] = []
         for text in ("a", "b", "c"):
             site.file.write_text(text)
@@ -465,7 +466,7 @@ def test_one_that_is_silent_twice_is_not_waited_for_until_it_speaks(tmp_path: Pa
             waits.append(round(now() - began, 2))
         assert waits == [1.0, 1.0, 0.0]
         site.last.publish(path, "again")
-        await asyncio.sleep(1)
+        await elapse(1)
         site.file.write_text("d")
         began = now()
         await site.fleet.ask_about(path, AFTER_A_CHANGE)

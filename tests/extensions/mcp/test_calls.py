@@ -11,6 +11,7 @@ from holdfast.domain.asks import QuestionAnswer
 from holdfast.domain.errors import BadRequest
 from holdfast.extensions.mcp.troubles import CallFailed
 from holdfast.testing.gates import start
+from holdfast.testing.loop import elapse
 
 Json = dict[str, Any]
 
@@ -42,7 +43,7 @@ def test_a_call_timeout_of_zero_is_none(tmp_path: Path) -> None:
         site.methods["tools/call"] = hangs
         await site.stands("connected")
         calling = start(site.call())
-        await asyncio.sleep(100_000)
+        await elapse(100_000)
         assert not calling.done()
         (asked,) = (message for message in site.last.heard if message.get("method") == "tools/call")
         site.last.say(id=asked["id"], result={"content": [{"type": "text", "text": "late"}]})
@@ -61,10 +62,10 @@ def test_progress_is_a_sign_of_life_and_is_said(tmp_path: Path) -> None:
         (asked,) = (message for message in site.last.heard if message.get("method") == "tools/call")
         token = asked["params"]["_meta"]["progressToken"]
         for step in range(1, 6):
-            await asyncio.sleep(6)
+            await elapse(6)
             params = {"progressToken": token, "progress": step, "total": 5, "message": f"step {step}"}
             site.last.say(method="notifications/progress", params=params)
-        await asyncio.sleep(6)
+        await elapse(6)
         assert not calling.done()
         with pytest.raises(CallFailed, match="said nothing for 7 s"):
             await calling
@@ -82,7 +83,7 @@ def test_a_person_may_think_as_long_as_they_like(tmp_path: Path) -> None:
             program.say(id="q", method="elicitation/create", params={"message": "Which?", "requestedSchema": wanted})
 
         async def answer(_: Any) -> tuple[QuestionAnswer, ...]:  # noqa: ANN401
-            await asyncio.sleep(1000)
+            await elapse(1000)
             return (QuestionAnswer("", fill_in_text="seven"),)
 
         site.methods["tools/call"] = asks
@@ -168,7 +169,7 @@ def test_a_question_ends_with_its_call(tmp_path: Path) -> None:
         await site.until(lambda: site.last.count("tools/call"))
         wanted = {"type": "object", "properties": {"n": {"type": "string"}}}
         site.last.say(id="q", method="elicitation/create", params={"message": "?", "requestedSchema": wanted})
-        await asyncio.sleep(1)
+        await elapse(1)
         assert open_questions == [True]
         (number,) = (message["id"] for message in site.last.heard if message.get("method") == "tools/call")
         site.last.say(id=number, result={"content": [{"type": "text", "text": "done anyway"}]})
@@ -239,7 +240,7 @@ def test_one_that_does_not_answer_in_passing_is_tested(tmp_path: Path, pings: bo
         with pytest.raises(BadRequest, match="did not answer within 7 s"):
             await servers.resource("s", "r://1")
         assert now() == pytest.approx(began + 7, abs=0.2)
-        await asyncio.sleep(30)
+        await elapse(30)
         assert len(site.programs) == (1 if pings else 2), "one that is stuck is replaced"
         assert site.programs[0].count("ping") == 1
 

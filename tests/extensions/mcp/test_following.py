@@ -1,6 +1,5 @@
 """Lists and settings of a server of tools that change, in virtual time; and each setting with its effect."""
 
-import asyncio
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from holdfast.domain.errors import BadRequest
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.mcp.troubles import CallFailed
 from holdfast.testing.gates import start
+from holdfast.testing.loop import elapse
 
 Json = dict[str, Any]
 
@@ -32,10 +32,10 @@ def test_a_list_that_has_changed_is_read_again_and_told_once(tmp_path: Path) -> 
         await site.until(lambda: site.state().tool_count == 2)
         assert site.told()[-1] == ("tools_list_changed", "connected", 2)
         notices = len(site.told())
-        await asyncio.sleep(5)
+        await elapse(5)
         site.last.say(method="notifications/tools/list_changed")
         await site.until(lambda: site.last.count("tools/list") == 3)
-        await asyncio.sleep(5)
+        await elapse(5)
         assert len(site.told()) == notices, "the same list is not told again"
 
     play(tmp_path, story)
@@ -62,7 +62,7 @@ def test_lists_that_change_at_once_again_are_read_less_and_less_often(tmp_path: 
             return {"result": {"tools": [tool(f"t{len(times)}")]}}
 
         site.methods["tools/list"] = restless
-        await asyncio.sleep(400)
+        await elapse(400)
         pauses = [round(b - a, 3) for a, b in pairwise(times)]
         assert pauses[1:10] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 
@@ -157,7 +157,7 @@ def test_every_setting_has_a_test() -> None:
 
 def test_one_that_is_switched_off_is_not_started(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
-        await asyncio.sleep(10)
+        await elapse(10)
         assert site.state().state == "disabled"
         assert site.programs == []
         assert site.mcp.tools() == ()
@@ -183,7 +183,7 @@ def test_settings_that_change_are_followed_and_others_are_left_alone(tmp_path: P
         site.configure()
         site.mcp.refresh()
         assert site.mcp.states() == {}
-        await asyncio.sleep(5)
+        await elapse(5)
         assert site.unreleased() == []
 
     play(tmp_path, story, s={"command": "x"}, other={"command": "y"})
@@ -233,13 +233,13 @@ def test_what_is_lent_stands_below_the_settings_and_goes_with_its_lender(tmp_pat
         commands = sorted(program.command for program in site.programs)
         assert commands == [("$NOT_EXPANDED",), ("x",)], "the settings first, then who lent first; as it stands there"
         site.mcp.lend("one", {"s": lent, "t": lent})
-        await asyncio.sleep(3)
+        await elapse(3)
         assert len(site.programs) == 2
         site.mcp.lend("one", {})
         await site.until(lambda: site.last.command == ("later",))
         site.mcp.lend("two", {})
         assert set(site.mcp.states()) == {"s"}
-        await asyncio.sleep(5)
+        await elapse(5)
         assert len(site.unreleased()) == 1
 
     play(tmp_path, story)

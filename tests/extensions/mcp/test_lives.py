@@ -14,6 +14,7 @@ import pytest
 
 from extensions.mcp.in_memory import Program, Site, ends, hangs, in_virtual_time, now, play, refuses, tool
 from holdfast.testing.gates import start
+from holdfast.testing.loop import elapse
 
 Json = dict[str, Any]
 
@@ -52,7 +53,7 @@ def test_who_asks_for_it_has_it_started_at_once(tmp_path: Path, hurry: str) -> N
 def test_one_that_is_remembered_is_known_at_once_and_its_call_waits_for_it(tmp_path: Path) -> None:
     async def first(site: Site) -> None:
         await site.stands("connected")
-        await asyncio.sleep(1)
+        await elapse(1)
 
     async def again(site: Site) -> None:
         await asyncio.sleep(0)
@@ -71,7 +72,7 @@ def test_one_that_is_remembered_is_known_at_once_and_its_call_waits_for_it(tmp_p
 
     async def changed(site: Site) -> None:
         await asyncio.sleep(0)
-        await asyncio.sleep(1)
+        await elapse(1)
         assert site.state().tools == (), "with other settings it may be another server"
 
     (tmp_path / "three/data").mkdir(parents=True)
@@ -83,7 +84,7 @@ def test_no_more_than_three_start_at_a_time_and_one_that_hangs_gives_way(tmp_pat
     async def story(site: Site) -> None:
         site.methods["initialize"] = lambda program, message: None
         await site.until(lambda: len(site.programs) == 3)
-        await asyncio.sleep(2.9)
+        await elapse(2.9)
         assert len(site.programs) == 3
         await site.until(lambda: len(site.programs) == 4)
         assert now() == 3.6
@@ -134,9 +135,9 @@ def test_a_start_that_fails_leaves_nothing_and_is_tried_again(tmp_path: Path, na
         assert now() == 0.6 + seconds
         assert site.unreleased() == []
         tries = len(site.programs)
-        await asyncio.sleep(0.4)
+        await elapse(0.4)
         assert len(site.programs) == tries
-        await asyncio.sleep(0.2)
+        await elapse(0.2)
         assert len(site.programs) == tries + is_retried
         site.methods = Site(tmp_path / "sound").methods
         site.cannot_spawn = site.cannot_run = ""
@@ -162,7 +163,7 @@ def test_a_list_that_is_refused_is_empty_and_the_rest_can_be_used(tmp_path: Path
 def test_it_is_tried_later_each_time_and_left_alone_after_eight(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         site.methods["initialize"] = refuses
-        await asyncio.sleep(3600)
+        await elapse(3600)
         begun = [program.began_at for program in site.programs]
         assert [round(b - a, 3) for a, b in pairwise(begun)] == [0.5, 1, 2, 4, 8, 16, 32]
         site.methods = Site(tmp_path / "sound").methods
@@ -183,7 +184,7 @@ def test_a_connection_that_lasted_makes_up_for_failures(tmp_path: Path, lasts: f
         await site.stands("error")
         site.methods = Site(tmp_path / "sound").methods
         await site.stands("connected")
-        await asyncio.sleep(lasts)
+        await elapse(lasts)
         site.last.end(1)
         ended = now()
         assert (await site.stands("error")).error == "It ended with exit code 1."
@@ -197,7 +198,7 @@ def test_a_connection_that_lasted_makes_up_for_failures(tmp_path: Path, lasts: f
 def test_an_idle_connection_is_tested_before_it_is_used(tmp_path: Path, idle: float, pings: int) -> None:
     async def story(site: Site) -> None:
         await site.stands("connected")
-        await asyncio.sleep(idle)
+        await elapse(idle)
         assert (await site.call()).content == "done"
         assert site.last.count("ping") == pings
         assert len(site.programs) == 1
@@ -211,7 +212,7 @@ def test_one_that_does_not_answer_a_test_is_replaced_before_the_call(
 ) -> None:
     async def story(site: Site) -> None:
         await site.stands("connected")
-        await asyncio.sleep(100)
+        await elapse(100)
         site.methods["ping"] = hangs
         began = now()
         assert (await site.call()).content == "done"
@@ -233,7 +234,7 @@ def test_one_that_never_ends_is_dropped_with_its_settings(tmp_path: Path) -> Non
         site.is_stubborn = site.is_undying = True
         site.configure()
         site.mcp.refresh()
-        await asyncio.sleep(5)
+        await elapse(5)
         assert site.last.is_closed
         assert site.last.stops == [0.5], "its input ends, it is asked to go, it is killed"
         site.last.end(137)
@@ -248,7 +249,7 @@ def test_nothing_begins_after_a_workspace_without_servers_was_closed(tmp_path: P
         await site.mcp.close()
         site.configure(s={"command": "x"})
         site.mcp.refresh()
-        await asyncio.sleep(10)
+        await elapse(10)
         assert site.programs == []
 
     in_virtual_time(main)
@@ -266,7 +267,7 @@ def test_who_asks_while_it_starts_does_not_shorten_a_later_pause(tmp_path: Path)
         site.methods["initialize"] = slowly
         await site.until(lambda: site.programs and site.last.count("initialize"))
         await (await site.mcp.servers())._known("s").connection()
-        await asyncio.sleep(1)
+        await elapse(1)
         site.last.end(1)
         ended = now()
         await site.until(lambda: len(site.programs) == 2)
@@ -293,7 +294,7 @@ def test_lists_that_were_to_be_read_again_are_read_once_after_a_new_start(tmp_pa
         await site.stands("error")
         (await site.mcp.servers()).look("s", "tools")
         await site.stands("connected")
-        await asyncio.sleep(5)
+        await elapse(5)
         assert site.last.count("tools/list") == 1
 
     play(tmp_path, story)
@@ -343,7 +344,7 @@ def test_after_it_was_closed_nothing_is_started(tmp_path: Path) -> None:
         count, told = len(site.programs), len(site.events)
         site.configure(s={"command": "z"}, t={"command": "y"})
         site.mcp.refresh()
-        await asyncio.sleep(100)
+        await elapse(100)
         assert len(site.programs) == count
         assert len(site.events) == told
 
@@ -355,14 +356,14 @@ def test_what_is_remembered_is_written_for_the_servers_of_now_only(tmp_path: Pat
         file = site.place.data / "mcp.json"
         await site.stands("connected", name="s")
         await site.stands("connected", name="t")
-        await asyncio.sleep(1)
+        await elapse(1)
         assert set(json.loads(file.read_text())) == {"s", "t"}
         assert file.stat().st_mode & 0o777 == 0o600
         site.items["tools"] = [tool("other")]
         site.configure(s={"command": "x", "args": ["n"]})
         site.mcp.refresh()
         await site.until(lambda: site.state("s").tools == ("mcp_s_other",))
-        await asyncio.sleep(1)
+        await elapse(1)
         assert set(json.loads(file.read_text())) == {"s"}
 
     play(tmp_path, story, s={"command": "x"}, t={"command": "y"})

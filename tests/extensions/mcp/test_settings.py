@@ -19,6 +19,7 @@ from holdfast.extensions.mcp.shapes import Plan
 from holdfast.extensions.mcp.tokens import Tokens, name_for
 from holdfast.extensions.mcp.troubles import Gone
 from holdfast.testing.gates import start
+from holdfast.testing.loop import elapse
 
 Json = dict[str, Any]
 
@@ -156,7 +157,7 @@ def test_a_login_gets_what_the_settings_say(
             assert servers.login_url("s") == ""
             first, second = start(servers.log_in("s")), start(servers.log_in("s"))
             await shown.wait()
-            await asyncio.sleep(1)
+            await elapse(1)
             address = servers.login_url("s")
             allowed.set()
             await asyncio.gather(first, second)
