@@ -18,7 +18,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection, Settings
 from holdfast.engine.ports import Model
 from holdfast.providers.build import Blueprint, blueprint, build
-from holdfast.providers.catalog import Catalog, load_catalog
+from holdfast.providers.catalog import Catalog, load_catalog, refreshed_file
 from holdfast.providers.discovery import Discovery
 from holdfast.providers.market import Market, Pick
 from holdfast.providers.reach import Expand, Sources
@@ -71,7 +71,7 @@ def means_of(configuration: "Configuration", credentials: "Credentials", data_di
         configuration.expand,
         lambda: _fresh_environment(configuration),
         credentials.get,
-        lambda: (signature(credentials.path), configuration.learned),
+        lambda: (signature(credentials.path), configuration.learned, signature(str(refreshed_file(data_dir)))),
         data_dir,
         lambda: _doubt(configuration),
     )
