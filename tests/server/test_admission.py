@@ -149,7 +149,7 @@ async def test_each_clause_of_admission_decides_by_itself(kind: str) -> None:
             for spelt in spellings((HOST, TOKEN, JSON, *more)):
                 status = await status_of(address, "POST", spelt, BODY)
                 if status != (api if kind == "api" else page):
-                    wrong.append((name, spelt, status, kind))
+                    wrong.append((name, spelt, status, api if kind == "api" else page))
     assert not wrong
 
 
