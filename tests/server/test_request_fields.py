@@ -156,8 +156,9 @@ async def plain_prompts(api: Api) -> None:
 async def what_goes_along(api: Api) -> None:
     session = await api.asking.session()
     file = {"content": base64.b64encode(b"text").decode(), "file_path": "a", "file_name": "a", "mime_type": "text/x"}
-    for more in ({}, {"attachments": None}, {"attachments": []}):
-        assert (await accepted(api, session, **more)).attachments == ()
+    assert (await accepted(api, session)).attachments == ()
+    assert (await accepted(api, session, attachments=None)).attachments == ()
+    assert (await accepted(api, session, attachments=())).attachments == ()
     full = await accepted(api, session, attachments=[file], run_id="r1", require_model=True)
     assert [(note.file_name, note.size) for note in full.attachments] == [("a", 4)]
     assert full.require_model
@@ -460,8 +461,8 @@ async def who_cancels(api: Api) -> None:
         await api.ok("clear_queue", query=query, sid=session)
         await api.ok("cancel_session", query=query, sid=session)
         await api.asking.end(first)
-        for run in (first, *waiting):
-            found = await api.client.get_run(WorkspaceId(api.workspace), RunId(run.run_id))
+        for run in (first.run_id, *(item.run_id for item in waiting)):
+            found = await api.client.get_run(WorkspaceId(api.workspace), run)
             assert (found.cancelled_by, found.outcome) == (expected, "cancelled")
 
 
