@@ -64,7 +64,7 @@ _log = logging.getLogger("holdfast.server")
 _SIGN_IN = 300.0
 """How many seconds the command may take that renews a machine's own credentials: somebody may have to click."""
 CLOSE_SECONDS = 15.0
-"""How long one part of a workspace, or of what all of them share, may take to close."""
+"""How long one part of a workspace may take to close."""
 _LOOKING = frozenset({"glob", "grep", "ls", "view"})
 _KNOWING = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
 
@@ -123,7 +123,7 @@ class House:
     async def close(self) -> None:
         """Close each part, also if another cannot be closed."""
         parts = (self.guard.close, self.discovery.close, close_connections, lambda: asyncio.to_thread(self.git.close))
-        await _close_each(parts)
+        await _close_each(parts, None)
 
 
 def open_app(data_dir: Path, given: Given | None = None) -> App:
@@ -368,18 +368,18 @@ class Outfit:
     async def close(self) -> None:
         """Close each part, also if another cannot be closed."""
         parts = (self.scan, self.jobs, self.extensions, self.choice, self.refresher)
-        await _close_each([part.close for part in parts if part is not None])
+        await _close_each([part.close for part in parts if part is not None], CLOSE_SECONDS)
 
 
-async def _close_each(parts: Iterable[Callable[[], Awaitable[object]]]) -> None:
-    """Close one part after the other, each for a limited time; then raise the first error, if there was one."""
+async def _close_each(parts: Iterable[Callable[[], Awaitable[object]]], seconds: float | None) -> None:
+    """Close one part after the other, each within so many seconds; then raise the first error, if there was one."""
     errors: list[Exception] = []
     for close in parts:
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout(seconds):
                 await close()
         except TimeoutError:
-            _log.warning("%s did not end within %g seconds", getattr(close, "__qualname__", close), CLOSE_SECONDS)
+            _log.warning("%s did not end within %s seconds", getattr(close, "__qualname__", close), seconds)
         except Exception as error:
             errors.append(error)
     if errors:
