@@ -87,9 +87,12 @@ async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
         assert (await client.create_workspace(where.project())).id == workspace
 
 
-async def test_a_server_answers_though_unfinished_work_cannot_be_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [StorageUnavailable, RuntimeError])
+async def test_a_server_answers_though_unfinished_work_cannot_be_looked_for(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refuse(_: SqliteLedger) -> Sequence[str]:
-        raise StorageUnavailable
+        raise error
 
     monkeypatch.setattr(SqliteLedger, "unfinished_workspaces", refuse)
     async with place() as where, serving(where) as server:
@@ -128,10 +131,14 @@ async def test_each_unfinished_workspace_is_taken_up_whatever_becomes_of_another
         monkeypatch.setattr(SqliteLedger, "open_workspace", sometimes)
         if trouble == "removed":
             (where.root / "a").rmdir()
-        async with serving(where, EchoModel(), graces=Graces(create=1e9)) as server:
+        model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
+        model.before.shut()
+        async with serving(where, model, graces=Graces(create=1e9)) as server:
             client = await server.client()
-            await client.list_workspaces()
+            found_open = {Path(item.path).name for item in await client.list_workspaces()}
+            assert found_open == {"b", "c"}, "without any client"
             monkeypatch.undo()
+            model.before.open()
             for name in ("b", "c"):
                 found = await client.create_workspace(where.project(name))
                 await collect(client, found.id, [f"{name}-2"])
