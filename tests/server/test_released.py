@@ -363,8 +363,10 @@ async def test_a_server_ends_though_a_reader_never_reads() -> None:
             stalled.transport.abort()
 
 
-@pytest.mark.parametrize("part", ["scan", "jobs", "extensions", "refresher"])
-@pytest.mark.parametrize("how", ["fails", "never ends"])
+@pytest.mark.parametrize(
+    ("part", "how"),
+    [("scan", "fails"), ("jobs", "never ends"), ("extensions", "never ends"), ("refresher", "fails")],
+)
 async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
     part: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
