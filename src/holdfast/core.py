@@ -3,8 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -249,19 +248,18 @@ class App:
             self._open.pop(workspace.record.path, None)
 
     async def close(self) -> None:
-        """Close everything, also what is being opened, and also if closing one part of it fails."""
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.ledger.close)
-            stack.push_async_callback(self._furnisher.close)
-            openings = [opening for opening in self._open.values() if not opening.done()]
-            for opening in openings:
-                opening.cancel()
-            if openings:
-                await asyncio.wait(openings)
-            for opening in self._open.values():
-                if _is_open(opening):
-                    stack.push_async_callback(opening.result().close)
-            self._open.clear()
+        """Close what is open, each part also if another cannot be closed. What is being opened is given up."""
+        for opening in self._open.values():
+            opening.cancel()
+        opened = await asyncio.gather(*self._open.values(), return_exceptions=True)
+        self._open.clear()
+        try:
+            await _all_done(item.close() for item in opened if isinstance(item, Workspace))
+        finally:
+            try:
+                await self._furnisher.close()
+            finally:
+                await self.ledger.close()
 
 
 def _is_cancelled() -> bool:
@@ -270,8 +268,15 @@ def _is_cancelled() -> bool:
 
 
 def _is_open(opening: asyncio.Task[Workspace]) -> bool:
-    """Whether a workspace was opened. Counts as having seen why not."""
+    """Return whether a workspace was opened. Retrieves the exception of a failed opening, so that it is not logged."""
     return not opening.cancelled() and opening.exception() is None
+
+
+async def _all_done(work: Iterable[Awaitable[None]]) -> None:
+    """Do all of it; then raise the first error, if there was one."""
+    for end in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(end, BaseException):
+            raise end
 
 
 def _real_directory(directory: Path) -> str:
