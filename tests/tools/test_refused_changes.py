@@ -254,7 +254,8 @@ class Recording:
             place = os.readlink(f"/proc/self/fd/{first}") if name == "fsync" else str(first)
             if ".holdfast-" in place or place.startswith(self._root) or named.get("dir_fd") is not None:
                 kind = "draft" if ".holdfast-" in place else "directory" if os.path.isdir(place) else "file"
-                self.calls.append(f"{name} {kind}")
+                empty = " without content" if (name, kind) == ("fsync", "draft") and not os.path.getsize(place) else ""
+                self.calls.append(f"{name} {kind}{empty}")
             real(*arguments, **named)
 
         return call

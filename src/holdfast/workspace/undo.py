@@ -141,10 +141,6 @@ class _Step:
         self.now = now
         self._draft = Draft(now.place, now.status)
 
-    @property
-    def _is_nothing(self) -> bool:
-        return self.item.target.is_missing and self.now.status is None
-
     def prepare(self) -> None:
         if not self.item.target.is_missing:
             self._draft.open()
@@ -152,16 +148,12 @@ class _Step:
             self._draft.finish()
 
     def make(self) -> None:
-        if self._is_nothing:
-            return
         if self.item.target.is_missing:
             self._draft.set_aside()
         else:
             self._draft.put()
 
     def take_back(self) -> None:
-        if self._is_nothing:
-            return
         if self.item.target.is_missing:
             self._draft.put_back()
         else:
