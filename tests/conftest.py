@@ -1,21 +1,40 @@
-"""Settings of all tests: assertion rewriting for the shipped test helpers, no hooks of the user, a limit that acts."""
+"""Settings of all tests: one directory for what they create, nothing of the user's settings, a limit that acts."""
 
 import faulthandler
 import os
+import signal
+import sys
 from collections.abc import Generator
+from contextlib import ExitStack
 
 import pytest
+
+from scratch import session_directory
 
 pytest.register_assert_rewrite("holdfast.testing")
 
 # Whoever runs these tests may have hooks of their own for another program: they are not part of any test.
 os.environ["CLAUDE_CONFIG_DIR"] = "/nowhere"
 
+# Without compiled files each of the many processes would compile the whole package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Shells start jobs in the background with this signal ignored, and programs started by tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _HARD_LIMIT_MARGIN = 10.0
 """Seconds after a test's own limit until its process is ended."""
 
 _stderr = os.dup(2)
 """The real one: while a test runs, pytest has another in its place."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    stack = ExitStack()
+    stack.enter_context(session_directory())
+    config.add_cleanup(stack.close)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -215,7 +215,9 @@ async def test_half_a_head_gains_no_time_by_growing(monkeypatch: pytest.MonkeyPa
         for _ in range(200):
             writer.write(b"A: b\r\n")
             with suppress(TimeoutError):
-                assert await asyncio.wait_for(reader.read(), 0.02) == b""
+                # The last line may be on its way when the server closes: then writing it is what fails.
+                with suppress(ConnectionError):
+                    assert await asyncio.wait_for(reader.read(), 0.02) == b""
                 break
         else:
             pytest.fail("the connection is still there")
