@@ -1,6 +1,7 @@
 """Settings of all tests: one directory for what they create, nothing of the user's settings, a limit that acts."""
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -35,6 +36,17 @@ def pytest_configure(config: pytest.Config) -> None:
     stack = ExitStack()
     stack.enter_context(session_directory())
     config.add_cleanup(stack.close)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what was imported and collected out of garbage collections: it stays until the end, and it is much."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
