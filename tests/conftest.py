@@ -1,5 +1,6 @@
 """Settings of all tests: one directory for what they create, nothing of the user's settings, a limit that acts."""
 
+import atexit
 import faulthandler
 import gc
 import os
@@ -25,17 +26,16 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_session = ExitStack()
+_session.enter_context(session_directory())
+# Not with pytest's own end: what other modules remove at the end of the process lies in this directory.
+atexit.register(_session.close)
+
 _HARD_LIMIT_MARGIN = 10.0
 """Seconds after a test's own limit until its process is ended."""
 
 _stderr = os.dup(2)
 """The real one: while a test runs, pytest has another in its place."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    stack = ExitStack()
-    stack.enter_context(session_directory())
-    config.add_cleanup(stack.close)
 
 
 @pytest.hookimpl(wrapper=True)
