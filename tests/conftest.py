@@ -1,21 +1,52 @@
-"""Settings of all tests: assertion rewriting for the shipped test helpers, no hooks of the user, a limit that acts."""
+"""Settings of all tests: one directory for what they create, nothing of the user's settings, a limit that acts."""
 
+import atexit
 import faulthandler
+import gc
 import os
+import signal
+import sys
 from collections.abc import Generator
+from contextlib import ExitStack
 
 import pytest
+
+from scratch import session_directory
 
 pytest.register_assert_rewrite("holdfast.testing")
 
 # Whoever runs these tests may have hooks of their own for another program: they are not part of any test.
 os.environ["CLAUDE_CONFIG_DIR"] = "/nowhere"
 
+# Without compiled files each of the many processes would compile the whole package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Shells start jobs in the background with this signal ignored, and programs started by tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_session = ExitStack()
+_session.enter_context(session_directory())
+# Not with pytest's own end: what other modules remove at the end of the process lies in this directory.
+atexit.register(_session.close)
+
 _HARD_LIMIT_MARGIN = 10.0
 """Seconds after a test's own limit until its process is ended."""
 
 _stderr = os.dup(2)
 """The real one: while a test runs, pytest has another in its place."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what was imported and collected out of garbage collections: it stays until the end, and it is much."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

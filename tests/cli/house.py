@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from holdfast.client.locate import Where, locate
 from holdfast.client.thin import Thin
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import VersionInfo
+from scratch import new_directory
 
 __all__ = ["PATIENCE", "House", "Process", "house", "shown_on"]
 
@@ -43,7 +43,7 @@ class House:
     """The path is short: sockets live in it, and their paths have at most 104 bytes."""
 
     def __init__(self) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+        self.home = new_directory()
         self.work = self.home / "w"
         self.work.mkdir()
         (self.home / "r").mkdir(mode=0o700)

@@ -21,6 +21,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.sessions import Session
 from holdfast.protocol.sse import frame
+from scratch import scratch_directory
 
 __all__ = [
     "Asked",
@@ -40,8 +41,8 @@ __all__ = [
 @contextmanager
 def short_directory() -> Iterator[Path]:
     """Sockets have short paths; the directories of pytest do not."""
-    with TemporaryDirectory(prefix="hf-", dir="/tmp") as name:
-        yield Path(name).resolve()
+    with scratch_directory() as made:
+        yield made.resolve()
 
 
 def answer(body: bytes = b"", status: int = 200, headers: str = "") -> bytes:
@@ -118,7 +119,7 @@ class Playing:
 
     def __init__(self, script: Handler) -> None:
         self._script = script
-        self._directory = TemporaryDirectory(prefix="hf-", dir="/tmp")
+        self._directory = TemporaryDirectory()
         self._connections = 0
         self._writers: list[asyncio.StreamWriter] = []
         self._server: asyncio.Server | None = None

@@ -3,9 +3,7 @@
 import asyncio
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -37,6 +35,7 @@ from holdfast.server.serve import run_server
 from holdfast.server.stream import stream
 from holdfast.testing.gates import start
 from holdfast.testing.harness import FixedModels
+from scratch import scratch_directory
 
 __all__ = [
     "QUICK",
@@ -134,11 +133,8 @@ class Place:
 
 @asynccontextmanager
 async def place() -> AsyncIterator[Place]:
-    root = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
-    try:
+    with scratch_directory() as root:
         yield Place(root)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 class Server:

@@ -4,19 +4,12 @@ import asyncio
 import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import requests
-import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from holdfast.protocol.openapi import document
 from holdfast.protocol.routes import ROUTES
@@ -25,9 +18,37 @@ from server.helpers import place, serving
 _LEFT_OUT = ("events", "control", "summarize")
 """An answer without an end, one that may stop the server, and one that waits for a run."""
 
-_CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+_OPERATIONS = [
+    (path, method)
+    for path, item in document()["paths"].items()
+    for method, operation in item.items()
+    if operation["operationId"] not in _LEFT_OUT
+]
 
-_schema = schemathesis.openapi.from_dict(json.loads(json.dumps(document()))).exclude(operation_id=list(_LEFT_OUT))
+
+@pytest.fixture(scope="module")
+def build() -> Callable[[str, str, Callable[[Any], None]], Callable[[], None]]:
+    """Return what makes the test of one operation.
+
+    The plugin of schemathesis would make all of them when tests are collected, which each worker does.
+    """
+    import schemathesis  # noqa: PLC0415
+    from schemathesis.generation.feedback import FeedbackSources  # noqa: PLC0415
+    from schemathesis.pytest._test_builder import build_operation_test  # noqa: PLC0415
+
+    schema = schemathesis.openapi.from_dict(json.loads(json.dumps(document())))
+
+    def test_of(path: str, method: str, check: Callable[[Any], None]) -> Callable[[], None]:
+        made = build_operation_test(
+            config=schema.config,
+            operation=schema[path][method],
+            test_func=check,
+            given_kwargs={},
+            feedback=FeedbackSources(),
+        )
+        return made
+
+    return test_of
 
 
 class Target:
@@ -72,23 +93,43 @@ def target() -> Iterator[Target]:
     thread.join(20)
 
 
-@_schema.parametrize()
-@settings(
-    max_examples=8,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-def test_every_answer_is_documented(target: Target, case: Any) -> None:  # noqa: ANN401 - of schemathesis
-    target.asked += 1
-    if target.asked % 4:
-        # Most requests are about what is there: others end at the first check.
-        for name in target.known.keys() & (case.path_parameters or {}).keys():
-            case.path_parameters[name] = target.known[name]
-    response = case.call(base_url=target.url, headers=target.headers, session=target.session)
-    case.validate_response(response, checks=_CHECKS)
+@pytest.mark.parametrize(("path", "method"), _OPERATIONS)
+def test_every_answer_is_documented(
+    target: Target,
+    build: Callable[[str, str, Callable[[Any], None]], Callable[[], None]],
+    path: str,
+    method: str,
+) -> None:
+    from schemathesis.checks import not_a_server_error  # noqa: PLC0415
+    from schemathesis.specs.openapi import checks  # noqa: PLC0415
+
+    demanded = [
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+    ]
+    asked_before = target.asked
+
+    @settings(
+        max_examples=8,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case: Any) -> None:  # noqa: ANN401 - of schemathesis
+        target.asked += 1
+        if target.asked % 4:
+            # Most requests are about what is there: others end at the first check.
+            for name in target.known.keys() & (case.path_parameters or {}).keys():
+                case.path_parameters[name] = target.known[name]
+        response = case.call(base_url=target.url, headers=target.headers, session=target.session)
+        case.validate_response(response, checks=demanded)
+
+    build(path, method, check)()
+    assert target.asked > asked_before
 
 
 def test_the_document_has_every_route() -> None:

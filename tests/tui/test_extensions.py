@@ -1,6 +1,6 @@
 """What people brought along: how it stands is seen, why it fails is said, prompts of servers are commands."""
 
-from extensions.mcp.servers import EVERYTHING, TIME, needs_node
+from extensions.mcp.servers import STUB_EVERYTHING, STUB_TIME, needs_node
 from holdfast.domain.events import Change, LspEvent, McpEvent
 from holdfast.domain.languages import NEVER, LspInfo, LspNotice, LspState
 from holdfast.domain.mcp import McpInfo, McpNotice, McpState
@@ -21,7 +21,7 @@ async def bring(screen: Screen, **servers: object) -> None:
 
 async def test_servers_are_counted_listed_and_explained() -> None:
     async with standing() as (_, server), looking(server, size=(120, 40)) as screen:
-        await bring(screen, time=TIME, broken={"command": "/no/such/program"})
+        await bring(screen, time=STUB_TIME, broken={"command": "/no/such/program"})
         await screen.until(lambda: "mcp 1/2" in screen.line("top-right"), "one works, one does not")
         await screen.write("/extensions")
         await screen.opens(Picker)
@@ -47,7 +47,7 @@ async def test_servers_are_counted_listed_and_explained() -> None:
 @needs_node
 async def test_prompts_of_servers_are_commands_with_a_form() -> None:
     async with standing(EchoModel()) as (_, server), looking(server) as screen:
-        await bring(screen, all=EVERYTHING)
+        await bring(screen, all=STUB_EVERYTHING)
         await screen.until(lambda: any(info.prompt_count for info in screen.app.link.servers.mcps.values()), "prompts")
         await screen.pilot.press(*"/all:arg")
         await screen.until(lambda: screen.editor.completes, "the command is offered")

@@ -5,12 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from scratch import new_directory
 
 COMMAND = f"{sys.executable} -P -c 'from holdfast.cli.tui import command; command()'"
 _PATIENCE = 30.0
@@ -83,8 +84,7 @@ def terminal() -> Iterator[Terminal]:
         if os.environ.get("CI") == "true":
             pytest.fail("tmux is missing: install the package tmux.")
         pytest.skip("tmux is missing: install the package tmux.")
-    root = Path(tempfile.mkdtemp(prefix="hft-", dir="/tmp"))
-    root.chmod(0o700)
+    root = new_directory()
     made = Terminal(root, (100, 30))
     try:
         yield made

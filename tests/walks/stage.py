@@ -8,10 +8,8 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,6 +25,7 @@ from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
 from holdfast.testing.model_server import Asked, ModelServer
 from holdfast.testing.wires.script import Reply, Say
+from scratch import new_directory
 from server.helpers import RawStream, end_of, read_until
 
 __all__ = ["PATIENCE", "Done", "Stage", "Watched", "asks", "staged", "text"]
@@ -49,7 +48,7 @@ class Stage:
 
     def __init__(self, provider: ModelServer) -> None:
         self.provider = provider
-        self.root = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+        self.root = new_directory()
         self.project = self.root / "w"
         self.project.mkdir()
         (self.root / "r").mkdir(mode=0o700)

@@ -44,7 +44,9 @@ async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
         session = await one.session()
         run = await one.ask(session, bash("touch begun; until [ -e go ]; do sleep 0.01; done"))
         await until((one.project / "begun").exists)
-        await one.client.run_shell(one.workspace, session, "echo from-outside; touch go")
+        await one.client.run_shell(one.workspace, session, "echo from-outside")
+        # Not in the line itself: it is stored after its command has ended.
+        (one.project / "go").touch()
         await one.end(run)
         second = one.model.requests[-1]
         assert [message.role for message in second.messages] == ["user", "assistant", "tool", "user"]

@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from urllib.parse import urlencode, urlsplit
@@ -174,14 +175,21 @@ class Stage:
 
 @asynccontextmanager
 async def launched() -> AsyncIterator[Browser]:
-    """Debian's Chromium, or the one that $HOLDFAST_CHROMIUM names: nothing is downloaded."""
-    program = os.environ.get("HOLDFAST_CHROMIUM") or shutil.which("chromium")
+    """Debian's Chromium, or the one that $HOLDFAST_CHROMIUM names: nothing is downloaded.
+
+    The one without windows takes half the time of the other.
+    """
+    found = (shutil.which(name) for name in ("chromium-headless-shell", "chromium"))
+    program = os.environ.get("HOLDFAST_CHROMIUM") or next(filter(None, found), None)
     if program is None:
         pytest.skip("chromium is not installed")
     options = ["--no-sandbox"] if os.getuid() == 0 else []
     playwright: Playwright
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=program, args=options)
+        home = tempfile.gettempdir()
+        browser = await playwright.chromium.launch(
+            executable_path=program, args=options, env={**os.environ, "HOME": home}
+        )
         try:
             yield browser
         finally:

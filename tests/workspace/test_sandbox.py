@@ -2,7 +2,6 @@
 
 import shutil
 import socket
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from holdfast.workspace.sandbox import (
     find_bubblewrap,
 )
 from holdfast.workspace.sandbox_git import decide_linked_git, find_linked_git
+from scratch import scratch_directory
 from workspace.commands import run_line
 
 
@@ -100,8 +100,8 @@ async def test_no_attempt_gets_out(tmp_path: Path, part: str) -> None:
 
 def test_no_attempt_gets_out_of_a_linked_work_tree() -> None:
     """As an ordinary user where the tests run as root: then the directory has to be one that the user can reach."""
-    with tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as folder:
-        assert find_escapes_as_user(Path(folder), Case(MECHANISMS[0], network=False, place="linked")) == []
+    with scratch_directory() as folder:
+        assert find_escapes_as_user(folder, Case(MECHANISMS[0], network=False, place="linked")) == []
 
 
 async def test_it_is_the_same_where_commands_are_no_namespaces(shut_in: Shut, place: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from holdfast.workspace.children import find_program, running, spawn, splitted
 from holdfast.workspace.git import PrivateGit
 from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
 
-WAYS = ("git", "own", *(("rg",) * bool(shutil.which("rg"))))
+WAYS = ("git", "own", "rg")
 PATH = os.environ["PATH"]
 
 

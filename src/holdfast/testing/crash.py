@@ -114,7 +114,7 @@ def _changes_of_another_start(point: Point, folder: Path, evidence: Evidence) ->
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    place = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    place = os.environ.get("HOLDFAST_TEST_MEMORY") or (_MEMORY if os.access(_MEMORY, os.W_OK) else None)
     return tempfile.TemporaryDirectory(prefix="holdfast-crash-", dir=place, ignore_cleanup_errors=True)
 
 

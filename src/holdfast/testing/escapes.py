@@ -352,7 +352,7 @@ def try_escapes(seed: int) -> None:
     chance = random.Random(seed)
     case = Case(chance.choice(MECHANISMS), chance.random() < 0.5, chance.choice(("home", "linked")))
     kind = chance.choice(("random", "random", "list", "list as a user"))
-    with tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         if kind == "list as a user":
             found = find_escapes_as_user(Path(folder), case)
         else:

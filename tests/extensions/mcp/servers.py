@@ -1,4 +1,4 @@
-"""Real servers from the registries, how they are configured, and how they are watched."""
+"""Servers of tools, real ones from the registries and our own, how they are configured, and how they are watched."""
 
 import asyncio
 import os
@@ -20,6 +20,8 @@ from walks.hands import Hands
 __all__ = [
     "EVERYTHING",
     "GIT",
+    "STUB_EVERYTHING",
+    "STUB_TIME",
     "TIME",
     "add",
     "answered",
@@ -40,6 +42,15 @@ _PATIENT = {"timeout": 60}
 """Machines that test are busy."""
 GIT: dict[str, Any] = {"command": str(_BIN / "mcp-server-git"), **_PATIENT}
 TIME: dict[str, Any] = {"command": str(_BIN / "mcp-server-time"), "args": ["--local-timezone", "UTC"], **_PATIENT}
+
+
+def _stub(kind: str) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).with_name("stub.py")), kind], **_PATIENT}
+
+
+STUB_TIME = _stub("time")
+STUB_EVERYTHING = _stub("everything")
+"""Tools of the same names. The real ones take a second of a processor to start, which most tests need not."""
 
 
 def rogue(folder: Path, *how: str) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from extensions.mcp.office import browse, office
-from extensions.mcp.servers import TIME
+from extensions.mcp.servers import STUB_TIME
 from walks.stage import PATIENCE, staged
 
 
 async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> None:
     async with staged() as stage:
-        time = (TIME["command"], *TIME["args"])
+        time = (STUB_TIME["command"], *STUB_TIME["args"])
         empty = await stage.call("mcp")
         assert (empty.code, empty.out) == (0, "")
         assert "holdfast mcp add --help" in empty.err
@@ -31,8 +31,8 @@ async def test_servers_are_added_seen_switched_and_removed(tmp_path: Path) -> No
         written = tomllib.loads(stage.settings.read_text())["mcp"]
         assert written["time"] == {
             "type": "stdio",
-            "command": TIME["command"],
-            "args": TIME["args"],
+            "command": STUB_TIME["command"],
+            "args": STUB_TIME["args"],
             "enabled_tools": ["convert_time"],
             "timeout": 60,
         }

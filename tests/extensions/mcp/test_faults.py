@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from extensions.mcp.servers import (
-    EVERYTHING,
-    TIME,
+    STUB_EVERYTHING,
+    STUB_TIME,
     add,
     answered,
     dead,
@@ -40,7 +40,7 @@ def marked(server: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 async def test_a_server_that_is_killed_in_a_call_is_an_error_and_comes_back(tmp_path: Path) -> None:
     async with hands() as one:
-        await add(one, all=marked(EVERYTHING, tmp_path))
+        await add(one, all=marked(STUB_EVERYTHING, tmp_path))
         session = await one.session()
         run = await one.ask(session, LONG, ECHO)
         await one.says(session, "1/60\n")
@@ -58,7 +58,7 @@ async def test_a_server_that_is_killed_in_a_call_is_an_error_and_comes_back(tmp_
 async def test_a_server_that_stalls_is_given_up_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.extensions.mcp.server.PING", 0.5)
     async with hands() as one:
-        await add(one, all={**marked(EVERYTHING, tmp_path), "timeout": 30, "call_timeout": 2})
+        await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30, "call_timeout": 2})
         (pid,) = living(tmp_path)
         os.kill(pid, signal.SIGSTOP)
         (stalled,) = await one.do(ECHO)
@@ -73,7 +73,7 @@ async def test_an_idle_server_is_tried_before_it_is_used(tmp_path: Path, monkeyp
     monkeypatch.setattr("holdfast.extensions.mcp.server.IDLE", 0.0)
     monkeypatch.setattr("holdfast.extensions.mcp.server.PING", 1.0)
     async with hands() as one:
-        await add(one, all={**marked(EVERYTHING, tmp_path), "timeout": 30})
+        await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30})
         (pid,) = living(tmp_path)
         os.kill(pid, signal.SIGSTOP)
         (echoed,) = await one.do(ECHO)
@@ -85,7 +85,7 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(tmp_path: Path) -> No
     """R4, R5: at once, and the server stays."""
     heard = tmp_path / "heard"
     async with hands() as one:
-        await add(one, all=wrapped(f'tee {heard} | "$@"', EVERYTHING))
+        await add(one, all=wrapped(f'tee {heard} | "$@"', STUB_EVERYTHING))
         session = await one.session()
         run = await one.ask(session, LONG)
         await one.says(session, "1/60\n")
@@ -102,7 +102,7 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(tmp_path: Path) -> No
 
 async def test_a_cancel_does_not_wait_for_a_server_that_stalls(tmp_path: Path) -> None:
     async with hands() as one:
-        await add(one, all=marked(EVERYTHING, tmp_path))
+        await add(one, all=marked(STUB_EVERYTHING, tmp_path))
         session = await one.session()
         run = await one.ask(session, LONG)
         await one.says(session, "1/60\n")
@@ -115,7 +115,7 @@ async def test_a_cancel_does_not_wait_for_a_server_that_stalls(tmp_path: Path) -
 async def test_a_flood_of_words_is_bounded_and_harms_nobody(tmp_path: Path) -> None:
     flood = "yes a flood of words >&2 & echo junk; exec "
     async with hands() as one:
-        await add(one, time=wrapped(flood + '"$@"', own(TIME, tmp_path)))
+        await add(one, time=wrapped(flood + '"$@"', own(STUB_TIME, tmp_path)))
         now = ("mcp_time_get_current_time", {"timezone": "UTC"})
         for result in await results(one, now, now, now):
             assert not result.is_error
@@ -174,7 +174,7 @@ async def test_states_are_told_to_those_who_listen() -> None:
     """In the words that stock clients know."""
     async with hands() as one, one.client.events(one.workspace, since=0) as events:
         await read_until(events, lambda item: isinstance(item.event, HelloEvent))
-        await one.client.config_set(one.workspace, "mcp.time", TIME, scope=1)
+        await one.client.config_set(one.workspace, "mcp.time", STUB_TIME, scope=1)
         states: list[tuple[str, int]] = []
         while not states or states[-1][0] != "connected":
             seen = await read_until(events, lambda item: isinstance(item.event, McpEvent))
@@ -193,8 +193,8 @@ async def test_a_closed_workspace_leaves_no_process(tmp_path: Path) -> None:
         await add(
             one,
             files=filesystem(tmp_path),
-            stubborn=wrapped(f'{stubborn} : {tmp_path}; "$@"; sleep 6000', TIME),
-            stopped=marked(EVERYTHING, tmp_path),
+            stubborn=wrapped(f'{stubborn} : {tmp_path}; "$@"; sleep 6000', STUB_TIME),
+            stopped=marked(STUB_EVERYTHING, tmp_path),
         )
         second = await one.client.create_workspace(one.server.place.project("second"), yolo=True)
         await one.client.config_set(second.id, "mcp.files", filesystem(other), scope=1)

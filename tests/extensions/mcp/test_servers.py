@@ -11,6 +11,7 @@ import pytest
 from extensions.mcp.servers import (
     EVERYTHING,
     GIT,
+    STUB_TIME,
     TIME,
     add,
     dead,
@@ -150,7 +151,7 @@ async def test_lists_that_change_are_read_again_and_told() -> None:
 
 async def test_settings_start_change_and_stop_servers(tmp_path: Path) -> None:
     async with hands() as one:
-        await add(one, time=own(TIME, tmp_path))
+        await add(one, time=own(STUB_TIME, tmp_path))
         first = living(tmp_path)
         assert len(first) == 1
         await one.client.config_set(one.workspace, "mcp.time.enabled_tools", ["convert_time"], scope=1)

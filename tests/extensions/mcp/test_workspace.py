@@ -11,8 +11,8 @@ import msgspec
 
 from extensions.mcp.office import office
 from extensions.mcp.servers import (
-    EVERYTHING,
-    TIME,
+    STUB_EVERYTHING,
+    STUB_TIME,
     add,
     dead,
     filesystem,
@@ -41,7 +41,7 @@ NOW = ("mcp_time_get_current_time", {"timezone": "UTC"})
 async def test_a_tool_of_a_server_asks_like_any_other() -> None:
     """With its name, its server and its arguments; and a rule that was saved counts."""
     async with hands(yolo=False) as one:
-        await add(one, time=TIME, all=EVERYTHING)
+        await add(one, time=STUB_TIME, all=STUB_EVERYTHING)
         session = await one.session()
         run = await one.ask(session, NOW)
         (ask,) = await one.permissions()
@@ -74,7 +74,7 @@ async def test_hooks_have_a_say_in_a_tool_of_a_server() -> None:
     refuses = {"matcher": "^mcp_time_convert", "command": "cat >/dev/null; echo not that >&2; exit 2"}
     async with hands(yolo=False) as one:
         await one.client.config_set(one.workspace, "hooks.PreToolUse", [changes, refuses], scope=1)
-        await add(one, time=TIME)
+        await add(one, time=STUB_TIME)
         session = await one.session()
         run = await one.ask(session, NOW, ("mcp_time_convert_time", {}))
         (ask,) = await one.permissions()
@@ -103,7 +103,7 @@ async def test_only_a_run_that_nobody_attends_waits_for_servers(tmp_path: Path) 
     (tmp_path / "go").touch()
     slow = f'while [ ! -e {tmp_path}/ready ]; do sleep 0.05; done; exec "$@"'
     async with hands() as one:
-        server = {**TIME, "command": "sh", "args": ["-c", slow, "sh", TIME["command"], *TIME["args"]]}
+        server = {**STUB_TIME, "command": "sh", "args": ["-c", slow, "sh", STUB_TIME["command"], *STUB_TIME["args"]]}
         await one.client.config_set(one.workspace, "mcp.time", server, scope=1)
         attended = await one.do(NOW)
         assert "There is no tool called" in attended[0].content
@@ -122,7 +122,7 @@ async def test_what_a_server_offers_is_known_before_it_has_started(tmp_path: Pat
     gate = tmp_path / "gate"
     gate.touch()
     slow = f'while [ ! -e {gate} ]; do sleep 0.05; done; exec "$@"'
-    server = wrapped(slow, TIME)
+    server = wrapped(slow, STUB_TIME)
     async with place() as where:
         async with hands(where) as one:
             await add(one, time=server)
@@ -174,7 +174,7 @@ async def test_who_asks_what_is_wrong_waits_for_those_that_start(tmp_path: Path)
     """A server that nobody has tried yet is not one that works."""
     slow = f"while [ ! -e {tmp_path}/ready ]; do sleep 0.05; done; exit 3"
     async with hands() as one:
-        await one.client.config_set(one.workspace, "mcp.slow", wrapped(slow, TIME), scope=1)
+        await one.client.config_set(one.workspace, "mcp.slow", wrapped(slow, STUB_TIME), scope=1)
         report = start(one.client.doctor(one.workspace, "mcp servers"))
         await stands(one, "slow", "starting")
         (tmp_path / "ready").touch()
@@ -187,7 +187,7 @@ async def test_what_a_client_lends_is_there_as_long_as_it_is(tmp_path: Path) -> 
     """What the settings name stands above it; nothing in it is expanded, and nothing of it is written down."""
     async with hands() as one:
         mcp = one.server.hub.desk(one.workspace).outfit.extensions.mcp
-        lent = msgspec.convert({**own(TIME, tmp_path), "env": {"A": "$B"}}, McpSettings)
+        lent = msgspec.convert({**own(STUB_TIME, tmp_path), "env": {"A": "$B"}}, McpSettings)
         mcp.lend("editor", {"time": lent, "clock": lent})
         await stands(one, "time", "connected")
         await stands(one, "clock", "connected")
@@ -220,9 +220,11 @@ async def settled(stage: Stage) -> dict[str, McpInfo]:
 async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -> None:
     """By hash: a change takes it back. Both of the files that may name them."""
     async with staged() as stage:
-        server = own(TIME, tmp_path)
+        server = own(STUB_TIME, tmp_path)
         (stage.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": server}}))
-        (stage.project / "holdfast.toml").write_text(f'[mcp.ours]\ntimeout = 60\ncommand = "{server["command"]}"\n')
+        (stage.project / "holdfast.toml").write_text(
+            f'[mcp.ours]\ntimeout = 60\ncommand = "{server["command"]}"\nargs = {json.dumps(server["args"])}\n'
+        )
         here = await stage.opened()
         assert await here.client.mcp_states(here.id) == {}
         shown = await stage.call("mcp")
@@ -244,9 +246,10 @@ async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -
 async def test_r4_a_killed_server_leaves_no_server_of_tools(tmp_path: Path) -> None:
     """And the first run of a script has the tools of a server that has just been started."""
     async with staged() as stage:
-        server = own(TIME, tmp_path)
+        server = own(STUB_TIME, tmp_path)
+        command, arguments = (json.dumps(server[name]) for name in ("command", "args"))
         stage.write(
-            f"[mcp.time]\ntimeout = 60\ncommand = {json.dumps(server['command'])}\n"
+            f"[mcp.time]\ntimeout = 60\ncommand = {command}\nargs = {arguments}\n"
             f"[mcp.files]\ntimeout = 60\ncommand = 'node'\nargs = {json.dumps(filesystem(tmp_path)['args'])}\n"
         )
         pid = await stage.serve_again()
@@ -270,7 +273,8 @@ async def test_r12_a_server_gets_no_key_of_a_model_unasked() -> None:
         stage.environment["ANOTHER"] = "seen-by-all"
         stage.write()
         settings = stage.settings.read_text().replace("a-walking-key", "$A_WALKING_KEY")
-        given = f"[mcp.all]\ntimeout = 60\ncommand = 'node'\nargs = {json.dumps(EVERYTHING['args'])}\n"
+        command, arguments = (json.dumps(STUB_EVERYTHING[name]) for name in ("command", "args"))
+        given = f"[mcp.all]\ntimeout = 60\ncommand = {command}\nargs = {arguments}\n"
         allowed = "[permissions]\nallow = ['mcp_all_get-env']\n"
         stage.settings.write_text(settings + given + allowed + '[mcp.all.env]\nOWN = "for-$ANOTHER"\n')
         await stage.serve_again()

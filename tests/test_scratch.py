@@ -1,0 +1,70 @@
+"""What a test session leaves behind: nothing, or nothing that the next one does not remove."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+SESSION = """
+import os, subprocess, sys
+from contextlib import ExitStack
+from scratch import new_directory, session_directory
+stack = ExitStack()
+stack.enter_context(session_directory())
+none = subprocess.DEVNULL
+left = subprocess.Popen(["sleep", "1000"], start_new_session=True, stdout=none, stderr=none)
+(new_directory() / "file").write_text("x")
+print(os.environ["TMPDIR"], os.environ["HOLDFAST_TEST_MEMORY"], left.pid, flush=True)
+if "killed" in sys.argv:
+    os.kill(os.getpid(), 9)
+stack.close()
+left.wait()
+"""
+
+
+def _session(how: str) -> tuple[int, list[Path], int]:
+    """Return its exit code, its directories and the process that it has started."""
+    hidden = ("HOLDFAST_TEST_SCRATCH", "HOLDFAST_TEST_MEMORY", "TMPDIR", "TMUX_TMPDIR")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION, how],
+        env={**environment, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    scratch, memory, process = done.stdout.split()
+    return done.returncode, [Path(scratch), Path(memory)], int(process)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_a_session_leaves_nothing() -> None:
+    code, places, process = _session("ordinary")
+    assert code == 0
+    assert not any(place.exists() for place in places)
+    assert not _is_alive(process)
+
+
+def test_what_a_killed_session_leaves_is_removed_by_the_next() -> None:
+    code, places, process = _session("killed")
+    assert code == -signal.SIGKILL
+    _session("ordinary")
+    assert not any(place.exists() for place in places)
+    assert not _is_alive(process)
+
+
+def test_a_session_spares_those_that_are_under_way() -> None:
+    """This one is."""
+    place = Path(os.environ["HOLDFAST_TEST_SCRATCH"])
+    _session("ordinary")
+    assert place.is_dir()
