@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.helpers import PLAIN, answering, results_of, texts_of
+from engine.helpers import PLAIN, answering, results_of, texts_of, virtual_seconds
 from holdfast.domain.asks import Verdict
 from holdfast.domain.errors import NotWaiting, StorageUnavailable, UnknownSession
 from holdfast.domain.ids import RunId, SessionId
@@ -371,7 +371,7 @@ def test_a_title_that_cannot_be_stored_is_nobodys_trouble() -> None:
         await world.prompt("go", "r1")
         await world.quiet()
         ledger.refused = (PatchSession,)
-        await asyncio.sleep(100)
+        await virtual_seconds(100)
         ledger.refused = ()
         assert world.end_of("r1").outcome == "completed"
         await world.prompt("go", "r2")
@@ -394,7 +394,7 @@ def test_sub_agents_get_no_titles() -> None:
         world.workspace.engine.kit.crews.add("task", Crew(FixedTools()))
         await world.prompt("go", "r1")
         await world.quiet()
-        await asyncio.sleep(10)
+        await virtual_seconds(10)
         sessions = (await world.ledger.snapshot(world.workspace.record.id, None)).sessions
         assert {item.title for item in sessions} == {"A title", "Its own title"}
         assert len(small.requests) == 1

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from engine.helpers import PLAIN, results_of
+from engine.helpers import PLAIN, results_of, virtual_seconds
 from holdfast.domain.asks import PermissionRequest, Question, QuestionAnswer, QuestionRequest, Verdict
 from holdfast.domain.errors import PermissionDenied, StorageUnavailable
 from holdfast.domain.events import PermissionNotificationEvent, QuestionNotificationEvent
@@ -190,9 +190,9 @@ def test_a_request_runs_out_of_time_only_while_nobody_is_there(history: str, kin
         asks.timeout = 100.0
         for event in events:
             (asks.reader_came if event == "came" else asks.reader_left)()
-            await asyncio.sleep(7)
+            await virtual_seconds(7)
         asking = begin(asks, kind, world.session)
-        await asyncio.sleep(99.9)
+        await virtual_seconds(99.9)
         assert len(open_ones(asks)) == 1
         await asyncio.sleep(0.2 if expires else 10_000)
         assert len(open_ones(asks)) == (0 if expires else 1)
@@ -201,9 +201,9 @@ def test_a_request_runs_out_of_time_only_while_nobody_is_there(history: str, kin
         if not expires:
             for _ in range(events.count("came") - events.count("left")):
                 asks.reader_left()
-            await asyncio.sleep(99.9)
+            await virtual_seconds(99.9)
             assert not asking.done()
-            await asyncio.sleep(0.2)
+            await virtual_seconds(0.2)
             assert asking.done()
         await asyncio.wait([asking])
         assert timers() == 0
@@ -242,7 +242,7 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
                 readers += 1
                 since = None
         if since is None:
-            await asyncio.sleep(1_000)
+            await virtual_seconds(1_000)
             assert not asking.done()
             assert timers() == 0
             asking.cancel()
@@ -268,10 +268,10 @@ def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
         asking = begin(asks, kind, world.session)
         await until(lambda: open_ones(asks))
         ledger.refused = (CloseRequest,)
-        await asyncio.sleep(15)
+        await virtual_seconds(15)
         assert (asking.done(), len(open_ones(asks)), timers()) == (False, 1, 1)
         ledger.refused = ()
-        await asyncio.sleep(6)
+        await virtual_seconds(6)
         assert asking.done()
         assert (len(open_ones(asks)), timers()) == (0, 0)
         await world.close()
@@ -362,7 +362,7 @@ def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
         assert await first is None
         assert asks.pause == pytest.approx(0.5)
         assert not await asks.dismiss(), "who cancels right after it means the one before"
-        await asyncio.sleep(0.5)
+        await virtual_seconds(0.5)
         assert asks.pause == 0.0
         assert await asks.dismiss()
         assert await second is None

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from engine.helpers import PLAIN, results_of
+from engine.helpers import PLAIN, results_of, virtual_seconds
 from holdfast.domain.asks import Question, Verdict
 from holdfast.domain.errors import (
     HoldfastError,
@@ -177,7 +177,7 @@ class Place:
         self.hooks.fails = ""
         self.steps = []
         await self.world.quiet()
-        await asyncio.sleep(100)
+        await virtual_seconds(100)
 
     def holdings(self) -> dict[str, object]:
         found: dict[str, object] = {"streams": self.model.open_streams}
@@ -267,7 +267,7 @@ for kind in (StartRun, StepRun, PutMessage, GrowMessage, PatchSession, EndRun, A
         async def fail_store(place: Place, kind: type = kind, step: Step = step) -> None:
             await place.prompt(step)
             place.ledger.refuses = {kind: 2}
-            await asyncio.sleep(10)
+            await virtual_seconds(10)
             place.ledger.refuses = {}
             await place.world.cancel()
 
@@ -393,7 +393,7 @@ def test_a_title_that_fails_holds_nothing() -> None:
         world = await World.open(FixedModels(large, ProviderError("none")), settings=EngineSettings(titles=True))
         await world.prompt("go", "r1")
         await world.quiet()
-        await asyncio.sleep(10)
+        await virtual_seconds(10)
         assert {task.get_name() for task in asyncio.all_tasks()} - {asyncio.current_task().get_name()} == set()  # type: ignore[union-attr]
         await world.close()
 
@@ -426,7 +426,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
         for number in (1, 2):
             gate.clear()
             await world.prompt("go", f"r{number}")
-            await asyncio.sleep(1)
+            await virtual_seconds(1)
             runs = await world.ledger.open_runs(world.workspace.record.id)
             assert sum(bool(run.parent_run_id) for run in runs) == 3
             gate.set()

@@ -1,13 +1,12 @@
 """Features that meet in one run, by pairs and all at once: each has its effect, whatever the other one does."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import combinations
 
 import msgspec
 import pytest
 
-from engine.helpers import results_of
+from engine.helpers import results_of, virtual_seconds
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
@@ -117,7 +116,7 @@ class Meeting:
             await self.last_gate.reached.wait()
             await world.cancel()
         await world.quiet()
-        await asyncio.sleep(10)
+        await virtual_seconds(10)
 
     def _hold_the_last_answer(self) -> None:
         """A cancel comes while the last answer is awaited."""
@@ -138,7 +137,7 @@ class Meeting:
     async def _meanwhile(self) -> None:
         world = self.world
         if "rename" in self.has:
-            await asyncio.sleep(1)
+            await virtual_seconds(1)
             await world.workspace.sessions.rename(world.session, "Renamed")
         if "shell" in self.has:
             await world.workspace.sessions.note_shell(world.session, ShellCommand("make", "it is made", 0))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.helpers import PLAIN, answering, texts_of
+from engine.helpers import PLAIN, answering, texts_of, virtual_seconds
 from holdfast.domain.asks import Question, QuestionAnswer, Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import (
@@ -342,7 +342,7 @@ def test_a_session_is_renamed_whatever_a_title_says_later() -> None:
         await world.quiet()
         session = await world.workspace.sessions.rename(world.session, "Mine")
         assert (session.id, session.title) == (world.session, "Mine")
-        await asyncio.sleep(100)
+        await virtual_seconds(100)
         stored = await world.ledger.session(world.workspace.record.id, world.session)
         assert stored is not None
         assert stored.title == "Mine"
@@ -381,13 +381,13 @@ def test_runs_say_who_cancelled_them() -> None:
         }
         for name, stop in stops.items():
             await world.prompt("go", name)
-            await asyncio.sleep(2)
+            await virtual_seconds(2)
             await stop()  # type: ignore[no-untyped-call]
             await world.quiet()
         await world.prompt("go", "d")
         await world.prompt("wait", "e")
         await inputs.clear(world.session, by="eve")
-        await asyncio.sleep(1)
+        await virtual_seconds(1)
         runs = {name: await world.run(name) for name in "abcde"}
         by = {name: run.cancelled_by for name, run in runs.items()}
         assert by == {"a": "ann", "b": "ben", "c": "cid", "d": "", "e": "eve"}

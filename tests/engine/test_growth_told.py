@@ -1,11 +1,10 @@
 """What a turn tells and stores while an answer grows, in its first step and in every later one."""
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from engine.helpers import PLAIN, answering
+from engine.helpers import PLAIN, answering, virtual_seconds
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Answer, PutMessage, Refusal, Write
@@ -30,7 +29,7 @@ def test_every_word_is_told_and_stored_as_it_comes(act: Say | Think) -> None:
         model = ScriptedModel([Step((act, Say("end")))], info=PLAIN, pause=lambda: 1.0)
         world = await World.open(model, settings=QUICK)
         await world.prompt("go", "r1")
-        await asyncio.sleep(6.9)
+        await virtual_seconds(6.9)
         said = " ".join(WORDS.split()[:7])
         deltas = [event.payload.text for _, event in world.tape.events if isinstance(event, MessageDeltaEvent)]
         assert "one" + "".join(deltas) == said, "the first word comes with its part"
@@ -130,7 +129,7 @@ def test_who_comes_late_gets_the_parts_that_grow_whole() -> None:
         engine = world.workspace.engine
         assert engine.open_parts() == []
         await world.prompt("go", "r1")
-        await asyncio.sleep(5.5)
+        await virtual_seconds(5.5)
         thought, words = engine.open_parts()
         assert isinstance(thought.content, ReasoningPart)
         assert thought.content.data.thinking == "let me see"
@@ -156,7 +155,7 @@ def test_an_answer_that_is_withdrawn_is_taken_back_from_readers_and_store() -> N
         world = await World.open(ScriptedModel(steps, info=PLAIN), settings=QUICK)
         run = start(world.prompt("go", "r1"))
         await run
-        await asyncio.sleep(0.9)
+        await virtual_seconds(0.9)
         message = (await world.messages())[-1]
         assert (message.role, text_of(message)) == ("assistant", "")
         told = [event.payload.payload for event in world.message_events() if event.payload.payload.id == message.id]

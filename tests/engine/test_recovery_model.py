@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+from engine.helpers import virtual_seconds
 from engine.recovery_model import Stored, answer_after, conversation_after, outcome_of, requests_in, shape, stored
 from holdfast.domain.asks import Question, QuestionAnswer, Verdict
 from holdfast.domain.errors import HoldfastError, OwnerChanged
@@ -208,7 +209,7 @@ class Life:
             await asyncio.sleep(self.dice.choice((0.0, 0.1)))
         except asyncio.CancelledError:
             # It takes its time: the cancel is stored before the end is.
-            await asyncio.sleep(0.2)
+            await virtual_seconds(0.2)
         return ToolOutcome("done")
 
     async def _ask(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.helpers import answering
+from engine.helpers import answering, virtual_seconds
 from engine.metered import Meter, MeteredModel, Part, Script, Wait, broken, said, used
 from holdfast.domain.ids import RunId, SessionId, is_helper_session
 from holdfast.domain.ledger import EndRun, PatchSession, PutMessage
@@ -171,7 +171,7 @@ def test_a_write_that_fails_is_paid_for_once() -> None:
         await ledger.gate.reached.wait()
         ledger.refused = (PatchSession,)
         ledger.gate.open()
-        await asyncio.sleep(2)
+        await virtual_seconds(2)
         ledger.refused = ()
         await world.quiet()
         assert world.end_of("r1").outcome == "failed"

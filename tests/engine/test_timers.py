@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from engine.helpers import PLAIN, answering, results_of
+from engine.helpers import PLAIN, answering, results_of, virtual_seconds
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, Write
@@ -101,7 +101,7 @@ def test_the_time_of_a_run_begins_with_the_run() -> None:
     async def scene() -> None:
         settings = EngineSettings(titles=False, limits=Limits(minutes=2))
         world = await World.open(working(1), tools=[slow(100.0)], settings=settings)
-        await asyncio.sleep(10_000)
+        await virtual_seconds(10_000)
         for number in (1, 2, 3):
             await world.prompt("go", f"r{number}", delivery="queue")
         await world.quiet()
@@ -116,7 +116,7 @@ def test_settings_that_change_count_at_the_next_step() -> None:
         now_set = [EngineSettings(titles=False, limits=Limits(steps=0))]
         world = await World.open(working(9), tools=[slow(10.0)], settings_now=lambda: now_set[0])
         await world.prompt("go", "r1")
-        await asyncio.sleep(25)
+        await virtual_seconds(25)
         now_set[0] = EngineSettings(titles=False, limits=Limits(steps=1))
         await world.quiet()
         assert world.end_of("r1").error.startswith("limit: the run made 3 steps")
@@ -149,9 +149,9 @@ def test_a_run_that_does_not_stop_ends_after_the_grace(way: str) -> None:
                 await world.prompt("instead", "r2", delivery="interrupt")
             case _:
                 closing = start(world.close())
-        await asyncio.sleep(5.9)
+        await virtual_seconds(5.9)
         assert world.ends() == []
-        await asyncio.sleep(0.2)
+        await virtual_seconds(0.2)
         end = world.end_of("r1")
         assert end.outcome == ("interrupted" if way == "close" else "cancelled")
         assert now() == pytest.approx(begun + 6.1)
@@ -162,7 +162,7 @@ def test_a_run_that_does_not_stop_ends_after_the_grace(way: str) -> None:
             await until(lambda: tool.started == 2)
             await world.cancel()
         await (closing if way == "close" else world.quiet())
-        await asyncio.sleep(4_000)
+        await virtual_seconds(4_000)
         if way != "interrupt":
             assert len(world.tape.events) == told
         assert timers() == 0
@@ -188,13 +188,13 @@ def test_a_run_that_stops_at_once_leaves_no_timer(state: str) -> None:
         begun = now()
         await world.prompt("go", "r1")
         if state != "accepted":
-            await asyncio.sleep(0.3)
+            await virtual_seconds(0.3)
         await world.cancel()
         await world.quiet()
         assert world.end_of("r1").outcome == "cancelled"
         assert now() - begun < 0.4
         assert timers() == 0
-        await asyncio.sleep(1_000)
+        await virtual_seconds(1_000)
         await world.close()
 
     in_virtual_time(scene)
@@ -208,7 +208,7 @@ def test_closing_is_bounded_whoever_does_not_end() -> None:
         settings = EngineSettings(titles=False, grace=5.0, margin=1.0, closing=3.0)
         world = await World.open(working(1), tools=[SimpleTool("tool", stubborn)], settings=settings, ledger=ledger)
         await world.prompt("go", "r1")
-        await asyncio.sleep(1)
+        await virtual_seconds(1)
         ledger.hold(EndRun)
         begun = now()
         assert not await world.workspace.engine.close()
@@ -240,7 +240,7 @@ def test_a_run_ends_although_what_it_left_behind_does_not(*, fails: bool) -> Non
         world = await World.open(working(1), tools=[slow(100)], settings=settings, farewell=farewell)
         for number in (1, 2):
             await world.prompt("go", f"r{number}")
-            await asyncio.sleep(1)
+            await virtual_seconds(1)
             begun = now()
             await world.cancel()
             await world.quiet()
@@ -285,7 +285,7 @@ def test_an_end_is_tried_again_after_longer_and_longer_waits() -> None:
             await world.prompt("go", f"r{number}")
             ledger.refused = (EndRun,)
             ledger.tries.clear()
-            await asyncio.sleep(18.5)
+            await virtual_seconds(18.5)
             first = ledger.tries[0]
             assert [round(at - first, 3) for at in ledger.tries] == [0, 1, 3, 7, 12, 17]
             assert [notice.type for notice in world.notices()].count("error") == number, "told once"
@@ -310,14 +310,14 @@ def test_a_prompt_is_accepted_as_soon_as_the_store_works_again() -> None:
         world = await World.open(working(1), tools=[slow(0)], settings=settings, ledger=ledger)
         await world.prompt("go", "r1")
         ledger.refused = (EndRun,)
-        await asyncio.sleep(10)
+        await virtual_seconds(10)
         ledger.refused = ()
         begun = now()
         await world.prompt("go", "r2")
         await world.quiet()
         assert now() - begun < 1
         assert [end.run_id for end in world.ends()] == ["r1", "r2"]
-        await asyncio.sleep(1_000)
+        await virtual_seconds(1_000)
         assert timers() == 0
         await world.close()
 
@@ -344,7 +344,7 @@ def test_a_slow_disk_keeps_nobody_from_stopping(kind: str) -> None:
         world = await World.open(working(1), tools=[slow(1_000)], settings=EngineSettings(titles=False), ledger=ledger)
         await world.prompt("go", "r1")
         await world.prompt("wait", "r2", delivery="queue")
-        await asyncio.sleep(1)
+        await virtual_seconds(1)
         ledger.hold()
         begun = now()
         with pytest.raises(StorageUnavailable, match="being stopped"):
@@ -369,7 +369,7 @@ def test_a_growing_answer_is_stored_in_time_again_and_again(pace: Pace) -> None:
         world = await World.open(model, settings=EngineSettings(titles=False, pace=pace))
         await world.prompt("go", "r1")
         for second in range(1, 40):
-            await asyncio.sleep(1)
+            await virtual_seconds(1)
             stored = text_of((await world.messages())[-1]) if second > 1 else ""
             assert words.startswith(stored)
             said = len(" ".join(words.split()[:second]))
