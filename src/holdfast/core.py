@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
 
