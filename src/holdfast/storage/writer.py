@@ -189,11 +189,11 @@ class Writer:
 
     def _checkpoint(self, mode: int) -> bool:
         """Return whether everything in the log is in the database now."""
-        frames, moved = -1, 0
+        frames = moved = -1
         try:
             frames, moved = self._connection.wal_checkpoint(mode=mode)
         finally:
-            # One that failed may have written a part.
+            # One that failed may have written a part, and may have cut the log.
             self._files.checkpointed(is_complete=frames == moved)
         return frames == moved
 
