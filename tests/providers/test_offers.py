@@ -92,7 +92,8 @@ def test_every_fact_of_a_model_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "changes"), [(name, *row) for name, rows in FACTS.items() for row in rows], ids=str
+    ("name", "value", "changes"),
+    [(name, *row) for name, rows in FACTS.items() for row in rows],
 )
 def test_a_users_word_about_a_model(name: str, value: object, changes: dict[str, Any]) -> None:
     """What is said counts, also if it is nothing; what is not said stays as the catalogue has it."""
@@ -254,7 +255,8 @@ def test_every_setting_of_a_provider_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "look", "expected"), [(name, *row) for name, rows in EFFECTS.items() for row in rows], ids=str
+    ("name", "value", "look", "expected"),
+    [(name, *row) for name, rows in EFFECTS.items() for row in rows],
 )
 def test_a_setting_of_a_provider(
     name: str, value: object, look: Callable[[Blueprint], object], expected: object

@@ -9,6 +9,11 @@ from holdfast.providers.watch import Watch
 from holdfast.testing.loop import in_virtual_time
 
 
+async def pass_time(seconds: float) -> None:
+    """Of the virtual clock: nobody waits."""
+    await asyncio.sleep(seconds)
+
+
 class Held:
     """A connection that counts how often it was hung up."""
 
@@ -75,9 +80,9 @@ def test_when_silence_is_noticed(name: str) -> None:
         watch.hold(held)
         watch.start(lambda: stalled.append(loop.time()))
         for at, act in acts:
-            await asyncio.sleep(at - loop.time())
+            await pass_time(at - loop.time())
             act(watch, held)
-        await asyncio.sleep(100)
+        await pass_time(100)
         return (stalled or [NEVER])[0], watch.has_stalled, held.ends
 
     at, has_stalled, ends = in_virtual_time(main)
@@ -93,9 +98,9 @@ def test_it_counts_from_its_start() -> None:
     async def main() -> float:
         stalled: list[float] = []
         watch = Watch(10, 3)
-        await asyncio.sleep(8)
+        await pass_time(8)
         watch.start(lambda: stalled.append(asyncio.get_running_loop().time()))
-        await asyncio.sleep(100)
+        await pass_time(100)
         return stalled[0]
 
     assert in_virtual_time(main) == 18
@@ -106,7 +111,7 @@ def test_a_stall_without_anybody_to_tell_hangs_up_all_the_same() -> None:
         watch, held = Watch(10, 3), Held()
         watch.start()
         watch.hold(held)
-        await asyncio.sleep(10)
+        await pass_time(10)
         return watch.has_stalled, held.ends, watch.is_over
 
     assert in_virtual_time(main) == (True, 1, True)
