@@ -20,7 +20,7 @@ from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StorageErro
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import CreateSession, DeleteSession
 from holdfast.engine.ports import Ledger
-from holdfast.storage import schema
+from holdfast.storage import database, schema
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, session
 from storage.faults import Fault, held, holds_more_than, points
@@ -184,6 +184,34 @@ async def test_closing_waits_for_a_thread_that_is_at_work(tmp_path: Path, *, wri
     job.go_on.set()
     assert [*await working] == ["done"]
     await asyncio.to_thread(closer.join)
+    assert not holds_more_than(empty)
+    SqliteLedger(tmp_path).database.close()
+
+
+@pytest.mark.parametrize("writes", [True, False])
+async def test_closing_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, writes: bool
+) -> None:
+    """A thread that does not end keeps the files, and no other server starts; whoever closes goes on."""
+    empty = held()
+    caplog.set_level(logging.ERROR, "holdfast.storage")
+    monkeypatch.setattr(database, "CLOSE_SECONDS", 0.01)
+    ledger, job = SqliteLedger(tmp_path), Held()
+    working = asyncio.gather(ledger.database.write(job, sync=True) if writes else ledger.database.read(job))
+    assert await asyncio.to_thread(job.reached.wait, 20)
+    async with asyncio.timeout(20):
+        await ledger.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the storage is still at work after 0.01 s: its files stay open"
+    ]
+    with pytest.raises(StorageUnavailable, match="closed"):
+        await ledger.database.read(lambda _: None)
+    with pytest.raises(DataDirectoryBusy):
+        SqliteLedger(tmp_path)
+    job.go_on.set()
+    assert [*await working] == ["done"]
+    monkeypatch.undo()
+    await ledger.close()
     assert not holds_more_than(empty)
     SqliteLedger(tmp_path).database.close()
 

@@ -29,6 +29,8 @@ __all__ = ["Database"]
 T = TypeVar("T")
 _FILE = "holdfast.db"
 _READERS = 2
+CLOSE_SECONDS = 30.0
+"""How long closing waits for each thread. One on a disk that hangs never ends, and the server has to."""
 _log = logging.getLogger("holdfast.storage")
 
 
@@ -101,13 +103,20 @@ class Database:
         return await self._writer.submit(work, sync=sync, erases=erases).future
 
     def close(self) -> None:
-        """Do what was asked for, put everything into the one file, let go of the directory. Blocks each caller."""
+        """Do what was asked for, put everything into the one file, let go of the directory. Blocks each caller.
+
+        A thread that does not end keeps files and directory, for it may still write: until the process ends, or until
+        this is called once more.
+        """
         with self._end:
-            if not self._is_closed:
+            if self._is_closed:
+                return
+            has_ended = [self._writer.close(CLOSE_SECONDS), self._readers.close(CLOSE_SECONDS)]
+            if all(has_ended):
                 self._is_closed = True
-                self._writer.close()
-                self._readers.close()
                 self._close_files()
+            else:
+                _log.error("the storage is still at work after %g s: its files stay open", CLOSE_SECONDS)
 
     def _close_files(self) -> None:
         writer, *readers = self._connections

@@ -8,6 +8,7 @@ The descriptors kept here are closed only after SQLite's connections: closing an
 release the POSIX locks that SQLite holds on it.
 """
 
+import errno
 import os
 import time
 from contextlib import suppress
@@ -19,6 +20,8 @@ __all__ = ["OpenFiles"]
 
 _DATABASE_HEADER = 100
 _FRAME_HEADER = 24
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ESTALE, errno.ENOTCONN}
+"""What a path says that no longer leads to the file. With any other error it is not known: the next look may tell."""
 _REMEDY = "Nothing is accepted until it is back. Restore it, or stop the server and start it again."
 
 
@@ -64,12 +67,16 @@ class OpenFiles:
         return os.fstat(self._descriptors[2]).st_size == 0
 
     def problem(self) -> str:
-        """Return why commits would be lost, as a sentence that says what to do, or an empty string."""
+        """Return why commits would be lost, as a sentence that says what to do, or an empty string. Raises `OSError` if
+        that cannot be seen now.
+        """
         if self._lost:
             return self._lost
         try:
             shown = os.stat(self._directory)
         except OSError as error:
+            if error.errno not in _GONE:
+                raise
             return f"The data directory {self._directory} is gone ({error.strerror}). {_REMEDY}"
         if _identity(shown) != self._ids[0]:
             what = "is another directory now: it was moved and made again, or covered by a mount"
@@ -95,8 +102,10 @@ class OpenFiles:
     def checkpointed(self, *, is_complete: bool) -> None:
         """Note the state of the database file: only our own checkpoints write to it."""
         if is_complete:
-            # The WAL is needed no longer, and the next commit may overwrite it.
+            # The WAL is needed no longer, and the next commit may overwrite it. A commit that writes nothing in between
+            # must not take a frame of it for the last one.
             self._last_frame = None
+            self._frames = 0
         # If it cannot be read now, the next look takes what it finds.
         self._written = None
         with suppress(OSError):
@@ -158,6 +167,8 @@ def _file_problem(path: str, opened: tuple[int, int]) -> tuple[str, os.stat_resu
     try:
         found = os.stat(path)
     except OSError as error:
+        if error.errno not in _GONE:
+            raise
         return f"{path} is gone ({error.strerror}). {_REMEDY}", None
     if _identity(found) != opened:
         return f"{path} was replaced by another file. {_REMEDY}", found

@@ -43,8 +43,8 @@ class Readers:
             self._jobs.put(job)
         return await job.reply.future
 
-    def close(self) -> None:
-        """Finish what was asked, then stop. Blocks."""
+    def close(self, patience_seconds: float | None = None) -> bool:
+        """Finish what was asked, then stop. Blocks, for each thread. Returns whether all have stopped."""
         with self._door:
             if not self._is_closed:
                 self._is_closed = True
@@ -52,7 +52,8 @@ class Readers:
                     self._jobs.put(None)
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join()
+                thread.join(patience_seconds)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self, connection: apsw.Connection) -> None:
         while (job := self._jobs.get()) is not None:

@@ -83,13 +83,14 @@ class Writer:
             self._jobs.put(job)
         return job.reply
 
-    def close(self) -> None:
-        """Finish what was submitted, then stop. Blocks; a second call only waits."""
+    def close(self, patience_seconds: float | None = None) -> bool:
+        """Finish what was submitted, then stop. Blocks; a second call only waits. Returns whether it has stopped."""
         with self._door:
             if not self._is_closed:
                 self._is_closed = True
                 self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(patience_seconds)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         self._prepare()
