@@ -20,6 +20,8 @@ TURN_SECONDS = 5.0
 REPORT_SECONDS = 30.0
 MOST_SHOWN = 3
 MUTANTS_MINUTES = 10.0
+MUTATION_MINUTES = 60.0
+MUTATION_SAMPLE = 200
 
 
 class Trial(NamedTuple):
@@ -99,9 +101,19 @@ def catches_mutants() -> bool:
     return subprocess.run([sys.executable, str(script)], check=False).returncode == 0
 
 
+def sample_mutants() -> None:
+    """Print the survivors of a fresh sample of mutants. A reader judges them: they are no violations by themselves."""
+    seed = str(secrets.randbelow(1 << 31))
+    script = Path(__file__).with_name("mutation")
+    say(f"scripts/mutation --sample {MUTATION_SAMPLE} --seed {seed}")
+    subprocess.run([str(script), "--sample", str(MUTATION_SAMPLE), "--seed", seed], check=False)
+
+
 def try_long(minutes: float) -> int:
     began = time.monotonic()
     is_caught = minutes < MUTANTS_MINUTES or catches_mutants()
+    if minutes >= MUTATION_MINUTES:
+        sample_mutants()
     minutes -= (time.monotonic() - began) / 60
     tallies = [Tally(trial) for trial in TRIALS]
     with contextlib.suppress(KeyboardInterrupt):

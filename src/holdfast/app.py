@@ -54,23 +54,29 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
         observatory = Observatory(own_options(options.data_dir))
         stack.callback(observatory.close)
         given = Given(options.settings, models, listen=observatory.listen, socket=options.socket)
-        app = open_app(options.data_dir, given)
-        hub = Hub(app, options.data_dir, graces=options.graces, leaves_when_idle=options.started_by_client)
-        hub.metrics, hub.troubles = observatory.metrics, observatory.troubles
         sockets = [listener]
         guard = None
-        if options.tcp is not None:
-            tcp, guard = _over_tcp(options.tcp, options.data_dir)
-            stack.callback(tcp.close)
-            sockets.append(tcp)
-        application = Application(hub, HANDLERS, stream)
+        app = open_app(options.data_dir, given)
+        try:
+            hub = Hub(app, options.data_dir, graces=options.graces, leaves_when_idle=options.started_by_client)
+            hub.metrics, hub.troubles = observatory.metrics, observatory.troubles
+            if options.tcp is not None:
+                tcp, guard = _over_tcp(options.tcp, options.data_dir, stack)
+                sockets.append(tcp)
+            application = Application(hub, HANDLERS, stream)
+        except BaseException:
+            # From here on the running server closes it.
+            await app.close()
+            raise
         await run_server(hub, application, sockets, guard, on_listening=lambda: _announce(options))
 
 
-def _over_tcp(place: tuple[str, int], data_dir: Path) -> tuple[socket.socket, Guard]:
+def _over_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, Guard]:
     tcp = bind_tcp(*place)
+    stack.callback(tcp.close)
     port = tcp.getsockname()[1]
-    guard = Guard(read_or_make_token(data_dir), [f"{name}:{port}" for name in {place[0], *_LOOPBACK}])
+    token = read_or_make_token(data_dir)
+    guard = Guard(token, [f"{name}:{port}" for name in {place[0], *_LOOPBACK}])
     _log.info("listening at %s:%d; the token is in %s", place[0], port, data_dir / "token")
     if is_exposed(tcp):
         _log.warning(

@@ -18,7 +18,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection, Settings
 from holdfast.engine.ports import Model
 from holdfast.providers.build import Blueprint, blueprint, build
-from holdfast.providers.catalog import Catalog, load_catalog
+from holdfast.providers.catalog import Catalog, load_catalog, refreshed_file
 from holdfast.providers.discovery import Discovery
 from holdfast.providers.market import Market, Pick
 from holdfast.providers.reach import Expand, Sources
@@ -47,7 +47,7 @@ class Means(msgspec.Struct, frozen=True):
     """Where everything comes from. All but `settings` and `stamp` may be slow: they are called in a thread.
 
     `settings` gives the same object as long as nothing has changed. `stamp` gives something that changes when a
-    stored key does, or one in the environment. `environment` is that of whoever opened the workspace.
+    stored key does, one in the environment, or the catalogue. `environment` is that of whoever opened the workspace.
     """
 
     settings: Callable[[], Settings]
@@ -71,7 +71,7 @@ def means_of(configuration: "Configuration", credentials: "Credentials", data_di
         configuration.expand,
         lambda: _fresh_environment(configuration),
         credentials.get,
-        lambda: (signature(credentials.path), configuration.learned),
+        lambda: (signature(credentials.path), signature(str(refreshed_file(data_dir))), configuration.learned),
         data_dir,
         lambda: _doubt(configuration),
     )

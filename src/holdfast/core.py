@@ -3,14 +3,15 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from holdfast.bus.bus import Bus
-from holdfast.domain.errors import BadRequest, HoldfastError
+from holdfast.domain.errors import BadRequest, HoldfastError, WorkspaceClosing
 from holdfast.domain.events import MessagePart
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import WorkspaceRecord
@@ -65,12 +66,11 @@ class Workspace:
 
     async def close(self) -> None:
         """End what is active, write everything down, end the streams, note that all is well."""
-        is_clean = await self.engine.close()
-        try:
+        async with AsyncExitStack() as stack:
+            stack.callback(self.bus.close)
             if self.furniture is not None:
-                await self.furniture.close()
-        finally:
-            self.bus.close()
+                stack.push_async_callback(self.furniture.close)
+            is_clean = await self.engine.close()
         if is_clean:
             await self.engine.kit.ledger.close_workspace(self.record.id, self.record.epoch)
 
@@ -192,7 +192,11 @@ class App:
 
     def __init__(self, data_dir: Path, furnisher: Callable[[Ledger], Furnisher]) -> None:
         self.ledger = SqliteLedger(data_dir)
-        self._furnisher = furnisher(self.ledger)
+        try:
+            self._furnisher = furnisher(self.ledger)
+        except BaseException:
+            self.ledger.database.close()
+            raise
         self._tasks = TaskOwner()
         self._open: dict[str, asyncio.Task[Workspace]] = {}
 
@@ -205,16 +209,25 @@ class App:
         """
         path = _real_directory(directory)
         opening = self._open.get(path)
-        if opening is None or (opening.done() and opening.exception() is not None):
+        if opening is None or (opening.done() and not _is_open(opening)):
             work = self._opened(path, environment or {}, unattended=unattended)
-            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=asyncio.Task.exception)
-        return await asyncio.shield(opening)
+            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=_is_open)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled() and not _is_cancelled():
+                raise WorkspaceClosing from None
+            raise
 
     async def _opened(self, path: str, environment: Mapping[str, str], *, unattended: bool) -> Workspace:
         record = await self.ledger.open_workspace(path)
         furniture = self._furnisher.furnish(record, environment)
-        goes_on = not unattended or await self._can_go_on(record, furniture)
-        workspace = await _assembled(record, furniture.parts(), goes_on=goes_on)
+        try:
+            goes_on = not unattended or await self._can_go_on(record, furniture)
+            workspace = await _assembled(record, furniture.parts(), goes_on=goes_on)
+        except BaseException:
+            await furniture.close()
+            raise
         workspace.furniture = furniture
         if not goes_on:
             await workspace.close()
@@ -236,12 +249,35 @@ class App:
             self._open.pop(workspace.record.path, None)
 
     async def close(self) -> None:
-        for opening in tuple(self._open.values()):
-            if opening.done() and opening.exception() is None:
-                await opening.result().close()
+        """Close what is open, each part also if another cannot be closed. What is being opened is given up."""
+        for opening in self._open.values():
+            opening.cancel()
+        opened = await asyncio.gather(*self._open.values(), return_exceptions=True)
         self._open.clear()
-        await self._furnisher.close()
-        await self.ledger.close()
+        try:
+            await _all_done(item.close() for item in opened if isinstance(item, Workspace))
+        finally:
+            try:
+                await self._furnisher.close()
+            finally:
+                await self.ledger.close()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _is_open(opening: asyncio.Task[Workspace]) -> bool:
+    """Return whether a workspace was opened. Retrieves the exception of a failed opening, so that it is not logged."""
+    return not opening.cancelled() and opening.exception() is None
+
+
+async def _all_done(work: Iterable[Awaitable[None]]) -> None:
+    """Do all of it; then raise the first error, if there was one."""
+    for end in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(end, BaseException):
+            raise end
 
 
 def _real_directory(directory: Path) -> str:

@@ -7,7 +7,7 @@ decides anything: it hands the parts to each other.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +63,8 @@ _log = logging.getLogger("holdfast.server")
 
 _SIGN_IN = 300.0
 """How many seconds the command may take that renews a machine's own credentials: somebody may have to click."""
+CLOSE_SECONDS = 15.0
+"""How long one part of a workspace may take to close."""
 _LOOKING = frozenset({"glob", "grep", "ls", "view"})
 _KNOWING = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
 
@@ -119,10 +121,9 @@ class House:
         return Outfit(self, record, environment)
 
     async def close(self) -> None:
-        await self.guard.close()
-        await self.discovery.close()
-        await close_connections()
-        await asyncio.to_thread(self.git.close)
+        """Close each part, also if another cannot be closed."""
+        parts = (self.guard.close, self.discovery.close, close_connections, lambda: asyncio.to_thread(self.git.close))
+        await _close_each(parts, None)
 
 
 def open_app(data_dir: Path, given: Given | None = None) -> App:
@@ -365,9 +366,24 @@ class Outfit:
         return self.choice is None or await self.choice.can_answer(providers)
 
     async def close(self) -> None:
-        for part in (self.scan, self.jobs, self.extensions, self.choice, self.refresher):
-            if part is not None:
-                await part.close()
+        """Close each part, also if another cannot be closed."""
+        parts = (self.scan, self.jobs, self.extensions, self.choice, self.refresher)
+        await _close_each([part.close for part in parts if part is not None], CLOSE_SECONDS)
+
+
+async def _close_each(parts: Iterable[Callable[[], Awaitable[object]]], seconds: float | None) -> None:
+    """Close one part after the other, each within so many seconds; then raise the first error, if there was one."""
+    errors: list[Exception] = []
+    for close in parts:
+        try:
+            async with asyncio.timeout(seconds):
+                await close()
+        except TimeoutError:
+            _log.warning("%s did not end within %s seconds", getattr(close, "__qualname__", close), seconds)
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _existing(paths: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ from holdfast.domain.settings import Selection
 from holdfast.providers import discovery as places
 from holdfast.providers.compatible import CompatibleModel
 from holdfast.providers.tour import TourModel
-from providers.json_server import JsonServer
+from providers.json_server import JsonServer, silent_port
 
 # Without a selection
 
@@ -198,3 +198,27 @@ async def test_a_new_model_of_a_known_provider_is_found_by_asking(place: Home, s
         models={"large": {"provider": "groq", "model": "brand-new"}},
     )
     assert await place.large() == "groq/brand-new"
+
+
+async def test_why_the_scripted_model_was_chosen(place: Home) -> None:
+    """The first provider of the settings that lacks something is named; one that is switched off, or that nobody named,
+    is not.
+    """
+
+    async def reason() -> str:
+        return (await place.models.large()).info.fallback_reason
+
+    assert (await reason()).startswith("No usable model. ")
+    place.set(providers={"groq": {"disable": True}})
+    assert (await reason()).startswith("No usable model. ")
+    place.set(providers={"groq": {}})
+    assert (await reason()).startswith("No usable model: Groq needs a key")
+    place.set(providers={"mine": {}, "groq": {}})
+    assert (await reason()).startswith("No usable model: mine has no address")
+
+
+async def test_a_server_that_the_settings_name_is_not_replaced_by_the_scripted_model(place: Home) -> None:
+    port = await silent_port()
+    place.set(providers={"mine": {"base_url": f"http://127.0.0.1:{port}/v1"}})
+    error = await refusal(place)
+    assert (error.trouble, "mine does not answer" in str(error)) == ("connection", True)

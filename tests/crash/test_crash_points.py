@@ -1,14 +1,17 @@
 """Kill -9 at every write point of two stories, start again, and hold the server to its promises: R1 R2 R3 R6 R7 R9."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.testing.crash import Point, Violation, count_points, evidence_of, try_crash, try_point
 from holdfast.testing.crash_check import Evidence, Told, problems
 from holdfast.testing.crash_flaws import FLAWS
+from holdfast.testing.crash_stage import ANSWER, LOST, expected_answers
 from holdfast.testing.crash_story import STORIES
 
 STRIPES = 12
@@ -37,6 +40,15 @@ def test_a_kill_around_an_answer_leaves_no_call_without_a_stored_permission() ->
     while try_point(Point("approved", kill_at)):
         kill_at += 1
     assert kill_at > 20
+
+
+@pytest.mark.parametrize("stripe", range(3))
+def test_a_kill_around_withdrawn_attempts_and_a_summary_leaves_the_answers_that_were_asked_for(stripe: int) -> None:
+    """R7: at write points spread over the story; scripts/long draws the same scenes at any point."""
+    kill_at = 2 * stripe + 1
+    while try_point(Point("retried", kill_at)):
+        kill_at += 18
+    assert kill_at > 60
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -137,6 +149,51 @@ def test_a_changed_end_is_noticed(evidence: Evidence) -> None:
     for remains, promise in zip(changed, ("R2", "R6", "R7"), strict=True):
         found = problems(msgspec.structs.replace(evidence, remains=(*evidence.remains[:-1], remains)))
         assert any(problem.startswith(promise) for problem in found), (promise, found)
+
+
+def changed(evidence: Evidence, run_id: str, change: Callable[[Message], Message | None]) -> list[str]:
+    """The problems if messages of a run were others, or not there."""
+    end = evidence.end
+    messages = {
+        session: tuple(new for item in stored if (new := change(item) if item.run_id == run_id else item) is not None)
+        for session, stored in end.messages.items()
+    }
+    remains = msgspec.structs.replace(end, messages=messages)
+    return problems(msgspec.structs.replace(evidence, remains=(*evidence.remains[:-1], remains)))
+
+
+def test_another_conversation_than_the_prompts_asked_for_is_noticed(evidence: Evidence) -> None:
+    """A text, a call or an answer that is missing or too much; the run `a-2` was completed after the restart."""
+    complaint = "R7: a-2 was asked"
+
+    def without_text(message: Message) -> Message:
+        return msgspec.structs.replace(message, parts=tuple(p for p in message.parts if not isinstance(p, TextPart)))
+
+    def withdrawn(message: Message) -> Message:
+        return msgspec.structs.replace(message, parts=(TextPart(Text(LOST)), *message.parts))
+
+    def without_answers(message: Message) -> Message | None:
+        return None if message.role == "assistant" else message
+
+    assert changed(evidence, "a-2", lambda message: message) == []
+    for change in (without_text, withdrawn, without_answers):
+        assert any(problem.startswith(complaint) for problem in changed(evidence, "a-2", change)), change
+    assert "R7: a-2 holds words of an attempt that was withdrawn" in changed(evidence, "a-2", withdrawn)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answers"),
+    [
+        ("a1 say", [(ANSWER, ())]),
+        ("anything else", [(ANSWER, ())]),
+        ("a1 think say hold:x say", [(2 * ANSWER, ())]),
+        ("a1 note look / hold:x look / say", [("", ("note", "look")), ("", ("look",)), (ANSWER, ())]),
+        ("a1 say cut slow:x / say cut say", [(ANSWER, ("note",)), (2 * ANSWER, ())]),
+        ("a1 note / permit", [("", ("note",)), ("", ("permit",)), (ANSWER, ())]),
+    ],
+)
+def test_what_a_prompt_asks_for(prompt: str, answers: list[tuple[str, tuple[str, ...]]]) -> None:
+    assert expected_answers(prompt) == answers
 
 
 def test_a_folder_that_was_never_written_is_no_violation(tmp_path: Path) -> None:

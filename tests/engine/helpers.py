@@ -35,6 +35,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted import Call
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import FixedModels, World
+from holdfast.testing.loop import SeededLoop
 from holdfast.testing.memory import MemoryLedger
 
 SESSION, RUN, MESSAGE = SessionId("s1"), RunId("r1"), MessageId("m1")
@@ -199,3 +200,9 @@ def answering(name: str, content: str = "done", *, is_parallel: bool = False) ->
         return ToolOutcome(f"{content} {arguments['n']}" if "n" in arguments else content)
 
     return SimpleTool(name, act, is_parallel=is_parallel)
+
+
+async def virtual_seconds(seconds: float) -> None:
+    """Let so much virtual time pass: nobody waits."""
+    assert isinstance(asyncio.get_running_loop(), SeededLoop)
+    await asyncio.sleep(seconds)

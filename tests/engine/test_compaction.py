@@ -78,7 +78,8 @@ def test_thresholds(window: int, used: int, is_full: bool) -> None:
         (Usage(input_tokens=700, output_tokens=99), 2),
         (Usage(input_tokens=700, output_tokens=100), 3),
         (Usage(input_tokens=1, cache_read_tokens=699, output_tokens=100), 3),
-        (Usage(input_tokens=1, cache_write_tokens=5_000), 2),
+        (Usage(input_tokens=1, cache_write_tokens=698, output_tokens=100), 2),
+        (Usage(input_tokens=1, cache_write_tokens=699, output_tokens=100), 3),
     ],
 )
 async def test_what_counts_is_the_size_of_the_context(usage: Usage, count: int) -> None:

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from engine.helpers import PLAIN, called, ended, got, message, request_of, results_of, said, texts_of, thought
 from holdfast.domain.ids import MessageId
-from holdfast.domain.messages import Binary, BinaryPart, Message, Part, ShellCommand, ShellCommandPart, ToolResultPart
+from holdfast.domain.messages import (
+    Binary,
+    BinaryPart,
+    Message,
+    Part,
+    Reasoning,
+    ReasoningPart,
+    ShellCommand,
+    ShellCommandPart,
+    ToolResultPart,
+)
 from holdfast.domain.models import ModelInfo
 from holdfast.engine.history import conversation, has_user_text, size_of
 from holdfast.testing.validity import problems_of_request
@@ -41,6 +51,29 @@ def test_a_plain_turn_passes_unchanged() -> None:
     out = sent(message("user", said("hi")), answer)
     assert out[0].parts == (said("hi"),)
     assert out[1] == answer
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "is_kept"),
+    [("test", "plain", True), ("test", "other", False), ("other", "plain", False), ("", "", False)],
+)
+def test_a_signature_goes_to_the_model_that_made_it(provider: str, model: str, *, is_kept: bool) -> None:
+    """Others refuse a request with reasoning that they have not signed or encrypted themselves."""
+    sealed = ReasoningPart(Reasoning("hm", "signature", 1, 2, ("block",)))
+    answer = msgspec.structs.replace(message("assistant", sealed, said("hello")), provider=provider, model=model)
+    (_, out, _) = sent(message("user", said("hi")), answer)
+    assert out.parts == (sealed if is_kept else thought("hm", finished_at=2), said("hello"))
+
+
+def test_two_answers_that_are_sent_as_one_keep_only_signatures_of_this_model() -> None:
+    """The prompt between them is gone."""
+    sealed = ReasoningPart(Reasoning("hm", "signature", 1, 2, ("block",)))
+    own, other = (
+        msgspec.structs.replace(message("assistant", sealed, said(name), id=name), provider="test", model=name)
+        for name in ("plain", "other")
+    )
+    (_, out, _) = sent(message("user", said("hi")), own, other)
+    assert out.parts == (sealed, said("plain"), thought("hm", finished_at=2), said("other"))
 
 
 def test_each_call_is_followed_by_its_result() -> None:

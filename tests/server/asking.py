@@ -30,11 +30,16 @@ __all__ = ["Asking", "asking", "notices", "question"]
 
 
 def _script(request: ModelRequest) -> Step:
-    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; after their results the model is done."""
+    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; after their results the model is done. Any other
+    prompt, such as that of a summary, has no calls.
+    """
     last = request.messages[-1]
-    if last.role != "user":
+    try:
+        calls = json.loads(text_of(last)) if last.role == "user" else []
+    except ValueError:
+        calls = []
+    if not calls:
         return Step((Say("done"),))
-    calls = json.loads(text_of(last))
     return Step(tuple(Call(name, json.dumps(arguments)) for name, arguments in calls))
 
 

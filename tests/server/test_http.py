@@ -9,11 +9,14 @@ import pytest
 
 from holdfast.server.http import HttpServer, Receive, Scope, Send
 from holdfast.server.listen import UnixListener
+from server.clock import Clock
 from server.helpers import exchange, inside, open_raw, place, serving
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 VERSION = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"
 PATIENCE = 20.0
+KEPT = 90.0
+"""Seconds for which a connection stays open on which nothing happens."""
 
 
 async def until_end(reader: asyncio.StreamReader) -> bytes:
@@ -189,39 +192,42 @@ async def test_what_follows_a_body_is_no_header() -> None:
         assert (await exchange(server.tcp, request.encode())).status == 400
 
 
-async def test_half_a_body_behind_an_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.http._KEEP_ALIVE_SECONDS", 0.05)
+async def test_half_a_body_behind_an_answer_is_not_waited_for() -> None:
     async with place() as where, serving(where, with_tcp=True) as server:
+        clock = Clock()
         reader, writer = await open_raw(server.tcp)
         writer.write(b"POST /v1/control HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        assert (await until_end(reader)).startswith(b"HTTP/1.1 403")
-        writer.close()
-
-
-async def test_half_a_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.http._KEEP_ALIVE_SECONDS", 0.05)
-    async with place() as where, serving(where) as server:
-        reader, writer = await open_raw(server.address)
-        writer.write(b"POST /v1/control HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert (await reader.readuntil(b"}\n")).startswith(b"HTTP/1.1 403")
+        await clock.forward(KEPT - 1, server.address)
+        assert not reader.at_eof()
+        await clock.forward(2)
         assert await until_end(reader) == b""
         writer.close()
 
 
-async def test_half_a_head_gains_no_time_by_growing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.http._KEEP_ALIVE_SECONDS", 0.1)
+async def test_half_a_body_gains_time_by_growing_and_half_a_head_does_not() -> None:
+    """Nor does a connection on which nothing was asked, or nothing is asked any more."""
+    head, body = b"GET /v1/health HTTP/1.1\r\n", b"POST /v1/control HTTP/1.1\r\nContent-Length: 100\r\n\r\n{"
     async with place() as where, serving(where) as server:
-        reader, writer = await open_raw(server.address)
-        writer.write(b"GET /v1/health HTTP/1.1\r\n")
-        for _ in range(200):
-            writer.write(b"A: b\r\n")
-            with suppress(TimeoutError):
-                # The last line may be on its way when the server closes: then writing it is what fails.
-                with suppress(ConnectionError):
-                    assert await asyncio.wait_for(reader.read(), 0.02) == b""
-                break
-        else:
-            pytest.fail("the connection is still there")
-        writer.close()
+        clock = Clock()
+        half_head, half_body, silent, kept = [await open_raw(server.address) for _ in range(4)]
+        half_head[1].write(head)
+        half_body[1].write(body)
+        kept[1].write(HEALTH)
+        await kept[0].readuntil(b"\r\n\r\n")
+        await clock.forward(KEPT - 1, server.address)
+        half_head[1].write(b"A: b\r\n")
+        half_body[1].write(b"{")
+        await clock.forward(0, server.address)
+        assert not any(reader.at_eof() for reader, _ in (half_head, half_body, silent, kept))
+        await clock.forward(2, server.address)
+        for reader, _ in (half_head, silent, kept):
+            assert await until_end(reader) == b""
+        assert not half_body[0].at_eof()
+        await clock.forward(KEPT)
+        assert await until_end(half_body[0]) == b""
+        for _, writer in (half_head, half_body, silent, kept):
+            writer.close()
 
 
 async def test_a_body_that_makes_no_sense_is_answered() -> None:

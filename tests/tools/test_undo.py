@@ -134,3 +134,64 @@ async def test_a_link_in_its_place_is_refused(desk: Desk) -> None:
     with pytest.raises(BadRequest, match="link"):
         await take_back(desk, str(desk.root / "b.txt"), force=True)
     assert desk.read("../secret.txt") == b"secret"
+
+
+async def test_an_empty_file_is_not_a_missing_one(desk: Desk) -> None:
+    """Both have no text."""
+    await desk.does("write", file_path="new.txt", content="")
+    assert only(await take_back(desk, "new.txt", dry=True)).outcome == "removed"
+    desk.put("old.txt", b"")
+    await desk.does("view", file_path="old.txt")
+    await desk.does("write", file_path="old.txt", content="x")
+    assert only(await take_back(desk, "old.txt")).outcome == "restored"
+    assert desk.read("old.txt") == b""
+    # Somebody has removed what was written empty: that is a change.
+    (desk.root / "new.txt").unlink()
+    assert only(await take_back(desk, "new.txt")).outcome == "unchanged"
+    await desk.does("write", file_path="new.txt", content="y")
+    await desk.does("write", file_path="new.txt", content="")
+    (desk.root / "new.txt").unlink()
+    refused = only(await take_back(desk, "new.txt"))
+    assert (refused.outcome, refused.reason) == ("refused", "it was removed since")
+    assert only(await take_back(desk, "new.txt", force=True)).outcome == "restored"
+    assert desk.read("new.txt") == b"y"
+
+
+async def test_what_is_back_already_gets_no_version(desk: Desk) -> None:
+    await run(desk, "r1", writes("b.txt", "b\n"), writes("c.txt", "c\n"))
+    (desk.root / "b.txt").unlink()
+    before = len(await desk.files())
+    report = await take_back(desk, run="r1")
+    assert [(Path(file.path).name, file.outcome) for file in report.files] == [
+        ("b.txt", "unchanged"),
+        ("c.txt", "removed"),
+    ]
+    assert report.is_done
+    added = (await desk.files())[before:]
+    assert [(Path(file.path).name, file.origin, file.restores) for file in added] == [("c.txt", "undo", 0)]
+    assert (await take_back(desk, run="r1")).is_done
+    assert len(await desk.files()) == before + 1
+
+
+async def test_what_somebody_else_wrote_is_a_version_of_its_own(desk: Desk) -> None:
+    await run(desk, "r1", writes("b.txt", "b\n"))
+    desk.put("b.txt", b"mine\n")
+    await take_back(desk, "b.txt", force=True)
+    added = [(file.origin, file.content, file.is_missing, file.restores, file.run_id) for file in await desk.files()]
+    assert added[2:] == [("outside", "mine\n", False, -1, ""), ("undo", "", True, 0, "")]
+
+
+async def test_what_is_no_text_is_not_overwritten(desk: Desk) -> None:
+    """No history could give it back, not even if somebody insists."""
+    await desk.does("write", file_path="b.txt", content="1")
+    desk.put("b.txt", b"\0\1")
+    refused = only(await take_back(desk, "b.txt", force=True))
+    assert (refused.outcome, refused.reason) == ("refused", "it has changed since and is no text: move it away first")
+    assert desk.read("b.txt") == b"\0\1"
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "x" * 5_000])
+async def test_a_path_that_is_none_is_refused(desk: Desk, path: str) -> None:
+    await desk.does("write", file_path="b.txt", content="1")
+    with pytest.raises((BadRequest, NotFound)):
+        await take_back(desk, path or " ")

@@ -5,7 +5,7 @@ When somebody else was quicker, or the run has ended, the question here is withd
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -81,6 +81,11 @@ class Asking:
                 self._closed(closed.payload.batch_id)
             case _:
                 pass
+
+    def retain(self, names: Iterable[str]) -> None:
+        """Withdraw every ask but these: the notices of the others were missed."""
+        for name in self._open.keys() - set(names):
+            self._closed(name)
 
     # Permissions
 

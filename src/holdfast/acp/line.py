@@ -122,11 +122,15 @@ class Line:
         updates = self._narrated(narrator, snapshot, found, is_replay=True)
         if tells:
             self.tell(session, updates)
+        self._open_asks(snapshot)
+        return True
+
+    def _open_asks(self, snapshot: SnapshotBody) -> None:
+        """Put the asks of a snapshot to the editor; those that are open there already are passed over."""
         for ask in snapshot.permissions:
             self.asking.permission(msgspec.convert(ask, PermissionRequest))
         for batch in snapshot.questions:
             self.asking.question(msgspec.convert(batch, QuestionRequest))
-        return True
 
     def detach(self, session: SessionId) -> None:
         self._narrators.pop(session, None)
@@ -268,6 +272,8 @@ class Line:
             found = next((item for item in snapshot.sessions if item.id == session), None)
             if found is not None:
                 self.tell(session, self._narrated(narrator, snapshot, found, is_replay=False))
+            self.asking.retain(item["id"] for item in (*snapshot.permissions, *snapshot.questions))
+            self._open_asks(snapshot)
         for run in tuple(self._ends):
             found_run: Run = await self.client.get_run(self.workspace, run)
             if found_run.outcome is not None:

@@ -167,17 +167,25 @@ def _find(link: Link, run_id: str) -> Run:
 def _look(link: Link, run_id: str, here: str) -> Run | None:
     """Wherever it is, the link is in its workspace then."""
     from holdfast.cli.detached import directory_of
+    from holdfast.client.errors import ServerProblem
     from holdfast.protocol.bodies import WorkspaceBody
 
-    for item in link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces"):
-        if _in(link, item.id, run_id) is not None:
-            here = item.path
-            break
-    else:
-        here = directory_of(link.where.data_dir, run_id) or here
-    link.directory = here
-    link.enter()
-    return _in(link, link.workspace, run_id)
+    workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
+    directories = [item.path for item in workspaces if _in(link, item.id, run_id) is not None][:1]
+    if not directories:
+        # The noted directory may be gone, or its workspace may have lost the run: this one is tried after it.
+        directories = [*filter(None, [directory_of(link.where.data_dir, run_id)]), here]
+    for directory in dict.fromkeys(directories):
+        link.directory = directory
+        try:
+            link.enter()
+        except ServerProblem as problem:
+            if directory == directories[-1] or problem.status >= 500:
+                raise
+            continue
+        if (found := _in(link, link.workspace, run_id)) is not None:
+            return found
+    return None
 
 
 def _in(link: Link, workspace: str, run_id: str) -> Run | None:

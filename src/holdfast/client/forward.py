@@ -93,7 +93,16 @@ class Forward:
             )
         except OSError as error:
             raise NoForward(f"{self._ssh[0]} cannot be started: {error.strerror}.") from None
-        there = self._address(self._process)
+        try:
+            self._forward(self._address(self._process))
+        except subprocess.TimeoutExpired:
+            self._end()
+            raise NoForward(f"{self._target.name} did not answer within {_PATIENCE:.0f} seconds.") from None
+        except BaseException:
+            self._end()
+            raise
+
+    def _forward(self, there: str) -> None:
         forward = ["-S", self._control, "-O", "forward", "-L", f"{self.path}:{there}"]
         done = subprocess.run(
             [*self._ssh, *forward, *self._where(), "--", self._target.name],
@@ -104,7 +113,6 @@ class Forward:
         )
         if done.returncode != 0:
             said = _last_line(done.stderr)
-            self._end()
             raise NoForward(f"{self._target.name} does not let its socket be forwarded: {said or 'ssh says no more.'}")
 
     def close(self) -> None:

@@ -244,8 +244,13 @@ def find_or_start(
     if it does not get ready.
     """
     thin = find(where, patience)
-    if thin is not None and not (where.can_be_started and gives_way(thin)):
-        return thin
+    if thin is not None:
+        try:
+            if not (where.can_be_started and gives_way(thin)):
+                return thin
+        except BaseException:
+            thin.close()
+            raise
     if not where.can_be_started:
         raise unreachable(where)
     secure_directory(os.path.dirname(where.usual))

@@ -25,6 +25,7 @@ __all__ = [
     "locked",
     "replace",
     "signature",
+    "sync_directory",
 ]
 
 LARGEST = 256 * 1024
@@ -148,10 +149,24 @@ def replace(path: str, data: bytes, *, mode: int = 0o600) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, target)
+        sync_directory(directory)
     except OSError as error:
         with _ignored():
             os.unlink(draft)
         raise Unwritable(f"{path} cannot be written: {_why(error)}.") from error
+
+
+def sync_directory(directory: str) -> None:
+    """Make a rename in it last: without this, a power cut may bring the old file back."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems have no such thing.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

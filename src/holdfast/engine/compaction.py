@@ -7,7 +7,7 @@ from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Finish, Message, text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.sessions import Session, SessionPatch
-from holdfast.domain.usage import cost_of, estimate_tokens
+from holdfast.domain.usage import estimate_tokens
 from holdfast.engine.asking import Asking
 from holdfast.engine.assembly import Assembly
 from holdfast.engine.history import conversation, shortened, size_of
@@ -51,8 +51,6 @@ async def summarize(turn: Turn, asking: Asking, session: Session, history: Seque
         raise ProviderError("The model wrote an empty summary.", title="Summary failed")
     usage = assembly.usage
     output = usage.output_tokens or estimate_tokens(size_of((summary,)))
-    cost = cost_of(usage, model.info.price)
-    turn.cost += cost
     now = turn.now_ms() // 1000
     patch = SessionPatch(
         session.id,
@@ -61,7 +59,6 @@ async def summarize(turn: Turn, asking: Asking, session: Session, history: Seque
         completion_tokens=output,
         estimated_usage=not usage.output_tokens,
         summary_message_id=summary.id,
-        add_cost=cost,
     )
     return await turn.finish_step(Finish("end_turn", now), PatchSession(patch))
 

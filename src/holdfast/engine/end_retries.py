@@ -56,4 +56,8 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
 async def _wait_in(waiters: list[asyncio.Future[None]], seconds: float) -> None:
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiters.append(waiter)
-    await asyncio.wait([waiter], timeout=seconds)
+    try:
+        await asyncio.wait([waiter], timeout=seconds)
+    finally:
+        if waiter in waiters:
+            waiters.remove(waiter)

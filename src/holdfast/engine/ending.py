@@ -81,7 +81,7 @@ def end_of_turn(turn: Turn, ends: Sequence[End], ending: Ending, at: int) -> lis
         *(PutMessage(message) for message in turn.unstored() if message.id not in known),
         *(PutMessage(message) for message in settled.put),
         *(DeleteMessage(message_id) for message_id in settled.delete),
-        *(turn.parting or (PatchSession(SessionPatch(turn.run.session_id, at // 1000)),)),
+        *turn.with_cost(turn.parting or (PatchSession(SessionPatch(turn.run.session_id, at // 1000)),)),
         *(_end(end, ending, at, last) for end in ends),
     ]
 

@@ -14,9 +14,10 @@ import msgspec
 
 from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, UnknownRun
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
-from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.ids import RunId, SessionId, is_helper_session
 from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord, WorkspaceRecord
 from holdfast.domain.messages import Message
+from holdfast.domain.sessions import Session
 from holdfast.engine.drafts import Author
 from holdfast.engine.end_retries import EndRetries
 from holdfast.engine.ending import announce_ends, bare_end, describe, end_of_turn, end_of_waiting, leading_ends
@@ -205,11 +206,24 @@ class Engine:
         if briefing is None:
             raise UnknownRun
         turn = self._lives[run].turn = self._turn_for(briefing.record)
+        if turn.run.parent_run_id:
+            await self._share_cost(turn, briefing.session)
         if turn.run.kind == "summary":
             await drive_summary(turn, self.kit, briefing)
             return
-        self._titler.consider(turn.run, await opening(turn, self.kit, briefing))
+        self._titler.consider(turn, await opening(turn, self.kit, briefing))
         await drive(turn, self.kit, briefing, partial(self.boundary, session, run))
+
+    async def _share_cost(self, turn: Turn, session: Session) -> None:
+        """A sub-agent's responses are paid for by the sessions above it, and count for the limits of the run above."""
+        sender = self._lives.get(turn.run.parent_run_id)
+        turn.sender = None if sender is None else sender.turn
+        payers = [session.id]
+        above: Session | None = session
+        while above is not None and is_helper_session(above.id) and above.parent_session_id:
+            payers.append(above.parent_session_id)
+            above = await self.kit.ledger.session(self.record.id, above.parent_session_id)
+        turn.payers = tuple(payers)
 
     def _over(self, session: SessionId, run: RunId, task: asyncio.Task[None]) -> None:
         """The task's done callback: a task cancelled before its first step never reaches a `finally`."""

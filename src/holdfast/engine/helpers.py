@@ -10,10 +10,8 @@ from contextlib import suppress
 
 from holdfast.domain.errors import HoldfastError, StorageError, ToolError
 from holdfast.domain.ids import RunId, SessionId, helper_session
-from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import text_of
 from holdfast.domain.runs import Prompt, Run
-from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.tools import Errand, ToolContext
 from holdfast.engine.ending import last_answer
 from holdfast.engine.engine import Engine
@@ -87,7 +85,6 @@ class Helpers:
             require_model=turn is not None and turn.run.require_model,
         )
         finished = await self._finished(prompt)
-        await self._charge(context, session.id)
         return await self._words(finished)
 
     async def _finished(self, prompt: Prompt) -> Run:
@@ -113,13 +110,6 @@ class Helpers:
             with suppress(StorageError):
                 await self._inputs.cancel(session)
             await self._engine.until_quiet(session)
-
-    async def _charge(self, context: ToolContext, session: SessionId) -> None:
-        """What a helper costs is part of what the session costs."""
-        child = await self._engine.kit.ledger.session(self._engine.record.id, session)
-        if child is not None and child.cost:
-            now = context.now_ms() // 1000
-            await context.record(PatchSession(SessionPatch(context.session_id, now, add_cost=child.cost)))
 
     async def _words(self, run: Run) -> str:
         if run.outcome != "completed":

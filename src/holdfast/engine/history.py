@@ -166,7 +166,7 @@ def _left_out(path: str) -> str:
 def _add_assistant(
     out: list[Message], message: Message, results: dict[ToolCallId, ToolResult], info: ModelInfo
 ) -> None:
-    parts = tuple(_assistant_parts(message))
+    parts = tuple(_assistant_parts(message, info))
     if not any(isinstance(part, TextPart | ToolCallPart) for part in parts):
         return
     if out[-1].role == "assistant":
@@ -199,14 +199,16 @@ def _picture_of(result: ToolResult) -> Part:
         return TextPart(Text("[The picture of this result is damaged.]"))
 
 
-def _assistant_parts(message: Message) -> Iterable[Part]:
+def _assistant_parts(message: Message, info: ModelInfo) -> Iterable[Part]:
+    is_own = (message.provider, message.model) == (info.provider, info.model)
     seen: set[ToolCallId] = set()
     for part in message.parts:
         match part:
             case TextPart(data=data) if data.text.strip():
                 yield part
-            case ReasoningPart():
-                yield part
+            case ReasoningPart(data=thought):
+                # A signature is valid for the model that made it; others refuse the request.
+                yield part if is_own else ReasoningPart(msgspec.structs.replace(thought, signature="", redacted=()))
             case ToolCallPart(data=data) if data.id not in seen:
                 seen.add(data.id)
                 yield ToolCallPart(_sendable(data))

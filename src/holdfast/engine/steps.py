@@ -17,7 +17,7 @@ from holdfast.domain.messages import Finish, FinishReason, Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StepFinish
 from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.tools import ASKS_PEOPLE, Tool
-from holdfast.domain.usage import Usage, cost_of, estimate_tokens
+from holdfast.domain.usage import Usage, estimate_tokens
 from holdfast.engine.asking import Asking
 from holdfast.engine.assembly import Assembly
 from holdfast.engine.calls import NOT_RUN, answer_without_running, run_calls
@@ -193,21 +193,17 @@ class _Loop:
         return True, "tool_use"
 
     def _patch(self, assembly: Assembly, usage: Usage) -> SessionPatch:
-        """Token counts are replaced: they tell the size of the context now. Cost adds up; an estimate costs nothing."""
-        is_reported = assembly.usage.is_reported
-        cost = cost_of(usage, self._info.price) if is_reported else 0.0
-        self._turn.cost += cost
+        """Token counts are replaced: they tell the size of the context now. The turn adds the cost."""
         return SessionPatch(
             self._session.id,
             self._turn.now_ms() // 1000,
             prompt_tokens=(usage.input_tokens + usage.cache_read_tokens) or None,
             completion_tokens=usage.output_tokens or None,
-            estimated_usage=not is_reported,
-            add_cost=cost,
+            estimated_usage=not assembly.usage.is_reported,
         )
 
     def _is_nearly_full(self, usage: Usage) -> bool:
-        used = usage.input_tokens + usage.cache_read_tokens + usage.output_tokens
+        used = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens + usage.output_tokens
         return self._kit.settings.auto_summarize and is_nearly_full(self._info.context_window, used)
 
     async def _make_room(self, error: ProviderError) -> None:

@@ -4,7 +4,8 @@ import asyncio
 from contextlib import aclosing
 
 from holdfast.domain.errors import ProviderError
-from holdfast.domain.models import ModelRequest
+from holdfast.domain.models import ModelRequest, UsagePart
+from holdfast.domain.usage import cost_of
 from holdfast.engine.assembly import Assembly
 from holdfast.engine.ports import Model
 from holdfast.engine.turn import Turn, TurnClosed
@@ -20,9 +21,15 @@ async def stream_into(turn: Turn, model: Model, request: ModelRequest) -> Assemb
     if assembly is None:
         raise TurnClosed
     count = 0
+    charged = 0.0
     async with aclosing(model.stream(request)) as stream:
         async for part in stream:
             turn.feed(part)
+            if type(part) is UsagePart:
+                # At once, because the answer may be cut off or withdrawn. A later report replaces an earlier one.
+                cost = cost_of(part.usage, model.info.price)
+                turn.charge(cost - charged)
+                charged = cost
             count += 1
             if count % _PARTS_BETWEEN_PAUSES == 0:
                 # A provider that always has something ready must not keep everybody else waiting.

@@ -1,6 +1,7 @@
 """A session's title, made by the small model beside the first turn. A cancel of the turn leaves it alone."""
 
 import re
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from holdfast.domain.errors import ProviderError, StorageError
@@ -9,13 +10,13 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.models import FinishedPart, ModelRequest, TextDelta, UsagePart
-from holdfast.domain.runs import Run
 from holdfast.domain.sessions import SessionPatch
-from holdfast.domain.usage import Usage, cost_of
+from holdfast.domain.usage import cost_of
 from holdfast.engine.history import conversation, has_user_text
 from holdfast.engine.kit import Kit, text
 from holdfast.engine.ports import Clock, Model
 from holdfast.engine.recorder import Recorder
+from holdfast.engine.turn import Turn
 from holdfast.tasks import TaskOwner
 
 __all__ = ["FALLBACK_LENGTH", "Titler", "clean_title", "fallback_title", "make_title"]
@@ -35,12 +36,12 @@ def fallback_title(prompt: str) -> str:
     return line if len(line) <= FALLBACK_LENGTH else line[: FALLBACK_LENGTH - 1].rstrip() + "…"
 
 
-async def make_title(model: Model, session: SessionId, prompt: Message) -> tuple[str, float]:
-    """A title and what it cost. Raises `ProviderError`, also for a title that was cut off."""
+async def make_title(model: Model, session: SessionId, prompt: Message, charge: Callable[[float], None]) -> str:
+    """A title. Raises `ProviderError`, also for a title that was cut off. `charge` is told what it cost in any case."""
     messages = conversation((prompt,), model.info)
     request = ModelRequest(session, text("title.md"), messages, (), _MOST_TOKENS)
     pieces: list[str] = []
-    usage = Usage()
+    charged = 0.0
     reason = ""
     async with aclosing(model.stream(request)) as stream:
         async for part in stream:
@@ -48,14 +49,16 @@ async def make_title(model: Model, session: SessionId, prompt: Message) -> tuple
                 case TextDelta(text=piece):
                     pieces.append(piece)
                 case UsagePart(usage=reported):
-                    usage = reported
+                    cost = cost_of(reported, model.info.price)
+                    charge(cost - charged)
+                    charged = cost
                 case FinishedPart(reason=why):
                     reason = why
                 case _:
                     pass
     if reason != "stop":
         raise ProviderError("The title was cut off.")
-    return clean_title(encodable("".join(pieces))), cost_of(usage, model.info.price)
+    return clean_title(encodable("".join(pieces)))
 
 
 class Titler:
@@ -67,10 +70,11 @@ class Titler:
         self._clock = clock
         self._tasks = TaskOwner()
 
-    def consider(self, run: Run, prompt: Message) -> None:
+    def consider(self, turn: Turn, prompt: Message) -> None:
         """Name the session if this is the first thing anybody said in it."""
+        run = turn.run
         if self._kit.settings.titles and not run.parent_run_id and text_of(prompt).strip():
-            self._tasks.start(self._name(run, prompt), name=f"title {run.session_id}")
+            self._tasks.start(self._name(turn, prompt), name=f"title {run.session_id}")
 
     def stop(self) -> None:
         self._tasks.cancel_all()
@@ -78,27 +82,40 @@ class Titler:
     async def drain(self) -> None:
         await self._tasks.drain()
 
-    async def _name(self, run: Run, prompt: Message) -> None:
+    async def _name(self, turn: Turn, prompt: Message) -> None:
         # A title is a nicety: a store that fails now has more important things to say.
         with suppress(StorageError):
-            await self._name_if_first(run, prompt)
+            await self._name_if_first(turn, prompt)
 
-    async def _name_if_first(self, run: Run, prompt: Message) -> None:
+    async def _name_if_first(self, turn: Turn, prompt: Message) -> None:
+        run = turn.run
         messages = await self._kit.ledger.messages(self._kit.workspace, run.session_id)
         if has_user_text(message for message in messages if message.run_id != run.run_id):
             return
         session = await self._kit.ledger.session(self._kit.workspace, run.session_id)
         before = session.title if session else ""
-        title, cost = await self._best(run.session_id, prompt)
-        now = self._clock.now_ms() // 1000
-        patch = SessionPatch(run.session_id, now, title=title, only_if_title=before, add_cost=cost)
-        await self._recorder.put(PatchSession(patch), sync=False)
+        costs: list[float] = []
+        title: str | None = None
 
-    async def _best(self, session: SessionId, prompt: Message) -> tuple[str, float]:
+        def charge(cost: float) -> None:
+            costs.append(cost)
+            turn.spend(cost)
+
+        try:
+            title = await self._best(run.session_id, prompt, charge)
+        finally:
+            # A response that was reported is paid for, also if the workspace closes before the title is there.
+            if title is not None or costs:
+                now = self._clock.now_ms() // 1000
+                patch = SessionPatch(run.session_id, now, title=title, only_if_title=before, add_cost=sum(costs))
+                stored = self._recorder.put(PatchSession(patch), sync=False)
+        await stored
+
+    async def _best(self, session: SessionId, prompt: Message, charge: Callable[[float], None]) -> str:
         for choose in (self._kit.models.small, self._kit.models.large):
             try:
-                title, cost = await make_title(await choose(), session, prompt)
+                title = await make_title(await choose(), session, prompt, charge)
             except ProviderError:
                 continue
-            return title or fallback_title(text_of(prompt)), cost
-        return fallback_title(text_of(prompt)), 0.0
+            return title or fallback_title(text_of(prompt))
+        return fallback_title(text_of(prompt))

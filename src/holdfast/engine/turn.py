@@ -21,12 +21,12 @@ from holdfast.domain.events import (
     MessagePartEvent,
     ToolOutputEvent,
 )
-from holdfast.domain.ids import MessageId, ToolCallId
+from holdfast.domain.ids import MessageId, SessionId, ToolCallId
 from holdfast.domain.ledger import (
-    Answer,
     DeleteMessage,
     GrowMessage,
     Operation,
+    PatchSession,
     PutMessage,
     Receipt,
     Refusal,
@@ -36,6 +36,7 @@ from holdfast.domain.ledger import (
 from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
 from holdfast.domain.models import ModelInfo, StreamPart, TextDelta
 from holdfast.domain.runs import Brief, Run
+from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.assembly import Assembly, Growth
 from holdfast.engine.drafts import Author
 from holdfast.engine.ports import Clock, NewId, Outlet
@@ -72,6 +73,13 @@ class Turn:
         self.step = 0
         self._began = asyncio.get_running_loop().time()
         self.cost = 0.0
+        """Cost of all reported responses on behalf of this run, its title and its sub-agents included."""
+        self.sender: Turn | None = None
+        """The turn that waits for this one, if this is a sub-agent's."""
+        self.payers: tuple[SessionId, ...] = (run.session_id,)
+        """The sessions whose cost grows with this run: its own, and those above a sub-agent's."""
+        self._charged = 0.0
+        self._paid = 0.0
         self.acting: set[ToolCallId] = set()
         """Calls that may have had effects."""
         self.takes_images = False
@@ -111,10 +119,18 @@ class Turn:
         for operation in operations:
             if isinstance(operation, PutMessage):
                 self._unstored[operation.message.id] = operation.message
+        due, self._paid = self._due, self._charged
         self._unanswered += 1
+
+        def unpaid() -> None:
+            self._paid -= due
+
         try:
             answer = await self._recorder.put(
-                *operations, sync=sync, then=lambda answer: self._stored(operations, answer)
+                *self._with_cost(operations, due),
+                sync=sync,
+                then=lambda answer: unpaid() if isinstance(answer, Refusal) else self._stored(operations),
+                otherwise=unpaid,
             )
         except StorageError:
             self._unanswered -= 1
@@ -123,6 +139,37 @@ class Turn:
         if isinstance(answer, Refusal):
             raise Conflict(f"The store refused a write of this run: {answer.reason}.")
         return answer
+
+    def charge(self, cost: float) -> None:
+        """Count what a response costs, for the limits now and for the sessions with the next write."""
+        self._charged += cost
+        self.spend(cost)
+
+    def spend(self, cost: float) -> None:
+        """Count a cost that is stored elsewhere: of a title, or of a sub-agent."""
+        self.cost += cost
+        if self.sender is not None:
+            self.sender.spend(cost)
+
+    @property
+    def _due(self) -> float:
+        return self._charged - self._paid
+
+    def with_cost(self, operations: Sequence[Operation]) -> list[Operation]:
+        """The operations that end the run, with the cost that is not stored yet."""
+        return self._with_cost(operations, self._due)
+
+    def _with_cost(self, operations: Sequence[Operation], due: float) -> list[Operation]:
+        """A cost goes into the patch of its session that is written anyway, or gets one."""
+        changed = list(operations)
+        for session in self.payers if due else ():
+            patches = ((place, item.patch) for place, item in enumerate(changed) if isinstance(item, PatchSession))
+            place, patch = next(
+                ((place, patch) for place, patch in patches if patch.session_id == session),
+                (len(changed), SessionPatch(session, self.now_ms() // 1000)),
+            )
+            changed[place : place + 1] = [PatchSession(msgspec.structs.replace(patch, add_cost=patch.add_cost + due))]
+        return changed
 
     @property
     def is_unsure(self) -> bool:
@@ -201,7 +248,7 @@ class Turn:
             raise TurnClosed
         said_nothing = self._open.is_empty
         self._open = self._open.anew()
-        if not said_nothing:
+        if not said_nothing or self._due:
             self._drop_growth()
             await self.record(PutMessage(self._open.message()))
 
@@ -299,9 +346,7 @@ class Turn:
         """Messages whose write failed, in order."""
         return [message for message in self._said if message.id in self._unstored]
 
-    def _stored(self, operations: tuple[Operation, ...], answer: Answer) -> None:
-        if isinstance(answer, Refusal):
-            return
+    def _stored(self, operations: tuple[Operation, ...]) -> None:
         for operation in operations:
             if isinstance(operation, StartRun):
                 self.is_started = True

@@ -49,6 +49,8 @@ _PLAIN = PROGRAMS.keys() - {"awk", "gawk", "mawk", "sed"} | names(
 """Programs that take the names of others for nothing but text, or for the names of targets and packages."""
 _MOVES = frozenset({"cd", "pushd", "popd"})
 _MOST_MOVES = 6
+_ANYWHERE = ("/",)
+"""Where a line is in a directory that is not known: absolute paths lead to the same file from everywhere."""
 
 
 class ProgramFiles(Protocol):
@@ -97,7 +99,7 @@ def find_denial(
         if rule.subject != "command":
             continue
         for command in (*line.commands, *line.outer):
-            known = _spellings(command, rule, places or (), files)
+            known = _spellings(command, rule, places or _ANYWHERE, files)
             if any(rule.fits_command(argv, is_open=command.is_open and not _is_whole(rule, argv)) for argv in known):
                 return rule
     return None
@@ -116,7 +118,7 @@ def find_uncertainty(rules: Sequence[Rule], line: Line, places: Sequence[str] | 
     if line.hidden:
         return line.hidden[0]
     programs = [command.name for command in line.commands if "/" in command.name]
-    if programs and is_replaced([use for use in file_uses(line) if use.makes], programs, places or ()):
+    if programs and is_replaced([use for use in file_uses(line) if use.makes], programs, places):
         return "it runs a file that it makes"
     for command in line.commands:
         if not command.argv:
@@ -125,7 +127,7 @@ def find_uncertainty(rules: Sequence[Rule], line: Line, places: Sequence[str] | 
             return "its program is not there yet, cannot be found, or is a link to a shell"
         if _git_runs(command) or _starts_another(command):
             return f"{posixpath.basename(command.name)} may run a program"
-        if any(_may_fit(rule, command, places or (), files) for rule in about):
+        if any(_may_fit(rule, command, places or _ANYWHERE, files) for rule in about):
             return "its words are made while it runs"
         if any(_mentions(rule, command) for rule in about):
             return "it names a program that is forbidden"
@@ -137,7 +139,7 @@ def _is_unknown(program: Word, places: Sequence[str] | None, files: ProgramFiles
     name = posixpath.basename(program.text)
     if places is None and "/" in program.text and not program.text.startswith("/"):
         return True
-    found = [files.find(program.text, place) for place in places or ("/",)]
+    found = [files.find(program.text, place) for place in places or _ANYWHERE]
     if "/" in program.text and not any(found):
         return True
     return name not in RUNNERS and any(files.is_same(path, runner) for path in found if path for runner in RUNNERS)

@@ -186,7 +186,7 @@ class Rules:
         if any(self._real(path).startswith("/proc/") for path in paths):
             return "it uses a file whose path leads each process elsewhere"
         made = [use for use in uses if use.makes == "file"]
-        if is_replaced(made, [use.path for use in uses if use not in made], places or ()):
+        if is_replaced(made, [use.path for use in uses if use not in made], places):
             return "it writes through a file that it makes"
         return line.hidden[0] if line.hidden else ""
 

@@ -36,8 +36,14 @@ def file_uses(line: Line) -> tuple[FileUse, ...]:
     return tuple(use for use in found if use.path not in _NO_FILES)
 
 
-def is_replaced(made_by: Sequence[FileUse], paths: Sequence[str], places: Sequence[str]) -> bool:
-    """Whether one of the paths leads to, or through, a file that the line itself makes: it leads elsewhere by then."""
+def is_replaced(made_by: Sequence[FileUse], paths: Sequence[str], places: Sequence[str] | None) -> bool:
+    """Whether one of the paths leads to, or through, a file that the line itself makes: it leads elsewhere by then.
+    `places` is None if the directory is not known; then a relative path may be any file.
+    """
+    if places is None:
+        if paths and any(not use.path.startswith("/") for use in made_by):
+            return True
+        places = ("/",)
     made = {_absolute(place, use.path) for use in made_by for place in places}
     used = {_absolute(place, path) for path in paths for place in places}
     return any(path == item or path.startswith(f"{item}/") for path in used for item in made)

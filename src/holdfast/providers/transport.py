@@ -74,9 +74,10 @@ class _MendedBody(httpx2.AsyncByteStream):
 class _Body(httpx2.AsyncByteStream):
     """What httpx2 and those above it read from."""
 
-    def __init__(self, connection: Connection, page: Watch | None) -> None:
+    def __init__(self, connection: Connection, page: Watch | None, own: Watch | None) -> None:
         self._connection = connection
         self._page = page
+        self._own = own
         self._is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -93,6 +94,8 @@ class _Body(httpx2.AsyncByteStream):
         if not self._is_closed:
             self._is_closed = True
             self._connection.release()
+            if self._own is not None:
+                self._own.finish()
 
 
 class Transport(httpx2.AsyncBaseTransport):
@@ -103,14 +106,11 @@ class Transport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         timeouts: dict[str, Any] = request.extensions.get("timeout", {})
-        watch = request.extensions.get("watch") or CURRENT.get()
-        if watch is None:
-            seconds = timeouts.get("read") or _READ_SECONDS
-            watch = Watch(seconds, seconds)
-            watch.start()
-        body = await request.aread()
+        given = request.extensions.get("watch") or CURRENT.get()
+        watch = given or _own_watch(timeouts)
+        seconds = timeouts.get("connect") or CONNECT_SECONDS
         try:
-            connection, reply = await self._exchange(request, body, watch, timeouts.get("connect") or CONNECT_SECONDS)
+            connection, reply = await self._watched(request, watch, seconds, is_own=given is None)
         except NotReached as error:
             raise httpx2.ConnectError(str(error)) from error
         except TimeoutError as error:
@@ -120,9 +120,19 @@ class Transport(httpx2.AsyncBaseTransport):
         is_page = _is_page(reply)
         if is_page:
             watch.page = reply.status, b""
-        stream = _Body(connection, watch if is_page else None)
+        stream = _Body(connection, watch if is_page else None, watch if given is None else None)
         extensions = {"http_version": b"HTTP/1.1", "connection": connection}
         return httpx2.Response(reply.status, headers=reply.headers, stream=stream, extensions=extensions)
+
+    async def _watched(
+        self, request: httpx2.Request, watch: Watch, seconds: float, *, is_own: bool
+    ) -> tuple[Connection, Reply]:
+        try:
+            return await self._exchange(request, await request.aread(), watch, seconds)
+        except BaseException:
+            if is_own:
+                watch.hang_up()
+            raise
 
     async def _exchange(
         self, request: httpx2.Request, body: bytes, watch: Watch, seconds: float
@@ -143,6 +153,14 @@ class Transport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         self.connections.close()
+
+
+def _own_watch(timeouts: dict[str, Any]) -> Watch:
+    """For a request that nobody else watches."""
+    seconds = timeouts.get("read") or _READ_SECONDS
+    watch = Watch(seconds, seconds)
+    watch.start()
+    return watch
 
 
 def _is_page(reply: Reply) -> bool:

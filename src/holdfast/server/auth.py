@@ -12,13 +12,28 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
+from holdfast.config.files import sync_directory
 from holdfast.server.http import Scope, Send
 
-__all__ = ["Guard", "host_of", "is_exposed", "is_json", "read_or_make_token"]
+__all__ = ["Guard", "host_of", "is_exposed", "is_json", "read_or_make_token", "repeated_header"]
 
 _TOKEN_BYTES = 32
 _TOKEN_LENGTH = 43
 """What 32 bytes are in characters."""
+_ONCE = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"origin",
+        b"sec-fetch-dest",
+        b"sec-fetch-mode",
+        b"sec-fetch-site",
+        b"transfer-encoding",
+    }
+)
+"""Headers that decide whether a request is admitted. Of two of them, a proxy and we might obey different ones."""
 
 
 def read_or_make_token(data_dir: Path) -> str:
@@ -38,6 +53,7 @@ def read_or_make_token(data_dir: Path) -> str:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+        sync_directory(str(data_dir))
     return token
 
 
@@ -70,6 +86,8 @@ class Guard:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if host_of(scope, self._hosts) is None:
             return 403, b"This host name is not served here."
+        if name := repeated_header(scope):
+            return 400, b"Send the header %b only once." % name
         if b"origin" in headers:
             return 403, b"Web pages may not talk to this server."
         if scope["method"] not in ("GET", "HEAD") and not is_json(headers):
@@ -98,6 +116,12 @@ def host_of(scope: Scope, served: Collection[bytes]) -> bytes | None:
     target = scope["target"].lower()
     is_same = target.startswith((b"http://%b/" % hosts[0], b"http://%b?" % hosts[0])) or target == b"*"
     return hosts[0] if is_same or target.startswith(b"/") else None
+
+
+def repeated_header(scope: Scope) -> bytes | None:
+    """Return the name of a header that a request has more than once though it decides about admission."""
+    names = [name for name, _ in scope["headers"] if name in _ONCE]
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def is_json(headers: Mapping[bytes, bytes]) -> bool:

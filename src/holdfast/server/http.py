@@ -378,6 +378,9 @@ class HttpServer:
         # Nobody is there any more who could be answered, and what a request waits for may never come.
         self._tasks.cancel_all()
         await self._tasks.drain()
+        # A request may have opened the page's port meanwhile.
+        for server in chain.from_iterable(self._servers.values()):
+            server.close()
 
     def _hang_up(self) -> None:
         for connection in self.connections:

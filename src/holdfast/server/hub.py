@@ -161,7 +161,12 @@ class Hub:
         if known is not None and known.workspace is workspace:
             known.outfit.learn_keys(environment)
             return known
-        desk = self._desks[workspace.record.id] = Desk(workspace, body, self.data_dir)
+        try:
+            desk = self._desks[workspace.record.id] = Desk(workspace, body, self.data_dir)
+        except BaseException:
+            # Nobody else knows of it yet.
+            await self.app.close_workspace(workspace)
+            raise
         if workspace.recovered.withdrawn:
             self.withdrawn[desk.id] = workspace.recovered.withdrawn
         self._look_later()
@@ -188,8 +193,10 @@ class Hub:
     async def check_storage(self) -> str:
         """Return why nothing can be stored, or an empty string; report a change to the log and to all clients."""
         problem = "" if self.is_closed else await self.app.ledger.problem()
-        if problem != self.storage_problem:
-            self.storage_problem = problem
+        changed = problem != self.storage_problem
+        self.storage_problem = problem
+        self._time_storage()
+        if changed:
             if not problem:
                 _log.warning("the data directory can be used again")
                 return ""
@@ -198,6 +205,27 @@ class Hub:
             for desk in self.desks:
                 desk.workspace.engine.outside.outlet.publish_live(notice)
         return problem
+
+    def _time_storage(self) -> None:
+        """A server that a client started leaves while nothing can be stored and nobody is there. Otherwise a run whose
+        end cannot be stored would keep it for ever.
+        """
+        if not self._is_abandoned:
+            if (timer := self._timers.pop("storage", None)) is not None:
+                timer.cancel()
+        elif "storage" not in self._timers:
+            self._timers["storage"] = asyncio.get_running_loop().call_later(self._graces.linger, self._storage_late)
+
+    @property
+    def _is_abandoned(self) -> bool:
+        is_used = self.presence.creating or any(self.claims(desk) for desk in self.desks)
+        return bool(self.storage_problem) and self.presence.leaves_when_idle and not is_used and not self.is_closed
+
+    def _storage_late(self) -> None:
+        del self._timers["storage"]
+        if self._is_abandoned:
+            _log.error("stopping: nothing can be stored, and nobody is there")
+            self.tell(who.Stop())
 
     def _worked(self, desk: Desk) -> None:
         """Runs keep a workspace open, and so do the jobs that a run has left behind."""

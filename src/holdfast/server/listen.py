@@ -59,17 +59,16 @@ class UnixListener:
         self._lock = _locked(path, os.fspath(data_dir))
         try:
             _remove(path)
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except BaseException:
             os.close(self._lock)
             raise
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
         try:
-            self.socket.bind(path)
-        finally:
-            os.umask(before)
-        os.chmod(path, 0o600)
-        self._identity = os.stat(path).st_ino
+            self._identity = _bind(self.socket, path)
+        except BaseException:
+            self.socket.close()
+            os.close(self._lock)
+            raise
 
     def close(self) -> None:
         self.socket.close()
@@ -78,7 +77,8 @@ class UnixListener:
                 os.unlink(self.path)
         except FileNotFoundError:
             pass
-        os.close(self._lock)
+        finally:
+            os.close(self._lock)
 
 
 def bind_first(paths: Sequence[str], data_dir: str) -> UnixListener:
@@ -97,13 +97,13 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     """A TCP socket; only loopback addresses make sense without a tunnel."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise AddressTaken(f"{host}:{port} cannot be used: {error.strerror}. Choose another host or port.") from error
-    listener.listen(_BACKLOG)
     return listener
 
 
@@ -168,6 +168,21 @@ def _secure(directory: str) -> None:
         raise UnsafeDirectory(f"{directory} is open to others: make it yours alone with chmod 700.")
 
 
+def _bind(listener: socket.socket, path: str) -> int:
+    """Bind a socket that only its owner can use. Returns its inode; removes it again if that fails."""
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
+    try:
+        os.chmod(path, 0o600)
+        return os.stat(path).st_ino
+    except BaseException:
+        _remove(path)
+        raise
+
+
 def _remove(path: str) -> None:
     """Remove the socket of a server that has ended. Any other file was put there by the user."""
     try:
@@ -184,13 +199,18 @@ def _locked(path: str, data_dir: str) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         # Servers of earlier versions left it empty. If the server has our directory, opening the store fails.
-        owner = os.fsdecode(os.read(lock, _LONGEST_OWNER))
-        os.close(lock)
+        try:
+            owner = os.fsdecode(os.read(lock, _LONGEST_OWNER))
+        finally:
+            os.close(lock)
         if owner and owner == data_dir:
             raise AddressTaken(
                 f"The Holdfast server of {data_dir} still listens at {path}: use it, or stop it first."
             ) from None
         raise TakenByOther(f"A Holdfast server listens at {path}: use it, stop it, or choose another place.") from None
+    except BaseException:
+        os.close(lock)
+        raise
     try:
         os.ftruncate(lock, 0)
         os.write(lock, os.fsencode(data_dir))

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.server import codes
-from holdfast.server.auth import host_of, is_json
+from holdfast.server.auth import host_of, is_json, repeated_header
 from holdfast.server.codes import Door
 from holdfast.server.http import Asgi, Receive, Scope, Send
 from holdfast.server.listen import may_be_our_own
@@ -125,6 +125,8 @@ class PageFront:
         host = host_of(scope, (b"127.0.0.1:%d" % self.port, b"localhost:%d" % self.port))
         if host is None:
             return 403, b"This host name is not served here."
+        if name := repeated_header(scope):
+            return 400, b"Send the header %b only once." % name
         if headers.get(b"origin", b"http://" + host).lower() != b"http://" + host:
             return 403, b"Web pages of others may not talk to this server."
         if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):

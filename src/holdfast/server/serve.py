@@ -49,26 +49,31 @@ async def run_server(
     """Serve until a signal or the hub says stop. A second signal stops at once. `on_listening` is called when the first
     request can be sent.
     """
+    loop = asyncio.get_running_loop()
     leaving = asyncio.Event()
     hub.on_leave = leaving.set
     if hub.presence.leaving:
         leaving.set()
-    if handles_signals:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, _signalled, hub, leaving)
+    signals = (signal.SIGINT, signal.SIGTERM) if handles_signals else ()
     server = HttpServer(application if guard is None else _Front(application, guard))
     opening = asyncio.gather(hub.open_unfinished())
     hub.web.attach(server, application)
     try:
+        for number in signals:
+            loop.add_signal_handler(number, _signalled, hub, leaving)
         await server.start(sockets)
         on_listening()
         await hub.web.reopen()
         await leaving.wait()
     finally:
         # The work ends first, and with it the streams; only then are connections waited for.
-        await hub.close()
-        await server.stop(LAST_WORDS_SECONDS)
-        opening.cancel()
+        try:
+            await hub.close()
+        finally:
+            await server.stop(LAST_WORDS_SECONDS)
+            opening.cancel()
+            for number in signals:
+                loop.remove_signal_handler(number)
 
 
 def _signalled(hub: Hub, leaving: asyncio.Event) -> None:

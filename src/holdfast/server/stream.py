@@ -40,12 +40,13 @@ class _Writer:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._pace = Pace(self._loop.time())
-        self._written = self._loop.time()
+        self.written = self._loop.time()
+        """When something was last written."""
         self._beat: asyncio.TimerHandle | None = None
         self._exchange = exchange_of(send)
 
     async def write(self, data: bytes) -> None:
-        self._written = self._loop.time()
+        self.written = self._loop.time()
         exchange = self._exchange
         if exchange is not None and not exchange.connection.is_full:
             # Most writes wait for nothing, and need nobody who watches how long.
@@ -62,11 +63,11 @@ class _Writer:
 
     def keep_beating(self) -> None:
         """A sign of life whenever nothing was written for a while. It costs nothing while something is."""
-        due = self._written + HEARTBEAT_SECONDS
+        due = self.written + HEARTBEAT_SECONDS
         if due <= self._loop.time() and self._exchange is not None and not self._exchange.connection.is_full:
             self._exchange.write(HEARTBEAT)
-            self._written = self._loop.time()
-            due = self._written + HEARTBEAT_SECONDS
+            self.written = self._loop.time()
+            due = self.written + HEARTBEAT_SECONDS
         self._beat = self._loop.call_at(max(due, self._loop.time() + 0.001), self.keep_beating)
 
     def stop_beating(self) -> None:
@@ -160,23 +161,25 @@ async def _whole(heard: Subscription, writer: _Writer, form: WholeMessages) -> N
     """Stock clients know neither numbers nor greetings, and get messages whole."""
     loop = asyncio.get_running_loop()
     while True:
-        due = form.next_due
-        patience = HEARTBEAT_SECONDS if due is None else max(0.0, due - loop.time())
+        # Most of what happens may be nothing for this reader: only what is written is a sign of life.
+        beat = writer.written + HEARTBEAT_SECONDS
+        due = beat if form.next_due is None else min(beat, form.next_due)
         frames: Sequence[Frame] = ()
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(max(0.0, due - loop.time())):
                 frames = await heard.take()
             if not frames:
                 return
         except TimeoutError:
-            if due is None:
-                await writer.write(QUIET_HEARTBEAT)
+            pass
         bodies = form.due(loop.time())
         for item in frames:
             if not isinstance(item.event, HelloEvent | GapEvent):
                 bodies += form.feed(item.event, item.body, loop.time())
         if bodies:
             await writer.write(b"".join(frame(body) for body in bodies))
+        elif loop.time() >= beat:
+            await writer.write(QUIET_HEARTBEAT)
 
 
 def _hang_up(send: Send) -> None:

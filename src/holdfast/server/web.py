@@ -66,7 +66,11 @@ class Web:
         except AddressTaken as error:
             raise PortRefused(str(error)) from None
         house.front.port = listener.getsockname()[1]
-        await self._server.listen(listener, house.front)
+        try:
+            await self._server.listen(listener, house.front)
+        except BaseException:
+            listener.close()
+            raise
         _log.info("the page is open at http://%s:%d/", module.HOST, house.front.port)
         return house
 

@@ -45,11 +45,17 @@ class Database:
     ) -> None:
         self._release = release
         self._connections = connections
-        self._files = OpenFiles(path.parent, path)
-        self._writer = Writer(connections[0], self._files, partial(reserve, path), tidy, probe)
-        self._readers = Readers(connections[1:])
         self._is_closed = False
         self._end = threading.Lock()
+        files: list[OpenFiles] = []
+        with ExitStack() as undo:
+            undo.callback(_let_go, connections, files)
+            self._files = OpenFiles(path.parent, path)
+            files.append(self._files)
+            self._writer = Writer(connections[0], self._files, partial(reserve, path), tidy, probe)
+            undo.callback(self._writer.close)
+            self._readers = Readers(connections[1:])
+            undo.pop_all()
 
     @classmethod
     def open(
@@ -79,7 +85,10 @@ class Database:
 
     def problem(self) -> str:
         """Return why nothing can be stored although the disk works, or an empty string. Costs a few stat calls."""
-        return self._files.problem()
+        try:
+            return self._files.problem()
+        except OSError as error:
+            return f"The data directory cannot be checked: {error.strerror}."
 
     async def read(self, work: Work[T]) -> T:
         """Sees every write answered before this call."""
@@ -104,8 +113,8 @@ class Database:
         writer, *readers = self._connections
         try:
             for reader in readers:
-                reader.close()
-            if self._files.problem():
+                _close(reader)
+            if self.problem():
                 _keep_paths(writer)
             else:
                 writer.pragma("synchronous", "FULL")
@@ -113,9 +122,8 @@ class Database:
         except apsw.Error as error:
             translated(error)
         finally:
-            writer.close()
-            self._files.close()
-            self._release.close()
+            with self._release:
+                _let_go([writer], [self._files])
 
 
 def _owned(data_dir: Path, release: ExitStack, vfs: str | None) -> Path:
@@ -140,6 +148,27 @@ def _owned(data_dir: Path, release: ExitStack, vfs: str | None) -> Path:
     return path
 
 
+def _let_go(connections: list[apsw.Connection], files: list[OpenFiles]) -> None:
+    """Close everything that was opened, the writing connection last. Descriptors of the database are closed after its
+    connections.
+    """
+    try:
+        for connection in reversed(connections):
+            _close(connection)
+    finally:
+        for opened in files:
+            opened.close()
+
+
+def _close(connection: apsw.Connection) -> None:
+    """Close it, whatever its file says."""
+    try:
+        connection.close()
+    except apsw.Error as error:
+        translated(error)
+        connection.close(force=True)
+
+
 def _keep_paths(connection: apsw.Connection) -> None:
     """Close without a checkpoint and without removing the WAL: the path may show the files of another database."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -158,10 +187,12 @@ def _connections(path: Path, vfs: str | None) -> list[apsw.Connection]:
         opened[0].pragma("secure_delete", 1)
         schema.migrate(opened[0])
         finish_upgrade(opened[0], path.parent)
-        opened.extend(_connect(path, apsw.SQLITE_OPEN_READONLY, vfs) for _ in range(_READERS))
+        for _ in range(_READERS):
+            opened.append(_connect(path, apsw.SQLITE_OPEN_READONLY, vfs))
+            # SQLite opens the files beside the database at the first read. The path must not be needed later.
+            opened[-1].execute("SELECT count(*) FROM workspaces").fetchall()
     except BaseException:
-        for connection in opened:
-            connection.close()
+        _let_go(opened, [])
         raise
     return opened
 

@@ -35,11 +35,13 @@ class DirectoryLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            # The socket follows on the second line.
-            owner = os.read(self._descriptor, 32).partition(b"\n")[0].decode("ascii", "replace").strip() or "unknown"
-            os.close(self._descriptor)
+            try:
+                # The socket follows on the second line.
+                owner = os.read(self._descriptor, 32).partition(b"\n")[0].decode("ascii", "replace").strip()
+            finally:
+                self.release()
             raise DataDirectoryBusy(
-                f"The data directory {data_dir} is used by another Holdfast server (process {owner}): "
+                f"The data directory {data_dir} is used by another Holdfast server (process {owner or 'unknown'}): "
                 "connect to that one, stop it, or choose another data directory."
             ) from None
         try:

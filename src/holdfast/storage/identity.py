@@ -36,18 +36,18 @@ class OpenFiles:
         self._descriptors: list[int] = []
         try:
             flags = os.O_RDONLY | os.O_CLOEXEC
-            self._descriptors += (os.open(self._directory, flags | os.O_DIRECTORY),)
-            writing = os.O_RDWR | os.O_CLOEXEC
-            self._descriptors += (os.open(self._database, writing), os.open(self._wal, flags))
+            self._descriptors.append(os.open(self._directory, flags | os.O_DIRECTORY))
+            self._descriptors.append(os.open(self._database, os.O_RDWR | os.O_CLOEXEC))
+            self._descriptors.append(os.open(self._wal, flags))
+            self._ids = tuple(_identity(os.fstat(descriptor)) for descriptor in self._descriptors)
+            self._written: tuple[int, int, bytes] | None = self._content_state()
         except OSError:
             self.close()
             raise
-        self._ids = tuple(_identity(os.fstat(descriptor)) for descriptor in self._descriptors)
         self._frames = 0
         self._last_frame: tuple[int, bytes] | None = None
         """Offset and header of the last frame in the WAL whose place was confirmed."""
         self._lost = ""
-        self.checkpointed(is_complete=False)
 
     def close(self) -> None:
         for descriptor in self._descriptors:
@@ -94,10 +94,13 @@ class OpenFiles:
 
     def checkpointed(self, *, is_complete: bool) -> None:
         """Note the state of the database file: only our own checkpoints write to it."""
-        self._written = self._content_state()
         if is_complete:
             # The WAL is needed no longer, and the next commit may overwrite it.
             self._last_frame = None
+        # If it cannot be read now, the next look takes what it finds.
+        self._written = None
+        with suppress(OSError):
+            self._written = self._content_state()
 
     @property
     def is_only_wal_lost(self) -> bool:
@@ -122,11 +125,13 @@ class OpenFiles:
         problem, found = _file_problem(self._database, self._ids[1])
         if problem or found is None:
             return problem
-        if (found.st_size, found.st_mtime_ns) == self._written[:2]:
+        written = self._written
+        if written is not None and (found.st_size, found.st_mtime_ns) == written[:2]:
             return ""
-        if self._content_state()[2] == self._written[2] and found.st_size == self._written[0]:
+        now = self._content_state()
+        if written is None or (now[2] == written[2] and found.st_size == written[0]):
             # Only its time was changed.
-            self._written = self._content_state()
+            self._written = now
             return ""
         return f"{self._database} was written to by another program. {_REMEDY}"
 

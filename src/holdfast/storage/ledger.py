@@ -207,7 +207,8 @@ class SqliteLedger:
         return await self._database.read(work)
 
     def _prune(self, connection: apsw.Connection) -> None:
-        while self._due:
-            key = self._due.pop()
+        for key in tuple(self._due):
             with connection:
                 EventLog(connection, key).prune(self._retention, self._now_ms())
+            # One that fails stays due, and is tried again after a later group.
+            self._due.discard(key)

@@ -28,8 +28,12 @@ class Readers:
             threading.Thread(target=self._run, args=(connection,), name=f"holdfast-reader-{index}", daemon=True)
             for index, connection in enumerate(connections)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:
+            self.close()
+            raise
 
     async def read(self, work: Work[T]) -> T:
         job = Job(work, sync=False)
@@ -47,7 +51,8 @@ class Readers:
                 for _ in self._threads:
                     self._jobs.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
     def _run(self, connection: apsw.Connection) -> None:
         while (job := self._jobs.get()) is not None:

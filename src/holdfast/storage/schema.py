@@ -57,8 +57,27 @@ def migrate(connection: apsw.Connection) -> None:
 def create(path: Path, vfs: str | None) -> None:
     """A new, empty database, under its name only when it is complete: one that is cut short is damaged, not new."""
     draft = path.with_name(path.name + ".new")
+    _remove(draft)
+    try:
+        _make(draft, vfs)
+        draft.rename(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _remove(draft)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _remove(draft: Path) -> None:
     for leftover in (draft, Path(f"{draft}-journal"), Path(f"{draft}-wal"), Path(f"{draft}-shm")):
         leftover.unlink(missing_ok=True)
+
+
+def _make(draft: Path, vfs: str | None) -> None:
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     with contextlib.closing(apsw.Connection(str(draft), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)) as connection:
         connection.pragma("synchronous", "FULL")
@@ -67,9 +86,3 @@ def create(path: Path, vfs: str | None) -> None:
         # An empty database has no past.
         connection.execute("DELETE FROM upkeep")
         connection.pragma("journal_mode", "WAL")
-    draft.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -156,12 +156,16 @@ class Writer:
             self._probe("committed")
         except Exception:
             return _for_each(group, StorageUnknown())
-        if problem := self._files.problem():
-            # What was committed may be in files that no path shows. No later commit can be told from it.
-            self._files.fail(problem)
-            self._save_log()
-            return _for_each(group, StorageDetached(problem))
-        self._files.confirm()
+        try:
+            if problem := self._files.problem():
+                # What was committed may be in files that no path shows. No later commit can be told from it.
+                self._files.fail(problem)
+                self._save_log()
+                return _for_each(group, StorageDetached(problem))
+            self._files.confirm()
+        except OSError as error:
+            translated(error)
+            return _for_each(group, StorageUnknown())
         return results
 
     def _require_files(self) -> None:
@@ -185,11 +189,11 @@ class Writer:
 
     def _checkpoint(self, mode: int) -> bool:
         """Return whether everything in the log is in the database now."""
-        frames, moved = -1, 0
+        frames = moved = -1
         try:
             frames, moved = self._connection.wal_checkpoint(mode=mode)
         finally:
-            # One that failed may have written a part.
+            # One that failed may have written a part, and may have cut the log.
             self._files.checkpointed(is_complete=frames == moved)
         return frames == moved
 
@@ -225,10 +229,10 @@ class Writer:
         A reader with an old snapshot, which may be another program, holds this up: it is tried again when it is quiet.
         """
         self._must_erase = True
-        if self._files.problem():
-            return
         self._connection.set_busy_timeout(patience_ms)
         try:
+            if self._files.problem():
+                return
             self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._wal_pages = 0
             self._connection.execute("BEGIN IMMEDIATE")
@@ -242,8 +246,6 @@ class Writer:
         finally:
             self._connection.set_busy_timeout(0)
             self._roll_back()
-        # Pages in memory still have what was overwritten in the file.
-        self._connection.pragma("shrink_memory")
         self._prepare()
         if not self._must_erase:
             self._note_erased()
@@ -258,6 +260,8 @@ class Writer:
     def _note_erased(self) -> None:
         """If this cannot be stored, the next start erases once more."""
         try:
+            # Pages in memory still have what was overwritten in the file.
+            self._connection.pragma("shrink_memory")
             self._set_sync(full=False)
             self._connection.execute("DELETE FROM upkeep WHERE task = ?", (_ERASE,))
         except apsw.Error as error:
@@ -269,7 +273,7 @@ class Writer:
         try:
             self._tidy(self._connection)
             self._empty_log()
-        except (apsw.Error, StorageError) as error:
+        except (apsw.Error, OSError, StorageError) as error:
             self._roll_back()
             translated(error)
 
@@ -282,7 +286,7 @@ class Writer:
                 self._set_sync(full=False)
                 self._shrinker.step(self._connection)
                 self._empty_log()
-        except apsw.Error as error:
+        except (apsw.Error, OSError) as error:
             self._roll_back()
             translated(error)
 

@@ -16,10 +16,10 @@ import msgspec
 
 from holdfast.domain.events import DurableEvent, MessageEvent, PermissionNotificationEvent, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.messages import Message
+from holdfast.domain.messages import Message, TextPart, ToolCallPart
 from holdfast.domain.runs import Outcome, Run
 from holdfast.storage.rows import Rows
-from holdfast.testing.crash_stage import digest
+from holdfast.testing.crash_stage import LOST, digest, expected_answers
 from holdfast.testing.validity import problems_of_session
 
 __all__ = ["Evidence", "Remains", "Told", "look", "problems", "read_diary"]
@@ -174,6 +174,25 @@ def _conversations(evidence: Evidence) -> Iterator[str]:
         yield from (f"R7: in session {session} {problem}" for problem in problems_of_session(messages))
 
 
+def _answers_of_prompts(evidence: Evidence) -> Iterator[str]:
+    """A completed run holds the answers that its prompt asked for, and nothing of an attempt that was withdrawn."""
+    hosts = {run.folded_into for run in evidence.end.runs}
+    for run in evidence.end.runs:
+        stored = [message for message in evidence.end.messages.get(run.session_id, ()) if message.run_id == run.run_id]
+        found = [_answer_of(message) for message in stored if message.role == "assistant"]
+        if run.outcome == "completed" and any(LOST in text for text, _ in found):
+            yield f"R7: {run.run_id} holds words of an attempt that was withdrawn"
+        if run.outcome != "completed" or run.kind != "prompt" or run.folded_into or run.run_id in hosts:
+            continue
+        if found != expected_answers(run.prompt):
+            yield f"R7: {run.run_id} was asked {run.prompt!r} and holds {found}"
+
+
+def _answer_of(message: Message) -> tuple[str, tuple[str, ...]]:
+    text = "".join(part.data.text for part in message.parts if isinstance(part, TextPart))
+    return text, tuple(part.data.name for part in message.parts if isinstance(part, ToolCallPart))
+
+
 def _redone(evidence: Evidence) -> Iterator[str]:
     """What had started is over and never goes on; what had not goes on, in order."""
     lives = [told.all("tool") for told in evidence.told]
@@ -286,6 +305,7 @@ _CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
     _cancels,
     _numbers,
     _conversations,
+    _answers_of_prompts,
     _redone,
     _order,
     _answers,

@@ -37,7 +37,7 @@ from holdfast.testing.gates import Gate, SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, counting_ids
 from holdfast.testing.validity import problems_of_request
 
-__all__ = ["Diary", "Disk", "Killer", "Level", "Life", "Stage", "digest", "serve"]
+__all__ = ["ANSWER", "LOST", "Diary", "Disk", "Killer", "Level", "Life", "Stage", "digest", "expected_answers", "serve"]
 
 Level = Literal["group", "file"]
 """What counts as a write point: each stage of a group commit, or each write and sync of a file."""
@@ -46,6 +46,10 @@ T = TypeVar("T")
 _STILL = 25
 """So many rounds of the loop without a sign of life: nothing goes on."""
 
+ANSWER = "An answer of a few words."
+LOST = "Words of an attempt that is withdrawn."
+_TOOLS = {"note": "note", "look": "look", "slow": "note", "stiff": "note", "permit": "permit"}
+"""Words that call a tool, and which one."""
 _FINISH: dict[bool, StepFinish] = {True: "tool_calls", False: "stop"}
 
 
@@ -161,8 +165,10 @@ class _Actor:
         for problem in problems_of_request(request):
             self._stage.diary.note("trouble", "R7: a request has", problem)
         label, number, words = _scene_of(request.messages)
+        if "cut" in words:
+            words = self._cut(words, f"{label}.{number}")
         scenes = _split_at_holds(words)
-        calls = [word for word in words if word.partition(":")[0] in {"note", "look", "slow", "stiff", "permit"}]
+        calls = [word for word in words if word.partition(":")[0] in _TOOLS]
         for gate, acts in scenes:
             if gate:
                 await self._stage.gate(gate)()
@@ -174,6 +180,13 @@ class _Actor:
                     if is_last or not isinstance(part, FinishedPart):
                         yield part
 
+    def _cut(self, words: list[str], step: str) -> list[str]:
+        """The first attempt at a step with `cut` says something else and breaks there; the next one is whole."""
+        if step in self._stage.attempted:
+            return [word for word in words if word != "cut"]
+        self._stage.attempted.add(step)
+        return [*("lost" if word == "say" else word for word in words[: words.index("cut")]), "cut"]
+
 
 class Stage:
     """A workspace that is open, with short words for what a story does. What is answered is written down."""
@@ -183,6 +196,8 @@ class Stage:
         self.life = life
         self._is_open = is_open
         self._settings = EngineSettings(pace=pace or Pace(60.0, 1_000_000), titles=titles)
+        self.attempted: set[str] = set()
+        """Steps that a model has begun and not finished."""
         self._gates: dict[str, Gate] = {}
         self._workspace: Workspace | None = None
 
@@ -325,8 +340,11 @@ def _scene_of(messages: Sequence[Message]) -> tuple[str, int, list[str]]:
     label, _, script = texts[-1].partition(" ")
     steps = script.split(" / ")
     number = sum(message.role == "assistant" for message in messages[place:])
-    is_script = "/" in script or bool(set(script.split()) & {"say", "note", "look", "fail"})
-    return label, number, steps[number].split() if is_script and number < len(steps) else ["say"]
+    return label, number, steps[number].split() if _is_script(script) and number < len(steps) else ["say"]
+
+
+def _is_script(script: str) -> bool:
+    return "/" in script or bool(set(script.split()) & {"say", "note", "look", "fail"})
 
 
 def _split_at_holds(words: Iterable[str]) -> list[tuple[str, list[tuple[int, str]]]]:
@@ -354,5 +372,23 @@ def _act(word: str, call_id: ToolCallId) -> Act:
             return Think("Let me think about it.", "signed")
         case "fail":
             return Fail("The story wants it so.")
+        case "cut":
+            return Fail("The story wants it tried again.", trouble="cut", retry_after=0.0)
+        case "lost":
+            return Say(LOST)
         case _:
-            return Say("An answer of a few words.")
+            return Say(ANSWER)
+
+
+def expected_answers(prompt: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The text and the tools of each answer that the prompt asks for, in their order."""
+    script = prompt.partition(" ")[2]
+    steps = [step.split() for step in script.split(" / ")] if _is_script(script) else [["say"]]
+    answers = [_answer(words) for words in steps]
+    # After the last tools there is an answer without any.
+    return answers if not answers[-1][1] else [*answers, (ANSWER, ())]
+
+
+def _answer(words: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    kinds = [word.partition(":")[0] for word in words]
+    return ANSWER * kinds.count("say"), tuple(_TOOLS[kind] for kind in kinds if kind in _TOOLS)

@@ -124,6 +124,18 @@ async def approving(stage: Stage, session: SessionId, tag: str) -> None:
     await stage.quiet(session)
 
 
+async def retrying(stage: Stage, session: SessionId, tag: str) -> None:
+    """Attempts that break off and are withdrawn, between tools and in the last answer."""
+    await stage.ask(session, f"{tag}1 think say cut note / say cut say", f"{tag}-1")
+    await stage.quiet(session)
+
+
+async def lasting(stage: Stage, session: SessionId, tag: str) -> None:
+    """A run of many steps, whose events fill several pages."""
+    await stage.ask(session, f"{tag}1 " + "say note look / " * 8 + "say", f"{tag}-1")
+    await stage.quiet(session)
+
+
 async def quarrelling(stage: Stage, session: SessionId, tag: str) -> None:
     """Three clients at once that do as they please and wait for nobody."""
     dice = random.Random(f"{stage.life.story} {tag}")
@@ -200,8 +212,20 @@ async def approved(stage: Stage) -> None:
     await approving(stage, await stage.session("one"), "a")
 
 
+async def retried(stage: Stage) -> None:
+    """One session: attempts that are withdrawn, a summary, and a run of several steps after it."""
+    session = await stage.session("one")
+    await retrying(stage, session, "a")
+    await stage.summarize(session)
+    await stage.quiet(session)
+    await stage.ask(session, "b1 note / say cut look / say", "b-1")
+    await stage.quiet(session)
+
+
 _SCENES: tuple[Scene, ...] = (
     steering,
+    retrying,
+    lasting,
     stopping,
     sweeping,
     summarizing,
@@ -232,7 +256,7 @@ async def tangled(seed: int, stage: Stage) -> None:
         await leaving(stage, session, "z")
 
 
-_SHORT: dict[str, Story] = {"approved": approved}
+_SHORT: dict[str, Story] = {"approved": approved, "retried": retried}
 STORIES: dict[str, Story] = {"working": working, "stopped": stopped}
 """The stories whose write points are all tried. `random-7` is a tangle of scenes made from the seed 7."""
 

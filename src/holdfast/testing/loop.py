@@ -12,7 +12,16 @@ from asyncio import events
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["Chooser", "Deadlock", "SeededLoop", "every_schedule", "in_virtual_time", "run_schedule", "run_seeded"]
+__all__ = [
+    "Chooser",
+    "Deadlock",
+    "SeededLoop",
+    "elapse",
+    "every_schedule",
+    "in_virtual_time",
+    "run_schedule",
+    "run_seeded",
+]
 
 T = TypeVar("T")
 Chooser = Callable[[int], int]
@@ -82,6 +91,12 @@ class SeededLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """There are no threads that could have to wake this loop."""
+
+
+async def elapse(seconds: float) -> None:
+    """Let virtual time pass. Refuses to wait on a real clock."""
+    assert isinstance(asyncio.get_running_loop(), SeededLoop), "this would wait in real time"
+    await asyncio.sleep(seconds)
 
 
 def run_schedule(main: Callable[[], Coroutine[Any, Any, T]], choose: Chooser) -> T:

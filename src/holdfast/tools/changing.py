@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
 import msgspec
@@ -34,6 +34,7 @@ __all__ = [
     "planned",
     "put",
     "record_new",
+    "recorded",
 ]
 
 MOST_BYTES = 20 * 1024 * 1024
@@ -140,7 +141,24 @@ async def put(context: ToolContext, plan: Planned, *, part: int = 0, is_known: b
     finally:
         draft.give_up()
     mark = MarkRead(ReadMark(context.session_id, place.path, context.now_ms(), digest_of(data)))
-    await context.record(AddFile(version(plan.text, "tool")), *([mark] if is_known else []))
+    old = None if now.text is None else now.form.encoded(now.text)
+    async with recorded(draft, old):
+        await context.record(AddFile(version(plan.text, "tool")), *([mark] if is_known else []))
+
+
+@contextlib.asynccontextmanager
+async def recorded(draft: Draft, old: bytes | None) -> AsyncIterator[None]:
+    """Record a change that is in place. If that fails, the old content is put back: an undo would not know of it.
+
+    Nothing waits before the block. After it the change is synced.
+    """
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(ToolError):
+            await asyncio.to_thread(draft.take_back, old)
+        raise
+    await asyncio.to_thread(draft.sync)
 
 
 async def record_new(context: ToolContext, place: Place, digest: Digest, data: bytes) -> None:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
-from holdfast.tools.changing import MOST_BYTES, place_of, record_new
+from holdfast.tools.changing import MOST_BYTES, place_of, record_new, recorded
 from holdfast.tools.fetch import permit_web, whole_seconds, without_clock
 from holdfast.workspace.drafts import Draft
 from holdfast.workspace.files import Digest, Place, look
@@ -64,7 +64,8 @@ class Download(BaseTool[DownloadArguments]):
             raise ToolError(f"The download took longer than {seconds} s and was given up.") from None
         finally:
             draft.give_up()
-        await record_new(context, place, digest, begin)
+        async with recorded(draft, None):
+            await record_new(context, place, digest, begin)
         kind = answer.content_type or "an unknown type"
         return ToolOutcome(f"Saved {draft.size:,} bytes ({kind}) from {answer.url} as {place.name}.")
 

@@ -46,11 +46,13 @@ class Listing:
     opened below the directory that was checked.
     """
 
-    def __init__(self, place: Place, handle: int, ignore: Ignore, most: int, depth: int) -> None:
+    def __init__(
+        self, place: Place, handle: int, ignore: Ignore, most: int, depth: int, stop: threading.Event | None = None
+    ) -> None:
         self.children: dict[str, list[_Entry]] = {}
         self.files = 0
         self.is_truncated = False
-        self.stop = threading.Event()
+        self._stop = stop or threading.Event()
         self._root, self._handle, self._ignore, self._most, self._depth = place.path, handle, ignore, most, depth
 
     def walk(self) -> None:
@@ -63,7 +65,7 @@ class Listing:
     def _walk(self) -> None:
         waiting = deque([("", 1)])
         count = 0
-        while waiting and not self.stop.is_set() and not self.is_truncated:
+        while waiting and not self._stop.is_set() and not self.is_truncated:
             folder, level = waiting.popleft()
             entries = self._entries(folder)
             room = self._most - count
@@ -113,11 +115,11 @@ class Ls(BaseTool[LsArguments]):
         place = await place_of(context, arguments.path)
         params = {"path": place.path, "ignore": list(arguments.ignore), "depth": arguments.depth}
         await context.permit(Permit(self.name, "list", place.path, f"List directory {place.path}", params))
-        listing = await asyncio.to_thread(self._prepared, place, arguments)
+        stop = threading.Event()
         try:
-            await asyncio.to_thread(listing.walk)
+            listing = await asyncio.to_thread(self._walked, place, arguments, stop)
         finally:
-            listing.stop.set()
+            stop.set()
         told = metadata(number_of_files=listing.files, truncated=listing.is_truncated)
         lines = listing.lines()
         if len(lines) == 1:
@@ -126,7 +128,7 @@ class Ls(BaseTool[LsArguments]):
             lines.append(f"(more than {listing.files} entries; only the upper levels are shown. List a part of it.)")
         return ToolOutcome("\n".join(lines), told)
 
-    def _prepared(self, place: Place, arguments: LsArguments) -> Listing:
+    def _walked(self, place: Place, arguments: LsArguments, stop: threading.Event) -> Listing:
         limits = self._settings().ls
         is_repository = repository_of(place.path) is not None
         most = limits.get("max_items") or (_MOST if is_repository else _MOST_ELSEWHERE)
@@ -140,4 +142,6 @@ class Ls(BaseTool[LsArguments]):
             raise ToolError(f"{place.name} is a file, not a directory. Use view to read it.") from None
         except OSError as error:
             raise ToolError(f"{place.name} cannot be listed: {(error.strerror or 'refused').lower()}.") from None
-        return Listing(place, handle, ignore, most, max(0, depth))
+        listing = Listing(place, handle, ignore, most, max(0, depth), stop)
+        listing.walk()
+        return listing

@@ -10,8 +10,9 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from typing import BinaryIO
 
-__all__ = ["directory_beneath", "entries_of", "open_beneath", "status_beneath"]
+__all__ = ["directory_beneath", "entries_of", "open_beneath", "status_beneath", "stream_of"]
 
 _OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
@@ -78,6 +79,15 @@ def status_beneath(folder: int, path: str) -> os.stat_result | None:
             return os.stat(name, dir_fd=handle, follow_symlinks=False)
     except (OSError, ValueError):
         return None
+
+
+def stream_of(handle: int) -> BinaryIO:
+    """Return a stream that reads an open file and closes it. Raises `OSError` for a directory, which is closed too."""
+    try:
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 @contextlib.contextmanager

@@ -33,6 +33,11 @@ class Draft:
         self._file = -1
         self._name = ""
         self._made: list[str] = []
+        self._put: os.stat_result | None = None
+        """What was put in place."""
+        self._put_folders: tuple[str, ...] = ()
+        """The directories that were made for it."""
+        self._is_poured = False
         self._is_given_up = False
         self._is_busy = False
         self.size = 0
@@ -71,31 +76,78 @@ class Draft:
         folder, name = self._folder, os.path.basename(self._place.path)
         try:
             self._refuse_a_stranger(folder, name)
+            self._is_poured = self._old is not None and (self._old.st_nlink > 1 or not self._name)
             if self._old is None:
                 # Linking fails if the name has been taken; renaming would overwrite.
                 self._link_new(folder, name)
-            elif self._old.st_nlink > 1 or not self._name:
+            elif self._is_poured:
                 self._pour(folder, name)
             else:
                 os.rename(self._name, name, src_dir_fd=folder, dst_dir_fd=folder)
                 self._name = ""
+            if not self._is_poured:
+                self._put = os.fstat(self._file)
         except OSError as error:
             raise _explained(error, self._place) from None
+        self._put_folders = tuple(self._made)
         self._made.clear()
         self.give_up()
 
+    def sync(self) -> None:
+        """Make what was put in place, or removed, outlast a failure of power. Blocks. A disk that cannot is left."""
+        path = self._place.path
+        if self._is_poured:
+            _sync(path)
+        for folder in dict.fromkeys(map(os.path.dirname, (path, *reversed(self._put_folders)))):
+            _sync(folder)
+
+    def take_back(self, old: bytes | None) -> None:
+        """Put the old content in place again, or remove the new file and its directories if there was none. Blocks.
+
+        For a change that could not be recorded. Raises `ToolError` if the file was changed since.
+        """
+        if old is None:
+            Draft(self._place, self._put).remove()
+            for folder in reversed(self._put_folders):
+                with contextlib.suppress(OSError):
+                    _unmake(folder)
+            return
+        draft = Draft(self._place, self._put)
+        try:
+            draft.open()
+            draft.add(old)
+            draft.finish()
+            draft.put()
+        finally:
+            draft.give_up()
+
     def remove(self) -> None:
         """Take the file away instead. Blocks. Raises `ToolError` if it is not the one that was judged."""
-        folder, name = -1, os.path.basename(self._place.path)
         try:
-            folder = descend(os.path.dirname(self._place.path))
-            self._refuse_a_stranger(folder, name)
-            os.unlink(name, dir_fd=folder)
-        except OSError as error:
-            raise _explained(error, self._place) from None
+            self.set_aside()
         finally:
-            if folder >= 0:
-                os.close(folder)
+            self.give_up()
+
+    def set_aside(self) -> None:
+        """Give the file another name, until it is either put back or, by giving up, removed. Blocks."""
+        name, aside = os.path.basename(self._place.path), _draft_name()
+        with self._working():
+            try:
+                self._folder = descend(os.path.dirname(self._place.path))
+                self._refuse_a_stranger(self._folder, name)
+                os.rename(name, aside, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+                self._name = aside
+            except OSError as error:
+                raise _explained(error, self._place) from None
+
+    def put_back(self) -> None:
+        """Give the file that was set aside its name again, unless something else has it now. Blocks."""
+        try:
+            self._link_new(self._folder, os.path.basename(self._place.path))
+        except OSError as error:
+            # It stays where it is: it must not be lost.
+            self._name = ""
+            raise _explained(error, self._place) from None
 
     def give_up(self) -> None:
         """Leave nothing behind. If a thread is at work on the draft, it cleans up when it is done."""
@@ -109,7 +161,7 @@ class Draft:
         name = os.path.basename(self._place.path)
         if self._old is not None and not os.access(name, os.W_OK, dir_fd=self._folder):
             raise ToolError(f"{self._place.name} is read-only: it is protected, or belongs to somebody else.")
-        draft = f".holdfast-{secrets.token_hex(8)}.tmp"
+        draft = _draft_name()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             # A new file gets what the user's mask leaves of 0666; one that replaces another is closed until dressed.
@@ -168,6 +220,7 @@ class Draft:
             while piece := os.pread(self._file, 1 << 20, place):
                 place += os.write(target, piece)
             os.ftruncate(target, place)
+            self._put = os.fstat(target)
         finally:
             os.close(target)
 
@@ -197,6 +250,25 @@ class Draft:
             if handle >= 0:
                 os.close(handle)
         self._name, self._made, self._file, self._folder = "", [], -1, -1
+
+
+def _draft_name() -> str:
+    return f".holdfast-{secrets.token_hex(8)}.tmp"
+
+
+def _sync(path: str) -> None:
+    """Sync a file or a directory, as it is called now: no link is followed. Best effort."""
+    with contextlib.suppress(OSError):
+        folder = descend(os.path.dirname(path))
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            handle = os.open(os.path.basename(path) or ".", flags, dir_fd=folder)
+        finally:
+            os.close(folder)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _unmake(folder: str) -> None:

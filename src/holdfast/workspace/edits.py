@@ -163,7 +163,7 @@ def _in_kind(extra: str, pairs: dict[str, str]) -> str:
     theirs, ours = "".join(pairs.values()), "".join(pairs)
     if extra and "\t" in theirs and " " not in theirs and "\t" not in extra:
         tabs = sum(len(indent) for indent in pairs.values())
-        width = max(1, len(ours) // tabs) if tabs else 4
+        width = max(1, len(ours) // tabs) if ours else 4
         return "\t" * max(1, len(extra) // width)
     if "\t" in extra and theirs and "\t" not in theirs:
         tabs = ours.count("\t")

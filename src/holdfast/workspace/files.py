@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.halves import encodable
-from holdfast.workspace.beneath import entries_of, open_beneath
+from holdfast.workspace.beneath import entries_of, open_beneath, stream_of
 from holdfast.workspace.paths import is_within, joined, shown, similar
 
 __all__ = [
@@ -142,7 +142,7 @@ def read_within(path: str, tops: Sequence[str], most: int) -> tuple[bytes, os.st
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
     finally:
         os.close(handle)
-    with open(file, "rb") as stream:
+    with stream_of(file) as stream:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             raise PermissionError(errno.EPERM, "is not a plain file")

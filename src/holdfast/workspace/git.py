@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from holdfast.workspace.beneath import stream_of
 from holdfast.workspace.children import find_program
 from holdfast.workspace.git_repository import Head, Repository, find_repository, read_head, read_regular
 
@@ -286,7 +287,7 @@ def _make(directory: str, source: _Source) -> None:
 def _copy_index(path: str, target: str, stamp: tuple[int, ...]) -> None:
     """Raises `ValueError` if the file is another one by now."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(descriptor, "rb") as reading, open(target, "xb") as writing:
+    with stream_of(descriptor) as reading, open(target, "xb") as writing:
         if _stamp(os.fstat(descriptor)) != stamp:
             raise ValueError(path)
         left = stamp[2]

@@ -3,6 +3,8 @@
 import os
 import stat
 
+from holdfast.workspace.beneath import stream_of
+
 __all__ = ["MAX_FILE", "read_bytes", "read_path", "resolve_gitfile"]
 
 MAX_FILE = 1 << 20
@@ -11,7 +13,7 @@ _PREFIX = b"gitdir: "
 
 def read_bytes(path: str) -> bytes:
     """Return the content of a regular file. Raises `OSError`; a link, a device or a large file is an error too."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
+    with stream_of(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "not a regular file", path)
         data = file.read(MAX_FILE + 1)

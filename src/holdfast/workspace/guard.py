@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -125,8 +125,13 @@ class Guard:
     def spawn(self, command: Command, stdin: int, stdout: int, stderr: int) -> Tree:
         """Start a command. The descriptors are the caller's to close, at once."""
         self.warm()
+        descriptors = _copies(stdin, stdout, stderr)
+        try:
+            ours, theirs = socket.socketpair()
+        except BaseException:
+            _close_all(descriptors)
+            raise
         self._count += 1
-        ours, theirs = socket.socketpair()
         ours.setblocking(False)
         tree = Tree(ours, self, self._count, tag_of_tree(self._tag, self._count))
         self._trees.add(tree)
@@ -140,10 +145,7 @@ class Guard:
             "number": self._count,
         }
         request |= msgspec.to_builtins(command.bounds)
-        # Copies, as the request may wait in the queue for a moment.
-        descriptors = tuple(os.dup(descriptor) for descriptor in (theirs.fileno(), stdin, stdout, stderr))
-        theirs.close()
-        self._send(request, descriptors)
+        self._send(request, (theirs.detach(), *descriptors))
         return tree
 
     async def close(self) -> None:
@@ -210,11 +212,15 @@ class Guard:
         argv.append(str(self._tag))
         env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
         null = subprocess.DEVNULL
-        with theirs:
-            self._process = subprocess.Popen(
-                argv, stdin=null, stdout=null, stderr=null, cwd="/", env=env,
-                pass_fds=[theirs.fileno()], start_new_session=True,
-            )  # fmt: skip
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    argv, stdin=null, stdout=null, stderr=null, cwd="/", env=env,
+                    pass_fds=[theirs.fileno()], start_new_session=True,
+                )  # fmt: skip
+        except BaseException:
+            ours.close()
+            raise
         loop = asyncio.get_running_loop()
         self._line, self._unread, self._ready = ours, b"", loop.create_future()
         loop.add_reader(ours, self._hear)
@@ -254,8 +260,7 @@ class Guard:
             except OSError:
                 # The guard is gone; whoever reads will notice. The trees see their lines cut.
                 sent = len(data)
-            for descriptor in descriptors:
-                os.close(descriptor)
+            _close_all(descriptors)
             if sent < len(data):
                 self._outgoing.appendleft((data[sent:], ()))
         loop.remove_writer(line)
@@ -309,10 +314,26 @@ class Guard:
             loop.remove_writer(self._line)
             self._line.close()
         for _, descriptors in self._outgoing:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            _close_all(descriptors)
         self._outgoing.clear()
         self._line = self._process = None
+
+
+def _copies(*descriptors: int) -> list[int]:
+    """Return copies of descriptors: a request may wait in the queue for a moment."""
+    copies: list[int] = []
+    try:
+        for descriptor in descriptors:
+            copies.append(os.dup(descriptor))  # noqa: PERF401 - what there is so far has to be closed
+    except BaseException:
+        _close_all(copies)
+        raise
+    return copies
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _kill_all(tag: int, mark: bytes, groups: str) -> tuple[int, tuple[int, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from holdfast.workspace.beneath import stream_of
 from holdfast.workspace.git_repository import repository_of
 from holdfast.workspace.paths import is_within
 
@@ -112,11 +113,7 @@ class Ignore:
 
 def _lines(path: str) -> list[str]:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with stream_of(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as stream:
+            return stream.read(_LARGEST).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
-    with open(file, "rb") as stream:
-        try:
-            return stream.read(_LARGEST).decode("utf-8", "replace").splitlines()
-        except OSError:
-            return []

@@ -233,8 +233,9 @@ class Processes:
             launch, bounds = self.sandbox.confine(launch)
             over = self.sandbox.watch()
         reads: list[int] = []
-        writes = [os.open(os.devnull, os.O_RDONLY)]
+        writes: list[int] = []
         try:
+            writes.append(os.open(os.devnull, os.O_RDONLY))
             for _ in range(2):
                 reading, writing = os.pipe()
                 reads.append(reading)

@@ -32,16 +32,25 @@ class GuardedChild:
         tree.gone.add_done_callback(self._gone)
 
     async def connect(self, stdout: int, stderr: int, stdin: int | None) -> None:
+        """Take over the descriptors; whatever fails, all of them are closed with the child."""
         loop = asyncio.get_running_loop()
-        for reader, descriptor in ((self.stdout, stdout), (self.stderr, stderr)):
-            make = partial(_Reading, reader)
-            transport, _ = await loop.connect_read_pipe(make, os.fdopen(descriptor, "rb", 0))
-            self._transports.append(transport)
-        if stdin is not None:
-            flow = asyncio.StreamReaderProtocol(asyncio.StreamReader())
-            writing, _ = await loop.connect_write_pipe(lambda: flow, os.fdopen(stdin, "wb", 0))
-            self.stdin = asyncio.StreamWriter(writing, flow, None, loop)
-            self._transports.append(writing)
+        pipes = [os.fdopen(descriptor, "rb", 0) for descriptor in (stdout, stderr)]
+        writing_end = os.fdopen(stdin, "wb", 0) if stdin is not None else None
+        try:
+            for reader, pipe in zip((self.stdout, self.stderr), pipes, strict=True):
+                transport, _ = await loop.connect_read_pipe(partial(_Reading, reader), pipe)
+                self._transports.append(transport)
+            if writing_end is not None:
+                flow = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+                writing, _ = await loop.connect_write_pipe(lambda: flow, writing_end)
+                self.stdin = asyncio.StreamWriter(writing, flow, None, loop)
+                self._transports.append(writing)
+        except BaseException:
+            # Those that have a transport are closed by it.
+            for left in (*pipes[len(self._transports) :], writing_end):
+                if left is not None:
+                    left.close()
+            raise
 
     def kill(self) -> None:
         self._tree.stop(0)
@@ -114,6 +123,6 @@ class GuardedSpawn:
         try:
             await child.connect(stdout, stderr, stdin[0] if stdin else None)
         except BaseException:
-            child.kill()
+            child.close()
             raise
         return child

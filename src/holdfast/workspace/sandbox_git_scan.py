@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.workspace.beneath import stream_of
 from holdfast.workspace.git_files import MAX_FILE
 from holdfast.workspace.sandbox_git import PROTECTED_GIT, UNFINISHED
 
@@ -201,7 +202,7 @@ def _content(name: str, descriptor: int) -> bytes | None:
         if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
             return b"\0" + os.fsencode(os.readlink(name, dir_fd=descriptor))
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(name, flags, dir_fd=descriptor), "rb") as file:
+        with stream_of(os.open(name, flags, dir_fd=descriptor)) as file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 data = file.read(MAX_FILE + 1)
                 return data if len(data) <= MAX_FILE else None
@@ -218,16 +219,20 @@ def _opened(name: str, above: int, status: os.stat_result) -> Iterator[int]:
     except PermissionError:
         if status.st_uid != os.geteuid():
             raise
-        restored = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-        os.chmod(f"/proc/self/fd/{restored}", 0o700)
-        descriptor = os.open(f"/proc/self/fd/{restored}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor, restored = -1, os.open(name, os.O_PATH | _FLAGS, dir_fd=above)
     try:
+        if restored >= 0:
+            os.chmod(f"/proc/self/fd/{restored}", 0o700)
+            descriptor = os.open(f"/proc/self/fd/{restored}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         yield descriptor
     finally:
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
         if restored >= 0:
-            os.chmod(f"/proc/self/fd/{restored}", stat.S_IMODE(status.st_mode))
-            os.close(restored)
+            try:
+                os.chmod(f"/proc/self/fd/{restored}", stat.S_IMODE(status.st_mode))
+            finally:
+                os.close(restored)
 
 
 def open_below(root: str, path: str) -> int:

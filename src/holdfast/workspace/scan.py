@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from holdfast.workspace.beneath import entries_of, open_beneath
+from holdfast.workspace.beneath import entries_of, open_beneath, stream_of
 from holdfast.workspace.ignore import Ignore
 
 __all__ = ["ScanAsk", "main", "walk"]
@@ -106,9 +106,8 @@ def _searcher(ask: ScanAsk, finder: re.Pattern[str], handle: int) -> Search:
 def _text(handle: int, path: str) -> str:
     """A text file's content; nothing for a binary or an enormous one."""
     try:
-        file = open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK)
-        with open(file, "rb") as stream:
-            status = os.fstat(file)
+        with stream_of(open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK)) as stream:
+            status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
                 return ""
             head = stream.read(8_192)

@@ -7,15 +7,15 @@ without following links: what is shown comes from there.
 
 import codecs
 import contextlib
-import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import BinaryIO
 
 import msgspec
 
-from holdfast.workspace.beneath import open_beneath, status_beneath
+from holdfast.workspace.beneath import open_beneath, status_beneath, stream_of
 from holdfast.workspace.files import descend, replaced
 
 __all__ = ["Match", "newest_first", "present", "true_matches"]
@@ -87,22 +87,20 @@ def true_matches(folder: str, matches: Sequence[Match]) -> list[Match]:
 def _lines(handle: int, path: str, wanted: set[int]) -> dict[int, str]:
     """Some lines of a plain file; none if there is no such file here."""
     try:
-        file = open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK)
-    except (OSError, ValueError):
-        return {}
-    with io.BufferedReader(io.FileIO(file), 1 << 20) as stream:
-        try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
+        with stream_of(open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK)) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 return {}
-            if stream.peek(2)[:2] in _BOMS:
+            begin = stream.read(2)
+            stream.seek(0)
+            if begin in _BOMS:
                 texts = stream.read().decode("utf-16", "replace").split("\n")
                 return {number: _bare(texts[number - 1]) for number in wanted if number <= len(texts)}
             return {number: _bare(line.decode("utf-8", "replace")) for number, line in _numbered(stream, wanted)}
-        except OSError:
-            return {}
+    except (OSError, ValueError):
+        return {}
 
 
-def _numbered(stream: io.BufferedIOBase, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+def _numbered(stream: BinaryIO, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
     number, last = 1, max(wanted)
     while number <= last and (piece := stream.readline(_PIECE)):
         if number in wanted:

@@ -1,6 +1,7 @@
 """Take back what a session changed: all the files that are meant, or none of them."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -50,12 +51,21 @@ async def undo(
     refused = any(item.outcome == "refused" for item in judged)
     if ask.dry_run or refused:
         return UndoReport(tuple(judged), is_done=False)
-    for item, now, verdict in zip(returns, states, judged, strict=True):
-        if verdict.outcome != "unchanged":
-            before, after = _versions(item, now, now_ms() // 1000, new_id)
-            await record((AddFile(before),))
-            await asyncio.to_thread(_put_back, item, now)
-            await record((AddFile(after),))
+    steps = [
+        _Step(item, now)
+        for item, now, verdict in zip(returns, states, judged, strict=True)
+        if verdict.outcome != "unchanged"
+    ]
+    new = [_versions(step.item, step.now, now_ms() // 1000, new_id) for step in steps]
+    if steps:
+        await record(tuple(AddFile(before) for before, _ in new))
+        await asyncio.to_thread(_carry_out, steps)
+        try:
+            await record(tuple(AddFile(after) for _, after in new))
+        except Exception:
+            await asyncio.to_thread(_take_back, steps)
+            raise
+        await asyncio.to_thread(_finish, steps)
     return UndoReport(tuple(judged), is_done=True)
 
 
@@ -123,24 +133,66 @@ def _versions(item: Return, now: _Now, seconds: int, new_id: Callable[[], str]) 
     return before, msgspec.structs.replace(target, id=new_id(), origin="undo", **common)
 
 
-def _put_back(item: Return, now: _Now) -> None:
-    """Raises `BadRequest` if the file was changed in this very moment."""
+class _Step:
+    """One file that goes back, in two moves: prepared while nothing has changed, then made."""
+
+    def __init__(self, item: Return, now: _Now) -> None:
+        self.item = item
+        self.now = now
+        self._draft = Draft(now.place, now.status)
+
+    def prepare(self) -> None:
+        if not self.item.target.is_missing:
+            self._draft.open()
+            self._draft.add(self.now.form.encoded(self.item.target.content))
+            self._draft.finish()
+
+    def make(self) -> None:
+        if self.item.target.is_missing:
+            self._draft.set_aside()
+        else:
+            self._draft.put()
+
+    def take_back(self) -> None:
+        if self.item.target.is_missing:
+            self._draft.put_back()
+        else:
+            self._draft.take_back(None if self.now.status is None else self.now.form.encoded(self.now.text))
+
+    def finish(self) -> None:
+        self._draft.give_up()
+        self._draft.sync()
+
+    def give_up(self) -> None:
+        self._draft.give_up()
+
+
+def _carry_out(steps: Sequence[_Step]) -> None:
+    """Raises `BadRequest` if a file was changed in this very moment; then all are as they were."""
+    made: list[_Step] = []
     try:
-        if item.target.is_missing:
-            _remove(now)
-            return
-        draft = Draft(now.place, now.status)
-        try:
-            draft.open()
-            draft.add(now.form.encoded(item.target.content))
-            draft.finish()
-            draft.put()
-        finally:
-            draft.give_up()
+        for step in steps:
+            step.prepare()
+        for step in steps:
+            step.make()
+            made.append(step)
     except ToolError as error:
+        _take_back(made)
         raise BadRequest(str(error)) from None
+    finally:
+        if len(made) < len(steps):
+            for step in steps:
+                step.give_up()
 
 
-def _remove(now: _Now) -> None:
-    if now.status is not None:
-        Draft(now.place, now.status).remove()
+def _take_back(steps: Sequence[_Step]) -> None:
+    """What somebody has changed meanwhile stays as it is."""
+    for step in reversed(steps):
+        with contextlib.suppress(ToolError):
+            step.take_back()
+        step.give_up()
+
+
+def _finish(steps: Sequence[_Step]) -> None:
+    for step in steps:
+        step.finish()

@@ -138,9 +138,10 @@ class LanguageServer:
                     self.happens(states.Forbidden(ready.why))
                 return
             talk = Talk(ready.plan, self.root, self._heard, self.journal.write)
+            # Before the program is started: a trace that cannot be written must not leave one behind.
+            trace = self._shop.trace(self.name)
             child = await self._shop.spawn(ready, self.root)
-            gone = self._gone_of(launch)
-            peer = Peer(child, talk.hear, gone, self.journal.write, self._shop.trace(self.name))
+            peer = Peer(child, talk.hear, self._gone_of(launch), self.journal.write, trace)
             peer.start()
             if self.standing.launch != launch or not self.standing.is_there:
                 await peer.close()

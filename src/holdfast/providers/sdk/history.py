@@ -102,7 +102,8 @@ def _media(result: ours.ToolResult) -> BinaryContent | None:
 
 
 def _assistant(message: ours.Message, info: models.ModelInfo, system: str) -> ModelResponse:
-    is_own = message.provider == info.provider
+    # A signature is valid for the model that made it: others refuse the request.
+    is_own = (message.provider, message.model) == (info.provider, info.model)
     marks = list(_marks(message)) if is_own else []
     parts: list[ModelResponsePart] = []
     calls = texts = 0
@@ -129,7 +130,7 @@ def _assistant(message: ours.Message, info: models.ModelInfo, system: str) -> Mo
                     )
                 )
             case _:
-                # Thoughts of another provider are sealed with a key that this one does not have.
+                # Thoughts of another model are sealed with a key that this one does not have.
                 pass
     return ModelResponse(parts=parts, provider_name=system, model_name=message.model)
 

@@ -1,0 +1,100 @@
+"""Where `holdfast runs` looks for a run: open workspaces, the noted directory, this directory, in that order."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.house import House
+from cli.in_process import Caller
+from holdfast.cli.detached import noted, remember
+from holdfast.cli.link import Link
+from holdfast.client.client import Client
+from holdfast.domain.ids import RunId
+from holdfast.protocol.bodies import AgentMessage
+from server.helpers import end_of, read_until
+
+
+class Places:
+    """`has` is a directory with the run `kept`; `lacks` is one without it; `gone` is none."""
+
+    def __init__(self, home: House) -> None:
+        self.home = home
+        self.has, self.lacks, self.gone = (home.home / name for name in ("has", "lacks", "gone"))
+        self.has.mkdir()
+        self.lacks.mkdir()
+        asyncio.run(self._talk())
+
+    async def _talk(self) -> None:
+        """The workspaces close when the client leaves them."""
+        async with Client(self.home.where.address) as client:
+            for place in (self.has, self.lacks):
+                workspace = (await client.create_workspace(str(place))).id
+                if place is self.has:
+                    session = (await client.create_session(workspace, "s")).id
+                    async with client.events(workspace, since=0) as events:
+                        await client.send_prompt(workspace, AgentMessage(session, "words=1", RunId("kept")))
+                        await read_until(events, end_of(RunId("kept")))
+                await client.leave_workspace(workspace)
+
+    def show(self, here: Path, run: str = "kept") -> tuple[int, str]:
+        done = Caller(self.home, str(here)).call("runs", "show", run)
+        return done.exit_code, done.stdout if done.exit_code == 0 else done.stderr
+
+
+@pytest.fixture(scope="module")
+def places(home: House) -> Places:
+    return Places(home)
+
+
+@pytest.mark.parametrize("note", ["", "has", "lacks", "gone"])
+@pytest.mark.parametrize("here", ["has", "lacks"])
+def test_a_run_is_found_wherever_its_note_points(
+    places: Places, note: str, here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its workspace is closed."""
+    ask = Link.ask
+
+    def ask_of_closed(link: Link, answer: type, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401
+        return () if (method, path) == ("GET", "/v1/workspaces") else ask(link, answer, method, path, **more)
+
+    monkeypatch.setattr(Link, "ask", ask_of_closed)
+    data = places.home.environment["HOLDFAST_DATA_DIR"]
+    file = Path(data) / "detached" / "kept"
+    file.unlink(missing_ok=True)
+    if note:
+        remember(data, "kept", str(getattr(places, note)))
+    code, text = places.show(getattr(places, here))
+    if "has" in (note, here):
+        assert (code, "word1" in text) == (0, True)
+    else:
+        assert code == 4
+        assert f"There is no run kept in {places.lacks}" in text
+
+
+def test_a_run_of_an_open_workspace_is_found_from_anywhere(places: Places) -> None:
+    async def show() -> tuple[int, str]:
+        async with Client(places.home.where.address) as client:
+            await client.create_workspace(str(places.has))
+            return await asyncio.to_thread(places.show, places.lacks)
+
+    code, text = asyncio.run(show())
+    assert (code, "word1" in text) == (0, True)
+
+
+def test_notes_are_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.detached._MOST", 1)
+    for name in ("a", "bb", "ccc"):
+        remember(str(tmp_path), name, "/x")
+        # The times of files are coarse.
+        os.utime(tmp_path / "detached" / name, (len(name), len(name)))
+    remember(str(tmp_path), "four", "/x")
+    assert noted(str(tmp_path)) == ["four"]
+
+
+def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "detached").write_text("a file")
+    remember(str(tmp_path), "one", "/x")
+    assert noted(str(tmp_path)) == []

@@ -1,0 +1,448 @@
+"""What a run has acquired is released, whatever fails next: containers, tasks, timers, streams, places, requests.
+
+What is held is found by looking at every object of the engine, so that nothing has to be named here.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import get_args
+
+import pytest
+
+from engine.helpers import PLAIN, results_of, virtual_seconds
+from holdfast.domain.asks import Question, Verdict
+from holdfast.domain.errors import (
+    HoldfastError,
+    PermissionDenied,
+    ProviderError,
+    RunIdTaken,
+    SessionBusy,
+    StorageUnavailable,
+    ToolError,
+    UnknownSession,
+)
+from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.domain.ledger import (
+    Admit,
+    Announce,
+    Answer,
+    CloseRequest,
+    CreateSession,
+    EndRun,
+    FoldRun,
+    GrowMessage,
+    Operation,
+    PatchSession,
+    PutMessage,
+    StartRun,
+    StepRun,
+    Write,
+)
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.runs import Prompt, Run
+from holdfast.domain.tools import Errand, Inquiry, Permit, Tool, ToolContext, ToolOutcome
+from holdfast.domain.usage import Usage
+from holdfast.engine.crews import Crew
+from holdfast.engine.kit import NoHooks
+from holdfast.engine.retries import RetryPolicy
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.tasks import TaskOwner
+from holdfast.testing.gates import SimpleTool, until
+from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.memory import MemoryLedger
+
+
+class Choosy(MemoryLedger):
+    """Does not write a batch that holds an operation of a kind, so many times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses: dict[type, int] = {}
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        for operation in (operation for write in writes for operation in write.operations):
+            if self.refuses.get(type(operation), 0) > 0:
+                self.refuses[type(operation)] -= 1
+                raise StorageUnavailable
+        return await super().commit(workspace, epoch, ticket, writes)
+
+
+class Hooked(NoHooks):
+    def __init__(self) -> None:
+        self.fails = ""
+
+    def reach(self, name: str) -> None:
+        if self.fails == name:
+            raise ValueError(name)
+
+    async def before_tool(self, use: ToolUse) -> Ruling:
+        self.reach("before tool")
+        return Ruling()
+
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+        self.reach("after tool")
+        return Ruling()
+
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+        self.reach("before prompt")
+        return Ruling()
+
+
+class Place:
+    """A workspace in which anything can be made to fail."""
+
+    def __init__(self) -> None:
+        self.ledger = Choosy()
+        self.hooks = Hooked()
+        self.steps: list[Step] = []
+        self.error: BaseException | None = None
+        self.tools_error: Exception | None = None
+        self.settled_error: Exception | None = None
+        self.model = ScriptedModel(lambda _: self.steps.pop(0) if self.steps else Step((Say("done"),)), info=PLAIN)
+        self.tool = SimpleTool("tool", self._act)
+        self.calls = 0
+        self.world: World
+
+    async def open(self) -> None:
+        settings = EngineSettings(titles=True, grace=1.0, helpers=1, retries=RetryPolicy(most=1, first=0.1))
+        tools = [
+            self.tool,
+            SimpleTool("beside", self._act, is_parallel=True),
+            SimpleTool("ask", self._ask),
+            SimpleTool("inquire", self._inquire),
+            SimpleTool("agent", self._send),
+        ]
+        small = ScriptedModel(lambda _: Step((Say("A title"),)))
+        self.world = await World.open(
+            FixedModels(self.model, small),
+            settings=settings,
+            ledger=self.ledger,
+            hooks=self.hooks,
+            settled=self._settled,
+        )
+        current = self.world.workspace.engine.kit.tools
+        current.current = self._current(tools)  # type: ignore[method-assign]
+        self.world.workspace.engine.kit.crews.add("task", Crew(FixedTools(tools)))
+        self.world.workspace.asks.judge = lambda permit: Verdict("ask" if permit.tool == "ask" else "allow")
+
+    def _current(self, tools: Sequence[Tool]) -> Callable[[], Coroutine[None, None, Sequence[Tool]]]:
+        async def current() -> Sequence[Tool]:
+            if self.tools_error is not None:
+                raise self.tools_error
+            return tools
+
+        return current
+
+    async def _settled(self) -> None:
+        if self.settled_error is not None:
+            raise self.settled_error
+
+    async def _act(self, _: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        return ToolOutcome("done")
+
+    async def _ask(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        await context.permit(Permit("ask", "execute", "/project", "run", {}))
+        return ToolOutcome("allowed")
+
+    async def _inquire(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        await context.inquire(Inquiry((Question("", "yes_no", "?"),)))
+        return ToolOutcome("answered")
+
+    async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+
+    async def prompt(self, *steps: Step, interactive: bool = True) -> Run:
+        self.steps = list(steps)
+        return await self.world.workspace.inputs.submit(
+            Prompt(self.world.session, "go", interactive=interactive, run_id=RunId(""), delivery="queue")
+        )
+
+    async def work(self, *steps: Step, interactive: bool = True) -> None:
+        await self.prompt(*steps, interactive=interactive)
+        await self.world.quiet()
+
+    async def rest(self) -> None:
+        """Until nothing that was begun is under way."""
+        self.ledger.refuses = {}
+        self.error = self.tools_error = self.settled_error = None
+        self.hooks.fails = ""
+        self.steps = []
+        await self.world.quiet()
+        await virtual_seconds(100)
+
+    def holdings(self) -> dict[str, object]:
+        found: dict[str, object] = {"streams": self.model.open_streams}
+        _look(self.world.workspace, "workspace", found, set())
+        loop = asyncio.get_running_loop()
+        found["timers"] = sum(not handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
+        found["tasks"] = sorted(task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task())
+        return found
+
+
+def _look(thing: object, name: str, found: dict[str, object], seen: set[int]) -> None:
+    """How many things every container of the engine holds, and every switch."""
+    if id(thing) in seen or not type(thing).__module__.startswith(("holdfast.engine", "holdfast.core")):
+        return
+    seen.add(id(thing))
+    attributes = getattr(thing, "__dict__", None) or {
+        field: getattr(thing, field) for field in getattr(thing, "__struct_fields__", ())
+    }
+    for field, value in attributes.items():
+        place = f"{name}.{field}"
+        if isinstance(value, dict | list | set | deque | TaskOwner):
+            found[place] = len(value)
+        elif isinstance(value, bool):
+            found[place] = value
+        else:
+            _look(value, place, found, seen)
+            owner = getattr(value, "__self__", None)
+            if owner is not None:
+                _look(owner, place, found, seen)
+
+
+TOOL = Step((Call("tool"),))
+BESIDE = Step((Call("beside"), Call("beside", '{"n":1}')))
+AGENT = Step((Call("agent"),))
+DONE = Step((Say("done"),))
+
+
+def broken(trouble: str = "other") -> Step:
+    return Step((Say("half"), Fail(trouble=trouble)))  # type: ignore[arg-type]
+
+
+Scene = Callable[[Place], Awaitable[None]]
+SCENES: dict[str, Scene] = {}
+
+
+def scene(name: str) -> Callable[[Scene], Scene]:
+    def keep(made: Scene) -> Scene:
+        SCENES[name] = made
+        return made
+
+    return keep
+
+
+def plain(name: str, *steps: Step) -> None:
+    async def play(place: Place) -> None:
+        await place.work(*steps)
+
+    SCENES[name] = play
+
+
+plain("the model fails", broken())
+plain("the model hangs up twice", Step((Fail(hangs_up=True),)), Step((Fail(hangs_up=True),)))
+plain("a retry", broken("busy"), DONE)
+plain("too long, and so is the summary", TOOL, broken("overflow"), broken("overflow"), broken("overflow"))
+plain("too long", TOOL, broken("overflow"), Step((Say("in short"),)), DONE)
+plain("a call is cut off", Step((Call("tool"),), finish="length"))
+plain("a call is malformed", Step((Call("tool", "["),)), DONE)
+plain("a tool that is not there", Step((Call("nowhere"),)), DONE)
+plain("no key", broken("credentials"))
+plain("a sub-agent", AGENT, DONE, DONE)
+plain("a sub-agent fails", AGENT, broken(), DONE)
+plain("a sub-agent of a sub-agent is refused", AGENT, AGENT, DONE, DONE)
+plain("a sub-agent says nothing", AGENT, Step((), Usage(1)), DONE)
+
+for failure in (ToolError("no"), ValueError("bug"), StorageUnavailable(), PermissionDenied("no", stops_turn=True)):
+    for step in (TOOL, BESIDE):
+
+        async def fail_tool(place: Place, failure: Exception = failure, step: Step = step) -> None:
+            place.error = failure
+            await place.work(step, DONE)
+
+        SCENES[f"a tool raises {type(failure).__name__} in {len(step.acts)}"] = fail_tool
+
+for kind in (StartRun, StepRun, PutMessage, GrowMessage, PatchSession, EndRun, Announce, CloseRequest, CreateSession):
+    for number, step in enumerate((TOOL, AGENT, Step((Call("ask"),)), Step((Call("inquire"),)))):
+
+        async def fail_store(place: Place, kind: type = kind, step: Step = step) -> None:
+            await place.prompt(step)
+            place.ledger.refuses = {kind: 2}
+            await virtual_seconds(10)
+            place.ledger.refuses = {}
+            await place.world.cancel()
+
+        SCENES[f"the store refuses {kind.__name__} in {number}"] = fail_store
+
+
+@scene("the store refuses a prompt")
+async def _(place: Place) -> None:
+    place.ledger.refuses = {Admit: 1}
+    with pytest.raises(StorageUnavailable):
+        await place.prompt(DONE)
+
+
+@scene("the store refuses the prompt of a sub-agent")
+async def _(place: Place) -> None:
+    await place.prompt(AGENT, DONE)
+    place.ledger.refuses = {Admit: 1}
+    await place.world.quiet()
+
+
+@scene("the store refuses a fold")
+async def _(place: Place) -> None:
+    await place.prompt(TOOL, DONE)
+    place.ledger.refuses = {FoldRun: 1}
+    await place.world.prompt("and this", delivery="steer")
+    await place.world.quiet()
+
+
+for point in ("before prompt", "before tool", "after tool"):
+
+    async def fail_hook(place: Place, point: str = point) -> None:
+        place.hooks.fails = point
+        await place.work(TOOL, DONE)
+
+    SCENES[f"a hook fails {point}"] = fail_hook
+
+
+@scene("the tools cannot be had")
+async def _(place: Place) -> None:
+    place.tools_error = ValueError("no tools")
+    await place.work(DONE)
+
+
+@scene("the extensions never come")
+async def _(place: Place) -> None:
+    place.settled_error = ValueError("no extensions")
+    await place.work(DONE, interactive=False)
+
+
+@scene("a summary fails")
+async def _(place: Place) -> None:
+    place.steps = [broken()]
+    await place.world.workspace.inputs.summarize(place.world.session)
+    await place.world.quiet()
+
+
+for state in ("model", "tool", "ask", "inquire", "agent"):
+
+    async def cancel(place: Place, state: str = state) -> None:
+        inner = Step((Call("ask"),))
+        await place.prompt(Step((Call("tool" if state == "model" else state),)), *([inner] if state == "agent" else []))
+        asks = place.world.workspace.asks
+        if state in ("ask", "inquire", "agent"):
+            await until(lambda: asks.permissions or asks.questions)
+        await place.world.cancel()
+
+    SCENES[f"a cancel in {state}"] = cancel
+
+REFUSED: dict[str, tuple[Prompt, type[HoldfastError]]] = {
+    "unknown session": (Prompt(SessionId("nowhere"), "go", run_id=RunId("x1")), UnknownSession),
+    "taken": (Prompt(SessionId(""), "other", run_id=RunId("taken")), RunIdTaken),
+    "busy": (Prompt(SessionId(""), "go", run_id=RunId("x2"), delivery="reject"), SessionBusy),
+}
+
+for name, (wanted, expected) in REFUSED.items():
+
+    async def refuse(place: Place, wanted: Prompt = wanted, expected: type[HoldfastError] = expected) -> None:
+        world = place.world
+        session = wanted.session_id or world.session
+        await world.prompt("first", "taken")
+        prompt = Prompt(session, wanted.prompt, run_id=wanted.run_id, delivery=wanted.delivery)
+        with pytest.raises(expected):
+            await world.workspace.inputs.submit(prompt)
+        await world.quiet()
+
+    SCENES[f"a prompt is refused: {name}"] = refuse
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_nothing_is_held_after(name: str) -> None:
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        reports: list[str] = []
+        loop.set_exception_handler(lambda _, context: reports.append(str(context.get("exception") or context)))
+        place = Place()
+        await place.open()
+        await place.work(TOOL, DONE)
+        await place.rest()
+        before = place.holdings()
+        await SCENES[name](place)
+        await place.rest()
+        assert place.holdings() == before
+        assert (place.world.workspace.asks.permissions, place.world.workspace.asks.questions) == ((), ())
+        # All of it can be done again, to its end.
+        place.calls = 0
+        await place.work(TOOL, DONE)
+        await place.work(AGENT, DONE, DONE)
+        assert place.calls == 1
+        assert results_of(await place.world.messages())[-1].content == "done", "the sub-agent's answer"
+        assert [end.outcome for end in place.world.ends()[-2:]] == ["completed", "completed"]
+        runs = await place.ledger.runs(place.world.workspace.record.id, None, 100, 0)
+        assert all(run.outcome for run in runs)
+        await place.world.assert_valid()
+        await place.world.close()
+        assert "Exception" not in "".join(reports)
+
+    in_virtual_time(play)
+
+
+def test_a_title_that_fails_holds_nothing() -> None:
+    async def play() -> None:
+        large = ScriptedModel(lambda _: DONE, info=PLAIN)
+        world = await World.open(FixedModels(large, ProviderError("none")), settings=EngineSettings(titles=True))
+        await world.prompt("go", "r1")
+        await world.quiet()
+        await virtual_seconds(10)
+        assert {task.get_name() for task in asyncio.all_tasks()} - {asyncio.current_task().get_name()} == set()  # type: ignore[union-attr]
+        await world.close()
+
+    in_virtual_time(play)
+
+
+def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
+    """At once below one run, at any depth; the place of one that has ended is free."""
+
+    async def play() -> None:
+        gate = asyncio.Event()
+
+        async def wait(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+            await gate.wait()
+            return ToolOutcome("done")
+
+        async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+            return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+
+        def script(request: ModelRequest) -> Step:
+            if "$$" in request.session_id:
+                return DONE if request.messages[-1].role == "tool" else Step((Call("wait"),))
+            many = tuple(Call("agent", f'{{"n":{n}}}') for n in range(4))
+            return DONE if request.messages[-1].role == "tool" else Step(many)
+
+        tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("wait", wait)]
+        settings = EngineSettings(titles=False, helpers=3)
+        world = await World.open(ScriptedModel(script, info=PLAIN), tools=tools, settings=settings)
+        world.workspace.engine.kit.crews.add("task", Crew(FixedTools(tools)))
+        for number in (1, 2):
+            gate.clear()
+            await world.prompt("go", f"r{number}")
+            await virtual_seconds(1)
+            runs = await world.ledger.open_runs(world.workspace.record.id)
+            assert sum(bool(run.parent_run_id) for run in runs) == 3
+            gate.set()
+            await world.quiet()
+        results = [result for message in await world.messages() for result in message.tool_results]
+        assert [result.is_error for result in results].count(True) == 2
+        assert sum("3 helpers under way" in result.content for result in results) == 2
+        await world.close()
+
+    in_virtual_time(play)
+
+
+def test_the_operations_of_a_run_can_all_fail() -> None:
+    """The table above names every operation that a run writes."""
+    refused = {name.split()[3] for name in SCENES if name.startswith("the store refuses ")}
+    elsewhere = {"RemoveRun", "CancelSession", "CancelRun", "ClearQueue", "Reorder", "Redeliver", "DeleteSession"}
+    by_tools = {"AddFile", "MarkRead", "DeleteMessage"}
+    tested = {"Admit", "FoldRun"}
+    assert {kind.__name__ for kind in get_args(Operation)} - elsewhere - by_tools - tested <= refused

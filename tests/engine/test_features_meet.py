@@ -1,0 +1,263 @@
+"""Features that meet in one run, by pairs and all at once: each has its effect, whatever the other one does."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from itertools import combinations
+
+import msgspec
+import pytest
+
+from engine.helpers import results_of, virtual_seconds
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.events import RunComplete
+from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.ids import RunId, is_helper_session
+from holdfast.domain.messages import Message, ReasoningPart, ShellCommand, Text, TextPart, text_of
+from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
+from holdfast.domain.runs import Brief, Prompt, Run
+from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.domain.usage import Price, Usage
+from holdfast.engine.crews import Crew
+from holdfast.engine.kit import NoHooks
+from holdfast.engine.retries import RetryPolicy
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.testing.gates import Gate, SimpleTool
+from holdfast.testing.harness import FixedModels, FixedTools, World
+from holdfast.testing.loop import in_virtual_time
+
+FEATURES = (
+    *("summary", "command", "fallback", "credentials", "rename", "steer", "queue"),
+    *("sub-agent", "hooks", "retry", "cancel", "shell", "title", "reasoning"),
+)
+INFO = ModelInfo("test", "large", context_window=1_000, price=Price(input=1_000_000.0))
+ORDINARY, FULL = Usage(input_tokens=7), Usage(input_tokens=900)
+
+
+class Hooks(NoHooks):
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+        return Ruling(context=f"a hook has read: {prompt}")
+
+    async def before_tool(self, use: ToolUse) -> Ruling:
+        return Ruling(input={"n": 7}) if use.name == "tool" else Ruling()
+
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+        return Ruling(context="a hook was there")
+
+
+class Meeting:
+    """One run with some features, in two steps: a tool that waits for the test, and the last answer."""
+
+    def __init__(self, features: tuple[str, ...]) -> None:
+        self.has = frozenset(features)
+        self.tool_gate, self.last_gate = Gate(), Gate(is_open="cancel" not in features)
+        self.arguments: list[object] = []
+        self.reported = 0.0
+        self.failures = [name for name in ("retry", "credentials") if name in features]
+        self.old, self.new = (ScriptedModel(self._script, info=INFO) for _ in range(2))
+        self.world: World
+
+    @property
+    def requests(self) -> list[ModelRequest]:
+        """Of the run itself, without those for its summary and of its sub-agent; the last ones of each step."""
+        both = [*self.old.requests, *self.new.requests]
+        return [item for item in both if item.tools and not is_helper_session(item.session_id)]
+
+    def _script(self, request: ModelRequest) -> Step:
+        if is_helper_session(request.session_id):
+            return self._paid(Step((Say("the sub-agent was here"),), ORDINARY))
+        if not request.tools:
+            return self._paid(Step((Say("in short"),), ORDINARY))
+        acts = [Call("tool", '{"n":1}'), *([Call("agent")] if "sub-agent" in self.has else [])]
+        is_first = len(self.requests) == 1
+        if is_first:
+            thoughts = [Think("let me see", "signed")] if "reasoning" in self.has else []
+            return self._paid(Step((*thoughts, *acts), FULL if "summary" in self.has else ORDINARY))
+        if self.failures:
+            trouble = {"retry": "busy", "credentials": "credentials"}[self.failures.pop(0)]
+            return Step((Say("half an answer"), Fail(trouble=trouble)))  # type: ignore[arg-type]
+        return self._paid(Step((Say("done"),), ORDINARY))
+
+    def _paid(self, step: Step) -> Step:
+        self.reported += step.usage.input_tokens
+        return step
+
+    async def _act(self, _: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        self.arguments.append(arguments)
+        await self.tool_gate()
+        return ToolOutcome("the tool was here")
+
+    async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+
+    async def _named(self, name: str) -> ScriptedModel:
+        raise ProviderError(f"{name} is gone.")
+
+    async def play(self) -> None:
+        has = self.has
+        tools = [SimpleTool("tool", self._act), SimpleTool("agent", self._send)]
+        models = FixedModels(self.old, renewed=self.new if "credentials" in has else None)
+        world = self.world = await World.open(
+            models,
+            tools=tools,
+            settings=EngineSettings(titles="title" in has, retries=RetryPolicy(most=1, first=1.0)),
+            hooks=Hooks() if "hooks" in has else NoHooks(),
+            named_model=self._named,
+        )
+        world.workspace.engine.kit.crews.add("task", Crew(FixedTools()))
+        self._hold_the_last_answer()
+        brief = Brief("expanded words", "fix") if "command" in has else None
+        if "fallback" in has:
+            brief = Brief(brief.text if brief else "plain words", model="test/gone")
+        await world.workspace.inputs.submit(Prompt(world.session, "go", run_id=RunId("r1"), brief=brief))
+        await self.tool_gate.reached.wait()
+        await self._meanwhile()
+        self.tool_gate.open()
+        if "cancel" in has:
+            await self.last_gate.reached.wait()
+            await world.cancel()
+        await world.quiet()
+        await virtual_seconds(10)
+
+    def _hold_the_last_answer(self) -> None:
+        """A cancel comes while the last answer is awaited."""
+        for model in (self.old, self.new):
+            stream = model.stream
+
+            async def held(
+                request: ModelRequest, stream: Callable[[ModelRequest], AsyncGenerator[StreamPart, None]] = stream
+            ) -> AsyncGenerator[StreamPart, None]:
+                is_last = request.tools and len(self.requests) > 0 and not self.failures
+                if is_last and not is_helper_session(request.session_id):
+                    await self.last_gate()
+                async for part in stream(request):
+                    yield part
+
+            model.stream = held  # type: ignore[method-assign]
+
+    async def _meanwhile(self) -> None:
+        world = self.world
+        if "rename" in self.has:
+            await virtual_seconds(1)
+            await world.workspace.sessions.rename(world.session, "Renamed")
+        if "shell" in self.has:
+            await world.workspace.sessions.note_shell(world.session, ShellCommand("make", "it is made", 0))
+        if "steer" in self.has:
+            await world.prompt("also this", "s1", delivery="steer")
+        if "queue" in self.has:
+            await world.prompt("later that", "q1", delivery="queue")
+
+    # What must hold.
+
+    async def check(self) -> None:
+        world, has = self.world, self.has
+        end = world.end_of("r1")
+        assert end.outcome == ("cancelled" if "cancel" in has else "completed")
+        if "cancel" not in has:
+            assert end.text == "done"
+        messages = await world.messages()
+        session = await world.ledger.session(world.workspace.record.id, world.session)
+        assert session is not None
+        assert session.cost == pytest.approx(self.reported)
+        title = "Renamed" if "rename" in has else "A title" if "title" in has else "Test"
+        assert session.title == title
+        assert bool(session.summary_message_id) == ("summary" in has)
+        assert [message.is_summary_message for message in messages].count(True) == ("summary" in has)
+        assert not any("half an answer" in text_of(message) for message in messages)
+        self._check_tools(messages)
+        self._check_notices()
+        self._check_others(end)
+        self._check_requests(messages)
+        await world.assert_valid(self.requests)
+        await world.close()
+
+    def _check_tools(self, messages: Sequence[Message]) -> None:
+        n = 7 if "hooks" in self.has else 1
+        assert self.arguments == [{"n": n}]
+        calls = [call for message in messages for call in message.tool_calls]
+        assert [msgspec.json.decode(call.input) for call in calls if call.name == "tool"] == [{"n": n}]
+        contents = [result.content for result in results_of(messages)]
+        assert contents[0] == "the tool was here" + ("\n\na hook was there" if "hooks" in self.has else "")
+        assert [content for content in contents if "the sub-agent was here" in content] == contents[1:]
+        assert len(contents) == (2 if "sub-agent" in self.has else 1)
+
+    def _check_notices(self) -> None:
+        told = [notice.type for notice in self.world.notices()]
+        for notice in self.world.notices():
+            if notice.type in ("retrying", "fallback"):
+                assert (notice.run_id, notice.session_id) == ("r1", self.world.session)
+        assert told.count("retrying") == ("retry" in self.has)
+        assert told.count("fallback") == ("fallback" in self.has)
+        assert told.count("re_authenticate") == 0
+        assert told.count("error") == 0
+
+    def _check_others(self, end: RunComplete) -> None:
+        if "steer" in self.has:
+            folded = self.world.end_of("s1")
+            assert (folded.outcome, folded.folded_into, folded.text) == (end.outcome, "r1", end.text)
+        if "queue" in self.has:
+            assert self.world.end_of("q1").outcome == end.outcome, "a cancel covers all that waits"
+
+    def _check_requests(self, messages: Sequence[Message]) -> None:
+        """What the model reads: once in the first request, and in the last one of the run what came meanwhile."""
+        has = self.has
+        own = [item for item in self.requests if "later that" not in _words(item)]
+        first, last = own[0], own[-1]
+        meant = "expanded words" if "command" in has else "plain words" if "fallback" in has else "go"
+        typed = next(part.data for message in messages for part in message.parts if isinstance(part, TextPart))
+        assert isinstance(typed, Text)
+        assert typed.text == "go", "what was typed is shown"
+        heard = "\n\na hook has read: go" if "hooks" in has else ""
+        assert _words(first) == meant + heard
+        if "cancel" in has:
+            return
+        assert len(own) == 2 + len(has & {"retry", "credentials"})
+        assert ("the tool was here" in _words(last)) == ("summary" not in has)
+        if "summary" in has:
+            assert _words(last).startswith("in short")
+            assert f"the user's request was:\n\n{meant}" in _words(last)
+        for feature, words in (("shell", "$ make\nit is made"), ("steer", "also this")):
+            assert (words in _words(last)) == (feature in has), feature
+        parts = [part for item in last.messages for part in item.parts]
+        signed = [part.data.signature for part in parts if isinstance(part, ReasoningPart)]
+        assert signed == (["signed"] if "reasoning" in has and "summary" not in has else [])
+        answered = self.new if "credentials" in has else self.old
+        assert answered.requests, "the renewed model answers"
+        if "credentials" in has:
+            assert "done" in text_of(messages[-1]) or "queue" in has
+
+
+def _words(request: ModelRequest) -> str:
+    pieces = []
+    for message in request.messages:
+        pieces += [text_of(message), *(result.content for result in message.tool_results)]
+    return "\n".join(piece for piece in pieces if piece)
+
+
+def play(features: tuple[str, ...]) -> None:
+    async def scene() -> None:
+        meeting = Meeting(features)
+        await meeting.play()
+        await meeting.check()
+
+    in_virtual_time(scene)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_alone(feature: str) -> None:
+    play((feature,))
+
+
+@pytest.mark.parametrize("first", FEATURES[:-1])
+def test_a_feature_with_each_other_one(first: str) -> None:
+    for pair in combinations(FEATURES, 2):
+        if pair[0] == first:
+            play(pair)
+
+
+@pytest.mark.parametrize("left_out", ["cancel", *(name for name in FEATURES if name != "cancel")])
+def test_all_features_but_one_at_once(left_out: str) -> None:
+    play(tuple(name for name in FEATURES if name not in (left_out, "cancel")))
+
+
+def test_all_features_at_once() -> None:
+    play(FEATURES)

@@ -1,0 +1,397 @@
+"""Every field of a prompt, of an answer to a request and of a notice arrives where it has its effect."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.helpers import PLAIN, answering, texts_of, virtual_seconds
+from holdfast.domain.asks import Question, QuestionAnswer, Verdict
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.events import (
+    AgentEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
+)
+from holdfast.domain.ids import RunId, SessionId, ToolCallId
+from holdfast.domain.messages import ShellCommand
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.runs import Attachment, AttachmentNote, Brief, Prompt
+from holdfast.domain.sameness import body_hash
+from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.engine.retries import RetryPolicy
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.testing.gates import SimpleTool, start, until
+from holdfast.testing.harness import FixedModels, World
+from holdfast.testing.loop import in_virtual_time
+
+FILE = Attachment(b"12345", "/tmp/a.txt", "a.txt", "text/plain")
+
+PROMPTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "session_id": ({}, {"session_id": "id-1"}),
+    "prompt": ({"prompt": "other words"}, {"prompt": "other words"}),
+    "attachments": ({"attachments": (FILE,)}, {"attachments": (AttachmentNote("a.txt", "text/plain", 5),)}),
+    "run_id": ({"run_id": RunId("r9")}, {"run_id": "r9", "delivery": "queue", "interactive": False}),
+    "delivery": ({"delivery": "interrupt"}, {"delivery": "interrupt"}),
+    "client_id": ({"client_id": "me"}, {"client_id": "me"}),
+    "interactive": ({"interactive": False}, {"interactive": False}),
+    "kind": ({"kind": "summary", "prompt": ""}, {"kind": "summary", "prompt": ""}),
+    "parent_run_id": ({"parent_run_id": RunId("p")}, {"parent_run_id": "p"}),
+    "yolo": ({"yolo": True}, {"yolo": True}),
+    "require_model": ({"require_model": True}, {"require_model": True}),
+    "brief": ({"brief": Brief("meant", "fix", "small", ("rule",))}, {}),
+}
+SMALLEST = {
+    "session_id": "id-1",
+    "prompt": "go",
+    "attachments": (),
+    "delivery": "steer",
+    "client_id": "",
+    "interactive": True,
+    "kind": "prompt",
+    "parent_run_id": "",
+    "yolo": False,
+    "require_model": False,
+}
+
+
+def test_every_field_of_a_prompt_has_a_row() -> None:
+    assert set(PROMPTS) == set(Prompt.__struct_fields__)
+
+
+@pytest.mark.parametrize("field", PROMPTS)
+async def test_a_field_of_a_prompt_reaches_the_stored_run_and_changes_no_other(field: str) -> None:
+    given, expected = PROMPTS[field]
+    world = await World.open(ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN))
+    fields: dict[str, object] = {"session_id": world.session, "prompt": "go"} | given
+    run = await world.workspace.inputs.submit(Prompt(**fields))  # type: ignore[arg-type]
+    await world.quiet()
+    record = await world.ledger.run(world.workspace.record.id, run.run_id)
+    assert record is not None
+    for stored in (run, record.run):
+        assert {name: getattr(stored, name) for name in SMALLEST} == SMALLEST | {
+            name: value for name, value in expected.items() if name in SMALLEST
+        }
+    assert run.run_id == expected.get("run_id", run.run_id)
+    assert record.attachments == given.get("attachments", ())
+    assert record.brief == given.get("brief")
+    await world.close()
+
+
+SAME: dict[str, object] = {
+    "session_id": SessionId("other"),
+    "prompt": "other",
+    "attachments": (FILE,),
+    "delivery": "queue",
+    "kind": "summary",
+}
+
+
+def test_what_makes_two_requests_the_same() -> None:
+    """The body counts; who sent it, and how it is to be watched, does not."""
+    plain = Prompt(SessionId("s"), "go", delivery="steer")
+    for name, (given, _) in PROMPTS.items():
+        value = SAME.get(name, given.get(name, plain.session_id))
+        other = msgspec.structs.replace(plain, **{name: value})
+        assert (body_hash(other) != body_hash(plain)) == (name in SAME), name
+    files = [FILE, *(msgspec.structs.replace(FILE, **change) for change in ({"content": b"x"}, {"mime_type": "a/b"}))]
+    files.append(msgspec.structs.replace(FILE, file_path="/b"))
+    assert len({body_hash(msgspec.structs.replace(plain, attachments=(item,))) for item in files}) == 4
+    assert body_hash(Prompt(SessionId("s"), "go")) == body_hash(plain), "the delivery that it has by itself"
+
+
+@pytest.mark.parametrize("fallback", ["", "No key is set."])
+@pytest.mark.parametrize("required", [True, False])
+async def test_a_run_that_requires_a_model_is_not_answered_by_a_script(fallback: str, *, required: bool) -> None:
+    info = msgspec.structs.replace(PLAIN, fallback_reason=fallback)
+    model = ScriptedModel(lambda _: Step((Say("scripted"),)), info=info)
+    world = await World.open(model)
+    prompt = Prompt(world.session, "go", run_id=RunId("r1"), require_model=required)
+    await world.workspace.inputs.submit(prompt)
+    await world.quiet()
+    end = world.end_of("r1")
+    if fallback and required:
+        assert (end.outcome, end.error, model.requests) == ("failed", fallback, [])
+        assert not end.model_unreachable
+    else:
+        assert (end.outcome, end.text) == ("completed", "scripted")
+    await world.close()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "unreachable"),
+    [("connection", True), ("not_running", True), ("loading", True), ("busy", False), ("refused", False)],
+)
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_model_that_is_not_reached_is_named_only_for_a_first_request(
+    trouble: str, step: int, *, unreachable: bool
+) -> None:
+    async def scene() -> None:
+        fail = Step((Fail(trouble=trouble),))  # type: ignore[arg-type]
+        model = ScriptedModel([*[Step((Call("tool"),))] * (step - 1), fail, fail], info=PLAIN)
+        settings = EngineSettings(titles=False, retries=RetryPolicy(most=0, loading_timeout=0.0))
+        world = await World.open(model, tools=[answering("tool")], settings=settings)
+        await world.prompt("go", "r1")
+        await world.quiet()
+        end = world.end_of("r1")
+        assert end.outcome == "failed"
+        assert end.model_unreachable == (unreachable and step == 1)
+        assert (await world.run("r1")).model_unreachable == end.model_unreachable
+        finish = (await world.messages())[-1].finish
+        assert finish is not None
+        assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", end.error)
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_the_ids_of_calls_are_never_used_twice_in_a_session() -> None:
+    """Some models begin anew in every turn; results are matched by id."""
+
+    async def scene() -> None:
+        def script(request: ModelRequest) -> Step:
+            call = Call("tool", id=ToolCallId("call_1"))
+            return Step((call, call)) if request.messages[-1].role == "user" else Step((Say("done"),))
+
+        world = await World.open(ScriptedModel(script, info=PLAIN), tools=[answering("tool")])
+        for number in (1, 2, 3):
+            await world.prompt("go", f"r{number}")
+            await world.quiet()
+        calls = [call.id for message in await world.messages() for call in message.tool_calls]
+        results = [result.tool_call_id for message in await world.messages() for result in message.tool_results]
+        assert len(set(calls)) == 6
+        assert results == calls
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+# Requests and their answers.
+
+
+async def opened() -> World:
+    async def ask(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        await context.permit(Permit("bash", "execute", "/there", "run it", {"command": "make"}, "make"))
+        return ToolOutcome("ran")
+
+    async def inquire(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        questions = (Question("", "yes_no", "Really?"), Question("", "yes_no", "And this?"))
+        answers = await context.inquire(Inquiry(questions, "Sure", "About this"))
+        return ToolOutcome(str([item.yes for item in answers or ()]))
+
+    tools = [SimpleTool("bash", ask, is_parallel=True), SimpleTool("inquire", inquire, is_parallel=True)]
+    steps = [Step((Call("bash", id=ToolCallId("c1")), Call("inquire", id=ToolCallId("c2")))), Step((Say("done"),))]
+    world = await World.open(ScriptedModel(steps, info=PLAIN), tools=tools)
+    world.workspace.asks.judge = lambda _: Verdict("ask", "A rule says so.", saves=("Bash(make)",))
+    prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=True)
+    await world.workspace.inputs.submit(prompt)
+    asks = world.workspace.asks
+    await until(lambda: asks.permissions and asks.questions)
+    return world
+
+
+def told(world: World, kind: type) -> list[dict[str, object]]:
+    """The payloads of all events of a kind."""
+    events: list[Any] = [event for _, event in world.tape.events if isinstance(event, kind)]
+    return [msgspec.structs.asdict(event.payload.payload) for event in events]
+
+
+async def test_a_request_tells_all_there_is_to_tell() -> None:
+    world = await opened()
+    (permission,) = told(world, PermissionRequestEvent)
+    assert {name: permission[name] for name in permission if name != "id"} == {
+        "session_id": world.session,
+        "tool_call_id": "c1",
+        "tool_name": "bash",
+        "description": "run it",
+        "action": "execute",
+        "params": {"command": "make"},
+        "path": "/there",
+        "run_id": "r1",
+        "why": "A rule says so.",
+        "rules": ("Bash(make)",),
+        "insists": False,
+        "continues": False,
+    }
+    (batch,) = told(world, QuestionRequestEvent)
+    assert (batch["session_id"], batch["tool_call_id"], batch["run_id"]) == (world.session, "c2", "r1")
+    assert "Sure" in batch.values()
+    assert "About this" in batch.values()
+    questions = world.workspace.asks.questions[0].questions
+    assert [item.question for item in questions] == ["Really?", "And this?"]
+    assert len({item.id for item in questions}) == 2
+    await world.cancel()
+    await world.close()
+
+
+@pytest.mark.parametrize("action", ["allow", "allow_session", "allow_always", "deny"])
+async def test_everybody_learns_who_answered_a_request_and_how(action: str) -> None:
+    world = await opened()
+    asks = world.workspace.asks
+    (request,) = asks.permissions
+    assert await asks.grant(request.id, action, reason="so", by="me", via="terminal")  # type: ignore[arg-type]
+    assert not await asks.grant(request.id, "deny", by="another"), "the first answer counts"
+    pending, answer = told(world, PermissionNotificationEvent)
+    assert not pending["granted"]
+    assert not pending["denied"]
+    expected = {"granted": action != "deny", "denied": action == "deny", "action": action, "withdrawn": False}
+    expected |= {"id": request.id, "tool_call_id": "c1", "session_id": world.session, "via": "terminal"}
+    assert {name: answer[name] for name in expected} == expected
+    assert "me" in answer.values()
+    (batch,) = asks.questions
+    answers = [QuestionAnswer(batch.questions[1].id, yes=False), QuestionAnswer(batch.questions[0].id, yes=True)]
+    assert await asks.answer("", answers, by="you", via="page")
+    (closed,) = told(world, QuestionNotificationEvent)
+    expected = {
+        "batch_id": batch.id,
+        "session_id": world.session,
+        "cancelled": False,
+        "withdrawn": False,
+        "via": "page",
+    }
+    assert {name: closed[name] for name in expected} == expected
+    assert "you" in closed.values()
+    await world.quiet()
+    results = [result.content for message in await world.messages() for result in message.tool_results]
+    assert "[True, False]" in results, "in the order of the questions"
+    await world.close()
+
+
+async def test_a_dismissal_tells_who_it_was() -> None:
+    world = await opened()
+    asks = world.workspace.asks
+    (batch,) = asks.questions
+    assert not await asks.dismiss("another")
+    assert await asks.dismiss(batch.id, by="me", via="editor")
+    (closed,) = told(world, QuestionNotificationEvent)
+    assert (closed["cancelled"], closed["withdrawn"], closed["via"]) == (True, False, "editor")
+    assert "me" in closed.values()
+    await world.cancel()
+    await world.close()
+
+
+# Notices of a run.
+
+
+def test_notices_name_their_run() -> None:
+    """Retries, other credentials, another model than the wanted one, failures."""
+
+    async def scene() -> None:
+        async def named(name: str) -> ScriptedModel:
+            raise ProviderError(f"{name} is gone.")
+
+        steps = [Step((Fail(trouble="busy"),)), Step((Fail(trouble="credentials"),))]
+        world = await World.open(ScriptedModel(steps, info=PLAIN), named_model=named)
+        prompt = Prompt(world.session, "go", run_id=RunId("r1"), brief=Brief("go", model="a/b"))
+        await world.workspace.inputs.submit(prompt)
+        await world.quiet()
+        notices = [event.payload.payload for _, event in world.tape.events if isinstance(event, AgentEvent)]
+        kinds = [notice.type for notice in notices]
+        assert kinds == ["fallback", "retrying", "re_authenticate", "error", "agent_finished"]
+        assert {(notice.run_id, notice.session_id) for notice in notices[:-1]} == {("r1", world.session)}
+        assert (notices[-1].session_id, notices[-1].session_title) == (world.session, "Test")
+        assert all(notice.error for notice in notices[:-1])
+        assert "a/b is gone. test/plain is asked instead." in notices[0].error
+        assert "in 1 s (1 of 5)" in notices[1].error
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_new_credentials_begin_a_new_count_and_are_fetched_once_an_answer() -> None:
+    async def scene() -> None:
+        asked: list[float] = []
+        loop = asyncio.get_running_loop()
+        troubles = ["busy", "credentials", "busy", "busy", ""]
+
+        def script(_: ModelRequest) -> Step:
+            asked.append(round(loop.time(), 3))
+            trouble = troubles.pop(0)
+            return Step((Fail(trouble=trouble),) if trouble else (Say("done"),))  # type: ignore[arg-type]
+
+        old, new = ScriptedModel(script, info=PLAIN), ScriptedModel(script, info=PLAIN)
+        settings = EngineSettings(titles=False, retries=RetryPolicy(most=2))
+        world = await World.open(FixedModels(old, renewed=new), settings=settings)
+        await world.prompt("go", "r1")
+        await world.quiet()
+        assert (len(old.requests), len(new.requests)) == (2, 3)
+        assert [after - before for before, after in pairwise(asked)] == [1, 0, 1, 2]
+        assert world.end_of("r1").outcome == "completed"
+        troubles[:] = ["credentials", "credentials"]
+        await world.prompt("go", "r2")
+        await world.quiet()
+        assert troubles == []
+        assert world.end_of("r2").outcome == "failed"
+        assert [notice.type for notice in world.notices()].count("re_authenticate") == 0
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_a_session_is_renamed_whatever_a_title_says_later() -> None:
+    async def scene() -> None:
+        slow = ScriptedModel(lambda _: Step((Say("A late title"),)), pause=lambda: 5.0)
+        models = FixedModels(ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN), slow)
+        world = await World.open(models, settings=EngineSettings(titles=True))
+        await world.prompt("go", "r1")
+        await world.quiet()
+        session = await world.workspace.sessions.rename(world.session, "Mine")
+        assert (session.id, session.title) == (world.session, "Mine")
+        await virtual_seconds(100)
+        stored = await world.ledger.session(world.workspace.record.id, world.session)
+        assert stored is not None
+        assert stored.title == "Mine"
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_what_a_person_runs_is_read_with_the_next_step() -> None:
+    """And by the next run, if none is under way."""
+
+    async def scene() -> None:
+        model = ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN)
+        world = await World.open(model)
+        sessions = world.workspace.sessions
+        await sessions.note_shell(world.session, ShellCommand("make", "made", 2))
+        await sessions.note_shell(SessionId("nowhere"), ShellCommand("ls", "", 0))
+        await world.prompt("go", "r1")
+        await world.quiet()
+        assert texts_of(model.requests[0].messages, "user") == ["$ make\nmade\n(exit code 2)", "go"]
+        assert len(await world.messages()) == 3
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_runs_say_who_cancelled_them() -> None:
+    async def scene() -> None:
+        model = ScriptedModel(lambda _: Step((Say("many words " * 9),)), info=PLAIN, pause=lambda: 1.0)
+        world = await World.open(model)
+        inputs = world.workspace.inputs
+        stops = {
+            "a": lambda: inputs.cancel(world.session, by="ann"),
+            "b": lambda: inputs.cancel_run(RunId("b"), by="ben"),
+            "c": lambda: inputs.cancel_run(RunId("c"), by="cid"),
+        }
+        for name, stop in stops.items():
+            await world.prompt("go", name)
+            await virtual_seconds(2)
+            await stop()  # type: ignore[no-untyped-call]
+            await world.quiet()
+        await world.prompt("go", "d")
+        await world.prompt("wait", "e")
+        await inputs.clear(world.session, by="eve")
+        await virtual_seconds(1)
+        runs = {name: await world.run(name) for name in "abcde"}
+        by = {name: run.cancelled_by for name, run in runs.items()}
+        assert by == {"a": "ann", "b": "ben", "c": "cid", "d": "", "e": "eve"}
+        await start(inputs.cancel(world.session))
+        await world.close()
+
+    in_virtual_time(scene)

@@ -1,0 +1,438 @@
+"""Timers, graces and limits from each state they can begin in, in virtual time; none is left when a run has ended."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from engine.helpers import PLAIN, answering, results_of, virtual_seconds
+from holdfast.domain.errors import StorageUnavailable
+from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.domain.ledger import Answer, EndRun, Write
+from holdfast.domain.messages import text_of
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.runs import Prompt
+from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.engine.retries import RetryPolicy
+from holdfast.engine.settings import EngineSettings, Limits
+from holdfast.engine.turn import Pace
+from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, start, until
+from holdfast.testing.harness import World
+from holdfast.testing.loop import in_virtual_time
+
+
+def timers() -> int:
+    loop = asyncio.get_running_loop()
+    return sum(not handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def stubborn(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+    """Does not let itself be cancelled, for an hour."""
+    end = now() + 3_600
+    while now() < end:
+        try:
+            await asyncio.sleep(end - now())
+        except asyncio.CancelledError:
+            continue
+    return ToolOutcome("at last")
+
+
+def slow(seconds: float) -> SimpleTool:
+    async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+        await asyncio.sleep(seconds)
+        return ToolOutcome("done")
+
+    return SimpleTool("tool", act)
+
+
+def working(steps: int) -> ScriptedModel:
+    """Calls the tool so many times in each turn."""
+
+    def script(request: ModelRequest) -> Step:
+        turn = request.messages[max(n for n, item in enumerate(request.messages) if item.role == "user") :]
+        return Step((Call("tool", f'{{"n":{len(turn)}}}'),)) if len(turn) < 2 * steps else Step((Say("done"),))
+
+    return ScriptedModel(script, info=PLAIN)
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps", "seconds", "error"),
+    [
+        (Limits(steps=3, minutes=0), 3, 1.0, "limit: the run made 3 steps"),
+        (Limits(steps=3, minutes=0), 2, 1.0, ""),
+        (Limits(steps=0, minutes=0), 60, 10_000.0, ""),
+        (Limits(steps=0, minutes=2), 2, 60.0, "limit: the run took 2 minutes"),
+        (Limits(steps=0, minutes=2), 2, 59.9, ""),
+        (Limits(steps=0, minutes=0.5), 1, 30.0, "limit: the run took 0 minutes"),
+        (Limits(), 1, 480 * 60.0, "limit: the run took 480 minutes"),
+        (Limits(), 1, 480 * 60.0 - 1, ""),
+    ],
+)
+def test_a_run_ends_at_its_limit(limits: Limits, steps: int, seconds: float, error: str) -> None:
+    """The last answer counts as a step; before it the limit is checked, and not reached below it."""
+
+    async def scene() -> None:
+        model = working(steps)
+        settings = EngineSettings(titles=False, limits=limits)
+        world = await World.open(model, tools=[slow(seconds)], settings=settings)
+        await world.prompt("go", "r1")
+        await world.quiet()
+        end = world.end_of("r1")
+        assert (end.outcome, end.error.partition(",")[0]) == ("failed" if error else "completed", error)
+        assert len(model.requests) == steps + (not error)
+        await world.assert_valid(model.requests)
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_the_time_of_a_run_begins_with_the_run() -> None:
+    """Not when it was accepted, and not with the session or another run."""
+
+    async def scene() -> None:
+        settings = EngineSettings(titles=False, limits=Limits(minutes=2))
+        world = await World.open(working(1), tools=[slow(100.0)], settings=settings)
+        await virtual_seconds(10_000)
+        for number in (1, 2, 3):
+            await world.prompt("go", f"r{number}", delivery="queue")
+        await world.quiet()
+        assert [end.outcome for end in world.ends()] == ["completed"] * 3
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_settings_that_change_count_at_the_next_step() -> None:
+    async def scene() -> None:
+        now_set = [EngineSettings(titles=False, limits=Limits(steps=0))]
+        world = await World.open(working(9), tools=[slow(10.0)], settings_now=lambda: now_set[0])
+        await world.prompt("go", "r1")
+        await virtual_seconds(25)
+        now_set[0] = EngineSettings(titles=False, limits=Limits(steps=1))
+        await world.quiet()
+        assert world.end_of("r1").error.startswith("limit: the run made 3 steps")
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+# The grace.
+
+
+@pytest.mark.parametrize("way", ["cancel", "cancel run", "interrupt", "close"])
+def test_a_run_that_does_not_stop_ends_after_the_grace(way: str) -> None:
+    """R5: and nothing of it counts afterwards; no timer of it is left."""
+
+    async def scene() -> None:
+        settings = EngineSettings(titles=False, grace=5.0, margin=1.0)
+        tool = SimpleTool("tool", stubborn)
+        world = await World.open(working(1), tools=[tool], settings=settings)
+        await world.prompt("go", "r1")
+        await until(lambda: tool.started)
+        begun = now()
+        inputs = world.workspace.inputs
+        match way:
+            case "cancel":
+                await world.cancel()
+            case "cancel run":
+                await inputs.cancel_run(RunId("r1"))
+            case "interrupt":
+                await world.prompt("instead", "r2", delivery="interrupt")
+            case _:
+                closing = start(world.close())
+        await virtual_seconds(5.9)
+        assert world.ends() == []
+        await virtual_seconds(0.2)
+        end = world.end_of("r1")
+        assert end.outcome == ("interrupted" if way == "close" else "cancelled")
+        assert now() == pytest.approx(begun + 6.1)
+        told = len(world.tape.events)
+        (result,) = results_of(await world.messages())
+        assert "at last" not in result.content
+        if way == "interrupt":
+            await until(lambda: tool.started == 2)
+            await world.cancel()
+        await (closing if way == "close" else world.quiet())
+        await virtual_seconds(4_000)
+        if way != "interrupt":
+            assert len(world.tape.events) == told
+        assert timers() == 0
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+@pytest.mark.parametrize("state", ["model", "tool", "retry", "approval", "accepted"])
+def test_a_run_that_stops_at_once_leaves_no_timer(state: str) -> None:
+    async def scene() -> None:
+        gate = Gate()
+
+        async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+            await gate()
+            return ToolOutcome("done")
+
+        busy = Step((Fail(trouble="busy"),))
+        script = {"retry": busy, "model": Step((Say("many words to say"),)), "tool": Step((Call("tool"),))}
+        pause = {"model": 50.0}.get(state, 0.0)
+        model = ScriptedModel(lambda _: script.get(state, script["tool"]), info=PLAIN, pause=lambda: pause)
+        world = await World.open(model, tools=[SimpleTool("tool", act)], settings=EngineSettings(titles=False))
+        begun = now()
+        await world.prompt("go", "r1")
+        if state != "accepted":
+            await virtual_seconds(0.3)
+        await world.cancel()
+        await world.quiet()
+        assert world.end_of("r1").outcome == "cancelled"
+        assert now() - begun < 0.4
+        assert timers() == 0
+        await virtual_seconds(1_000)
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_closing_is_bounded_whoever_does_not_end() -> None:
+    """A tool that does not stop and a store that does not answer: the grace, its margin and the time for writes."""
+
+    async def scene() -> None:
+        ledger = GatedLedger()
+        settings = EngineSettings(titles=False, grace=5.0, margin=1.0, closing=3.0)
+        world = await World.open(working(1), tools=[SimpleTool("tool", stubborn)], settings=settings, ledger=ledger)
+        await world.prompt("go", "r1")
+        await virtual_seconds(1)
+        ledger.hold(EndRun)
+        begun = now()
+        assert not await world.workspace.engine.close()
+        assert now() == pytest.approx(begun + 9.0)
+        ledger.gate.open()
+        await world.quiet()
+        assert world.end_of("r1").outcome == "interrupted"
+
+    in_virtual_time(scene)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_run_ends_although_what_it_left_behind_does_not(*, fails: bool) -> None:
+    """The clean-up has its own limit; one that fails is reported."""
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        reports: list[str] = []
+        loop.set_exception_handler(lambda _, context: reports.append(str(context["message"])))
+        asked: list[RunId] = []
+
+        async def farewell(run: RunId) -> None:
+            asked.append(run)
+            if fails:
+                raise ValueError("broken")
+            await loop.create_future()
+
+        settings = EngineSettings(titles=False, closing=3.0)
+        world = await World.open(working(1), tools=[slow(100)], settings=settings, farewell=farewell)
+        for number in (1, 2):
+            await world.prompt("go", f"r{number}")
+            await virtual_seconds(1)
+            begun = now()
+            await world.cancel()
+            await world.quiet()
+            assert now() == pytest.approx(begun + (0 if fails else 3))
+        await world.prompt("go", "r3")
+        await world.quiet()
+        assert asked == ["r1", "r2"], "a run that completed keeps its jobs"
+        assert [end.outcome for end in world.ends()] == ["cancelled", "cancelled", "completed"]
+        assert reports == [f"what run {run} left behind could not be cleared away" for run in asked]
+        assert timers() == 0
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+# The store.
+
+
+class Counting(GatedLedger):
+    """Notes when ends are tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries: list[float] = []
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        if any(isinstance(item, EndRun) for write in writes for item in write.operations):
+            self.tries.append(now())
+        return await super().commit(workspace, epoch, ticket, writes)
+
+
+def test_an_end_is_tried_again_after_longer_and_longer_waits() -> None:
+    """And begins anew with the next run; no prompt is accepted meanwhile."""
+
+    async def scene() -> None:
+        ledger = Counting()
+        settings = EngineSettings(titles=False, retry_first=1.0, retry_longest=5.0)
+        world = await World.open(working(1), tools=[slow(0)], settings=settings, ledger=ledger)
+        for number in (1, 2):
+            await world.prompt("go", f"r{number}")
+            ledger.refused = (EndRun,)
+            ledger.tries.clear()
+            await virtual_seconds(18.5)
+            first = ledger.tries[0]
+            assert [round(at - first, 3) for at in ledger.tries] == [0, 1, 3, 7, 12, 17]
+            assert [notice.type for notice in world.notices()].count("error") == number, "told once"
+            ledger.tries.clear()
+            with pytest.raises(StorageUnavailable):
+                await world.prompt("no", "refused")
+            assert len(ledger.tries) == 2, "a prompt has the end tried at once, and once more"
+            ledger.refused = ()
+            await world.quiet()
+            assert world.end_of(f"r{number}").outcome == "completed"
+        ledger.refused = ()
+        assert timers() == 0
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+def test_a_prompt_is_accepted_as_soon_as_the_store_works_again() -> None:
+    async def scene() -> None:
+        ledger = Counting()
+        settings = EngineSettings(titles=False, retry_first=500.0, retry_longest=500.0)
+        world = await World.open(working(1), tools=[slow(0)], settings=settings, ledger=ledger)
+        await world.prompt("go", "r1")
+        ledger.refused = (EndRun,)
+        await virtual_seconds(10)
+        ledger.refused = ()
+        begun = now()
+        await world.prompt("go", "r2")
+        await world.quiet()
+        assert now() - begun < 1
+        assert [end.run_id for end in world.ends()] == ["r1", "r2"]
+        await virtual_seconds(1_000)
+        assert timers() == 0
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+async def stop(world: World, kind: str) -> None:
+    inputs = world.workspace.inputs
+    match kind:
+        case "cancel":
+            await inputs.cancel(world.session)
+        case "cancel_run":
+            await inputs.cancel_run(RunId("r2"))
+        case _:
+            await inputs.clear(world.session)
+
+
+@pytest.mark.parametrize("kind", ["cancel", "cancel_run", "clear"])
+def test_a_slow_disk_keeps_nobody_from_stopping(kind: str) -> None:
+    """The lane is told at once; the answer says after its time that it is not stored."""
+
+    async def scene() -> None:
+        ledger = GatedLedger()
+        world = await World.open(working(1), tools=[slow(1_000)], settings=EngineSettings(titles=False), ledger=ledger)
+        await world.prompt("go", "r1")
+        await world.prompt("wait", "r2", delivery="queue")
+        await virtual_seconds(1)
+        ledger.hold()
+        begun = now()
+        with pytest.raises(StorageUnavailable, match="being stopped"):
+            await stop(world, kind)
+        assert now() == pytest.approx(begun + 0.25)
+        ledger.gate.open()
+        await until(world.ends)
+        assert {end.run_id for end in world.ends() if end.cancelled} == ({"r1", "r2"} if kind == "cancel" else {"r2"})
+        await world.cancel()
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+@pytest.mark.parametrize("pace", [Pace(seconds=5.0, characters=1_000_000), Pace(seconds=1e9, characters=20)])
+def test_a_growing_answer_is_stored_in_time_again_and_again(pace: Pace) -> None:
+    """The timer runs from the first word that is not stored, after each time it was stored."""
+
+    async def scene() -> None:
+        words = " ".join(f"w{number}" for number in range(40))
+        model = ScriptedModel([Step((Say(words),))], info=PLAIN, pause=lambda: 1.0)
+        world = await World.open(model, settings=EngineSettings(titles=False, pace=pace))
+        await world.prompt("go", "r1")
+        for second in range(1, 40):
+            await virtual_seconds(1)
+            stored = text_of((await world.messages())[-1]) if second > 1 else ""
+            assert words.startswith(stored)
+            said = len(" ".join(words.split()[:second]))
+            behind = said - len(stored)
+            assert behind <= (5 * 4 + 4 if pace.seconds == 5.0 else 20 + 4), second
+        await world.quiet()
+        assert world.end_of("r1").text == words
+        assert timers() == 0
+        await world.close()
+
+    in_virtual_time(scene)
+
+
+# Providers.
+
+
+POLICY = RetryPolicy(most=4, first=1.0, longest=3.0, patience=60.0, loading_interval=2.0, loading_timeout=6.0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "waits"),
+    [
+        ([Fail(trouble="busy")] * 9, [1, 2, 3, 3]),
+        ([Fail(trouble="busy", retry_after=7.0)] * 2, [7, 7]),
+        ([Fail(trouble="busy", retry_after=60.0)], [60]),
+        ([Fail(trouble="busy", retry_after=61.0)], []),
+        ([Fail(trouble="loading")] * 9, [2, 2, 2]),
+        ([Fail(hangs_up=True)], [1]),
+        ([Fail(trouble="stalled"), Fail(trouble="connection"), Fail(trouble="cut")], [1, 2, 3]),
+        ([Fail(trouble="refused")], []),
+        ([Fail(trouble="credentials")], []),
+    ],
+)
+def test_a_provider_is_asked_again_after_its_wait(failures: list[Fail], waits: list[int]) -> None:
+    """In each step from the beginning."""
+
+    async def scene() -> None:
+        asked: list[float] = []
+        rest: list[Fail] = []
+
+        def script(request: ModelRequest) -> Step:
+            asked.append(now())
+            if rest:
+                return Step((Say("half an answer"), rest.pop(0)))
+            return Step((Call("tool"),)) if request.messages[-1].role == "user" else Step((Say("done"),))
+
+        settings = EngineSettings(titles=False, retries=POLICY)
+        tool = answering("tool")
+        world = await World.open(ScriptedModel(script, info=PLAIN), tools=[tool], settings=settings)
+        is_enough = len(waits) == len(failures)
+        for number in (1, 2):
+            rest[:] = failures
+            asked.clear()
+            await world.workspace.inputs.submit(Prompt(world.session, "go", run_id=RunId(f"r{number}")))
+            await world.quiet()
+            gaps = [round(after - before, 3) for before, after in pairwise(asked)]
+            assert gaps[: len(waits)] == waits
+            assert len(asked) == len(waits) + (2 if is_enough else 1)
+            assert world.end_of(f"r{number}").outcome == ("completed" if is_enough else "failed")
+            told = [notice.error for notice in world.notices() if notice.type == "retrying"]
+            assert len(told) == number * len(waits)
+        assert "half an answer" not in await world.outline() or not is_enough
+        assert timers() == 0
+        await world.close()
+
+    in_virtual_time(scene)

@@ -1,0 +1,209 @@
+"""Language servers as objects of this process, in virtual time: programs whose pipes are memory."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from config.place import Place
+from holdfast.config.credentials import Credentials
+from holdfast.domain.events import LiveEvent, LspEvent
+from holdfast.domain.languages import LspInfo, LspState
+from holdfast.extensions.base import Ground
+from holdfast.extensions.lsp.fleet import Fleet
+from holdfast.extensions.lsp.shapes import uri_of
+from holdfast.workspace.guard import CannotStart
+
+__all__ = ["Program", "Site"]
+
+Json = dict[str, Any]
+Handler = Callable[["Program", Json], object]
+SILENT = object()
+
+
+class _Stdin:
+    def __init__(self, program: "Program") -> None:
+        self._program = program
+        self._unread = b""
+
+    def write(self, data: bytes) -> None:
+        self._unread += data
+        while b"\r\n\r\n" in self._unread:
+            head, _, rest = self._unread.partition(b"\r\n\r\n")
+            length = int(head.rpartition(b":")[2])
+            body, self._unread = rest[:length], rest[length:]
+            asyncio.get_running_loop().call_soon(self._program.hear, json.loads(body))
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+        if self._program.site.is_deaf:
+            await asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        """The program ends when it is told to."""
+
+
+class Program:
+    """One launch of a server."""
+
+    def __init__(self, site: "Site", command: Sequence[str], root: str, environment: Mapping[str, str]) -> None:
+        self.site = site
+        self.command = tuple(command)
+        self.root = root
+        self.environment = dict(environment)
+        self.began_at = asyncio.get_running_loop().time()
+        self.stdin = _Stdin(self)
+        self.stdout = asyncio.StreamReader()
+        self.stderr = asyncio.StreamReader()
+        self.heard: list[Json] = []
+        self.killed_at: float | None = None
+        self.is_closed = False
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    # The program's side
+
+    def hear(self, message: Json) -> None:
+        if self._ended.done():
+            return
+        self.heard.append(message)
+        self.site.news.set()
+        method = message.get("method", "")
+        if method == "exit":
+            self.end()
+            return
+        handler = self.site.methods.get(method)
+        answer = handler(self, message) if handler is not None else None
+        if "id" in message and method and answer is not SILENT:
+            self.say(id=message["id"], **(answer if isinstance(answer, dict) else {"result": None}))
+
+    def say(self, **message: Any) -> None:  # noqa: ANN401 - any JSON
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        self.give(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    def give(self, data: bytes) -> None:
+        if not self._ended.done():
+            self.stdout.feed_data(data)
+
+    def publish(self, path: str, *texts: str, version: int | None = None) -> None:
+        spot = {"line": 0, "character": 0}
+        found = [{"range": {"start": spot, "end": spot}, "severity": 1, "message": text} for text in texts]
+        params: Json = {"uri": uri_of(path), "diagnostics": found}
+        self.say(
+            method="textDocument/publishDiagnostics", params=params | ({} if version is None else {"version": version})
+        )
+
+    def end(self, code: int = 0, words: str = "") -> None:
+        if not self._ended.done():
+            if words:
+                self.stderr.feed_data(words.encode())
+            self.stdout.feed_eof()
+            self.stderr.feed_eof()
+            self._ended.set_result(code)
+
+    def count(self, method: str) -> int:
+        return sum(message.get("method") == method for message in self.heard)
+
+    def params(self, method: str) -> list[Json]:
+        return [message["params"] for message in self.heard if message.get("method") == method]
+
+    # The client's side
+
+    def kill(self) -> None:
+        if self.killed_at is None:
+            self.killed_at = asyncio.get_running_loop().time()
+        self.end(137)
+
+    def close(self) -> None:
+        self.kill()
+        self.is_closed = True
+
+    async def wait(self) -> int:
+        if self.site.cannot_run:
+            raise CannotStart(self.site.cannot_run)
+        return await asyncio.shield(self._ended)
+
+
+class Site:
+    """A workspace with a language server for `.txt` files."""
+
+    def __init__(self, top: Path, **more: Any) -> None:  # noqa: ANN401 - keys of its settings
+        self.place = Place(top)
+        self.programs: list[Program] = []
+        self.events: list[LiveEvent] = []
+        self.news = asyncio.Event()
+        self.is_deaf = False
+        self.cannot_run = ""
+        self.holds_spawns: asyncio.Event | None = None
+        self.cannot_spawn: Exception | None = None
+        self.capabilities: Json = {"textDocumentSync": 1}
+        self.methods: dict[str, Handler] = {
+            "initialize": lambda _, message: {"result": {"capabilities": self.capabilities}},
+        }
+        self.program = top / "bin/tongue"
+        self.program.parent.mkdir(parents=True, exist_ok=True)
+        self.program.write_text("#!/bin/sh\n")
+        self.program.chmod(0o755)
+        self.file = self.place.project / "a.txt"
+        self.file.write_text("one\n")
+        self.configure(**more)
+        self.ground = Ground(
+            str(self.place.project),
+            self.place.data,
+            self.configuration,
+            Credentials(str(top / "c.toml"), {"HOLDFAST_KEYRING": "0"}),
+            cast(Any, self._spawn),
+            {"PATH": "/usr/bin:/bin", "GIVEN": "by the client"},
+            self._publish,
+            lambda: (("WITHHELD",), ()),
+        )
+        self.fleet = Fleet(self.ground)
+
+    def configure(self, options: Json | None = None, **more: Any) -> None:  # noqa: ANN401
+        settings = {"command": str(self.program), "filetypes": ["txt"], **more}
+        tree = {"lsp": {"tongue": settings}, "options": {"auto_lsp": False, **(options or {})}}
+        self.place.write(self.place.data / "config.json", json.dumps(tree))
+        if not hasattr(self, "configuration"):
+            self.configuration = self.place.open()
+        self.configuration.current()
+
+    def _publish(self, event: LiveEvent) -> None:
+        self.events.append(event)
+        self.news.set()
+
+    async def _spawn(
+        self, arguments: Sequence[str], directory: str, environment: Mapping[str, str], *, has_input: bool
+    ) -> Program:
+        assert has_input
+        if self.cannot_spawn is not None:
+            raise self.cannot_spawn
+        if self.holds_spawns is not None:
+            await self.holds_spawns.wait()
+        program = Program(self, arguments, directory, environment)
+        self.programs.append(program)
+        self.news.set()
+        return program
+
+    @property
+    def last(self) -> Program:
+        return self.programs[-1]
+
+    def info(self) -> LspInfo:
+        return self.fleet.infos()["tongue"]
+
+    def told(self) -> list[tuple[str, LspState, int]]:
+        notices = [event.payload.payload for event in self.events if isinstance(event, LspEvent)]
+        return [(notice.type, notice.state, notice.diagnostic_count) for notice in notices]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            self.news.clear()
+            await self.news.wait()
+
+    async def stands(self, *states: LspState) -> LspInfo:
+        await self.until(lambda: self.info().state in states)
+        return self.info()
+
+    async def want(self) -> None:
+        """Touch the file."""
+        await self.fleet.servers_for(str(self.file))

@@ -1,0 +1,87 @@
+"""Options with which programs only look: each that runs unasked, in each of its forms, and none beside them.
+
+`options.txt` has a line for each program and each subcommand of git: letters that may stand alone, letters that may be
+followed by a value in their word, and long options.
+"""
+
+import string
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.settings import PermissionSettings
+from holdfast.permissions.rules import Rules
+from permissions.disk import judge_line, rules_of
+
+LETTERS = string.ascii_letters + string.digits + "."
+
+
+def _table() -> dict[str, tuple[str, str, list[str]]]:
+    found: dict[str, tuple[str, str, list[str]]] = {}
+    for line in (Path(__file__).parent / "options.txt").read_text("ascii").splitlines():
+        program, alone, joined, long = line.split("\t")
+        found[program] = alone, joined, long.split()
+    return found
+
+
+TABLE = _table()
+OPERANDS = {
+    "sed": "p a.txt",
+    "awk": "1 a.txt",
+    "gawk": "1 a.txt",
+    "mawk": "1 a.txt",
+    "jq": ". a.txt",
+    "whoami": "",
+    "uptime": "",
+    "hostname": "",
+    "date": "",
+    "git branch": "",
+    "git tag": "",
+    "git remote": "",
+    "git count-objects": "",
+    "git version": "",
+    "git stash list": "",
+    "git worktree list": "",
+}
+
+_GREP = {"exclude-from", "file"}
+_RG = {"file", "files", "ignore-file", "type-list"}
+PATHLESS: dict[str, set[str]] = {"numfmt": set(), "jq": set(), "grep": _GREP, "egrep": _GREP, "fgrep": _GREP, "rg": _RG}
+"""Of these the first word that belongs to no option is no path, except behind these options."""
+
+
+@pytest.fixture(scope="module")
+def rules() -> Rules:
+    return rules_of(PermissionSettings())
+
+
+def refused(rules: Rules, program: str, options: Iterable[str]) -> set[str]:
+    """The options with which the program is asked about. One line has a command for each of them."""
+    operand = OPERANDS.get(program, "a.txt")
+    commands = {f"{program} {option} {operand}".strip(): option for option in options}
+    if not commands:
+        return set()
+    verdict = judge_line(rules, " && ".join(commands))
+    saved = {text.removeprefix("bash(").removesuffix(") in /w") for text in verdict.saves}
+    assert saved <= commands.keys()
+    assert bool(saved) == (verdict.decision == "ask")
+    return {commands[command] for command in saved}
+
+
+@pytest.mark.parametrize("program", TABLE)
+def test_the_options_that_run_unasked(rules: Rules, program: str) -> None:
+    alone, joined, long = TABLE[program]
+    assert refused(rules, program, (f"-{letter}" for letter in LETTERS)) == {f"-{x}" for x in LETTERS if x not in alone}
+    with_value = refused(rules, program, (f"-{letter}%" for letter in LETTERS))
+    assert with_value == {f"-{letter}%" for letter in LETTERS if letter not in joined}
+    names = [name.rstrip("=") for name in long]
+    assert refused(rules, program, (f"--{name}" for name in names)) == set()
+    assert refused(rules, program, (f"--{name}=x" for name in names)) == set()
+    # A value is taken from the next word: what stands there is no path, and no option either.
+    plain = {f"--{name} ../{name}" for name in long if not name.endswith("=")}
+    valued = {f"--{name} ../{name}" for name in names} - plain
+    paths = {f"--{name} ../{name}" for name in PATHLESS.get(program, ())} if program in PATHLESS else plain
+    assert refused(rules, program, {*plain, *valued}) == paths
+    unknown = {*(name[:-1] for name in names), "output", "exec", "files0-from", "pre"} - set(names)
+    assert refused(rules, program, (f"--{name}" for name in unknown)) == {f"--{name}" for name in unknown}

@@ -1,0 +1,51 @@
+"""Lines that one clause of the judgement decides: the verdict on each, and what "always allow" would save.
+
+`verdicts.txt` lists them under the settings they are judged with; both are written with Python's escapes.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.settings import PermissionSettings
+from permissions.disk import CONFIGURATIONS, judge_line, outcome, rules_of
+
+
+def _unescape(text: str) -> str:
+    return text.encode("ascii").decode("unicode_escape")
+
+
+def _tables() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    heading = ""
+    for raw in (Path(__file__).parent / "verdicts.txt").read_text("ascii").splitlines():
+        if raw.startswith("## "):
+            heading = raw[3:]
+            found[heading] = {}
+        else:
+            line, _, expected = raw.partition("\t")
+            assert _unescape(line) not in found[heading], f"{line} is listed twice"
+            found[heading][_unescape(line)] = _unescape(expected)
+    return found
+
+
+TABLES = _tables()
+
+
+@pytest.mark.parametrize("heading", CONFIGURATIONS)
+def test_every_line_gets_its_verdict(heading: str) -> None:
+    rules = rules_of(CONFIGURATIONS[heading])
+    directory = "/w/src" if heading == "below" else "/w"
+    found = {line: outcome(judge_line(rules, line, directory)) for line in TABLES[heading]}
+    assert found == TABLES[heading]
+
+
+@pytest.mark.parametrize("heading", CONFIGURATIONS)
+def test_what_always_saves_allows_the_same_line_unless_a_rule_forbids_it(heading: str) -> None:
+    settings = CONFIGURATIONS[heading]
+    directory = "/w/src" if heading == "below" else "/w"
+    for line, expected in TABLES[heading].items():
+        saves = tuple(expected.partition(" => ")[2].split(" | ")) if " => " in expected else ()
+        if saves and "|" not in line:
+            rules = rules_of(PermissionSettings(allow=(*settings.allow, *saves)))
+            assert judge_line(rules, line, directory).decision == "allow", line

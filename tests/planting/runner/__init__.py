@@ -1,0 +1,5 @@
+"""The mutation runner behind `scripts/mutation`: which mistakes in the source does no test notice?
+
+One pytest process collects all tests once. For each mutant it forks a child, which plants the mutant in itself and runs
+the tests that execute the mutated function, the fastest first. `docs/testing.md` describes how it is used.
+"""

@@ -1,0 +1,150 @@
+"""Every error type has its status and its body; a fault of our own, and whatever is no error of ours, tells nothing."""
+
+import importlib
+import json
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.domain import errors
+from holdfast.domain.errors import HoldfastError, RunFolded
+from holdfast.domain.ids import RunId
+from holdfast.protocol import problems
+from holdfast.protocol.problems import problem_of, status_of
+from holdfast.protocol.routes import ROUTES
+from holdfast.server.asgi import Application
+from holdfast.server.calls import Call
+from holdfast.server.http import Message
+from holdfast.server.stream import stream
+from server.helpers import place, serving
+
+STATUSES: dict[str, int] = {
+    "HoldfastError": 500,
+    "BadRequest": 400,
+    "EmptyPrompt": 400,
+    "InvalidRunId": 400,
+    "UnknownSession": 400,
+    "NotFound": 404,
+    "UnknownRun": 404,
+    "Conflict": 409,
+    "SessionBusy": 409,
+    "WorkspaceClosing": 409,
+    "RunIdTaken": 409,
+    "RunFolded": 409,
+    "HelpersSession": 409,
+    "NotWaiting": 409,
+    "StorageError": 503,
+    "StorageUnavailable": 503,
+    "StorageDetached": 503,
+    "StorageUnknown": 503,
+    "OwnerChanged": 503,
+    "DataDirectoryBusy": 503,
+    "DatabaseDamaged": 503,
+    "DatabaseTooNew": 503,
+    "ProviderError": 400,
+    "ToolError": 500,
+    "PermissionDenied": 500,
+    "UnknownWorkspace": 404,
+    "TooLarge": 413,
+    "OtherDataDirectory": 421,
+    "TooManyStreams": 503,
+}
+"""Those of the domain and of the protocol. All others have the status of their nearest base here."""
+
+SECRET = "s3cr3t-c4n4ry-17"
+
+
+def kinds(base: type[HoldfastError] = HoldfastError) -> Iterator[type[HoldfastError]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from kinds(kind)
+
+
+def made(kind: type[HoldfastError], text: str | None) -> HoldfastError:
+    return RunFolded(RunId(text or "r1")) if kind is RunFolded else kind(text)
+
+
+@pytest.fixture(scope="module")
+def known() -> list[type[HoldfastError]]:
+    """All of the package, whichever module they are in."""
+    for package in ("domain", "protocol", "server", "engine", "storage", "config", "providers", "workspace"):
+        root = importlib.import_module(f"holdfast.{package}")
+        for module in pkgutil.walk_packages(root.__path__, f"holdfast.{package}."):
+            if not module.name.endswith(("_main", ".otlp")) and ".sdk" not in module.name:
+                importlib.import_module(module.name)
+    assert holdfast.__version__
+    return list(dict.fromkeys(kinds()))
+
+
+def test_every_error_has_a_row(known: list[type[HoldfastError]]) -> None:
+    ours = {kind.__name__ for kind in known if kind.__module__ in (errors.__name__, problems.__name__)}
+    assert ours == set(STATUSES)
+
+
+def test_the_status_of_an_error_is_that_of_its_nearest_base_with_a_row(known: list[type[HoldfastError]]) -> None:
+    wrong = []
+    for kind in known:
+        if kind.__init__ not in (HoldfastError.__init__, RunFolded.__init__, errors.ProviderError.__init__):
+            continue
+        base = next(item.__name__ for item in kind.__mro__ if item.__name__ in STATUSES)
+        if status_of(made(kind, None)) != STATUSES[base]:
+            wrong.append(kind.__name__)
+    assert not wrong
+
+
+def test_a_body_has_the_message_unless_it_is_a_fault_of_our_own() -> None:
+    found = {kind for kind in kinds() if kind.__module__ in (errors.__name__, problems.__name__)}
+    for kind in found:
+        body = problem_of(made(kind, SECRET)).message
+        assert (SECRET in body) is (STATUSES[kind.__name__] != 500), kind
+    for error in (ValueError(SECRET), OSError(1, SECRET), KeyError(SECRET), AssertionError(SECRET), RecursionError()):
+        assert status_of(error) == 500
+        assert SECRET not in problem_of(error).message
+
+
+async def asked(application: Application, path: str) -> tuple[int, bytes, dict[bytes, bytes]]:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {"method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+    await application({**scope, "headers": [], "client": None, "target": path.encode()}, receive, send)
+    return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
+
+
+async def test_every_error_that_a_handler_raises_is_answered_in_one_shape(caplog: pytest.LogCaptureFixture) -> None:
+    """Also while the server leaves: then a fault is no fault, but everything else keeps its status."""
+    raised: list[BaseException] = []
+
+    async def handler(_: Call) -> None:
+        raise raised[-1]
+
+    route = next(route for route in ROUTES if route.name == "version")
+    async with place() as where, serving(where) as server:
+        application = Application(server.hub, {"version": handler}, stream)
+        for is_leaving in (False, True):
+            errors_made = [made(item, SECRET) for item in kinds() if item.__name__ in STATUSES]
+            for error in (*errors_made, ValueError(SECRET)):
+                kind = type(error).__name__
+                status = STATUSES.get(kind, 500)
+                raised.append(error)
+                server.hub.is_closed = is_leaving
+                caplog.clear()
+                answer, body, headers = await asked(application, route.full_path)
+                server.hub.is_closed = False
+                expected = 503 if is_leaving and status == 500 else status
+                assert answer == expected, (kind, is_leaving)
+                assert list(json.loads(body)) == ["message"]
+                assert json.loads(body)["message"]
+                assert headers[b"content-type"] == b"application/json"
+                assert headers[b"content-length"] == b"%d" % len(body)
+                assert headers[b"cache-control"] == b"no-store"
+                assert (SECRET.encode() in body) is (status != 500), kind
+                assert bool(caplog.records) is (expected == 500), "a fault of our own is in the log, and nothing else"

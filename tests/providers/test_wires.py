@@ -1,0 +1,206 @@
+"""What goes over each wire: every option of a selection, every counted token, and reasoning to its own model only."""
+
+from itertools import product
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.domain.ids import ToolCallId
+from holdfast.domain.messages import Text, TextPart, ToolResult, ToolResultPart
+from holdfast.domain.models import ModelInfo, StreamPart, UsagePart
+from holdfast.domain.settings import Selection
+from holdfast.domain.usage import Usage
+from holdfast.engine.assembly import Assembly
+from holdfast.providers.access import Access
+from holdfast.testing.model_server import Asked
+from holdfast.testing.wires.script import Ask, Redact, Reply, Say, Think, event
+from providers.stand import ALL, LIBRARIES, Subject, collect, message, prompt, serving
+
+pytestmark = LIBRARIES
+subjects = pytest.mark.parametrize("subject", ALL, ids=str)
+DONE = Reply((Say(("done",)),))
+
+
+# Tokens
+
+
+FIELDS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+NOT_COUNTED = {"responses": {"cache_write_tokens"}, "gemini": {"cache_write_tokens"}, "mistral": {"cache_write_tokens"}}
+"""What a wire has no word for."""
+
+
+def usage_of(parts: list[StreamPart]) -> Usage:
+    (part,) = [part for part in parts if isinstance(part, UsagePart)]
+    return part.usage
+
+
+@subjects
+async def test_every_token_field_counts_by_itself(subject: Subject) -> None:
+    fields = [name for name in Usage.__struct_fields__ if name not in NOT_COUNTED.get(subject.wire, ())]
+    if subject.name in ("openai-chat", "azure"):
+        # OpenAI itself does not charge for writes, and has no word for them.
+        fields.remove("cache_write_tokens")
+    assert tuple(Usage.__struct_fields__) == FIELDS
+    wanted = [msgspec.convert({"input_tokens": 1, "output_tokens": 1, name: 7}, Usage) for name in fields]
+    everything = msgspec.convert({name: 10**place for place, name in enumerate(fields, 1)}, Usage)
+    async with serving(*(Reply((Say(("so",)),), usage=usage) for usage in (*wanted, everything))) as server:
+        model = subject.on(server.base_url(subject.wire))
+        assert [usage_of(await collect(model)) for _ in (*wanted, everything)] == [*wanted, everything]
+
+
+async def test_thoughts_of_gemini_are_output() -> None:
+    """They are counted apart there, and charged."""
+    metadata = {"promptTokenCount": 9, "cachedContentTokenCount": 4, "candidatesTokenCount": 2, "thoughtsTokenCount": 5}
+    candidate = {"content": {"role": "model", "parts": [{"text": "so"}]}, "finishReason": "STOP", "index": 0}
+    last = {"candidates": [candidate], "modelVersion": "m", "responseId": "r1", "usageMetadata": metadata}
+    gemini = next(subject for subject in ALL if subject.name == "gemini")
+    async with serving(Reply(raw=(event(last),))) as server:
+        assert usage_of(await collect(gemini.on(server.base_url("gemini")))) == Usage(5, 7, 4)
+
+
+# Options
+
+
+def _at(body: Any, *path: str) -> Any:  # noqa: ANN401 - any JSON
+    for name in path:
+        body = body.get(name) if isinstance(body, dict) else None
+    return body
+
+
+OPENAI: dict[str, tuple[str, ...]] = {
+    name: (name,) for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty")
+}
+GOOGLE: dict[str, tuple[str, ...]] = {
+    "max_tokens": ("generationConfig", "maxOutputTokens"),
+    "temperature": ("generationConfig", "temperature"),
+    "top_p": ("generationConfig", "topP"),
+    "top_k": ("generationConfig", "topK"),
+    "frequency_penalty": ("generationConfig", "frequencyPenalty"),
+    "presence_penalty": ("generationConfig", "presencePenalty"),
+}
+PLACES: dict[str, dict[str, tuple[str, ...]]] = {
+    "compatible": {**OPENAI, "max_tokens": ("max_tokens",), "top_k": ("top_k",)},
+    "openai-chat": {**OPENAI, "max_tokens": ("max_completion_tokens",)},
+    "azure": {**OPENAI, "max_tokens": ("max_completion_tokens",)},
+    "openai-responses": {"temperature": ("temperature",), "top_p": ("top_p",), "max_tokens": ("max_output_tokens",)},
+    "anthropic": {name: (name,) for name in ("temperature", "top_p", "top_k", "max_tokens")},
+    "gemini": GOOGLE,
+    "vertexai": GOOGLE,
+    "mistral": {
+        "temperature": ("temperature",),
+        "top_p": ("top_p",),
+        "frequency_penalty": ("frequency_penalty",),
+        "presence_penalty": ("presence_penalty",),
+        "max_tokens": ("max_tokens",),
+    },
+    "bedrock": {
+        "max_tokens": ("inferenceConfig", "maxTokens"),
+        "temperature": ("inferenceConfig", "temperature"),
+        "top_p": ("inferenceConfig", "topP"),
+        "top_k": ("additionalModelRequestFields", "top_k"),
+    },
+}
+VALUES: dict[str, Any] = {
+    "max_tokens": 77,
+    "temperature": 0.25,
+    "top_p": 0.5,
+    "top_k": 3,
+    "frequency_penalty": 0.75,
+    "presence_penalty": 0.125,
+}
+OTHERS = {"model", "provider", "reasoning_effort", "think", "provider_options"}
+
+
+def test_every_option_of_a_selection_has_a_row() -> None:
+    assert VALUES.keys() | OTHERS == set(Selection.__struct_fields__)
+    assert PLACES.keys() == {subject.name for subject in ALL}
+
+
+@subjects
+async def test_sampling_reaches_the_body_and_is_left_out_by_default(subject: Subject) -> None:
+    """Each option by itself, with its smallest value too; whatever is not set is not sent."""
+    places = PLACES[subject.name]
+    model = "gpt-4.1" if "openai" in subject.name else subject.model
+
+    async def body(**chosen: Any) -> Any:  # noqa: ANN401
+        info = ModelInfo("acme", model)
+        access = Access(server.base_url(subject.wire), subject.key, extras=subject.extras)
+        await collect(subject.make(info, access, msgspec.convert(chosen, Selection)))
+        return server.asked[-1].json
+
+    async with serving(DONE) as server:
+        plain = await body()
+        # Mistral's library sends its own default for one of them.
+        unset = [name for name in places if name != "max_tokens" and (subject.name, name) != ("mistral", "top_p")]
+        assert {name: _at(plain, *places[name]) for name in unset} == dict.fromkeys(unset)
+        assert _at(plain, *places["max_tokens"]) == 1_000, "what the request allows"
+        whole = await body(**VALUES)
+        assert {name: _at(whole, *path) for name, path in places.items()} == {name: VALUES[name] for name in places}
+        least = {name: 0 for name in places if name not in ("max_tokens", "top_k")}
+        smallest = await body(**least)
+        assert {name: _at(smallest, *places[name]) for name in least} == least
+
+
+# Efforts
+
+
+EFFORTS: dict[str, tuple[str, ...]] = {
+    "compatible": ("reasoning_effort",),
+    "openai-chat": ("reasoning_effort",),
+    "azure": (),
+    "openai-responses": ("reasoning", "effort"),
+    "anthropic": (),
+    "gemini": ("generationConfig", "thinkingConfig"),
+    "vertexai": ("generationConfig", "thinkingConfig"),
+    "mistral": (),
+    "bedrock": (),
+}
+
+
+@subjects
+async def test_an_effort_changes_the_request(subject: Subject) -> None:
+    async with serving(DONE) as server:
+
+        async def asked(selection: Selection) -> Asked:
+            await collect(subject.on(server.base_url(subject.wire), selection=selection))
+            return server.asked[-1]
+
+        plain, high, low = [(await asked(Selection(reasoning_effort=effort))).json for effort in ("", "high", "low")]
+        path = EFFORTS[subject.name]
+        if path:
+            assert _at(high, *path) not in (None, _at(low, *path), _at(plain, *path))
+            assert path != ("reasoning_effort",) or _at(high, *path) == "high"
+
+
+# Reasoning that is sealed
+
+
+SEALED = Reply(
+    (Think(("hm",), signature="c2lnbmF0dXJl"), Redact("c2VjcmV0"), Say(("so",)), Ask("call_a", "ls", ("{}",)))
+)
+MARKS = ("c2lnbmF0dXJl", "c2VjcmV0", "YzJWamNtVjA=")
+
+
+@subjects
+async def test_sealed_reasoning_goes_to_the_model_that_made_it_only(subject: Subject) -> None:
+    """Provider and model both count; the text and the calls of the answer are sent to everybody."""
+    async with serving(SEALED) as server:
+        model = subject.on(server.base_url(subject.wire))
+        answer = Assembly(message("assistant", id="m2", model=subject.model, provider="acme"))
+        for part in await collect(model):
+            answer.feed(part, 0)
+        result = ToolResultPart(ToolResult(ToolCallId("call_a"), "ls", "a b", "", is_error=False))
+        asked = message("user", TextPart(Text("What is here?")))
+        bodies: dict[tuple[str, str], str] = {}
+        for provider, name in product(("acme", "another"), (subject.model, "x")):
+            told = msgspec.structs.replace(answer.message(), provider=provider, model=name)
+            await collect(model, prompt(asked, told, message("tool", result, id="m3")))
+            bodies[provider, name] = server.asked[-1].body.decode()
+    own = bodies.pop(("acme", subject.model))
+    # OpenAI's own chat wire has no place for reasoning.
+    assert (MARKS[0] in own) == (subject.name not in ("openai-chat", "azure"))
+    for body in bodies.values():
+        assert not any(mark in body for mark in MARKS)
+        assert "a b" in body
+        assert "so" in body

@@ -1,0 +1,105 @@
+"""Routes called by their name, as bytes; what was called, and whether it was done or refused, is noted."""
+
+import functools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+from holdfast.client.wire import quote
+from holdfast.protocol.route import Route
+from holdfast.protocol.routes import ROUTES
+from server.asking import Asking, asking
+from server.helpers import Answer, Server, exchange, inside
+
+__all__ = ["COVERED", "Api", "Check", "api", "covers"]
+
+ROUTE: dict[str, Route] = {route.name: route for route in ROUTES}
+COVERED: set[str] = set()
+"""The routes that some test has declared."""
+
+
+class Api:
+    """A client of one workspace that calls any route."""
+
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+        self.server: Server = asking.server
+        self.client = asking.client
+        self.workspace = asking.workspace
+        self.done: set[str] = set()
+        self.refused: set[str] = set()
+
+    async def call(self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str) -> Answer:
+        route = ROUTE[name]
+        values = {"id": self.workspace, "client_id": self.client.client_id, **names}
+        path = route.full_path
+        for key, value in values.items():
+            path = path.replace("{" + key + "}", quote(value))
+        asked = urlencode(query or {})
+        raw = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = inside(path + ("?" + asked if asked else ""), route.method, raw)
+        return await exchange(self.server.address, request)
+
+    async def ok(self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str) -> Any:  # noqa: ANN401
+        """Call a route that has to succeed. Returns what it answers."""
+        answer = await self.call(name, body, query, **names)
+        assert answer.status == ROUTE[name].status, (name, answer.status, answer.body[:300])
+        self.done.add(name)
+        if ROUTE[name].answer is None:
+            assert answer.body == b"", name
+            return None
+        return answer.json if not (ROUTE[name].media or ROUTE[name].is_page) else answer.body.decode()
+
+    async def no(
+        self, status: int, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str
+    ) -> str:
+        """Call a route that has to refuse. Returns what it says."""
+        answer = await self.call(name, body, query, **names)
+        assert answer.status == status, (name, answer.status, answer.body[:300])
+        assert list(answer.json) == ["message"]
+        self.refused.add(name)
+        return str(answer.json["message"])
+
+    async def nowhere(self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str) -> None:
+        """Call a route for a workspace that is not open, which is refused before anything is done."""
+        assert "no such workspace" in await self.no(404, name, body, query, **{"id": "nowhere", **names})
+
+    async def elsewhere(self, name: str) -> None:
+        """Call a route of a server with another data directory: there is nothing else that it refuses."""
+        request = inside(ROUTE[name].full_path, headers=["Holdfast-Data: other"])
+        assert (await exchange(self.server.address, request)).status == 421
+        self.refused.add(name)
+
+    async def log(self) -> int:
+        """The number of the last stored event: what is refused leaves it as it is."""
+        return int((await self.client.snapshot(self.workspace)).cursor)
+
+
+Check = Callable[[Api], Awaitable[None]]
+
+
+def covers(*names: str) -> Callable[[Check], Callable[[], Awaitable[None]]]:
+    """A test that has each of these routes succeed and fail."""
+    assert set(names) <= set(ROUTE)
+    COVERED.update(names)
+
+    def wrap(check: Check) -> Callable[[], Awaitable[None]]:
+        @functools.wraps(check)
+        async def test() -> None:
+            async with api() as opened:
+                await check(opened)
+                assert set(names) <= opened.done, set(names) - opened.done
+                assert set(names) <= opened.refused, set(names) - opened.refused
+
+        del test.__wrapped__
+        return test
+
+    return wrap
+
+
+@asynccontextmanager
+async def api() -> AsyncIterator[Api]:
+    async with asking() as opened:
+        yield Api(opened)

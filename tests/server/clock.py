@@ -1,0 +1,29 @@
+"""The clock of the running loop, moved forward by the test: what is due then is called, and nobody waits for it."""
+
+import asyncio
+
+from holdfast.client.wire import Address
+from holdfast.testing.gates import settle_down
+from server.helpers import exchange, inside
+
+__all__ = ["Clock"]
+
+
+class Clock:
+    """Made in the loop whose clock it moves."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        self._ahead = 0.0
+        loop.time = lambda: real() + self._ahead  # type: ignore[method-assign]
+
+    async def forward(self, seconds: float, address: Address | None = None) -> None:
+        """So much time passes. Returns when what was due then has been done, and a server at `address` has answered
+        a request that came after it.
+        """
+        self._ahead += seconds
+        await settle_down()
+        if address is not None:
+            await exchange(address, inside("/v1/health"))
+            await settle_down()

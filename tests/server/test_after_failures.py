@@ -1,0 +1,361 @@
+"""The server between two of its parts, and on the path after a failure."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.client.errors import ServerProblem
+from holdfast.core import Workspace
+from holdfast.domain.errors import HoldfastError, ProviderError, StorageUnavailable
+from holdfast.domain.health import Finding
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.domain.messages import text_of
+from holdfast.domain.models import ModelRequest, StreamPart
+from holdfast.domain.settings import McpSettings
+from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.server.hub import Graces
+from holdfast.server.presence import WorkBegan
+from holdfast.storage.ledger import SqliteLedger
+from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
+from server.helpers import (
+    EchoModel,
+    FeedModel,
+    Place,
+    RawStream,
+    collect,
+    exchange,
+    inside,
+    open_raw,
+    place,
+    prompt,
+    serving,
+)
+
+_MOST = 5_000_000
+PATIENCE = 20.0
+
+
+# Opening and opening again
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its flags and environment; if it cannot be opened again it is gone, and keeps nobody."""
+    model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
+    async with place() as where, serving(where, model, graces=Graces(create=1e9), leaves_when_idle=True) as server:
+        hub, gate, reopened = server.hub, Gate(), []
+        client = await server.client()
+        workspace = (await client.create_workspace(where.project(), yolo=True, debug=True, env=("A=1",))).id
+        close, find = hub.app.close_workspace, hub.app.workspace
+
+        async def held(closing: Workspace) -> None:
+            await gate()
+            await close(closing)
+
+        async def found(*given: Any, **more: Any) -> Workspace:  # noqa: ANN401
+            reopened.append(given[1])
+            if fails:
+                raise StorageUnavailable
+            return await find(*given, **more)
+
+        monkeypatch.setattr(hub.app, "close_workspace", held)
+        await client.leave_workspace(workspace)
+        await gate.reached.wait()
+        hub.tell(WorkBegan(workspace))
+        monkeypatch.setattr(hub.app, "close_workspace", close)
+        monkeypatch.setattr(hub.app, "workspace", found)
+        seen: list[tuple[bool, bool, tuple[str, ...]]] = []
+        told = hub.tell
+
+        def noted(event: Any) -> None:  # noqa: ANN401
+            seen.extend((desk.yolo, desk.debug, desk.env) for desk in hub.desks)
+            told(event)
+
+        monkeypatch.setattr(hub, "tell", noted)
+        gate.open()
+        await until(lambda: reopened and workspace not in hub.presence.workspaces, most=_MOST)
+        assert reopened == [{"A": "1"}]
+        assert not hub.desks
+        assert set(seen) == (set() if fails else {(True, True, ("A=1",))})
+        monkeypatch.undo()
+        assert (await client.create_workspace(where.project())).id == workspace
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable, RuntimeError])
+async def test_a_server_answers_though_unfinished_work_cannot_be_looked_for(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_: SqliteLedger) -> Sequence[str]:
+        raise error
+
+    monkeypatch.setattr(SqliteLedger, "unfinished_workspaces", refuse)
+    async with place() as where, serving(where) as server:
+        client = await server.client()
+        async with asyncio.timeout(PATIENCE):
+            assert await client.list_workspaces() == ()
+            await client.create_workspace(where.project())
+
+
+async def left_over(where: Place, names: Sequence[str]) -> None:
+    """Workspaces of a server that was stopped while a run was at work in each of them, and another waited."""
+    model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
+    model.before.shut()
+    async with serving(where, model) as server:
+        for name in names:
+            client, workspace = await server.opened(name)
+            session = (await client.create_session(workspace, "s")).id
+            await prompt(client, workspace, session, "one", f"{name}-1")
+            await prompt(client, workspace, session, "two", f"{name}-2")
+        await model.before.reached.wait()
+
+
+@pytest.mark.parametrize("trouble", ["removed", "refused"])
+async def test_each_unfinished_workspace_is_taken_up_whatever_becomes_of_another(
+    trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place() as where:
+        await left_over(where, ("a", "b", "c"))
+        opened = SqliteLedger.open_workspace
+
+        async def sometimes(ledger: SqliteLedger, path: str) -> Any:  # noqa: ANN401
+            if path.endswith("/a") and trouble == "refused":
+                raise StorageUnavailable
+            return await opened(ledger, path)
+
+        monkeypatch.setattr(SqliteLedger, "open_workspace", sometimes)
+        if trouble == "removed":
+            (where.root / "a").rmdir()
+        model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
+        model.before.shut()
+        async with serving(where, model, graces=Graces(create=1e9)) as server:
+            client = await server.client()
+            found_open = {Path(item.path).name for item in await client.list_workspaces()}
+            assert found_open == {"b", "c"}, "without any client"
+            monkeypatch.undo()
+            model.before.open()
+            for name in ("b", "c"):
+                found = await client.create_workspace(where.project(name))
+                await collect(client, found.id, [f"{name}-2"])
+                assert (await client.get_run(found.id, RunId(f"{name}-1"))).outcome == "interrupted"
+                assert (await client.get_run(found.id, RunId(f"{name}-2"))).outcome == "completed"
+
+
+async def test_an_unfinished_workspace_closes_when_its_work_is_done() -> None:
+    """Nobody has come: it is opened for its work, and only for that."""
+    async with place() as where:
+        await left_over(where, ("a",))
+        model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
+        model.before.shut()
+        async with serving(where, model) as server:
+            await model.before.reached.wait()
+            await settle_down()
+            assert len(server.hub.desks) == 1
+            model.before.open()
+            await until(lambda: not server.hub.desks, most=_MOST)
+
+
+async def test_who_leaves_while_a_workspace_is_opened_does_not_take_it_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, opened = Gate(), SqliteLedger.open_workspace
+
+    async def held(ledger: SqliteLedger, path: str) -> Any:  # noqa: ANN401
+        await gate()
+        return await opened(ledger, path)
+
+    async with place() as where, serving(where) as server:
+        monkeypatch.setattr(SqliteLedger, "open_workspace", held)
+        body = {"path": where.project(), "client_id": "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"}
+        _, writer = await open_raw(server.address)
+        writer.write(inside("/v1/workspaces", "POST", json.dumps(body).encode()))
+        await gate.reached.wait()
+        writer.transport.abort()
+        await exchange(server.address, inside("/v1/health"))
+        gate.open()
+        await until(lambda: server.hub.desks, most=_MOST)
+        assert server.hub.presence.creating == 0
+
+
+async def test_a_server_that_is_closed_answers_nothing_but_that() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        server.hub.is_closed = True
+        for path in ("/v1/workspaces", f"/v1/workspaces/{workspace}/sessions/{session}", "/v1/openapi.json"):
+            answer = await exchange(server.address, inside(path))
+            assert (answer.status, "shutting down" in answer.json["message"]) == (503, True)
+        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+        server.hub.is_closed = False
+
+
+# Prompts and summaries
+
+
+class Broken(EchoModel):
+    """Refuses whatever it is asked, once it is told to."""
+
+    broken = False
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        if self.broken:
+            raise ProviderError("The model has left.", trouble="refused")
+        async for part in super().stream(request):
+            yield part
+
+
+async def test_a_summary_that_fails_says_why_and_leaves_nothing() -> None:
+    model = Broken()
+    async with place() as where, serving(where, model) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        await prompt(client, workspace, session, "hello", "r1")
+        bus = server.hub.desk(workspace).workspace.bus
+        await until(lambda: not server.hub.desk(workspace).workspace.engine.is_busy(), most=_MOST)
+        model.broken = True
+        with pytest.raises(ServerProblem, match="The model has left") as caught:
+            await client.summarize(workspace, session)
+        assert caught.value.status == 400
+        assert bus._readers == 0
+        assert not (await client.get_session(workspace, session)).summary_message_id
+        with pytest.raises(ServerProblem):
+            await client.summarize(workspace, SessionId("nothing"))
+        assert bus._readers == 0
+
+
+async def test_a_summary_ends_with_its_server() -> None:
+    model = FeedModel()
+    async with place() as where, serving(where, model) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        model.words.put_nowait(None)
+        await prompt(client, workspace, session, "hello", "r1")
+        await until(lambda: not server.hub.desk(workspace).workspace.engine.is_busy(), most=_MOST)
+        model.asked.clear()
+        asked = start(client.summarize(workspace, session))
+        await model.asked.wait()
+        await asyncio.wait_for(server.stop(), PATIENCE)
+        with pytest.raises(HoldfastError):
+            await asked
+
+
+async def test_a_prompt_with_a_name_in_it_is_looked_up() -> None:
+    """Whether it begins with a slash or only names an agent."""
+    async with place() as where, serving(where) as server:
+        folder = Path(where.project()) / ".holdfast/agents"
+        folder.mkdir(parents=True)
+        (folder / "looker.md").write_text("---\nname: looker\ndescription: looks\n---\nLook.\n")
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        (folder.parent / "commands").mkdir()
+        (folder.parent / "commands/greet.md").write_text("Greet.")
+        texts = {"r1": "ask @looker about it", "r2": " /greet", "r3": "nobody is named"}
+        for run, text in texts.items():
+            await prompt(client, workspace, session, text, run)
+            record = await server.hub.app.ledger.run(workspace, RunId(run))
+            assert record is not None
+            assert (record.brief is not None) is (run != "r3"), text
+            await until(lambda: not server.hub.desk(workspace).workspace.engine.is_busy(), most=_MOST)
+        asked = [text_of(item) for item in await client.list_messages(workspace, session) if item.role == "user"]
+        assert asked == list(texts.values())
+
+
+# Streams
+
+
+async def test_a_stock_client_that_comes_in_the_middle_gets_the_message_as_it_is() -> None:
+    model = FeedModel()
+    async with place() as where, serving(where, model) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        async with client.events(workspace, since=0) as events:
+            await prompt(client, workspace, session, "go", "r1")
+            model.words.put_nowait("one ")
+            async for item in events:
+                if "one " in str(item.event):
+                    break
+        stream = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events")
+        model.words.put_nowait("two")
+        event = await stream.until(lambda item: b"one two" in item.data)
+        assert json.loads(event.data)["payload"]["type"] == "updated"
+        model.words.put_nowait(None)
+        await stream.until(lambda item: b'"run_complete"' in item.data)
+        stream.close()
+
+
+# What clients bring along, and what is told of a workspace
+
+
+async def test_servers_that_a_client_lends_go_with_it() -> None:
+    """Not before, and not with another; those of the settings stay."""
+    lent = {"lent": McpSettings(command="true", disabled=True)}
+    async with place() as where, serving(where, graces=Graces(create=1e9)) as server:
+        stays, workspace = await server.opened()
+        leaves, _ = await server.opened()
+        third, _ = await server.opened()
+        await stays.config_set(workspace, "mcp.own", {"command": "true", "disabled": True})
+        await leaves.mcp_lend(workspace, lent)
+        assert set(await stays.mcp_states(workspace)) == {"own", "lent"}
+        await third.leave_workspace(workspace)
+        assert set(await stays.mcp_states(workspace)) == {"own", "lent"}
+        await leaves.leave_workspace(workspace)
+        assert set(await stays.mcp_states(workspace)) == {"own"}
+        other, _ = await server.opened()
+        await other.mcp_lend(workspace, lent)
+        await other.retire_client()
+        assert set(await stays.mcp_states(workspace)) == {"own"}
+
+
+async def test_a_workspace_names_the_errors_of_its_settings_only() -> None:
+    async with place() as where, serving(where) as server:
+        many = {f"key{number}": 1 for number in range(20)}
+        (Path(where.project()) / "crush.json").write_text(json.dumps({"options": {"debug": "loud"}, "tools": many}))
+        client, workspace = await server.opened()
+        found = await client.config_problems(workspace)
+        errors = [item for item in found if item.severity == "error"]
+        shown = (await client.get_workspace(workspace)).problems
+        assert len(shown) == min(10, len(errors))
+        assert any("options.debug" in line for line in shown)
+        assert len({item.severity for item in found}) >= 1
+
+
+async def test_jobs_of_a_snapshot_are_those_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        asked: list[SessionId | None] = []
+        jobs = server.hub.desk(workspace).outfit.jobs
+
+        def listed(session: SessionId | None = None) -> tuple[()]:
+            asked.append(session)
+            return ()
+
+        monkeypatch.setattr(jobs, "list", listed)
+        await client.snapshot(workspace)
+        await client.snapshot(workspace, session)
+        await client.list_jobs(workspace, session)
+        await client.list_jobs(workspace)
+        assert asked == [None, session, session, None]
+
+
+async def test_troubles_of_the_server_are_found_with_those_of_the_workspace() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        server.hub.troubles = lambda: (Finding("telemetry", "warning", "nothing is sent"),)
+        for areas, expected in (("telemetry", ["telemetry"]), ("settings", ["settings"]), ("telemetry,trust", None)):
+            found = [item.area for item in (await client.doctor(workspace, areas)).findings]
+            assert found[0] == "telemetry" if expected is None else found == expected
+
+
+async def test_an_environment_that_a_page_sends_counts_before_that_of_its_link() -> None:
+    async with place() as where, serving(where) as server:
+        opened = await server.hub.web.open()
+        token = opened.exchange(opened.link(("A=1",)).code).token
+        address = server.address._replace(path="", host="127.0.0.1", port=opened.front.port, token=token)
+        page = await server.client(address)
+        for name, env in (("first", ("B=2",)), ("second", ())):
+            workspace = (await page.create_workspace(where.project(name), env=env)).id
+            assert server.hub.desk(WorkspaceId(workspace)).env == (env or ("A=1",))

@@ -1,0 +1,164 @@
+"""Connections that are kept, replaced or ended, and dialogs that come one after the other, at both ends of the wire."""
+
+import asyncio
+
+import pytest
+
+from client.play import Exchange, Playing, answer
+from holdfast.client.backoff import Backoff
+from holdfast.client.client import Client
+from holdfast.client.pool import OpenResponse
+from holdfast.client.stream import EventStream
+from holdfast.client.wire import Address
+from holdfast.server.http import HttpServer, Receive, Scope, Send
+from holdfast.server.listen import UnixListener
+from holdfast.testing.gates import Gate, start, until
+from server.asking import asking, question
+from server.clock import Clock
+from server.helpers import RawStream, inside, open_raw, place, serving
+
+HEALTH = inside("/v1/health")
+PATIENCE = 20.0
+
+
+async def test_an_answer_that_is_under_way_when_the_server_ends_is_the_last_on_its_connection() -> None:
+    gate = Gate()
+
+    async def slow(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await gate()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with place() as where:
+        listener = UnixListener(where.socket)
+        server = HttpServer(slow)
+        await server.start([listener.socket])
+        reader, writer = await open_raw(where.address)
+        writer.write(HEALTH)
+        await gate.reached.wait()
+        ending = start(server.stop(PATIENCE))
+        await asyncio.sleep(0)
+        gate.open()
+        said = await asyncio.wait_for(reader.read(), PATIENCE)
+        assert said.endswith(b"\r\n\r\nok")
+        assert b"connection: close" in said
+        await ending
+        writer.close()
+        listener.close()
+
+
+async def test_the_connection_that_makes_room_is_the_one_that_was_silent_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.server.limits._descriptors", lambda: 4)
+    async with place() as where, serving(where) as server:
+        first, second = [await open_raw(server.address) for _ in range(2)]
+        for reader, writer in (second, first):
+            writer.write(HEALTH)
+            await reader.readuntil(b"\r\n\r\n")
+        third = await open_raw(server.address)
+        third[1].write(HEALTH)
+        await third[0].readuntil(b"\r\n\r\n")
+        assert await asyncio.wait_for(second[0].read(), PATIENCE) == b""
+        first[1].write(HEALTH)
+        assert await first[0].readuntil(b"\r\n\r\n")
+        for _, writer in (first, second, third):
+            writer.close()
+
+
+async def test_a_form_is_not_shown_right_after_another_was_closed_also_to_who_comes_then() -> None:
+    """A key that was meant for the one must not reach the next."""
+    async with asking() as here:
+        sessions = [await here.session() for _ in range(2)]
+        for count, session in enumerate(sessions, 1):
+            await here.ask(session, ("question", {"questions": [question("Really?")]}))
+            await here.questions(count)
+        clock = Clock()
+        batches = await here.questions(2)
+        await here.client.cancel_question(here.workspace, batches[0].id)
+        stream = await RawStream.open(here.server.address, f"/v1/workspaces/{here.workspace}/events")
+        mark = await here.session()
+        await stream.until(lambda item: mark.encode() in item.data)
+        assert b"question_batch_request" not in stream.raw
+        await clock.forward(0.5)
+        shown = await stream.until(lambda item: b"question_batch_request" in item.data)
+        assert batches[1].id.encode() in shown.data
+        stream.close()
+
+
+# The client
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
+    """The server may be closing it just then."""
+    connections: list[int] = []
+
+    async def script(exchange: Exchange) -> None:
+        connections.append(0)
+        while await exchange.asked() is not None:
+            connections[-1] += 1
+            await exchange.say(answer())
+
+    async with Playing(script) as address, Client(address) as client:
+        clock = Clock()
+        await client.health()
+        await clock.forward(29)
+        await client.health()
+        await clock.forward(31)
+        await client.health()
+        assert connections == [2, 1]
+
+
+class Response(OpenResponse):
+    """One that was answered when nobody wanted it any more."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_a_connection_that_comes_after_the_stream_was_closed_is_closed_too() -> None:
+    response = Response()
+
+    async def connect(_: int) -> OpenResponse:
+        stream._closed.set()
+        return response
+
+    stream = EventStream(connect, since=0, backoff=Backoff(lambda: 0.0, first=0.0))
+    with pytest.raises(StopAsyncIteration):
+        await stream.__anext__()
+    assert response.is_closed
+
+
+async def test_requests_go_to_the_new_address_also_if_connections_are_kept() -> None:
+    asked: list[str] = []
+
+    def named(name: str) -> Playing:
+        async def script(exchange: Exchange) -> None:
+            while await exchange.asked() is not None:
+                asked.append(name)
+                await exchange.say(answer())
+
+        return Playing(script)
+
+    async with named("old") as old, named("new") as new, Client(old) as client:
+        await client.health()
+        client.address = new
+        await client.health()
+        client.address = Address(path=new.path)
+        await client.health()
+        assert asked == ["old", "new", "new"]
+
+
+async def test_a_gap_moves_the_cursor_of_whoever_asks_where_the_stream_stands() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        await client.create_session(workspace)
+        async with client.events(workspace, since=500) as events:
+            async for item in events:
+                if "GapEvent" in type(item.event).__name__:
+                    break
+            assert events.cursor == (await client.snapshot(workspace)).cursor
+        await until(lambda: not events.is_connected)

@@ -1,0 +1,475 @@
+"""What was acquired is released when the next step fails: descriptors, threads, tasks, locks, sockets, claims."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import app as app_module
+from holdfast import core, outfit
+from holdfast.app import ServerOptions, serve
+from holdfast.client import locate
+from holdfast.client.age import WrongAge
+from holdfast.client.errors import ServerProblem
+from holdfast.client.locate import Where, find_or_start
+from holdfast.client.thin import ServerInfo, Thin
+from holdfast.domain.errors import HoldfastError
+from holdfast.engine.recovery import recover
+from holdfast.extensions.extensions import Extensions
+from holdfast.lockfile import read_owner
+from holdfast.server import desk as desk_module
+from holdfast.server import house, listen
+from holdfast.server.http import HttpServer
+from holdfast.server.hub import Graces, Hub
+from holdfast.server.listen import UnixListener, bind_tcp
+from holdfast.server.web import Web
+from holdfast.testing.gates import Gate, start, until
+from server.helpers import EchoModel, Place, RawStream, exchange, inside, open_raw, place, prompt, serving
+
+PATIENCE = 20.0
+
+
+def unseal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server seals its process, which here is that of the tests."""
+    monkeypatch.setattr(app_module, "seal", lambda: None)
+    monkeypatch.setattr(app_module, "give_memory_back", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    unseal(monkeypatch)
+
+
+class Refused(Exception):
+    """The step that fails."""
+
+
+def refuse(*_: object, **__: object) -> Any:  # noqa: ANN401 - in the place of anything
+    raise Refused
+
+
+async def refuse_later(*_: object, **__: object) -> Any:  # noqa: ANN401
+    raise Refused
+
+
+def held() -> Counter[str]:
+    """The open descriptors of this process by what they lead to, without the loop's own."""
+    found: Counter[str] = Counter()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if not target.endswith(("-wal", "-shm")):
+            # SQLite opens those when it first reads.
+            found[target.partition(":")[0] if ":[" in target else target] += 1
+    return found
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast")}
+
+
+@asynccontextmanager
+async def nothing_is_left() -> AsyncIterator[None]:
+    descriptors, names, tasks = held(), threads(), set(asyncio.all_tasks())
+    yield
+    for _ in range(1_000):
+        # The server's end of a connection goes a little after its client's.
+        if not held() - descriptors and not asyncio.all_tasks() - tasks:
+            break
+        await asyncio.sleep(0)
+    assert {task.get_name() for task in asyncio.all_tasks() - tasks} == set()
+    assert threads() == names
+    assert held() - descriptors == Counter()
+
+
+# A unix socket
+
+
+@pytest.mark.parametrize("step", ["bind", "chmod", "stat", "socket"])
+def test_a_socket_that_cannot_be_bound(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run" / "s"
+    UnixListener(path).close()
+    before = held()
+    if step == "bind":
+        monkeypatch.setattr(socket.socket, "bind", refuse)
+    elif step == "socket":
+        monkeypatch.setattr("socket.socket", refuse)
+    else:
+        monkeypatch.setattr(f"os.{step}", refuse)
+    with pytest.raises(Refused):
+        UnixListener(path)
+    monkeypatch.undo()
+    assert held() == before
+    assert not path.exists()
+    UnixListener(path).close()
+
+
+def test_a_socket_that_another_server_has(tmp_path: Path) -> None:
+    first = UnixListener(tmp_path / "run" / "s", "/data")
+    before = held()
+    for data_dir in ("/data", "/other", ""):
+        with pytest.raises(listen.AddressTaken):
+            UnixListener(tmp_path / "run" / "s", data_dir)
+    assert held() == before
+    first.close()
+    assert not (tmp_path / "run" / "s").exists()
+
+
+@pytest.mark.parametrize("step", ["bind", "listen", "setsockopt"])
+def test_a_port_that_cannot_be_bound(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(98, "in use")
+
+    before = held()
+    monkeypatch.setattr(socket.socket, step, fail)
+    with pytest.raises(listen.AddressTaken, match="in use"):
+        bind_tcp("127.0.0.1", 0)
+    monkeypatch.undo()
+    assert held() == before
+
+
+# A server
+
+
+def _second_fails(patch: pytest.MonkeyPatch) -> None:
+    listen_on, count = HttpServer.listen, [0]
+
+    async def fail(server: HttpServer, *given: Any) -> None:  # noqa: ANN401
+        count[0] += 1
+        if count[0] > 1:
+            raise Refused
+        await listen_on(server, *given)
+
+    patch.setattr(HttpServer, "listen", fail)
+
+
+def _closing_fails(patch: pytest.MonkeyPatch) -> None:
+    close = Hub.close
+
+    async def fail(hub: Hub) -> None:
+        await close(hub)
+        raise Refused
+
+    patch.setattr(Hub, "close", fail)
+    patch.setattr(app_module, "write_owner", refuse)
+
+
+STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "the port is taken": lambda patch: patch.setattr(app_module, "bind_tcp", refuse),
+    "the token cannot be made": lambda patch: patch.setattr(app_module, "read_or_make_token", refuse),
+    "the hub cannot be made": lambda patch: patch.setattr(app_module, "Hub", refuse),
+    "the application cannot be made": lambda patch: patch.setattr(app_module, "Application", refuse),
+    "the first socket cannot be served": lambda patch: patch.setattr(HttpServer, "start", refuse_later),
+    "the second socket cannot be served": _second_fails,
+    "it cannot be announced": lambda patch: patch.setattr(app_module, "write_owner", refuse),
+    "pages cannot come back": lambda patch: patch.setattr(Web, "reopen", refuse_later),
+    "a signal cannot be handled": lambda patch: patch.setattr(
+        asyncio.get_running_loop(), "add_signal_handler", refuse, raising=False
+    ),
+    "the hub cannot be closed": _closing_fails,
+}
+
+
+def options_in(where: Place) -> ServerOptions:
+    return ServerOptions(where.data, where.socket, ("127.0.0.1", 0))
+
+
+async def served(where: Place) -> None:
+    """Start, answer a request, stop: the directory and the socket are free."""
+    over = start(serve(options_in(where)))
+    while (owner := read_owner(str(where.data))) is None or not owner.socket:
+        assert not over.done(), over.exception()
+        await asyncio.sleep(0)
+    answer = await exchange(where.address, inside("/v1/control", "POST", b'{"command":"stop"}'))
+    assert answer.status == 200
+    await asyncio.wait_for(over, PATIENCE)
+
+
+@pytest.mark.parametrize("step", STARTS)
+async def test_a_start_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with place() as where:
+        async with nothing_is_left():
+            STARTS[step](monkeypatch)
+            with pytest.raises(Refused):
+                await serve(options_in(where))
+            monkeypatch.undo()
+            unseal(monkeypatch)
+            assert not where.socket.exists()
+        (where.data / "lock").unlink()
+        await served(where)
+
+
+async def test_every_host_that_a_tcp_server_answers_to() -> None:
+    """The name it was given, and those of this machine; nothing else."""
+    async with place() as where:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        over = start(serve(ServerOptions(where.data, where.socket, ("127.0.0.1", port))))
+        while not (where.data / "token").exists():
+            assert not over.done()
+            await asyncio.sleep(0)
+        bearer = f"Authorization: Bearer {(where.data / 'token').read_text().strip()}"
+        tcp = where.address._replace(path="", host="127.0.0.1", port=port)
+        found = {}
+        for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "127.0.0.1", f"other:{port}"):
+            found[host] = (await exchange(tcp, inside("/v1/health", headers=[f"Host: {host}", bearer]))).status
+        assert list(found.values()) == [200, 200, 200, 403, 403]
+        await exchange(where.address, inside("/v1/control", "POST", b'{"command":"stop"}'))
+        await asyncio.wait_for(over, PATIENCE)
+
+
+# A workspace
+
+
+def _parts_fail(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(outfit.Outfit, "parts", refuse)
+
+
+OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "it cannot be furnished": lambda patch: patch.setattr(outfit.House, "furnish", refuse),
+    "its parts cannot be made": _parts_fail,
+    "it cannot be recovered": lambda patch: patch.setattr(core, "recover", refuse_later),
+    "its extensions cannot be started": lambda patch: patch.setattr(Extensions, "start", refuse),
+    "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "Joiner", refuse),
+}
+
+
+@pytest.mark.parametrize("step", OPENINGS)
+async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left, and the next one finds everything as it was."""
+    closed: list[str] = []
+    close = outfit.Outfit.close
+
+    async def noted(self: outfit.Outfit) -> None:
+        closed.append(self.record.path)
+        await close(self)
+
+    async with place() as where, serving(where) as server:
+        client, _ = await server.opened()
+        monkeypatch.setattr(outfit.Outfit, "close", noted)
+        presence = server.hub.presence
+        async with nothing_is_left():
+            OPENINGS[step](monkeypatch)
+            with pytest.raises(ServerProblem) as caught:
+                await client.create_workspace(where.project("second"))
+            assert caught.value.status == 500
+            monkeypatch.undo()
+        assert closed == ([] if step == "it cannot be furnished" else [where.project("second")])
+        assert len(server.hub.desks) == 1
+        assert server.hub.presence.workspaces == presence.workspaces
+        assert server.hub.presence.creating == 0
+        opened = await client.create_workspace(where.project("second"))
+        session = (await client.create_session(opened.id)).id
+        await prompt(client, opened.id, session, "hi", "r1")
+
+
+async def test_an_opening_that_is_under_way_when_the_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, closed = Gate(), asyncio.Event()
+    close = outfit.Outfit.close
+
+    async def held_back(*given: Any, **more: Any) -> Any:  # noqa: ANN401
+        await gate()
+        return await recover(*given, **more)
+
+    async def noted(self: outfit.Outfit) -> None:
+        closed.set()
+        await close(self)
+
+    monkeypatch.setattr(core, "recover", held_back)
+    monkeypatch.setattr(outfit.Outfit, "close", noted)
+    async with place() as where, serving(where) as server:
+        client = await server.client()
+        creating = start(client.create_workspace(where.project()))
+        await gate.reached.wait()
+        await asyncio.wait_for(server.stop(), PATIENCE)
+        with pytest.raises(HoldfastError):
+            await creating
+        assert closed.is_set()
+
+
+# The page's port
+
+
+@pytest.mark.parametrize("step", ["listen", "house"])
+async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with place() as where, serving(where) as server:
+        async with nothing_is_left():
+            if step == "listen":
+                monkeypatch.setattr(HttpServer, "listen", refuse_later)
+            else:
+                monkeypatch.setattr(house, "House", refuse)
+            assert (await exchange(server.address, inside("/v1/web", "POST", b'{"port":0}'))).status == 500
+            monkeypatch.undo()
+            await until(lambda: not server.hub.web.house)
+        assert server.hub.web.house is None
+        link = await (await server.client()).open_web()
+        assert link.code
+
+
+# Streams
+
+
+@pytest.mark.parametrize("form", ["since=0&", ""], ids=["resumable", "whole"])
+async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with place() as where, serving(where, graces=Graces(create=1e9)) as server:
+        client, workspace = await server.opened()
+        other, _ = await server.opened()
+        await other.retire_client()
+        bus, asks = server.hub.desk(workspace).workspace.bus, server.hub.desk(workspace).workspace.asks
+        path = f"/v1/workspaces/{workspace}/events?{form}client_id="
+        before = (bus._readers, asks._readers, server.hub.presence.workspaces[workspace])
+        assert (await exchange(server.address, inside(path + other.client_id))).status == 409
+        monkeypatch.setattr("holdfast.server.stream._send_all", refuse_later)
+        answer = await exchange(server.address, inside(path + client.client_id))
+        assert answer.status == 500
+        monkeypatch.undo()
+        assert (bus._readers, asks._readers) == before[:2]
+        claim = server.hub.presence.workspaces[workspace].claims
+        assert [item.streams for item in claim.values()] == [0]
+        stream = await RawStream.open(server.address, path + client.client_id)
+        assert asks._readers == 1
+        stream.close()
+        await until(lambda: asks._readers == 0)
+
+
+# The end
+
+
+async def test_a_server_ends_though_a_reader_never_reads() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        writers = []
+        for form in ("?since=0", ""):
+            _, stalled = await open_raw(server.address)
+            writers.append(stalled)
+            stalled.transport.pause_reading()  # type: ignore[attr-defined]
+            stalled.write(inside(f"/v1/workspaces/{workspace}/events{form}"))
+        bus = server.hub.desk(workspace).workspace.bus
+        await until(lambda: bus._readers == 2, most=1_000_000)
+        for _ in range(3):
+            await client.create_session(workspace, "x" * 500_000)
+        await asyncio.wait_for(server.stop(), PATIENCE)
+        for stalled in writers:
+            stalled.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("part", "how"),
+    [("scan", "fails"), ("jobs", "never ends"), ("extensions", "never ends"), ("refresher", "fails")],
+)
+async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
+    part: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other parts are closed all the same, and so is the store."""
+    closed: list[str] = []
+    monkeypatch.setattr(outfit, "CLOSE_SECONDS", 0.05)
+
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async with place() as where:
+        async with serving(where) as server:
+            _, workspace = await server.opened()
+            owner = server.hub.desk(workspace).outfit
+            for name in ("scan", "jobs", "extensions", "refresher"):
+                thing = getattr(owner, name)
+
+                async def noted(close: Callable[[], Any] = thing.close, name: str = name) -> None:
+                    closed.append(name)
+                    await close()
+
+                monkeypatch.setattr(thing, "close", noted)
+            bad = refuse_later if how == "fails" else never
+            monkeypatch.setattr(getattr(owner, part), "close", bad)
+        assert closed == [name for name in ("scan", "jobs", "extensions", "refresher") if name != part]
+        async with serving(where) as server:
+            assert (await (await server.client()).create_workspace(where.project())).id == workspace
+
+
+@pytest.mark.parametrize("part", ["guard", "discovery"])
+async def test_the_store_is_closed_though_what_workspaces_share_is_not(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place() as where:
+        async with serving(where) as server:
+            await server.opened()
+            shared = server.hub.app._furnisher
+            other = "discovery" if part == "guard" else "guard"
+            closed = []
+            thing = getattr(shared, other)
+            close = thing.close
+
+            async def noted() -> None:
+                closed.append(other)
+                await close()
+
+            monkeypatch.setattr(thing, "close", noted)
+            broken = getattr(shared, part)
+            end = broken.close
+            monkeypatch.setattr(broken, "close", refuse_later)
+            assert server.over is not None
+            server.hub.on_leave()
+            with pytest.raises(Refused):
+                await asyncio.wait_for(asyncio.shield(server.over), PATIENCE)
+            server.over = None
+            await end()
+        assert closed == [other]
+        async with serving(where) as server:
+            await (await server.client()).health()
+
+
+async def test_a_run_goes_on_in_the_others_while_one_workspace_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the end of a server each workspace is closed, whatever becomes of another."""
+    closed: list[str] = []
+    close = core.Workspace.close
+
+    async def sometimes(workspace: core.Workspace) -> None:
+        closed.append(workspace.record.path)
+        if workspace.record.path.endswith("first"):
+            raise Refused
+        await close(workspace)
+
+    async with place() as where:
+        async with serving(where, EchoModel()) as server:
+            client = await server.client()
+            for name in ("first", "second"):
+                await client.create_workspace(where.project(name))
+            monkeypatch.setattr(core.Workspace, "close", sometimes)
+        assert sorted(closed) == [where.project("first"), where.project("second")]
+
+
+# Clients
+
+
+@pytest.mark.parametrize("what", ["too new", "breaks"])
+def test_a_connection_to_a_server_of_another_age_is_closed(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that gives up keeps nothing open."""
+    closed: list[bool] = []
+
+    class Known(Thin):
+        def close(self) -> None:
+            closed.append(True)
+
+    thin = Known(Where(*([None] * 3)).address)  # type: ignore[arg-type]
+    thin.server = ServerInfo("99.0.0", 99, os.getpid(), "x")
+    monkeypatch.setattr(locate, "find", lambda *_: thin)
+    if what == "breaks":
+        monkeypatch.setattr(locate, "gives_way", refuse)
+    where = Where(thin.address, str(tmp_path), can_be_started=True)
+    with pytest.raises((WrongAge, Refused)):
+        find_or_start(where)
+    assert closed == [True]

@@ -1,0 +1,296 @@
+"""Sizes and pages of the server: each constant that selects a branch, lowered to 1, to 0, or to the very bound."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.bus.frames import Frame
+from holdfast.client.errors import ServerProblem
+from holdfast.domain.events import MessageDelta, MessageDeltaEvent, encode_event
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.protocol.problems import TooManyStreams
+from holdfast.protocol.sse import SseReader
+from holdfast.server import asgi, codes, counters, files, http, join, limits, log, presence, runs, undo
+from holdfast.server.codes import Door, Page, digest
+from holdfast.server.counters import Metrics
+from holdfast.server.limits import ConnectionLimits
+from server.api import Api, api
+from server.helpers import collect, exchange, inside, open_raw, place, prompt, serving
+
+# Pages
+
+
+async def pages(opened: Api, **query: object) -> tuple[list[dict[str, Any]], int]:
+    """The log, page after page, and how many pages there were."""
+    found: list[dict[str, Any]] = []
+    after, count = 0, 0
+    while True:
+        page = await opened.ok("read_log", query={**query, "after": after})
+        found += page["events"]
+        count += 1
+        if not page["more"]:
+            return found, count
+        assert page["next"] > after, "it goes on"
+        after = page["next"]
+
+
+async def test_the_pages_of_a_log_are_the_log_whatever_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with api() as opened:
+        sessions = [await opened.asking.session() for _ in range(2)]
+        ended = [await opened.asking.ask(session) for session in (*sessions, *sessions)]
+        for run in ended:
+            await opened.asking.end(run)
+        asked: list[dict[str, object]] = [{}, {"session_id": sessions[0]}, {"run_id": ended[1].run_id}]
+        whole = [(await pages(opened, **query))[0] for query in asked]
+        assert len(whole[0]) == await opened.log()
+        assert whole[2][-1]["type"] == "run_complete"
+        for looked_at, size, limit in ((1, 1 << 20, 1), (2, 1 << 20, 500), (5_000, 0, 500), (5_000, 1, 2), (3, 0, 1)):
+            monkeypatch.setattr(log, "_MOST_LOOKED_AT", looked_at)
+            monkeypatch.setattr(log, "_MOST_BYTES", size)
+            for query, expected in zip(asked, whole, strict=True):
+                found, count = await pages(opened, **query, limit=limit)
+                assert found == expected, (looked_at, size, limit)
+                assert count > 1
+        monkeypatch.undo()
+        monkeypatch.setattr(log, "_MOST", 2)
+        assert len((await opened.ok("read_log", query={"limit": 2}))["events"]) == 2
+        assert "from 1 to 2" in await opened.no(400, "read_log", query={"limit": 3})
+
+
+async def test_pages_of_runs_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        names = [f"r{number}" for number in range(4)]
+        for name in names:
+            await prompt(client, workspace, session, "hi", name)
+        await collect(client, workspace, names)
+        for state in (None, "ended"):
+            found: list[str] = []
+            before = None
+            while page := await client.list_runs(workspace, limit=1, before=before, state=state):
+                found += [run.run_id for run in page]
+                before = page[-1].number
+            assert found == names[::-1]
+        monkeypatch.setattr(runs, "_MOST", 2)
+        assert len(await client.list_runs(workspace, limit=4)) == 2
+        assert len(await client.list_runs(workspace, limit=4, state="ended")) == 2
+
+
+async def test_the_sessions_that_an_undo_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with api() as opened:
+        for number in range(2):
+            session = await opened.asking.session()
+            run = await opened.asking.ask(session, ("write", {"file_path": f"{number}.txt", "content": "x"}))
+            await opened.asking.grant((await opened.asking.permissions())[0])
+            await opened.asking.end(run)
+        monkeypatch.setattr(undo, "_MOST_SESSIONS", 1)
+        for expected in (200, 400):
+            answer = await opened.call("undo_changes", {})
+            assert answer.status == expected, "only the latest session is looked at"
+
+
+# Bodies and files
+
+
+@pytest.mark.parametrize("most", [1, 22])
+async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "_MOST_BYTES", most)
+    async with place() as where, serving(where) as server:
+        statuses = {}
+        for size in (most, most + 1):
+            body = (b'{"command":"shutdown"}' + b" " * size)[:size]
+            length = inside("/v1/control", "POST", body)
+            chunks = inside("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
+            chunks += b"%x\r\n%b\r\n0\r\n\r\n" % (size, body)
+            pieces = inside("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
+            pieces += b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+            requests = (length, chunks, pieces)
+            statuses[size] = [(await exchange(server.address, request)).status for request in requests]
+        assert statuses == {most: [409 if most == 22 else 400] * 3, most + 1: [413] * 3}
+
+
+@pytest.mark.parametrize("most", [0, 1])
+async def test_a_body_is_taken_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading pauses while a body waits to be taken, and goes on when it was."""
+    monkeypatch.setattr(http, "_MOST_BODY_AT_ONCE", most)
+    async with place() as where, serving(where) as server:
+        body = b'{"command":"shutdown"}' + b" " * 200_000
+        request = inside("/v1/control", "POST", body) + inside("/v1/health", headers=["Connection: close"])
+        reader, writer = await open_raw(server.address)
+        writer.write(request)
+        answers = await reader.read()
+        assert answers.startswith(b"HTTP/1.1 409")
+        assert answers.count(b"HTTP/1.1 200") == 1
+        writer.close()
+
+
+async def test_a_head_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with place() as where, serving(where) as server:
+        line = "X-Filler: "
+        size = len("/v1/healthHostx") + len("X-Filler")
+        monkeypatch.setattr(http, "_LARGEST_HEAD", size + 100)
+        request = inside("/v1/health", headers=["Host: x", line + "y" * 100])
+        assert (await exchange(server.address, request)).status == 200
+        reader, writer = await open_raw(server.address)
+        writer.write(inside("/v1/health", headers=["Host: x", line + "y" * 101]))
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_file_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LARGEST_FILE", 3)
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        for name in ("abc", "abcd"):
+            (Path(where.project()) / f"{name}.txt").write_text(name)
+        assert (await client.read_file(workspace, "abc.txt")).content == b"abc"
+        with pytest.raises(ServerProblem) as caught:
+            await client.read_file(workspace, "abcd.txt")
+        assert caught.value.status == 413
+        for most, is_cut in ((1, True), (2, False), (3, False)):
+            monkeypatch.setattr(files, "_MOST", most)
+            found = await client.list_files(workspace)
+            assert (len(found.files), found.is_cut) == (min(most, 2), is_cut)
+
+
+# Streams
+
+
+def delta(index: int, text: str = "x") -> Frame:
+    event = MessageDeltaEvent(MessageDelta(SessionId("s"), MessageId("m"), 0, index, text))
+    return Frame(index, event=event, body=encode_event(event))
+
+
+@pytest.mark.parametrize(("few", "kept"), [(0, 0), (0, 1), (1, 1), (4, 8)])
+def test_bytes_of_frames_whatever_is_kept(few: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the text, merged where there is more than a few; and the same bytes whoever asks, in any order."""
+    monkeypatch.setattr(join, "_FEW", few)
+    monkeypatch.setattr(join, "_KEPT", kept)
+    joiner = join.Joiner()
+    frames = [delta(number, str(number)) for number in range(1, 8)]
+    for first, last in ((0, 7), (2, 5), (0, 7), (6, 7), (0, 1), (2, 5)):
+        found = SseReader().feed(joiner.join(frames[first:last]))
+        texts = b"".join(item.data.partition(b'"text":"')[2].partition(b'"')[0] for item in found)
+        assert texts == b"".join(b"%d" % number for number in range(first + 1, last + 1))
+        assert len(found) == (last - first if last - first <= few else 1)
+    assert len(joiner._made) <= kept
+
+
+def test_frames_with_a_hole_are_joined_for_their_reader_alone() -> None:
+    joiner = join.Joiner()
+    whole = [delta(number) for number in range(1, 8)]
+    with_hole = [*whole[:3], *whole[4:]]
+    own = [delta(0), *whole[:6]]
+    assert joiner.join(whole).count(b"xxxxxxx") == 1
+    assert b"xxxxxxx" not in joiner.join(with_hole)
+    for frames in (with_hole, own, whole):
+        fresh = join.Joiner().join(frames)
+        assert joiner.join(frames) == fresh
+
+
+# Connections
+
+
+class Line:
+    """A connection as the limits know it."""
+
+    def __init__(self, *, local: bool = True, unasked: bool = True, incomplete: bool = False) -> None:
+        self.is_local = local
+        self.is_unasked = unasked
+        self.is_incomplete = incomplete
+
+
+@pytest.mark.parametrize(("descriptors", "local", "tcp"), [(0, 0, 0), (2, 1, 0), (4, 2, 1), (8, 4, 2)])
+def test_how_many_connections_there_may_be(
+    descriptors: int, local: int, tcp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "_descriptors", lambda: descriptors)
+    for is_local, most in ((True, local), (False, tcp)):
+        known: ConnectionLimits[Line] = ConnectionLimits()
+        lines = [Line(local=is_local) for _ in range(most + 2)]
+        closed = [known.add(line) for line in lines]
+        assert closed == [None] * most + (lines[:2] if most else lines)
+        assert len(list(known)) == most
+        assert bool(known) is (most > 0)
+
+
+@pytest.mark.parametrize(("descriptors", "streams"), [(0, 0), (2, 0), (4, 1), (16, 7), (32, 14), (64, 28)])
+def test_how_many_of_them_may_be_streams(descriptors: int, streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_descriptors", lambda: descriptors)
+    known: ConnectionLimits[Line] = ConnectionLimits()
+    held = [known.hold(Line()) for _ in range(streams + 1)]
+    for one in held[:-1]:
+        one.__enter__()
+    with pytest.raises(TooManyStreams):
+        held[-1].__enter__()
+    if streams:
+        held[0].__exit__(None, None, None)
+        held.append(known.hold(Line()))
+        held[-1].__enter__()
+        with pytest.raises(TooManyStreams):
+            known.hold(Line()).__enter__()
+
+
+def test_which_connection_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one on which nothing has come for the longest time, of those without a whole request; else the new one."""
+    monkeypatch.setattr(limits, "_descriptors", lambda: 6)
+    for first, second, expected in (
+        (Line(), Line(), 0),
+        (Line(unasked=False), Line(), 1),
+        (Line(unasked=False), Line(unasked=False, incomplete=True), 1),
+        (Line(unasked=False), Line(unasked=False), 3),
+    ):
+        known: ConnectionLimits[Line] = ConnectionLimits()
+        lines = [first, second, Line(unasked=False), Line(unasked=False)]
+        assert [known.add(line) for line in lines] == [None, None, None, lines[expected]]
+    known = ConnectionLimits()
+    lines = [Line() for _ in range(4)]
+    for line in lines[:3]:
+        known.add(line)
+    known.touch(lines[0])
+    known.touch(Line())
+    assert known.add(lines[3]) is lines[1], "who was heard of stays"
+    known.remove(lines[1])
+    known.remove(lines[2])
+    assert list(known) == [lines[0], lines[3]]
+
+
+# What is remembered
+
+
+def test_one_code_one_page_one_client_one_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codes, "MOST_CODES", 1)
+    monkeypatch.setattr(codes, "MOST_PAGES", 1)
+    door = codes.mint(codes.mint(Door(), digest("a"), (), 0.0), digest("b"), (), 0.0)
+    assert codes.exchange(door, digest("a"), Page("p", "k", 0.0), 0.0)[1] is None
+    door, page = codes.exchange(door, digest("b"), Page("p", "k", 0.0, digest("t")), 0.0)
+    assert page is not None
+    door, page = codes.exchange(codes.mint(door, digest("c"), (), 1.0), digest("c"), Page("q", "k", 0.0), 1.0)
+    assert (page is not None, list(door.pages)) == (True, ["q"])
+    assert list(codes.recall((Page("p", "k", 1.0), Page("q", "k", 2.0)), 3.0).pages) == ["q"]
+
+    monkeypatch.setattr(presence, "RETIRED_LIMIT", 1)
+    state = presence.start(leaves_when_idle=False)[0]
+    for client in ("a", "b"):
+        state = presence.transition(state, presence.Retire(presence.ClientId(client)))[0]
+    assert state.retired == ("b",)
+
+    monkeypatch.setattr(counters, "_KEPT", 1)
+    metrics = Metrics()
+    for session, cost in (("a", 1.0), ("b", 2.0), ("b", 5.0), ("a", 4.0)):
+        metrics._spent(SessionId(session), cost, is_new=cost < 3.0)
+    total = next(family for family in metrics.families() if family.name.endswith("cost_dollars_total"))
+    assert list(total.values.values()) == [6.0], "of a session that is not remembered only what comes later counts"
+
+
+def test_descriptors_are_counted_as_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    infinity = limits.resource.RLIM_INFINITY  # type: ignore[attr-defined]
+    for allowed, expected in ((100, 100), (65_536, 65_536), (70_000, 65_536), (infinity, 65_536)):
+        monkeypatch.setattr("resource.getrlimit", lambda _, allowed=allowed: (allowed, allowed))
+        assert limits._descriptors() == expected
+    assert os.getpid()

@@ -1,0 +1,271 @@
+"""Timers of the server from each of their initial states, on a clock that the test moves: too early, and due.
+
+The durations are those of a server that nobody has told otherwise.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.events import ToolOutput, ToolOutputEvent
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
+from holdfast.protocol.sse import HEARTBEAT
+from holdfast.server import house
+from holdfast.server.hub import Graces
+from holdfast.testing.gates import until
+from server.asking import asking, notices
+from server.clock import Clock
+from server.helpers import FeedModel, RawStream, Server, exchange, inside, open_raw, place, prompt, serving
+
+CREATE, DETACH, LINGER, BEAT, ASK = 30.0, 10.0, 60.0, 15.0, 86_400.0
+
+
+def test_the_durations_are_these() -> None:
+    assert (Graces().create, Graces().detach, Graces().linger, Graces().look) == (CREATE, DETACH, LINGER, 2.0)
+
+
+async def attached(server: Server, workspace: str, client: str, since: str = "since=0&") -> RawStream:
+    return await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?{since}client_id={client}")
+
+
+async def gone(server: Server) -> None:
+    await until(lambda: not server.hub.desks, most=1_000_000)
+
+
+async def test_a_workspace_that_nobody_attaches_to() -> None:
+    """From its creation; another create of the same client gives it the whole time again, one of another does not."""
+    async with place() as where, serving(where) as server:
+        clock = Clock()
+        client, _ = await server.opened()
+        await clock.forward(CREATE - 1, server.address)
+        assert len(server.hub.desks) == 1
+        await client.create_workspace(where.project())
+        await clock.forward(CREATE - 1, server.address)
+        assert len(server.hub.desks) == 1
+        await clock.forward(2)
+        await gone(server)
+
+
+@pytest.mark.parametrize("form", ["since=0&", ""], ids=["resumable", "whole"])
+async def test_a_workspace_whose_last_stream_has_ended(form: str) -> None:
+    """A stream has no limit; after the last one a shorter time begins than after a create."""
+    async with place() as where, serving(where) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        one = await attached(server, workspace, client.client_id, form)
+        two = await attached(server, workspace, client.client_id, form)
+        await clock.forward(CREATE + DETACH, server.address)
+        one.close()
+        await until(lambda: _streams(server, workspace, client.client_id) == 1)
+        await clock.forward(CREATE + DETACH, server.address)
+        assert len(server.hub.desks) == 1, "the other one is still open"
+        two.close()
+        await until(lambda: _streams(server, workspace, client.client_id) == 0)
+        await clock.forward(DETACH - 1, server.address)
+        again = await attached(server, workspace, client.client_id, form)
+        await clock.forward(CREATE + DETACH, server.address)
+        assert len(server.hub.desks) == 1, "who comes back in time has not left"
+        again.close()
+        await until(lambda: _streams(server, workspace, client.client_id) == 0)
+        await clock.forward(DETACH - 1, server.address)
+        assert len(server.hub.desks) == 1
+        await clock.forward(2)
+        await gone(server)
+
+
+def _streams(server: Server, workspace: WorkspaceId, client: str) -> int:
+    claims = server.hub.presence.workspaces[workspace].claims
+    return next((claim.streams for name, claim in claims.items() if name == client), -1)
+
+
+@pytest.mark.parametrize("before", ["nobody ever came", "a workspace was closed", "a create was refused"])
+async def test_a_server_that_a_client_started_and_nobody_uses(before: str) -> None:
+    async with place() as where, serving(where, leaves_when_idle=True) as server:
+        clock = Clock()
+        assert server.over is not None
+        if before == "a workspace was closed":
+            await clock.forward(LINGER - 1, server.address)
+            client, workspace = await server.opened()
+            await clock.forward(CREATE - 1, server.address)
+            await client.leave_workspace(workspace)
+            await gone(server)
+        elif before == "a create was refused":
+            await clock.forward(LINGER - 1, server.address)
+            client = await server.client()
+            with pytest.raises(Exception, match="not a directory"):
+                await client.create_workspace(str(where.root / "nothing"))
+            await clock.forward(2)
+            await asyncio.wait_for(asyncio.shield(server.over), 20)
+            return
+        await clock.forward(LINGER - 1, server.address)
+        assert not server.over.done()
+        await clock.forward(2)
+        await asyncio.wait_for(asyncio.shield(server.over), 20)
+
+
+async def test_a_server_that_somebody_started_by_hand_stays() -> None:
+    async with place() as where, serving(where) as server:
+        clock = Clock()
+        await clock.forward(10 * LINGER, server.address)
+        assert server.over is not None
+        assert not server.over.done()
+
+
+@pytest.mark.parametrize("reader", ["never came", "came and left", "is there"])
+async def test_an_approval_that_nobody_answers(reader: str) -> None:
+    """It waits for a day while nobody is attached, whether or not somebody ever was, and for ever while somebody is."""
+    async with asking(graces=Graces(create=1e9, detach=1e9)) as here:
+        clock, address = Clock(), here.server.address
+        session = await here.session()
+        if reader != "never came":
+            stream = await attached(here.server, here.workspace, here.client.client_id)
+            if reader == "came and left":
+                stream.close()
+                await until(lambda: _streams(here.server, here.workspace, here.client.client_id) == 0)
+        await here.bash(session, "line")
+        await here.permissions()
+        await clock.forward(ASK - 1, address)
+        assert len(await here.client.pending_permissions(here.workspace)) == 1
+        await clock.forward(2, address)
+        if reader == "is there":
+            assert len(await here.client.pending_permissions(here.workspace)) == 1
+            stream.close()
+            await until(lambda: _streams(here.server, here.workspace, here.client.client_id) == 0)
+            await clock.forward(ASK - 1, address)
+            assert len(await here.client.pending_permissions(here.workspace)) == 1, "the whole day begins now"
+            await clock.forward(2, address)
+        await here.permissions(0)
+        (run,) = await here.client.list_runs(here.workspace)
+        last = notices(await here.end(run))[-1]  # type: ignore[arg-type]
+        assert (last.denied, last.withdrawn, here.ran) == (True, True, [])
+
+
+async def test_an_approval_waits_as_long_as_the_settings_say_when_it_is_requested() -> None:
+    async with asking(graces=Graces(create=1e9, detach=1e9)) as here:
+        clock, address = Clock(), here.server.address
+        await here.client.config_set(here.workspace, "options.ask_timeout", 100)
+        await here.bash(await here.session(), "line")
+        await here.permissions()
+        await clock.forward(99, address)
+        assert len(await here.client.pending_permissions(here.workspace)) == 1
+        await clock.forward(2, address)
+        await here.permissions(0)
+
+
+@pytest.mark.parametrize("form", ["since=0", ""], ids=["resumable", "whole"])
+async def test_a_stream_on_which_nothing_is_written(form: str) -> None:
+    """A sign of life after so long, also while things happen that this form has no words for; none before."""
+    async with place() as where, serving(where, graces=Graces(create=1e9)) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        stream = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?{form}")
+        session = (await client.create_session(workspace)).id
+        await stream.until(lambda item: b'"session"' in item.data)
+        sign = HEARTBEAT if form else b"\n"
+        for _ in range(3):
+            await until(lambda: server.hub.desk(workspace).workspace.bus.waiting == 1)
+            before = len(stream.raw)
+            for _ in range(7):
+                await clock.forward(2, server.address)
+                if not form:
+                    await _said_to_nobody(server, workspace, session)
+            assert len(stream.raw) == before
+            await clock.forward(2)
+            while len(stream.raw) == before:
+                await stream.more()
+            assert stream.raw[before:] == sign
+        stream.close()
+
+
+async def _said_to_nobody(server: Server, workspace: str, session: SessionId) -> None:
+    """An event that stock clients do not know."""
+    output = ToolOutput(session, MessageId("m"), ToolCallId("c"), 0, "text")
+    desk = server.hub.desk(workspace)
+    desk.workspace.engine.outside.outlet.publish_live(ToolOutputEvent(output))
+    await until(lambda: desk.workspace.bus.waiting == 1)
+
+
+@pytest.mark.parametrize(("form", "seconds"), [("?since=0", 30.0), ("", 60.0)], ids=["resumable", "whole"])
+async def test_a_reader_that_does_not_read(form: str, seconds: float) -> None:
+    """It is cut after so long, and not before; nobody else waits for it."""
+    async with place() as where, serving(where, graces=Graces(create=1e9)) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        _, stalled = await open_raw(server.address)
+        stalled.transport.pause_reading()  # type: ignore[attr-defined]
+        stalled.write(inside(f"/v1/workspaces/{workspace}/events{form}"))
+        bus = server.hub.desk(workspace).workspace.bus
+        await until(lambda: bus.waiting == 1, most=1_000_000)
+        for _ in range(3):
+            await client.create_session(workspace, "x" * 500_000)
+        other = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=2")
+        await other.until(lambda item: item.number == 3)
+        await until(lambda: bus.waiting == 1, most=1_000_000)
+        assert bus._readers == 2
+        await clock.forward(seconds - 1, server.address)
+        assert bus._readers == 2
+        await clock.forward(2, server.address)
+        await until(lambda: bus._readers == 1)
+        stalled.transport.abort()
+        other.close()
+
+
+async def test_a_server_without_its_data_directory_leaves_when_nobody_is_there() -> None:
+    """A run whose end cannot be stored would keep it for ever."""
+    model = FeedModel()
+    async with place() as where, serving(where, model, leaves_when_idle=True, graces=Graces(look=0.01)) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        stream = await attached(server, workspace, client.client_id)
+        session = (await client.create_session(workspace)).id
+        await prompt(client, workspace, session, "go", RunId("r1"))
+        await model.asked.wait()
+        where.data.rename(where.data.with_name("away"))
+        model.words.put_nowait(None)
+        await until(lambda: server.hub.storage_problem, most=10_000_000)
+        await clock.forward(2 * LINGER, server.address)
+        assert server.over is not None
+        assert not server.over.done(), "somebody is there who may restore it"
+        stream.close()
+        await until(lambda: _streams(server, workspace, client.client_id) == 0)
+        await clock.forward(DETACH + 1, server.address)
+        assert await server.hub.check_storage()
+        await clock.forward(LINGER - 1, server.address)
+        assert not server.over.done()
+        await clock.forward(2)
+        await asyncio.wait_for(asyncio.shield(server.over), 20)
+
+
+async def test_a_server_whose_data_directory_is_restored_stays() -> None:
+    async with place() as where, serving(where, leaves_when_idle=True, graces=Graces(look=0.01)) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        where.data.rename(where.data.with_name("away"))
+        await until(lambda: server.hub.storage_problem, most=10_000_000)
+        where.data.with_name("away").rename(where.data)
+        await until(lambda: not server.hub.storage_problem, most=10_000_000)
+        await clock.forward(CREATE - 1, server.address)
+        await prompt(client, workspace, session, "go", RunId("r1"))
+
+
+async def test_the_note_of_pages_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a page enters, and while it is used at most every ten minutes."""
+    monkeypatch.setattr(house, "BUNDLE", tmp_path)
+    now = [1_000_000.0]
+    async with place() as where, serving(where) as server:
+        opened = await server.hub.web.open()
+        opened._clock = opened.front._clock = lambda: now[0]
+        opened._noted = now[0]
+        assert not (where.data / "web.json").exists()
+        token = opened.exchange(opened.link(()).code).token
+        headers = [f"Host: 127.0.0.1:{opened.front.port}", f"Authorization: Bearer {token}"]
+        address = server.address._replace(path="", host="127.0.0.1", port=opened.front.port)
+        seen = []
+        for later in (0, 600, 601, 602, 1201, 1202):
+            now[0] = 1_000_000.0 + later
+            assert (await exchange(address, inside("/v1/health", headers=headers))).status == 200
+            seen.append(json.loads((where.data / "web.json").read_text())["pages"][0]["seen"] - 1_000_000)
+        assert seen == [0, 0, 601, 601, 601, 1202]

@@ -1,0 +1,283 @@
+"""Edges of the wire, at both ends: what is left when something breaks, and which of two things counts."""
+
+import asyncio
+import json
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.play import Exchange, Playing, answer, short_directory, stream_head
+from holdfast import __version__
+from holdfast.client import age, attached, locate
+from holdfast.client.attached import Attached
+from holdfast.client.client import Client
+from holdfast.client.errors import ServerProblem, TimedOut
+from holdfast.client.locate import Where, find, find_or_start
+from holdfast.client.pool import Pool
+from holdfast.client.thin import ServerInfo, Thin
+from holdfast.client.wire import Address, build_request
+from holdfast.domain.events import AgentEvent, HelloEvent
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.lockfile import LOCK_NAME, directory_id, write_owner
+from holdfast.protocol.number import PROTOCOL
+from holdfast.server.http import HttpServer, Receive, Scope, Send
+from holdfast.server.hub import Graces
+from holdfast.server.listen import UnixListener
+from holdfast.testing.gates import Gate, settle_down, start
+from server.clock import Clock
+from server.helpers import RawStream, exchange, inside, open_raw, place, prompt, read_until, serving
+
+PATIENCE = 20.0
+
+
+# The server
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_a_request_that_breaks_ends_its_connection(is_begun: bool) -> None:
+    async def breaks(_scope: Scope, _receive: Receive, send: Send) -> None:
+        if is_begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        raise RuntimeError
+
+    async with place() as where:
+        listener = UnixListener(where.socket)
+        server = HttpServer(breaks)
+        await server.start([listener.socket])
+        reader, writer = await open_raw(where.address)
+        writer.write(inside("/"))
+        try:
+            said = await asyncio.wait_for(reader.read(), PATIENCE)
+        except ConnectionError:
+            said = b""
+        assert not said.endswith(b"0\r\n\r\n")
+        await server.stop(0.0)
+        writer.close()
+        listener.close()
+
+
+async def test_the_number_in_the_query_counts_before_that_of_the_header() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        for _ in range(3):
+            await client.create_session(workspace)
+        path = f"/v1/workspaces/{workspace}/events"
+        for query, header, expected in (("?since=1", 2, 2), ("", 2, 3), ("?since=2", 0, 3)):
+            stream = await RawStream.open(server.address, path + query, [f"Last-Event-ID: {header}"])
+            assert (await stream.until(lambda item: item.number is not None)).number == expected
+            stream.close()
+
+
+async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        for form in ("?since=0", ""):
+            reader, writer = await open_raw(server.address)
+            writer.write(f"GET /v1/workspaces/{workspace}/events{form} HTTP/1.0\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"chunked" not in head
+            assert b"connection: close" in head
+            writer.transport.abort()
+
+
+async def test_who_meets_a_missing_data_directory_first_makes_it_known() -> None:
+    """Everybody is told at once, not when the server looks next."""
+    async with place() as where, serving(where, graces=Graces(look=1e9)) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        async with client.events(workspace, since=0) as events:
+            await read_until(events, lambda item: isinstance(item.event, HelloEvent))
+            where.data.rename(where.data.with_name("away"))
+            with pytest.raises(ServerProblem):
+                await prompt(client, workspace, session, "lost", "r1")
+            await read_until(events, lambda item: isinstance(item.event, AgentEvent))
+        where.data.with_name("away").rename(where.data)
+        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+
+
+# The client
+
+
+async def test_a_long_answer_is_read_to_its_end_however_late() -> None:
+    size = 3_000_000
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(answer(b"x" * size))
+        await exchange.until_left()
+
+    async with Playing(script) as address:
+        pool = Pool(address)
+        response = await pool.open(build_request(address, "GET", "/"), seconds=PATIENCE)
+        for _ in range(20):
+            await settle_down()
+        found = 0
+        async with asyncio.timeout(PATIENCE):
+            while (piece := await response.read()) is not None:
+                found += len(piece)
+        assert found == size
+        response.close()
+        pool.close()
+
+
+async def test_a_stream_that_is_never_answered_leaves_no_connection() -> None:
+    left = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.until_left()
+        left.set()
+
+    async with Playing(script) as address:
+        pool = Pool(address)
+        with pytest.raises(TimedOut):
+            await pool.open(build_request(address, "GET", "/"), seconds=0.01)
+        await asyncio.wait_for(left.wait(), PATIENCE)
+        pool.close()
+
+
+async def test_what_takes_as_long_as_it_likes_is_waited_for() -> None:
+    """Summaries, commands and logins; other answers have their time."""
+    gate = Gate()
+
+    async def script(exchange: Exchange) -> None:
+        while (request := await exchange.asked()) is not None:
+            await gate()
+            await exchange.say(answer(b'{"output":"","exit_code":0}' if request.path.endswith("shell") else b"{}"))
+
+    workspace, session = WorkspaceId("w"), SessionId("s")
+    async with Playing(script) as address, Client(address) as client:
+        clock = Clock()
+        patient = [
+            start(client.summarize(workspace, session)),
+            start(client.run_shell(workspace, session, "true")),
+            start(client.mcp_auth(workspace, "x")),
+        ]
+        quick = start(client.update_agent(workspace))
+        await settle_down()
+        await clock.forward(31)
+        with pytest.raises(TimedOut):
+            await quick
+        gate.open()
+        for waiting in patient:
+            await asyncio.wait_for(waiting, PATIENCE)
+
+
+@pytest.mark.parametrize(("status", "is_done"), [(200, True), (299, True), (300, False), (404, False)])
+async def test_which_statuses_are_a_yes(status: int, is_done: bool) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(answer(b"", status))
+
+    async with Playing(script) as address, Client(address) as client:
+        with nullcontext() if is_done else pytest.raises(ServerProblem, match=str(status)):
+            await client.health()
+
+
+async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
+    async def script(exchange: Exchange) -> None:
+        while await exchange.asked() is not None:
+            known = {"version": "1", "protocol": PROTOCOL, "pid": os.getpid(), "data_id": directory_id(data)}
+            await exchange.say(answer(json.dumps(known).encode()))
+
+    with short_directory() as root:
+        data = str(root / "data")
+        os.mkdir(data)
+        async with Playing(script) as address:
+            (Path(data) / LOCK_NAME).write_text("")
+            write_owner(data, address.path)
+            folder = Path(address.path).parent
+            where = Where(Address(), data, can_be_started=True, directories=(str(root),))
+            for mode, is_found in ((0o755, False), (0o700, True)):
+                folder.chmod(mode)
+                thin = await asyncio.to_thread(find, where)
+                assert (thin is not None) is is_found
+                if thin is not None:
+                    thin.close()
+
+
+def test_the_way_to_another_machine_is_opened_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, opened = [None, Thin(Address())], []
+    monkeypatch.setattr(locate, "_connected", lambda _: found.pop(0))
+    where = Where(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
+    assert find(where) is not None
+    assert opened == [True]
+
+
+def test_a_server_that_came_while_the_lock_was_waited_for_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thin = Thin(Address())
+    found = [None, thin]
+    monkeypatch.setattr(locate, "find", lambda *_: found.pop(0))
+    monkeypatch.setattr("holdfast.client.launch.spawn", lambda *_: pytest.fail("it is there"))
+    where = Where(Address(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),))
+    assert find_or_start(where) is thin
+
+
+@pytest.mark.parametrize(
+    ("version", "protocol", "data_id", "is_asked"),
+    [
+        (__version__, PROTOCOL, "1-2", False),
+        (__version__, PROTOCOL, "", True),
+        ("0.0.1", PROTOCOL, "1-2", True),
+        ("not a version", PROTOCOL, "1-2", False),
+    ],
+)
+def test_which_servers_are_asked_to_give_way(
+    version: str, protocol: int, data_id: str, is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    thin = Thin(Address())
+    thin.server = ServerInfo(version, protocol, 7, data_id)
+
+    def leaves(_: Thin, process: int) -> bool:
+        asked.append(process)
+        return True
+
+    monkeypatch.setattr(age, "_has_left", leaves)
+    assert age.gives_way(thin) is is_asked
+    assert asked == [7] * is_asked
+
+
+async def test_a_stay_goes_on_at_the_server_that_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[tuple[str, Any]] = []
+
+    def named(name: str) -> Playing:
+        async def script(exchange: Exchange) -> None:
+            while (request := await exchange.asked()) is not None:
+                entered.append((name, json.loads(request.body or b"{}").get("env")))
+                await exchange.say(answer(b'{"id":"w","path":"/p"}'))
+
+        return Playing(script)
+
+    async with named("old") as old, named("new") as new:
+        places = [old, new]
+        monkeypatch.setattr(attached, "find_or_start", lambda _: Thin(places.pop(0)))
+        stay = Attached(Where(old, "", can_be_started=True), "/p", ("A=1",))
+        for _ in range(2):
+            await stay.enter()
+        await stay.leave()
+        assert entered == [("old", ["A=1"]), ("new", ["A=1"]), ("new", None)]
+        for where in (
+            Where(Address(host="h", port=1), "", can_be_started=False),
+            Where(old, "", can_be_started=False, again=lambda: None),
+        ):
+            assert Attached(where, "/p", ("A=1",))._environment == (), "an environment goes to no other machine"
+
+
+async def test_a_stream_that_begins_with_a_refusal_is_none() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.say(stream_head(401))
+
+    async with Playing(script) as address, Client(address) as client:
+        stream = client.events(WorkspaceId("w"), since=0)
+        with pytest.raises(ServerProblem) as caught:
+            await stream.__anext__()
+        assert caught.value.status == 401
+        await stream.close()

@@ -1,0 +1,105 @@
+"""System calls of a thread that fail one after the other, and what must be as before afterwards."""
+
+import errno
+import gc
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import apsw
+import pytest
+
+from holdfast.testing.faulty_disk import FaultyDisk
+
+OS_CALLS = {
+    "open": errno.EMFILE,
+    "fstat": errno.EIO,
+    "stat": errno.EIO,
+    "read": errno.EIO,
+    "write": errno.ENOSPC,
+    "pread": errno.EIO,
+    "pwrite": errno.EIO,
+    "fsync": errno.EIO,
+    "fdatasync": errno.EIO,
+    "ftruncate": errno.EIO,
+    "rename": errno.EIO,
+    "mkdir": errno.ENOSPC,
+}
+
+
+class Fault:
+    """Fails the `at`-th call of those that are watched, in the threads that `applies` to; 0 counts only."""
+
+    def __init__(self, name: str, at: int = 0, applies: Callable[[], bool] = lambda: True) -> None:
+        self.at = at
+        self.count = 0
+        self.calls: list[str] = []
+        self.failed = ""
+        self.is_armed = False
+        self._applies = applies
+        self.disk = FaultyDisk(name, self._on_deed)
+
+    @contextmanager
+    def armed(self) -> Iterator["Fault"]:
+        patch = pytest.MonkeyPatch()
+        self.is_armed = True
+        try:
+            for name, number in OS_CALLS.items():
+                call = (lambda _: None) if name in ("fsync", "fdatasync") else getattr(os, name)
+                patch.setattr(os, name, self._wrapped(name, call, OSError(number, os.strerror(number))))
+            start = threading.Thread.start
+            patch.setattr(threading.Thread, "start", self._wrapped("thread", start, RuntimeError("no more threads")))
+            full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            patch.setattr(socket.socket, "listen", self._wrapped("listen", socket.socket.listen, full))
+            yield self
+        finally:
+            self.is_armed = False
+            patch.undo()
+
+    def _wrapped(self, name: str, call: Callable[..., object], error: Exception) -> Callable[..., object]:
+        def watched(*arguments: object, **options: object) -> object:
+            self._meet(name, error)
+            return call(*arguments, **options)
+
+        return watched
+
+    def _on_deed(self, deed: str, name: str) -> None:
+        kind = apsw.CantOpenError if deed == "open" else apsw.FullError if deed == "write" else apsw.IOError
+        self._meet(f"{deed} {name}", kind(f"{deed} of {name} fails"))
+
+    def _meet(self, name: str, error: Exception) -> None:
+        if not self.is_armed or not self._applies():
+            return
+        self.count += 1
+        self.calls.append(name)
+        if self.count == self.at:
+            self.failed = name
+            raise error
+
+
+def points(calls: list[str]) -> list[int]:
+    """The first and the last of the calls of each kind, counted from 1."""
+    first = {name: place for place, name in reversed(list(enumerate(calls, 1)))}
+    last = {name: place for place, name in enumerate(calls, 1)}
+    return sorted({*first.values(), *last.values()})
+
+
+def held() -> tuple[list[str], list[str]]:
+    """What this process holds: the targets of its descriptors, and its threads."""
+    targets = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            targets.append(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast-")]
+    return sorted(target for target in targets if not target.startswith("/proc/")), sorted(threads)
+
+
+def holds_more_than(before: tuple[list[str], list[str]]) -> bool:
+    """Whether something was not released. The caught error may keep a connection for a moment."""
+    if held() != before:
+        gc.collect()
+    return held() != before

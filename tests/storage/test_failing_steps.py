@@ -1,0 +1,233 @@
+"""Every system call of an opening, a commit, a deletion and a closing fails once: nothing is left behind, and whoever
+asks afterwards is answered.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.app import ServerOptions, serve
+from holdfast.core import App, Furnisher
+from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StorageError, StorageUnavailable
+from holdfast.domain.ids import SessionId
+from holdfast.domain.ledger import CreateSession, DeleteSession
+from holdfast.engine.ports import Ledger
+from holdfast.storage import schema
+from holdfast.storage.ledger import SqliteLedger
+from holdfast.testing.conformance import Desk, session
+from storage.faults import Fault, held, holds_more_than, points
+
+
+@pytest.fixture(autouse=True)
+def _quiet_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "holdfast.storage")
+
+
+def absent(data: Path, vfs: str) -> None:
+    """There is no data directory yet."""
+
+
+def present(data: Path, vfs: str) -> None:
+    SqliteLedger(data, vfs=vfs).database.close()
+
+
+def crashed(data: Path, vfs: str) -> None:
+    """The log holds what the database does not: copied while a server ran."""
+    ledger = SqliteLedger(data.with_name("first"), vfs=vfs)
+    data.mkdir()
+    for name in ("holdfast.db", "holdfast.db-wal"):
+        (data / name).write_bytes((data.with_name("first") / name).read_bytes())
+    ledger.database.close()
+
+
+def earlier(data: Path, vfs: str) -> None:
+    """A database of the first version, which has to be migrated."""
+    data.mkdir(mode=0o700)
+    with closing(apsw.Connection(str(data / "holdfast.db"), vfs=vfs)) as connection:
+        number, script = schema._migrations()[0]
+        connection.execute(script)
+        connection.pragma("user_version", number)
+        connection.pragma("journal_mode", "WAL")
+
+
+def in_this_thread() -> Callable[[], bool]:
+    me = threading.get_ident()
+    return lambda: threading.get_ident() == me
+
+
+def in_the_writer() -> bool:
+    return threading.current_thread().name == "holdfast-writer"
+
+
+@pytest.mark.parametrize("before", [absent, present, crashed, earlier], ids=lambda before: before.__name__)
+def test_an_opening_that_fails_leaves_nothing_open(before: Callable[[Path, str], None], tmp_path: Path) -> None:
+    def attempt(at: int) -> Fault:
+        data = tmp_path / str(at) / "data"
+        data.parent.mkdir()
+        fault = Fault(f"opening-{at}", at, in_this_thread())
+        before(data, fault.disk.name)
+        empty = held()
+        with fault.armed():
+            try:
+                ledger: SqliteLedger | None = SqliteLedger(data, vfs=fault.disk.name)
+            except (StorageError, RuntimeError):
+                ledger = None
+        if ledger is not None:
+            ledger.database.close()
+        assert not holds_more_than(empty), f"after {fault.failed} (call {at})"
+        names = os.listdir(data) if data.exists() else []
+        assert not [name for name in names if ".new" in name], f"after {fault.failed} (call {at})"
+        SqliteLedger(data, vfs=fault.disk.name).database.close()
+        return fault
+
+    calls = attempt(0).calls
+    failed = {attempt(at).failed for at in points(calls)}
+    assert failed == set(calls)
+    assert {"open", "thread", "listen", "fstat", "pread"} <= failed
+
+
+async def test_the_writer_goes_on_whatever_call_has_failed(tmp_path: Path) -> None:
+    """Each request is answered, with a result or an error, and a later one is stored."""
+
+    async def attempt(at: int) -> Fault:
+        fault = Fault(f"writing-{at}", at, in_the_writer)
+        ledger = SqliteLedger(tmp_path / str(at), vfs=fault.disk.name)
+        async with asyncio.timeout(20):
+            await work(ledger, fault)
+            desk = await Desk.open(ledger, "/other")
+            await desk.do(CreateSession(session("s")))
+            await ledger.close()
+        return fault
+
+    calls = (await attempt(0)).calls
+    failed = {(await attempt(at)).failed for at in points(calls)}
+    assert {"stat", "pread", "sync holdfast.db-wal", "write holdfast.db-wal", "truncate holdfast.db-wal"} <= failed
+
+
+async def work(ledger: SqliteLedger, fault: Fault) -> None:
+    """Everything the writer does: a commit, a deletion, and what comes between."""
+    desk = await Desk.with_session(ledger, "s", "gone")
+    with fault.armed():
+        for deed in (lambda: desk.admit("r1"), lambda: desk.do(DeleteSession(SessionId("gone")))):
+            try:
+                await deed()
+            except StorageError:
+                desk.ticket = (await ledger.last_batch(desk.id, desk.epoch))[0]
+
+
+async def test_a_closing_that_fails_lets_go_of_everything(tmp_path: Path) -> None:
+    async def attempt(at: int) -> Fault:
+        data = tmp_path / str(at)
+        fault = Fault(f"closing-{at}", at)
+        empty = held()
+        ledger = SqliteLedger(data, vfs=fault.disk.name)
+        desk = await Desk.with_session(ledger)
+        await desk.admit("r1")
+        with fault.armed():
+            ledger.database.close()
+        assert not holds_more_than(empty), f"after {fault.failed} (call {at})"
+        again = SqliteLedger(data, vfs=fault.disk.name)
+        assert [run.run_id for run in await again.open_runs(desk.id)] == ["r1"]
+        again.database.close()
+        return fault
+
+    calls = (await attempt(0)).calls
+    failed = {(await attempt(at)).failed for at in points(calls)}
+    assert {"stat", "sync holdfast.db", "write holdfast.db"} <= failed
+
+
+class Held:
+    """Work of a storage thread that does not end before it is let."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, _: apsw.Connection) -> str:
+        self.reached.set()
+        assert self.go_on.wait(20)
+        return "done"
+
+
+async def write_until_refused(ledger: SqliteLedger) -> None:
+    """Waits for no answer: those that were accepted come when the thread goes on."""
+    while True:
+        asked = asyncio.gather(ledger.database.write(lambda _: None, sync=False))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if asked.done():
+            asked.result()
+
+
+@pytest.mark.parametrize("writes", [True, False])
+async def test_closing_waits_for_a_thread_that_is_at_work(tmp_path: Path, *, writes: bool) -> None:
+    """Until it has ended, nothing more is accepted and no other server starts; then everything is released."""
+    empty = held()
+    ledger, job = SqliteLedger(tmp_path), Held()
+    working = asyncio.gather(ledger.database.write(job, sync=True) if writes else ledger.database.read(job))
+    assert await asyncio.to_thread(job.reached.wait, 20)
+    closer = threading.Thread(target=ledger.database.close)
+    closer.start()
+    with pytest.raises(StorageUnavailable, match="closed"):
+        await write_until_refused(ledger)
+    with pytest.raises(DataDirectoryBusy):
+        SqliteLedger(tmp_path)
+    assert closer.is_alive()
+    job.go_on.set()
+    assert [*await working] == ["done"]
+    await asyncio.to_thread(closer.join)
+    assert not holds_more_than(empty)
+    SqliteLedger(tmp_path).database.close()
+
+
+async def test_every_reader_has_its_files_open_from_the_start(tmp_path: Path) -> None:
+    """A directory that is moved later does not fail the first read of a thread that has not read yet."""
+    ledger = SqliteLedger(tmp_path / "data")
+    desk = await Desk.with_session(ledger)
+    (tmp_path / "data").rename(tmp_path / "away")
+    together = threading.Barrier(2, timeout=20)
+
+    def look(connection: apsw.Connection) -> object:
+        together.wait()
+        return connection.execute("SELECT count(*) FROM sessions").fetchall()
+
+    found = await asyncio.gather(ledger.database.read(look), ledger.database.read(look))
+    assert [*found] == [[(1,)], [(1,)]]
+    (tmp_path / "away").rename(tmp_path / "data")
+    await desk.admit("r1")
+    await ledger.close()
+
+
+def test_an_application_that_cannot_be_put_together_releases_its_store(tmp_path: Path) -> None:
+    def furnish(_: Ledger) -> Furnisher:
+        raise RuntimeError("no furniture")
+
+    empty = held()
+    with pytest.raises(RuntimeError, match="no furniture"):
+        App(tmp_path, furnish)
+    assert not holds_more_than(empty)
+
+
+async def test_a_server_whose_port_is_taken_releases_store_and_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.app.seal", lambda: None)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        options = ServerOptions(tmp_path / "data", tmp_path / "run" / "socket", tcp=taken.getsockname())
+        await asyncio.to_thread(int)
+        empty = held()
+        with pytest.raises(HoldfastError):
+            await serve(options)
+        assert not [name for name in held()[0] if str(tmp_path) in name]
+        assert len(held()[0]) <= len(empty[0])
+    SqliteLedger(tmp_path / "data").database.close()

@@ -1,0 +1,91 @@
+"""Tools called by themselves, without a run: what they ask, store, say and answer is kept."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.domain.asks import QuestionAnswer
+from holdfast.domain.errors import ToolError
+from holdfast.domain.files import FileVersion, ReadMark
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.ledger import AddFile, MarkRead, Operation, Receipt
+from holdfast.domain.tools import Errand, Inquiry, Permit, Tool, ToolOutcome
+from holdfast.tools.base import BaseTool
+
+__all__ = ["Direct", "struct_of"]
+
+
+class Direct:
+    """The context of a call and its caller in one."""
+
+    def __init__(self, root: Path, tools: Sequence[Tool]) -> None:
+        self.workspace_path = str(root)
+        self.session_id, self.run_id = SessionId("s1"), RunId("r1")
+        self.message_id, self.tool_call_id = MessageId("m1"), ToolCallId("c1")
+        self.environment: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
+        self.takes_images = False
+        self.answers: tuple[QuestionAnswer, ...] | None = None
+        self.permits: list[Permit] = []
+        self.inquiries: list[Inquiry] = []
+        self.errands: list[Errand] = []
+        self.operations: list[Operation] = []
+        self.said: list[str] = []
+        self.now = 1_700_000_000_000
+        self.on_permit: Callable[[Permit], None] = lambda _: None
+        self._marks: dict[str, ReadMark] = {}
+        self._tools = {tool.spec.name: tool for tool in tools}
+
+    async def __call__(self, tool: str, **arguments: object) -> ToolOutcome:
+        return await self._tools[tool].run(self, arguments)
+
+    async def text(self, tool: str, **arguments: object) -> str:
+        """What the tool answers; also an error, as a model sees it."""
+        try:
+            return (await self(tool, **arguments)).content
+        except ToolError as error:
+            return f"error: {error}"
+
+    async def told(self, tool: str, **arguments: object) -> dict[str, Any]:
+        """The metadata of an answer."""
+        return cast(dict[str, Any], json.loads((await self(tool, **arguments)).metadata))
+
+    @property
+    def versions(self) -> list[FileVersion]:
+        return [operation.file for operation in self.operations if isinstance(operation, AddFile)]
+
+    def now_ms(self) -> int:
+        return self.now
+
+    async def record(self, *operations: Operation) -> Receipt:
+        self.operations += operations
+        for operation in operations:
+            if isinstance(operation, MarkRead):
+                self._marks[operation.mark.path] = operation.mark
+        return Receipt()
+
+    async def read_mark(self, path: str) -> ReadMark | None:
+        return self._marks.get(path)
+
+    async def permit(self, permit: Permit) -> None:
+        self.permits.append(permit)
+        self.on_permit(permit)
+
+    async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+        self.inquiries.append(inquiry)
+        return self.answers
+
+    async def send(self, errand: Errand) -> str:
+        self.errands.append(errand)
+        return "said by the helper"
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def struct_of(tool: Tool) -> type[msgspec.Struct]:
+    """The arguments that a tool takes."""
+    assert isinstance(tool, BaseTool)
+    return cast(type[msgspec.Struct], tool.arguments)

@@ -1,0 +1,303 @@
+"""Changes of files when the store, the disk or another program refuses at that moment: all of it or nothing."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.errors import BadRequest, StorageUnavailable
+from holdfast.domain.files import Origin
+from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.ledger import AddFile, Answer, Write
+from holdfast.testing.memory import MemoryLedger
+from holdfast.tools.registry import ToolNeeds
+from holdfast.workspace import drafts
+from tools.desk import Desk
+from tools.test_undo import take_back
+from workspace.web_server import WebServer, web_server
+
+OLD = b"one\ntwo\nthree\n"
+CHANGES: dict[str, tuple[str, dict[str, object]]] = {
+    "a new file": ("write", {"file_path": "new.txt", "content": "x"}),
+    "a new file in new directories": ("write", {"file_path": "new/deep/b.txt", "content": "x"}),
+    "a file written anew": ("write", {"file_path": "a.txt", "content": "x"}),
+    "an edit": ("edit", {"file_path": "a.txt", "old_string": "one", "new_string": "1"}),
+    "a file made by an edit": ("edit", {"file_path": "made.txt", "new_string": "1"}),
+    "several edits": ("multiedit", {"file_path": "a.txt", "edits": [{"old_string": "two", "new_string": "2"}]}),
+    "a file with two names": ("write", {"file_path": "linked.txt", "content": "x"}),
+    "a file in another encoding": ("write", {"file_path": "marked.txt", "content": "x"}),
+    "a download": ("download", {"url": "URL/page", "file_path": "saved/page.txt"}),
+}
+
+
+class RefusingLedger(MemoryLedger):
+    """Refuses versions of files from some origin; others are stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.origins: tuple[Origin, ...] = ()
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        files = [op.file for write in writes for op in write.operations if isinstance(op, AddFile)]
+        if any(file.origin in self.origins for file in files):
+            raise StorageUnavailable
+        return await super().commit(workspace, epoch, ticket, writes)
+
+
+@pytest.fixture
+async def web() -> AsyncIterator[WebServer]:
+    async with web_server() as server:
+        server.page("/page", b"text", "text/plain")
+        yield server
+
+
+@pytest.fixture
+def ledger() -> RefusingLedger:
+    return RefusingLedger()
+
+
+@pytest.fixture
+async def stored(project: Path, ledger: RefusingLedger) -> Desk:
+    desk = await Desk(project).open(ledger=ledger)
+    path = desk.put("linked.txt", OLD)
+    os.link(path, desk.root / "other name.txt")
+    desk.put("marked.txt", b"\xef\xbb\xbfa\r\nb\r\n").chmod(0o640)
+    for name in ("a.txt", "linked.txt", "marked.txt"):
+        await desk.does("view", file_path=name)
+    return desk
+
+
+def tree(root: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file with its content and mode, and every directory."""
+    found: dict[str, tuple[bytes, int]] = {}
+    for path in sorted(root.rglob("*")):
+        data = b"" if path.is_dir() else path.read_bytes()
+        found[str(path.relative_to(root))] = data, path.stat().st_mode
+    return found
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("origin", ["outside", "tool"])
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_that_cannot_be_recorded_is_not_made(
+    stored: Desk, ledger: RefusingLedger, web: WebServer, change: str, origin: Origin
+) -> None:
+    """R5: a file never differs from what the history says of it, so that an undo can be relied on."""
+    tool, arguments = CHANGES[change]
+    arguments = {name: value.replace("URL", web.url) if name == "url" else value for name, value in arguments.items()}  # type: ignore[attr-defined]
+    before = tree(stored.root)
+    names = (stored.root / "linked.txt").stat().st_ino
+    ledger.origins = (origin,)
+    run = await stored.begin((tool, arguments))
+    await stored.world.quiet()
+    assert tree(stored.root) == before
+    assert (stored.root / "other name.txt").stat().st_ino == (stored.root / "linked.txt").stat().st_ino == names
+    assert [file.origin for file in await stored.files() if file.origin == "tool"] == []
+    assert stored.world.end_of(run).outcome == "failed"
+    # Nothing stands in the way of the same change afterwards.
+    ledger.origins = ()
+    await stored.does(tool, **arguments)
+    assert tree(stored.root) != before
+    assert [file.origin for file in await stored.files()][-1] == "tool"
+
+
+async def test_what_others_changed_meanwhile_is_not_taken_back(stored: Desk, ledger: RefusingLedger) -> None:
+    """The store refuses, and in the same moment somebody else writes: theirs stays."""
+    commit = ledger.commit
+
+    async def and_somebody_writes(
+        workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        try:
+            return await commit(workspace, epoch, ticket, writes)
+        except StorageUnavailable:
+            stored.put("a.txt", b"of somebody else\n")
+            raise
+
+    ledger.commit = and_somebody_writes  # type: ignore[method-assign]
+    ledger.origins = ("tool",)
+    await stored.begin(CHANGES["an edit"])
+    await stored.world.quiet()
+    assert stored.read("a.txt") == b"of somebody else\n"
+    assert not [name for name in stored.names() if "holdfast" in name]
+
+
+# Taking back
+
+
+@pytest.fixture
+async def changed(project: Path, ledger: RefusingLedger) -> Desk:
+    """A run has changed a file, made two, and one of them in directories of its own."""
+    desk = await Desk(project).open(ledger=ledger)
+    desk.put("gone.txt", b"was here\n")
+    for name in ("a.txt", "gone.txt"):
+        await desk.does("view", file_path=name)
+    calls: list[tuple[str, dict[str, object]]] = [
+        ("write", {"file_path": "a.txt", "content": "changed"}),
+        ("write", {"file_path": "b.txt", "content": "made"}),
+        ("write", {"file_path": "deep/er/c.txt", "content": "made too"}),
+        ("write", {"file_path": "gone.txt", "content": "changed before it was removed"}),
+    ]
+    await desk.begin(*calls, run_id="r1")
+    await desk.world.quiet()
+    (desk.root / "gone.txt").unlink()
+    return desk
+
+
+BACK = {"a.txt": OLD, "gone.txt": b"was here\n"}
+
+
+def contents(desk: Desk) -> dict[str, bytes]:
+    return {name: desk.read(name) for name in desk.names()}
+
+
+async def test_an_undo_of_several_files_is_made_and_recorded(changed: Desk) -> None:
+    before = descriptors()
+    report = await take_back(changed, run="r1", force=True)
+    assert [file.outcome for file in report.files] == ["restored", "removed", "removed", "restored"]
+    assert contents(changed) == BACK
+    assert descriptors() == before
+    assert sum(file.origin == "undo" for file in await changed.files()) == 4
+
+
+@pytest.mark.parametrize("origin", ["outside", "undo"])
+async def test_an_undo_that_cannot_be_recorded_is_not_made(
+    changed: Desk, ledger: RefusingLedger, origin: Origin
+) -> None:
+    """Before the first file, or after the last one."""
+    before, open_before = tree(changed.root), descriptors()
+    ledger.origins = (origin,)
+    with pytest.raises(StorageUnavailable):
+        await take_back(changed, run="r1", force=True)
+    assert tree(changed.root) == before
+    assert descriptors() == open_before
+    assert "undo" not in {file.origin for file in await changed.files()}
+    ledger.origins = ()
+    assert (await take_back(changed, run="r1", force=True)).is_done
+    assert contents(changed) == BACK
+
+
+def failing(real: Callable[..., None], count: int) -> Callable[..., None]:
+    """The call of this number, counted from 0, is refused by the disk."""
+    left = [count]
+
+    def maybe(*arguments: object, **named: object) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise OSError(5, "Input/output error")
+        real(*arguments, **named)
+
+    return maybe
+
+
+@pytest.mark.parametrize(("call", "count"), [("rename", 0), ("rename", 1), ("rename", 2), ("link", 0), ("fsync", 1)])
+async def test_an_undo_that_a_disk_refuses_in_the_middle_is_not_made(
+    changed: Desk, monkeypatch: pytest.MonkeyPatch, call: str, count: int
+) -> None:
+    """Whichever file it is: those before it are as they were, those after it too."""
+    before, open_before = tree(changed.root), descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(drafts.os, call, failing(getattr(os, call), count))  # type: ignore[attr-defined]
+        with pytest.raises(BadRequest, match="input/output error"):
+            await take_back(changed, run="r1", force=True)
+    assert tree(changed.root) == before
+    assert descriptors() == open_before
+    assert "undo" not in {file.origin for file in await changed.files()}
+    assert (await take_back(changed, run="r1", force=True)).is_done
+    assert contents(changed) == BACK
+
+
+async def test_a_file_that_somebody_makes_again_during_an_undo_is_not_overwritten(
+    changed: Desk, ledger: RefusingLedger
+) -> None:
+    """The undo is not recorded, and what it had set aside finds its place taken: both files are kept."""
+    commit = ledger.commit
+
+    async def and_somebody_writes(
+        workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        try:
+            return await commit(workspace, epoch, ticket, writes)
+        except StorageUnavailable:
+            changed.put("b.txt", b"of somebody else")
+            raise
+
+    ledger.commit = and_somebody_writes  # type: ignore[method-assign]
+    ledger.origins = ("undo",)
+    with pytest.raises(StorageUnavailable):
+        await take_back(changed, run="r1", force=True)
+    assert changed.read("b.txt") == b"of somebody else"
+    assert b"made" in [changed.read(name) for name in changed.names() if name.startswith(".holdfast-")]
+
+
+# What is promised to be whole
+
+
+class Recording:
+    """The calls that make a file outlast a failure of power, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self.calls: list[str] = []
+        self._root = str(root)
+        for name in ("fsync", "rename", "link", "unlink"):
+            monkeypatch.setattr(os, name, self._recorded(name, getattr(os, name)))
+
+    def _recorded(self, name: str, real: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object, **named: object) -> None:
+            first = arguments[0]
+            place = os.readlink(f"/proc/self/fd/{first}") if name == "fsync" else str(first)
+            if ".holdfast-" in place or place.startswith(self._root) or named.get("dir_fd") is not None:
+                kind = "draft" if ".holdfast-" in place else "directory" if os.path.isdir(place) else "file"
+                empty = " without content" if (name, kind) == ("fsync", "draft") and not os.path.getsize(place) else ""
+                self.calls.append(f"{name} {kind}{empty}")
+            real(*arguments, **named)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("change", "calls"),
+    [
+        ("an edit", ["fsync draft", "rename draft", "fsync directory"]),
+        ("a new file", ["fsync draft", "link draft", "unlink draft", "fsync directory"]),
+        (
+            "a new file in new directories",
+            ["fsync draft", "link draft", "unlink draft", *["fsync directory"] * 3],
+        ),
+        ("a file with two names", ["fsync draft", "unlink draft", "fsync file", "fsync directory"]),
+    ],
+)
+async def test_a_change_is_on_disk_when_it_is_told(
+    stored: Desk, monkeypatch: pytest.MonkeyPatch, change: str, calls: list[str]
+) -> None:
+    """R1 for files: first the content, then the name, then the directory that holds the name."""
+    tool, arguments = CHANGES[change]
+    with monkeypatch.context() as patch:
+        recording = Recording(patch, stored.root)
+        await stored.does(tool, **arguments)
+    assert recording.calls == calls
+
+
+async def test_an_undo_is_on_disk_when_it_is_told(changed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        recording = Recording(patch, changed.root)
+        await take_back(changed, run="r1", force=True)
+    assert recording.calls[:2] == ["fsync draft"] * 2
+    assert recording.calls.count("fsync directory") == 4
+    assert recording.calls[-1] == "fsync directory"
+    names = [call for call in recording.calls if call.startswith(("rename", "link"))]
+    assert recording.calls.index(names[0]) == 2
+
+
+async def test_a_limit_of_the_download_leaves_no_record(project: Path, web: WebServer) -> None:
+    """Nothing is recorded of a file that was not saved, and no directory is left of it."""
+    desk = await Desk(project).open(ToolNeeds(download_limit=3))
+    await desk.fails("download", url=f"{web.url}/page", file_path="saved/page.txt")
+    assert list(tree(desk.root)) == ["a.txt"]
+    assert not await desk.files()

@@ -1,0 +1,145 @@
+"""The terminal app's connection to the server, without the app: what it knows after events were missed.
+
+Two connections are in the same session, and the stream of one of them loses everything that happens in a scenario.
+After the gap both must know the same.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from client.every_event import TYPES, event_of
+from client.lossy import lossy
+from client.missed import SCENARIOS, Scene, attended, where_of
+from holdfast.domain.ids import SessionId
+from holdfast.tui.link import Link
+from walks.hands import Hands
+
+LIVE = {"agent_event", "attached", "lsp_event", "mcp_event", "message_delta", "message_part", "tool_output"}
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def one() -> AsyncIterator[Hands]:
+    async with attended() as made:
+        yield made
+
+
+class Watched:
+    """A link, and a way to wait for its changes."""
+
+    def __init__(self, one: Hands) -> None:
+        self._news = asyncio.Event()
+        self.link = Link(where_of(one), str(one.project), on_change=self._news.set)
+
+    async def until(self, condition: Any) -> None:  # noqa: ANN401 - any callable
+        async with asyncio.timeout(20):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    def known(self, session: SessionId) -> dict[str, Any]:
+        view = self.link.view
+        return {
+            "messages": self.link.messages(),
+            "title": view.sessions[session].title,
+            "todos": view.sessions[session].todos,
+            "permissions": {id for id, ask in view.permissions.items() if ask["session_id"] == session},
+            "questions": {id for id, ask in view.questions.items() if ask["session_id"] == session},
+            "runs": {run.run_id: (run.state, run.outcome) for run in view.runs_of(session)},
+            "outputs": dict(view.outputs),
+            "open runs": [run.run_id for run in self.link.runs()],
+        }
+
+
+@asynccontextmanager
+async def _links(one: Hands, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Scene, Watched, Watched]]:
+    scene = Scene(one, await one.session(), lossy(patch))
+    missing, seeing = Watched(one), Watched(one)
+    try:
+        for watched in (missing, seeing):
+            await watched.link.open()
+            await scene.loss.is_open.wait()
+            await watched.until(lambda watched=watched: watched.link.state == "live")
+            await watched.link.choose(scene.session)
+        yield scene, seeing, missing
+    finally:
+        await missing.link.close()
+        await seeing.link.close()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_what_was_missed_is_made_up_for(name: str, one: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = SCENARIOS[name]
+    async with _links(one, monkeypatch) as (scene, seeing, missing):
+        await scenario.before(scene)
+        if scenario.opens_first:
+            for link in (seeing, missing):
+                await link.until(lambda link=link: link.link.view.permissions or link.link.view.questions)
+        scene.loss.cut()
+        await scenario.during(scene)
+        snapshot = await one.client.snapshot(one.workspace, scene.session)
+        await seeing.until(lambda: seeing.link.view.cursor >= snapshot.cursor)
+        await scene.loss.lose(lambda item: (item.number or 0) >= snapshot.cursor)
+        missing.link.is_new = False
+        scene.loss.restore()
+        await missing.until(lambda: missing.link.view.cursor >= snapshot.cursor and missing.link.is_new)
+        assert missing.known(scene.session) == seeing.known(scene.session)
+        assert bool(missing.known(scene.session)["permissions"] or missing.known(scene.session)["questions"]) == (
+            scenario.is_open
+        )
+        assert msgspec.to_builtins(missing.link.messages()) == msgspec.to_builtins(snapshot.messages)
+        await one.client.cancel_session(one.workspace, scene.session)
+
+
+EFFECTS: dict[str, tuple[Any, object]] = {
+    "message": (lambda link: [item.id for item in link.messages()], ["m"]),
+    "session": (lambda link: link.view.sessions[link.session].title, "A title"),
+    "run": (lambda link: [run.run_id for run in link.runs()], ["r"]),
+    "run_complete": (lambda link: list(link.ended), ["r"]),
+    "permission_request": (lambda link: list(link.view.permissions), ["ask"]),
+    "permission_notification": (lambda link: list(link.answers), ["ask"]),
+    "question_batch_request": (lambda link: list(link.view.questions), ["batch"]),
+    "question_batch_notification": (lambda link: list(link.answers), ["batch"]),
+    "agent_event": (lambda link: list(link.told), ["another model is asked"]),
+    "attached": (lambda link: link.others, 2),
+    "lsp_event": (lambda link: link.servers.lsps["tongue"].diagnostic_count, 4),
+    "mcp_event": (lambda link: link.servers.mcps["tools"].tool_count, 5),
+    "message_delta": (lambda link: list(link.index.dirty), ["m"]),
+    "message_part": (lambda link: list(link.index.dirty), ["m"]),
+    "tool_output": (lambda link: list(link.index.dirty), ["m"]),
+}
+NONE = {"file", "removed", "skills_event", "hello", "config_changed", "gap"}
+"""Not shown by themselves; the last two have the workspace read again."""
+
+
+async def test_every_type_of_event_has_a_row() -> None:
+    assert set(TYPES) == EFFECTS.keys() | NONE
+
+
+async def test_every_event_changes_what_is_shown(one: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is delivered to a connection of its own session, behind the number it has seen."""
+    async with _links(one, monkeypatch) as (scene, _, watched):
+        link = watched.link
+        for name, (seen, expected) in EFFECTS.items():
+            if name in ("message_delta", "message_part", "tool_output"):
+                link.index.dirty.clear()
+            if name.endswith("_notification"):
+                link.answers.clear()
+            number = None if name in LIVE else link.view.cursor + 1
+            scene.loss.deliver(event_of(name, scene.session, number))
+            async with asyncio.timeout(10):
+                await watched.until(lambda seen=seen, expected=expected: _seen(seen, link) == expected)
+
+
+def _seen(seen: Any, link: Link) -> object:  # noqa: ANN401
+    try:
+        return seen(link)
+    except KeyError:
+        return None

@@ -1,0 +1,261 @@
+"""Files written whole or not at all: what the disk refuses at each step, and what is left then."""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.errors import ToolError
+from holdfast.workspace import drafts
+from holdfast.workspace.drafts import Draft
+from holdfast.workspace.files import Place, locate
+
+
+def place_of(path: Path) -> Place:
+    return locate(str(path.parent), str(path))
+
+
+def draft_of(path: Path) -> Draft:
+    return Draft(place_of(path), path.stat() if path.exists() else None)
+
+
+def write(draft: Draft, data: bytes = b"new") -> None:
+    try:
+        draft.open()
+        draft.add(data)
+        draft.finish()
+        draft.put()
+    finally:
+        draft.give_up()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def refused(call: Callable[..., object], number: int, *, is_hit: Callable[[str], bool]) -> Callable[..., object]:
+    """The call, refused by the system for some names."""
+
+    def maybe(path: str, *arguments: object, **named: object) -> object:
+        if is_hit(path):
+            raise OSError(number, os.strerror(number))
+        return call(path, *arguments, **named)
+
+    return maybe
+
+
+def is_draft(path: object) -> bool:
+    return str(path).startswith(".holdfast-")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+def test_a_new_file_is_made_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "link", refused(os.link, number, is_hit=is_draft))
+    write(draft_of(tmp_path / "f"))
+    assert names(tmp_path) == ["f"]
+    assert (tmp_path / "f").read_bytes() == b"new"
+
+
+def test_a_new_file_is_not_made_if_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", refused(os.link, errno.EIO, is_hit=is_draft))
+    before = descriptors()
+    with pytest.raises(ToolError, match="input/output error"):
+        write(draft_of(tmp_path / "a/b/f"))
+    assert (names(tmp_path), descriptors()) == ([], before)
+
+
+@pytest.mark.parametrize("step", ["open", "mkdir", "write", "fsync", "fchmod", "rename"])
+def test_whatever_step_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    old = tmp_path / "f"
+    old.write_bytes(b"old")
+    target = tmp_path / "a/b/f" if step == "mkdir" else old
+    draft = draft_of(target)
+    before = descriptors()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    hit: Callable[..., object] = fail
+    if step == "open":
+        hit = refused(os.open, errno.EIO, is_hit=is_draft)
+    elif step == "mkdir":
+        # The first directory is made, the second is not.
+        hit = refused(os.mkdir, errno.EIO, is_hit=lambda path: path == "b")
+    monkeypatch.setattr(os, step, hit)
+    with pytest.raises(ToolError, match="input/output error"):
+        write(draft)
+    monkeypatch.undo()
+    assert (names(tmp_path), old.read_bytes(), descriptors()) == (["f"], b"old", before)
+
+
+def test_a_file_in_a_directory_that_may_not_be_changed_is_changed_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As somebody who may write the file but not its directory; there can be no new file either."""
+    path = tmp_path / "f"
+    path.write_bytes(b"old content")
+    path.chmod(0o604)
+    number = path.stat().st_ino
+    before = descriptors()
+    monkeypatch.setattr(os, "open", refused(os.open, errno.EACCES, is_hit=is_draft))
+    write(draft_of(path))
+    assert (path.read_bytes(), path.stat().st_ino, stat.S_IMODE(path.stat().st_mode)) == (b"new", number, 0o604)
+    with pytest.raises(ToolError, match="permission denied"):
+        write(draft_of(tmp_path / "g"))
+    assert (names(tmp_path), descriptors()) == (["f"], before)
+
+
+def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    with pytest.raises(ToolError, match="read-only"):
+        write(draft_of(path))
+    write(draft_of(tmp_path / "g"))
+    assert (path.read_bytes(), names(tmp_path)) == (b"old", ["f", "g"])
+
+
+@pytest.mark.parametrize("act", ["put", "remove", "set_aside"])
+def test_a_file_that_is_not_the_one_that_was_judged_stays(tmp_path: Path, act: str) -> None:
+    """Changed, replaced by one of the same size, removed, or made meanwhile."""
+    for what in ("changed", "replaced", "removed", "made"):
+        path = tmp_path / what
+        if what != "made":
+            path.write_bytes(b"old")
+        draft = draft_of(path)
+        if act == "put":
+            draft.open()
+            draft.add(b"new")
+            draft.finish()
+        if what in ("replaced", "removed"):
+            path.unlink()
+        if what != "removed":
+            path.write_bytes(b"own")
+        with pytest.raises(ToolError, match=r"meanwhile|by somebody else"):
+            getattr(draft, act)()
+        draft.give_up()
+        assert not path.exists() if what == "removed" else path.read_bytes() == b"own", what
+    assert names(tmp_path) == ["changed", "made", "replaced"]
+
+
+def test_what_is_set_aside_comes_back_or_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    known, before = path.stat(), descriptors()
+    draft = draft_of(path)
+    draft.set_aside()
+    assert not path.exists()
+    draft.put_back()
+    draft.give_up()
+    assert (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_nlink) == (known.st_ino, known.st_mtime_ns, 1)
+    draft_of(path).remove()
+    assert (names(tmp_path), descriptors()) == ([], before)
+    with pytest.raises(ToolError, match="given up"):
+        draft.set_aside()
+
+
+def test_the_owner_stays_where_that_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not, a program does not become somebody else's by being edited."""
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    status = os.stat_result((stat.S_IFREG | 0o6755, *path.stat()[1:4], 4_321, 4_322, *path.stat()[6:]))
+    owners: list[tuple[int, int]] = []
+
+    def fchown(_: int, user: int, group: int) -> None:
+        owners.append((user, group))
+        if len(owners) > 1:
+            raise PermissionError(errno.EPERM, "not permitted")
+
+    monkeypatch.setattr(os, "fchown", fchown)
+    modes = []
+    for _ in range(2):
+        with (tmp_path / "draft").open("wb") as file:
+            folder = os.open(tmp_path, os.O_RDONLY)
+            drafts._dress(file.fileno(), status, folder, "f")
+            os.close(folder)
+            modes.append(stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+    assert (owners, modes) == ([(4_321, 4_322)] * 2, [0o6755, 0o755])
+    # One's own file keeps its owner without a word.
+    path.chmod(0o750)
+    write(draft_of(path))
+    assert (len(owners), stat.S_IMODE(path.stat().st_mode)) == (2, 0o750)
+
+
+def test_a_new_file_is_taken_back_with_its_directories(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path / "a/b/f")
+    write(draft)
+    draft.sync()
+    draft.take_back(None)
+    assert names(tmp_path) == []
+
+
+def test_directories_that_others_use_by_now_stay(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path / "a/b/f")
+    write(draft)
+    (tmp_path / "a/theirs").write_bytes(b"")
+    draft.take_back(None)
+    assert names(tmp_path) == ["a", "a/theirs"]
+
+
+def test_an_old_content_comes_back_with_mode_and_names(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        path = tmp_path / name
+        path.write_bytes(b"old")
+        path.chmod(0o640)
+    os.link(tmp_path / "two", tmp_path / "second name")
+    for name in ("one", "two"):
+        draft = draft_of(tmp_path / name)
+        write(draft, b"much longer than before")
+        draft.take_back(b"old")
+        assert (tmp_path / name).read_bytes() == b"old"
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o640
+    assert (tmp_path / "second name").read_bytes() == b"old"
+    assert names(tmp_path) == ["one", "second name", "two"]
+
+
+def test_a_disk_that_cannot_sync_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = draft_of(tmp_path / "f")
+    write(draft)
+    before = descriptors()
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EINVAL, "cannot be synced")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    draft.sync()
+    assert descriptors() == before
+
+
+def test_a_write_that_comes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may take less than it was given."""
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: real(file, bytes(data[:2])))
+    path = tmp_path / "f"
+    draft = draft_of(path)
+    write(draft, b"in pieces")
+    assert (path.read_bytes(), draft.size) == (b"in pieces", 9)
+    os.link(path, tmp_path / "g")
+    write(draft_of(path), b"poured in pieces")
+    assert (tmp_path / "g").read_bytes() == b"poured in pieces"
+
+
+def test_a_draft_that_was_given_up_takes_no_more(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path / "f")
+    draft.open()
+    draft.give_up()
+    for step in (draft.open, lambda: draft.add(b"x"), draft.finish):
+        with pytest.raises(ToolError, match="given up"):
+            step()
+    with contextlib.suppress(ToolError):
+        draft.put()
+    assert names(tmp_path) == []

@@ -1,0 +1,258 @@
+"""What the guard and its keepers do for a command, with real commands: few guards, many small commands."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.hostile import new_token, survivors
+from holdfast.workspace.guard import Bounds, Command, Containment, Guard, Tree, TreeEnd
+from holdfast.workspace.process import Launch, Processes
+from workspace.commands import line
+
+LONG = 3_000.0
+"""Seconds: so long that no test sees its end."""
+
+
+@pytest.fixture(params=["namespace", "tree"])
+async def guard(request: pytest.FixtureRequest) -> AsyncIterator[Guard]:
+    containment: Containment = request.param
+    guard = Guard(containment)
+    assert await guard.ready() == containment
+    yield guard
+    await guard.close()
+
+
+class Commands:
+    """Lines for bash, and what they say."""
+
+    def __init__(self, guard: Guard, spills: Path) -> None:
+        self.guard = guard
+        self.processes = Processes(guard, spills)
+
+    async def say(self, text: str, bounds: Bounds = Bounds(), cwd: str = "/") -> tuple[str, TreeEnd]:  # noqa: B008
+        class Bound:
+            def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+                return launch, bounds
+
+            def watch(self) -> type[str]:
+                return str
+
+        self.processes.sandbox = Bound() if bounds != Bounds() else None
+        running, end = await self.processes.run(line(text, cwd))
+        return running.stdout.shown() + running.stderr.shown(), end
+
+    async def begun(self, text: str, *, linger: float | None = 0.25) -> Tree:
+        """A line that has said that it is ready."""
+        reading, writing = os.pipe()
+        null = os.open(os.devnull, os.O_RDWR)
+        env = {"PATH": os.environ["PATH"]}
+        tree = self.guard.spawn(Command(("/bin/bash", "-c", text), "/", env, linger), null, writing, null)
+        os.close(writing)
+        os.close(null)
+        assert b"ready" in await asyncio.to_thread(os.read, reading, 100)
+        os.close(reading)
+        return tree
+
+
+@pytest.fixture
+def commands(guard: Guard, tmp_path: Path) -> Commands:
+    return Commands(guard, tmp_path / "spills")
+
+
+async def test_how_a_command_begins(commands: Commands) -> None:
+    """No signal is ignored or blocked, it leads a session and a group of its own, and three descriptors are open."""
+    said, end = await commands.say(
+        "grep -E 'Sig(Ign|Blk)|NoNewPrivs' /proc/self/status; cut -d' ' -f1,5,6 /proc/$$/stat; echo $$;"
+        " ls /proc/$$/fd; readlink /proc/$$/fd/0; pwd; yes | head -n 1; echo ${PIPESTATUS[0]}"
+    )
+    lines = said.split("\n")
+    assert [text.split()[1].strip("0") for text in lines[:3]] == ["", "", ""]
+    process, group, session = lines[3].split()
+    assert process == group == session == lines[4]
+    assert lines[5:8] == ["0", "1", "2"]
+    assert lines[-5:] == ["/dev/null", "/", "y", "141", ""]
+    assert (end.code, end.was_killed, end.is_lost, end.error) == (0, False, False, "")
+
+
+async def test_a_grace_can_only_become_shorter(commands: Commands) -> None:
+    """Whoever is patient later does not make a stop later; nor does whoever wants the rest to be kept."""
+    deaf = "trap '' INT TERM; echo ready; while :; do read -t 1000 <> <(:); done"
+    for later in ("stop", "keep"):
+        tree = await commands.begun(deaf)
+        tree.stop(0.05)
+        if later == "stop":
+            tree.stop(LONG)
+        else:
+            tree.keep(None)
+        async with asyncio.timeout(20):
+            end = await tree.gone
+        assert (end.code, end.was_killed) == (137, True)
+
+
+async def test_what_is_paused_is_told_to_go_on_and_to_end(commands: Commands) -> None:
+    tree = await commands.begun("trap '' INT; trap 'exit 5' TERM; echo ready; kill -STOP $$; read -t 1000 <> <(:)")
+    tree.stop(3.0)
+    async with asyncio.timeout(20):
+        assert (await tree.gone).code == 5
+
+
+async def test_how_long_the_rest_may_go_on(commands: Commands) -> None:
+    """From each state: before the command has ended, after it, and again."""
+    token = new_token()
+    text = f"sleep {token} & echo ready; exit 3"
+    # Nothing is kept.
+    end = await (await commands.begun(text, linger=0)).gone
+    assert (end.code, end.was_killed) == (3, True)
+    # It is kept from the start, and let go when that is said after the end of the command.
+    tree = await commands.begun(text, linger=None)
+    assert await tree.exited == 3
+    assert not tree.gone.done()
+    tree.keep(0.01)
+    assert (await tree.gone).was_killed
+    # What would have been killed soon is kept after all, also if its command has ended.
+    tree = await commands.begun(text, linger=LONG)
+    assert await tree.exited == 3
+    tree.keep(None)
+    tree.keep(LONG)
+    tree.keep(0)
+    assert (await tree.gone).was_killed
+    # A stop is a stop, although the rest is kept.
+    tree = await commands.begun(text, linger=None)
+    assert await tree.exited == 3
+    tree.stop(0)
+    end = await tree.gone
+    assert (end.code, end.was_killed) == (3, True)
+    assert not survivors(token)
+
+
+async def test_a_tree_that_is_cut_is_killed(commands: Commands) -> None:
+    token = new_token()
+    tree = await commands.begun(f"setsid sleep {token} & echo ready; sleep {token}")
+    tree.cut()
+    assert (await tree.gone).was_killed
+    # The next command is started by the same guard; the keeper of the one before kills on its own.
+    async with asyncio.timeout(20):
+        while survivors(token):
+            await commands.say("true")
+
+
+async def test_a_network_of_its_own(commands: Commands) -> None:
+    """Only the loopback device, and it is up: a connection is refused, not unreachable."""
+    said, _ = await commands.say(
+        "tail -n +3 /proc/net/dev | cut -d: -f1; exec 3<>/dev/tcp/127.0.0.1/9", Bounds(network=False)
+    )
+    assert said.split()[0] == "lo"
+    assert "eth" not in said
+    assert "Connection refused" in said
+    whole, _ = await commands.say("readlink /proc/self/ns/net")
+    assert whole.strip() == os.readlink("/proc/self/ns/net")
+
+
+async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) -> None:
+    """Every operation once, as the kernel lists it."""
+    base = tmp_path
+    for name in ("empty", "sealed", "source", "bound", "read"):
+        (base / name).mkdir()
+    for name in ("source/inner", "source/frozen", "masked"):
+        (base / name).write_text("content")
+    mounts = (
+        ("tmpfs", f"{base}/empty", ""),
+        ("tmpfs", f"{base}/sealed", ""),
+        ("bind", f"{base}/bound", f"{base}/source"),
+        ("read", f"{base}/read", f"{base}/source"),
+        ("bind", f"{base}/sealed/new/place", f"{base}/source"),
+        ("read", f"{base}/sealed/file", f"{base}/source/inner"),
+        ("mask", f"{base}/masked", ""),
+        ("freeze", f"{base}/bound/frozen", ""),
+        ("seal", f"{base}/sealed", ""),
+    )
+    said, end = await commands.say(
+        f"cat /proc/self/mountinfo; echo; ls /dev; ls {base}/sealed; cat {base}/masked; cat {base}/read/inner; echo;"
+        f"touch {base}/empty/x {base}/bound/x && echo written;"
+        f"touch {base}/x {base}/sealed/x {base}/read/x {base}/bound/frozen;"
+        "readlink /proc/self/ns/ipc; readlink /dev/fd /dev/stdin /dev/stdout /dev/stderr /dev/ptmx",
+        Bounds(mounts=mounts),
+    )
+    assert end.error == ""
+    listing, _, rest = said.partition("\n\n")
+    found: dict[str, tuple[set[str], str]] = {}
+    for text in listing.split("\n"):
+        fields = text.split()
+        found[fields[4]] = set(fields[5].split(",")), text.rpartition(" - ")[2].split()[0]
+    expected = {
+        "/": {"ro"},
+        f"{base}/empty": {"rw", "nosuid", "nodev"},
+        f"{base}/sealed": {"ro", "nosuid", "nodev"},
+        f"{base}/bound": {"rw", "nosuid", "nodev"},
+        f"{base}/read": {"ro", "nosuid", "nodev"},
+        f"{base}/sealed/new/place": {"rw", "nosuid", "nodev"},
+        f"{base}/sealed/file": {"ro", "nosuid", "nodev"},
+        f"{base}/masked": {"ro", "nodev"},
+        f"{base}/bound/frozen": {"ro"},
+        "/dev": {"rw", "nosuid", "noexec"},
+        "/dev/pts": {"rw", "nosuid", "noexec"},
+        "/dev/shm": {"rw", "nosuid", "nodev"},
+        "/proc": {"ro", "nosuid", "nodev", "noexec"},
+    }
+    for place, options in expected.items():
+        assert options <= found[place][0], (place, found[place])
+    for place in (f"{base}/empty", f"{base}/sealed", "/dev", "/dev/shm"):
+        assert found[place][1] == "tmpfs"
+    words = rest.split()
+    assert {"fd", "full", "null", "ptmx", "pts", "random", "shm", "stdin", "tty", "urandom", "zero"} <= set(words)
+    assert "file\nnew\ncontent\nwritten\n" in rest
+    assert rest.count("Read-only file system") + rest.count("cannot touch") >= 4
+    assert os.readlink("/proc/self/ns/ipc") not in rest
+    links = ["/proc/self/fd", *(f"/proc/self/fd/{number}" for number in range(3)), "pts/ptmx"]
+    assert [word for word in words if word in links] == links
+    assert sorted(os.listdir(base / "source")) == ["frozen", "inner", "x"]
+    assert sorted(os.listdir(base)) == [
+        "bound", "empty", "masked", "read", "sealed", "source",
+    ]  # fmt: skip
+
+
+async def test_a_mount_that_is_unknown_is_an_error(commands: Commands) -> None:
+    _, end = await commands.say("true", Bounds(mounts=(("other", "/mnt", ""),)))
+    assert "unknown mount operation other" in end.error or "could not be shut in" in end.error
+    # The guard goes on.
+    assert (await commands.say("echo again"))[0] == "again\n"
+
+
+async def test_what_is_in_force() -> None:
+    """Root gets a namespace unless something else is asked for."""
+    kinds: dict[str, str] = {}
+    wanted: tuple[Containment, ...] = ("auto", "groups", "tree")
+    for containment in wanted:
+        guard = Guard(containment)
+        assert guard.containment == containment
+        assert guard.process_id == 0
+        kinds[containment] = await guard.ready()
+        assert guard.containment == kinds[containment]
+        assert guard.process_id > 0
+        await guard.close()
+    is_root = os.geteuid() == 0
+    assert kinds["auto"] == "namespace" if is_root else kinds["auto"] in ("tree", "groups")
+    assert kinds["tree"] == "tree"
+    assert kinds["groups"] in ("tree", "groups")
+
+
+async def test_every_command_carries_the_mark_of_its_guard(commands: Commands) -> None:
+    marks = [(await commands.say("echo $HOLDFAST_RUN"))[0].strip() for _ in range(2)]
+    stems = {mark.rpartition(".")[0] for mark in marks}
+    assert len(stems) == 1
+    assert [int(mark.rpartition(".")[2]) for mark in marks] == [1, 2]
+    assert len(stems.pop()) == 16
+
+
+async def test_a_command_whose_directory_is_another_is_not_started(commands: Commands, tmp_path: Path) -> None:
+    base = tmp_path
+    (base / "real").mkdir()
+    os.symlink("real", base / "link")
+    for cwd, is_real, error in (("real", True, ""), ("link", False, ""), ("link", True, "was replaced")):
+        launch = Launch(("/bin/true",), str(base / cwd), {}, is_real=is_real)
+        commands.processes.sandbox = None
+        _, end = await commands.processes.run(launch)
+        assert error in end.error if error else (end.error, end.code) == ("", 0), cwd

@@ -1,0 +1,496 @@
+"""Texts, their edits and differences, histories, environments: each rule at its edge. No program is run."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.domain.errors import NotFound, ToolError
+from holdfast.domain.files import FileVersion, Origin
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.workspace import diffs, edits, environment, history, ignore, output, surroundings, text
+from holdfast.workspace.diffs import diff, excerpt
+from holdfast.workspace.edits import replaced
+from holdfast.workspace.environment import command_environment
+from holdfast.workspace.git_scan import Scan
+from holdfast.workspace.history import last_change, last_run, plan
+from holdfast.workspace.ignore import Ignore
+from holdfast.workspace.output import Output, shorten
+from holdfast.workspace.surroundings import ContextPlace, Lookout, Manners, context_files, context_places, git_state
+from holdfast.workspace.text import Form, decoded, line_end, with_line_end
+from planting import assert_every_clause_decides
+
+# Texts
+
+
+def check_texts() -> None:
+    for data, expected in (
+        (b"", ("", Form())),
+        (b"a\r\nb", ("a\r\nb", Form())),
+        (b"\xef\xbb\xbfa", ("a", Form("utf-8", b"\xef\xbb\xbf"))),
+        ("\ufeffa\n".encode("utf-16-le"), ("a\n", Form("utf-16-le", b"\xff\xfe"))),
+        ("\ufeffa\n".encode("utf-16-be"), ("a\n", Form("utf-16-be", b"\xfe\xff"))),
+    ):
+        assert decoded(data, "f") == expected
+        assert expected[1].encoded(expected[0]) == data
+    for data, why in ((b"a\0b", "looks binary"), (b"\xe9", "another encoding"), (b"\xff\xfea", "another encoding")):
+        with pytest.raises(ToolError, match=why):
+            decoded(data, "f")
+    with pytest.raises(ToolError, match="another encoding"):
+        decoded(b"\xe9" * 8_192 + b"\0", "f")
+    with pytest.raises(ToolError, match="half character"):
+        Form().encoded("\ud800")
+    ends = {"": "\n", "a": "\n", "a\n": "\n", "a\r\n": "\r\n", "a\r\nb\n": "\n", "a\r\nb\r\nc": "\r\n", "a\rb": "\n"}
+    assert {item: line_end(item) for item in ends} == ends
+    assert with_line_end("a\r\nb\nc", "\n") == "a\nb\nc"
+    assert with_line_end("a\r\nb\nc", "\r\n") == "a\r\nb\r\nc"
+
+
+def test_texts() -> None:
+    check_texts()
+    assert_every_clause_decides([decoded, line_end, with_line_end], check_texts)
+
+
+# Edits
+
+
+def edited(whole: str, old: str, new: str, *, every: bool = False) -> str:
+    try:
+        return replaced(whole, old, new, replace_all=every).text
+    except ToolError as error:
+        return f"refused: {error}"
+
+
+def test_lines_are_found_wherever_they_repeat() -> None:
+    """The same places as a plain search finds them, from left to right and without overlaps."""
+    dice = random.Random(7)
+    for _ in range(400):
+        lines = [dice.choice("ab") for _ in range(dice.randint(1, 12))]
+        wanted = [dice.choice("ab") for _ in range(dice.randint(2, 5))]
+        expected, place = [], 0
+        count = 0
+        while place < len(lines):
+            if lines[place : place + len(wanted)] == wanted:
+                expected += ["X"]
+                place += len(wanted)
+                count += 1
+            else:
+                expected.append(lines[place])
+                place += 1
+        # Two spaces in the file, one in what is looked for: only white space differs.
+        whole = "\n".join(f"{line}  ." for line in lines)
+        found = edited(whole, "\n".join(f"{line} ." for line in wanted), "X", every=True)
+        shown = "\n".join("X" if line == "X" else f"{line}  ." for line in expected)
+        assert found == shown if count else found.startswith("refused: old_string is not in the file"), (lines, wanted)
+
+
+FORGIVEN: list[tuple[str, str, str, str]] = [
+    # Ends of lines: of a whole last line, of a line that is removed, of an empty one.
+    ("a  b\nc\n", "a b\n", "x\n", "x\nc\n"),
+    ("a  b\nc\n", "a b\n", "x", "x\nc\n"),
+    ("a  b\nc\n", "a b", "", "\nc\n"),
+    ("a  b\nc\n", "a b\n", "", "c\n"),
+    ("a  b\nc", "a b\n", "x\ny\n", "x\ny\nc"),
+    # Deeper, further left, and in the kind of the file.
+    ("\ta =  1\n", "    a = 1", "    a = 2\n        b", "\ta = 2\n\t\tb\n"),
+    ("\t\ta =  1\n", "  a = 1", "  a = 2\n      b", "\t\ta = 2\n\t\t\t\t\t\tb\n"),
+    ("\ta =  1\n", "a = 1", "a = 2\n    b", "\ta = 2\n\t\tb\n"),
+    ("    a =  1\n", "\ta = 1", "\ta = 2\n\t\tb", "    a = 2\n        b\n"),
+    ("    a =  1\n", "a = 1", "a = 2\n\tb", "    a = 2\n        b\n"),
+    ("    a =  1\n    b\n", "  a = 1\n  b", "  a\nb", "    a\n  b\n"),
+    ("a =  1\n", "a = 1", "a = 2\n\tb", "a = 2\n\tb\n"),
+    ("a =  1\n", "  a = 1", "  a\n    b", "a\n  b\n"),
+    ("\t a =  1\n", "  a = 1", "  a\n    b", "\t a\n\t   b\n"),
+    ("\ta =  1\n", "  a = 1", "  a\n  \t\tb", "\ta\n\t\t\tb\n"),
+    # Line numbers of a view, also beside an empty line.
+    ("one\n\ntwo\n", "     1|one\n\n     3|two", "     1|ONE\n\n     3|TWO", "ONE\n\nTWO\n"),
+    ("one\ntwo\n", "     1|one\ntwo", "x", "refused"),
+    # Ends of lines as Windows has them stay, where all or only some lines have them.
+    ("a  b\r\nc\r\n", "a b\nc", "x\n\ny", "x\r\n\r\ny\r\n"),
+    ("a  b\r\nc\n", "a b", "x\ny", "x\r\ny\r\nc\n"),
+    ("a\n\n", " \n", "x", "refused"),
+]
+
+
+@pytest.mark.parametrize(("whole", "old", "new", "expected"), FORGIVEN)
+def test_edits_that_forgive_white_space(whole: str, old: str, new: str, expected: str) -> None:
+    found = edited(whole, old, new)
+    assert found.startswith("refused") if expected == "refused" else found == expected
+
+
+@pytest.mark.parametrize(
+    ("whole", "old", "hint"),
+    [
+        ("x\nab\ncd\n", "ab\nce", "differs in line 3:\n  the file has: cd\n  you sent:     ce"),
+        ("def f(a):\n", "def f(b):", "differs in line 1"),
+        ("\n\ndef f(a):\n", "\ndef f(b):\n", "differs in line 3"),
+        ("a\n", "zzzz", "Nothing like it was found"),
+        ("a\n", "z\\nz", r"It has \\n written out"),
+        ("ab\ncd\n", "ab\\n\ncd", "differs in line 1"),
+        ("ab", "ab\ncd", "Its line 2 would stand outside of the file, which has 1 lines"),
+        ("a\n", "\t", "It holds only white space"),
+        ("p\nq\nx\np\nq\n", "p\nq\nr", "differs in line 3"),
+    ],
+)
+def test_why_a_text_was_not_found(whole: str, old: str, hint: str) -> None:
+    with pytest.raises(ToolError, match=hint):
+        replaced(whole, old, "new", replace_all=False)
+
+
+def test_where_a_text_stands_more_than_once() -> None:
+    with pytest.raises(ToolError, match=r"3 times \(lines 1, 2, 4\)"):
+        replaced("a\na\nb\na\n", "a", "c", replace_all=False)
+    with pytest.raises(ToolError, match=r"7 times \(lines 1, 2, 3, 4, 5, …\)"):
+        replaced("a\n" * 7, "a", "c", replace_all=False)
+    with pytest.raises(ToolError, match=r"5 times \(lines 1, 2, 3, 4, 5\)"):
+        replaced("a\n" * 5, "a", "c", replace_all=False)
+    with pytest.raises(ToolError, match=r"2 times \(lines 1\)"):
+        replaced("aa\n", "a", "c", replace_all=False)
+    assert replaced("a a\n", "a", "b", replace_all=True).places == 2
+    with pytest.raises(ToolError, match="are the same"):
+        replaced("a\n", "a", "a", replace_all=False)
+    with pytest.raises(ToolError, match="would stay as it is"):
+        replaced("a\r\nb\r\n", "a\nb", "a\r\nb", replace_all=False)
+
+
+def test_clauses_of_edits() -> None:
+    def check() -> None:
+        for row in FORGIVEN:
+            test_edits_that_forgive_white_space(*row)
+
+    equivalent = {
+        "'\\t' in extra and theirs and ('\\t' not in theirs) -> theirs and '\\t' not in theirs": "no tab to replace"
+    }
+    assert_every_clause_decides(edits._in_kind, check, equivalent=equivalent)
+
+
+# Differences
+
+
+def test_differences_are_small() -> None:
+    """Lines that stand once in both texts hold the rest in place."""
+    old = "one\ntwo\nsame\nsame\nthree\nfour\n"
+    assert diff(old, "one\nsame\nsame\ntwo\nthree\nfour\n", "f").removals == 2
+    moved = diff("a\nb\nc\nd\ne\n", "e\na\nb\nc\nd\n", "f")
+    assert (moved.additions, moved.removals) == (1, 1)
+    assert (diff(old, old, "f").text, diff(old, old, "f").additions) == ("", 0)
+    only = diff("a\n", "a", "f")
+    assert (only.text, only.additions, only.removals) == (
+        "--- f\n+++ f\n(only line ends or the end of the file differ)",
+        0,
+        0,
+    )
+    plain = diff("a\nb\n", "a\nc\nd\n", "f")
+    assert plain.text == "--- f\n+++ f\n@@ -1,2 +1,3 @@\n a\n-b\n+c\n+d"
+    assert plain.counts == "2 lines added, 1 removed"
+    assert diff("", "a\n", "f").counts == "1 line added, 0 removed"
+    assert diff("", "a\n", "f").text.split("\n")[2] == "@@ -0,0 +1,1 @@"
+
+
+def test_changes_that_are_near_share_a_hunk() -> None:
+    lines = [str(number) for number in range(1, 21)]
+    for gap, hunks in ((6, 1), (7, 2)):
+        new = list(lines)
+        new[3], new[4 + gap] = "x", "y"
+        assert diff("\n".join(lines), "\n".join(new), "f").text.count("@@ -") == hunks, gap
+    new = list(lines)
+    new[9] = "x"
+    assert diff("\n".join(lines), "\n".join(new), "f").text.split("\n")[2:] == [
+        "@@ -7,7 +7,7 @@", " 7", " 8", " 9", "-10", "+x", " 11", " 12", " 13",
+    ]  # fmt: skip
+
+
+def test_a_long_difference_is_cut_and_its_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = diff("", "ab\ncd\n", "f")
+    for most, is_cut in ((len(whole.text) + 1, False), (len(whole.text), True)):
+        monkeypatch.setattr(diffs, "_MOST_TEXT", most)
+        found = diff("", "ab\ncd\n", "f")
+        assert found.text.endswith("… the rest of the difference is left out") is is_cut
+        assert (found.additions, found.removals) == (2, 0)
+    monkeypatch.setattr(diffs, "_MOST_TEXT", 0)
+    assert diff("", "a\n", "f").text == "… the rest of the difference is left out"
+    monkeypatch.undo()
+    # Without fixed points a short stretch is compared line by line, a long one is replaced whole.
+    old, new = "a\na\nb\nb\n", "b\nb\na\na\n"
+    for most, additions in ((16, 2), (15, 4)):
+        monkeypatch.setattr(diffs, "_MOST_COMPARED", most)
+        assert diff(old, new, "f").additions == additions
+
+
+def test_an_excerpt_has_a_few_lines_around_the_change() -> None:
+    lines = [f"line {number}" for number in range(1, 21)]
+    old = "\n".join(lines)
+    new = old.replace("line 10", "changed")
+    assert excerpt(old, new, len(old)) == (old, new)
+    before, after = excerpt(old, new, len(old) - 1)
+    assert before.split("\n") == [*lines[6:13], ""]
+    assert after.split("\n") == [*lines[6:9], "changed", *lines[10:13], ""]
+    assert excerpt(old, new, 10) == ("", "")
+    assert excerpt("a\nb", "a\nc" + "x" * 9, 8) == ("", "")
+    assert excerpt("x" * 9, "x" * 9 + "y", 9) == ("", "")
+    assert excerpt("", "", 0) == ("", "")
+
+
+# Output
+
+
+def test_output_is_bounded_exactly() -> None:
+    for size, is_whole in ((8, True), (9, False)):
+        kept = Output(held=4)
+        for place in range(size):
+            assert kept.feed(str(place).encode()) == str(place)
+        assert (kept.is_whole, kept.size) == (is_whole, size)
+        assert kept.shown(8).startswith("0123")
+        assert kept.shown(8).endswith("4567" if is_whole else "5678")
+    assert shorten("abcd", 4) == "abcd"
+    assert shorten("abcde", 4) == "ab\n\n... [1 lines truncated] ...\n\nde"
+    assert shorten("a\n\n\n\nb", 2) == "a\n\n... [4 lines truncated] ...\n\nb"
+    lines = Output(held=2)
+    lines.feed(b"a\n" + b"\n" * 10 + b"b\n")
+    assert lines.shown(4) == "a\n\n\n... [10 lines truncated] ...\n\nb\n"
+    cut = Output()
+    cut.feed(b"\xe2\x82")
+    assert (cut.held, cut.finish(), cut.finish(), cut.held) == ("", "\ufffd", "", "\ufffd")
+
+
+def test_small_pieces_are_joined_without_a_loss() -> None:
+    kept = Output(held=3_000)
+    text = "".join(chr(97 + number % 26) for number in range(9_001))
+    for character in text:
+        kept.feed(character.encode())
+    assert kept.shown(6_000) == f"{text[:3_000]}\n\n... [1 lines truncated] ...\n\n{text[-3_000:]}"
+    assert (output.SHOWN, Output()._held) == (30_000, 65_536)
+
+
+# Environments
+
+
+def check_environments() -> None:
+    def passed(server: dict[str, str] | None = None, **client: str) -> dict[str, str]:
+        known = command_environment(
+            server or {}, client, cwd="/w", withheld=("SECRET",), secrets=("12345678", "1234567")
+        )
+        return {name: value for name, value in known.items() if name in {*(server or {}), *client}}
+
+    assert passed({"HOME": "/h", "LC_ALL": "C", "LCX": "x", "OTHER": "x"}) == {"HOME": "/h", "LC_ALL": "C"}
+    assert passed({"HOME": "/h"}, HOME="/c", ANY="x") == {"HOME": "/c", "ANY": "x"}
+    assert passed(SECRET="x", SECRETS="x") == {"SECRETS": "x"}
+    assert passed(A="x12345678x", B="x1234567x", C="1234") == {"B": "x1234567x", "C": "1234"}
+    odd = {
+        "": "x",
+        "a=b": "x",
+        "a\0b": "x",
+        "c": "x\0y",
+        "BASH_FUNC_x%%": "x",
+        "HOLDFAST_X": "x",
+        "BASH_ENV": "x",
+        "d": "x",
+    }
+    assert {name for name in odd if name in command_environment({}, odd, cwd="/w")} == {"d"}
+    paths = {"": None, "rel:/a::./b:/c": "/a:/c", "rel": None}
+    for path, expected in paths.items():
+        fallback = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        assert command_environment({}, {"PATH": path}, cwd="/w")["PATH"] == expected or fallback
+        assert (command_environment({}, {"PATH": path}, cwd="/w")["PATH"] == fallback) is (expected is None)
+    assert command_environment({}, {"PWD": "/x", "TERM": "xterm"}, cwd="/w")["PWD"] == "/w"
+    assert command_environment({}, {"TERM": "xterm"}, cwd="/w")["TERM"] == "dumb"
+
+
+def test_environments() -> None:
+    check_environments()
+    assert_every_clause_decides(
+        [command_environment, environment._may_pass, environment._from_the_top], check_environments
+    )
+
+
+# Histories
+
+
+def versions(*rows: tuple[str, Origin, str, int]) -> list[FileVersion]:
+    """One file: run, origin, content and what it restores, one version after the other, a second each."""
+    return [
+        FileVersion(
+            f"v{at}", SessionId("s"), "/f", content, at, at, at,
+            run_id=RunId(run), origin=origin, is_missing=not content, restores=restores,
+        )
+        for at, (run, origin, content, restores) in enumerate(rows)
+    ]  # fmt: skip
+
+
+def back(*rows: tuple[str, Origin, str, int], run: str = "") -> tuple[str, bool, bool]:
+    """What the file goes back to, whether there is a reason against it, whether it is there already."""
+    (item,) = plan(versions(*rows), path="" if run else "/f", run_id=RunId(run))
+    return item.target.content, bool(item.reason), item.is_done
+
+
+def check_histories() -> None:
+    first: list[tuple[str, Origin, str, int]] = [("", "outside", "0", -1), ("r1", "tool", "1", -1)]
+    assert back(*first) == ("0", False, False)
+    assert back(*first, ("r2", "tool", "2", -1)) == ("1", False, False)
+    assert back(*first, ("", "outside", "x", -1)) == ("0", True, False)
+    assert back(*first, ("", "outside", "x", -1), ("r2", "tool", "2", -1)) == ("x", False, False)
+    assert back(*first, ("", "undo", "0", 0)) == ("0", False, True)
+    assert back(*first, ("r2", "tool", "2", -1), ("", "undo", "1", 1)) == ("0", False, False)
+    twice: list[tuple[str, Origin, str, int]] = [
+        *first,
+        ("r2", "tool", "2", -1),
+        ("", "undo", "1", 1),
+        ("", "undo", "0", 0),
+    ]
+    assert back(*twice) == ("0", False, True)
+    assert back(*twice, ("r3", "tool", "3", -1)) == ("0", False, False)
+    # Runs.
+    assert back(*first, run="r1") == ("0", False, False)
+    assert back(*first, ("r1", "tool", "2", -1), run="r1") == ("0", False, False)
+    assert back(*first, ("r2", "tool", "2", -1), run="r1") == ("0", True, False)
+    assert back(*first, ("r2", "tool", "2", -1), run="r2") == ("1", False, False)
+    assert back(*first, ("r1", "outside", "x", -1), ("r1", "tool", "2", -1), run="r1") == ("0", True, False)
+    assert back(*first, ("r2", "tool", "2", -1), ("", "undo", "1", 1), run="r1") == ("0", False, False)
+    assert back(*first, ("", "undo", "0", 0), run="r1") == ("0", False, True)
+    # Which was the last.
+    assert last_run(versions(*first, ("r2", "tool", "2", -1))) == "r2"
+    assert last_run(versions(*first, ("r2", "tool", "2", -1), ("", "undo", "1", 1))) == "r1"
+    assert last_change(versions(*first, ("", "undo", "0", 0))) is None
+    assert last_change(versions(*first), "/other") is None
+    assert last_change([]) is None
+    two = [*versions(*first), *(
+        FileVersion(f"w{at}", SessionId("s"), path, "x", number, seconds, seconds, run_id=RunId(run), origin="tool")
+        for at, (path, number, seconds, run) in enumerate([("/a", 1, 9, "late"), ("/g", 1, 0, "early")])
+    )]  # fmt: skip
+    assert last_run(two) == "late"
+    assert last_change(two, "/g").run_id == "early"  # type: ignore[union-attr]
+    later = [msgspec.structs.replace(item, path="/z") if item.path == "/a" else item for item in two]
+    assert last_run(later) == "late"
+    assert [item.path for item in plan(two, run_id=RunId("r1"))] == ["/f"]
+    assert is_missing(lambda: back(first[0], ("r1", "outside", "x", -1), ("r2", "tool", "2", -1), run="r1"))
+    assert is_missing(lambda: plan(two, path="/other"))
+    assert is_missing(lambda: plan(two, path="/other", run_id=RunId("r1")))
+
+
+def is_missing(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except NotFound:
+        return True
+    return False
+
+
+def test_histories() -> None:
+    check_histories()
+    checked = [last_change, plan, history._of_run, history._one_change]
+    equivalent = {
+        "found = [_of_run(history, run_id) for history in (_of(versions, item) for item in paths) if history]"
+        " -> found = [_of_run(history, run_id) for history in (_of(versions, item) for item in paths)]":
+        "nothing comes of an empty history",
+        "item.run_id == run_id and item.origin == 'tool' and place -> item.run_id == run_id and item.origin == 'tool'":
+        "the first version of a file is what was there before",
+    }  # fmt: skip
+    assert_every_clause_decides(checked, check_histories, equivalent=equivalent)
+
+
+# What a model is told of the place
+
+
+def put(path: Path, content: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def test_context_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [ContextPlace(str(put(tmp_path / name, content))) for name, content in (
+        ("a", "abc"), ("b", " "), ("c", "abc\n"), ("d", "defg"), ("e", "h"),
+    )]  # fmt: skip
+    os.link(tmp_path / "d", tmp_path / "z")
+    places.insert(4, ContextPlace(str(tmp_path / "z")))
+
+    def told() -> list[tuple[str, str, int]]:
+        return [(os.path.basename(file.path), file.text, file.left_out) for file in context_files(places)]
+
+    assert told() == [("a", "abc", 0), ("d", "defg", 0), ("e", "h", 0)]
+    monkeypatch.setattr(surroundings, "_LONGEST", 7)
+    assert [name for name, _, _ in told()] == ["a", "d"]
+    monkeypatch.setattr(surroundings, "_LONGEST", 8)
+    assert [name for name, _, _ in told()] == ["a", "d", "e"]
+    monkeypatch.setattr(surroundings, "_LONGEST_FILE", 3)
+    assert told()[1] == ("d", "def", 1)
+    monkeypatch.setattr(surroundings, "_LONGEST_FILE", 1)
+    assert told()[0] == ("a", "a", 2)
+    monkeypatch.undo()
+    monkeypatch.setattr(surroundings, "_MOST_FILES", 2)
+    assert [name for name, _, _ in told()] == ["a", "d"]
+    # The same file under another name is told once, whatever it says by now.
+    assert context_files([ContextPlace(str(tmp_path / "nothing")), ContextPlace(str(tmp_path))]) == []
+
+
+def test_a_file_outside_of_its_directories_is_not_told(tmp_path: Path) -> None:
+    inside, outside = put(tmp_path / "top/f", "inside"), put(tmp_path / "g", "outside")
+    top = str(inside.parent)
+    assert [file.text for file in context_files([ContextPlace(str(inside), (top,))])] == ["inside"]
+    assert context_files([ContextPlace(str(outside), (top,))]) == []
+    assert [file.text for file in context_files([ContextPlace(str(outside))])] == ["outside"]
+
+
+def test_a_folder_of_context_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.md", "a.md", "c.md"):
+        put(tmp_path / ".cursor/rules" / name, name)
+    (tmp_path / ".cursor/rules/folder").mkdir()
+    os.mkfifo(tmp_path / "AGENTS.md")
+
+    def names() -> list[str]:
+        return [os.path.basename(place.path) for place in context_places(tmp_path, ())]
+
+    assert names() == ["a.md", "b.md", "c.md"]
+    monkeypatch.setattr(surroundings, "_MOST_FILES", 2)
+    assert names() == ["a.md", "b.md"]
+
+
+async def test_sessions_that_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "_SESSIONS", 2)
+    days = iter(range(10))
+    lookout = Lookout(str(tmp_path), today=lambda: str(next(days)))
+    seen = [(await lookout.look(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
+    assert seen == ["0", "1", "0", "2", "0", "3"]
+    assert lookout.git_changes(SessionId("a"), MessageId("m")) == {}
+    assert lookout.git_changes(SessionId("nobody"), MessageId("m")) == {}
+    with_scan = Lookout(str(tmp_path), Manners, scan=lambda: Scan(0.0))
+    await with_scan.look(SessionId("a"))
+    assert with_scan.git_changes(SessionId("a"), MessageId("m")) == {}
+    assert git_state(str(tmp_path)) is None
+
+
+async def test_a_file_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(tmp_path / "AGENTS.md", "here")
+    lookout = Lookout(str(tmp_path))
+    real = surroundings.context_places
+
+    def then_gone(*arguments: object) -> list[ContextPlace]:
+        found = real(*arguments)  # type: ignore[arg-type]
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(surroundings, "context_places", then_gone)
+    assert (await lookout.look(SessionId("a"))).context == ()
+
+
+# What is ignored
+
+
+def test_what_lies_outside_of_the_root_is_not_covered(tmp_path: Path) -> None:
+    put(tmp_path / "root/.gitignore", "*.log\nbuild/\n")
+    put(tmp_path / ".gitignore", "root\n")
+    rules = Ignore(str(tmp_path / "root"))
+    rows = {"root/a.log": True, "root/a": False, "root/build/x": True, "root/sub/build/y/z": True, "root/b/c": False}
+    for _ in range(2):
+        assert {name: rules.covers(str(tmp_path / name)) for name in rows} == rows
+    assert not rules.covers(str(tmp_path / "elsewhere/build"))
+    assert not rules.is_root_ignored
+    (tmp_path / ".git").mkdir()
+    assert Ignore(str(tmp_path / "root")).is_root_ignored
+    assert not Ignore(str(tmp_path / "root/sub")).covers(str(tmp_path / "root/sub/x"))
+    assert not Ignore(str(tmp_path)).is_root_ignored
+    assert {".git", "node_modules", "__pycache__", ".venv"} <= ignore.LITTER
+    assert text.stand_in(1_234, "ab") == "(1,234 bytes that are not kept, blake2b ab)\n"
