@@ -7,11 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.domain.files import FileVersion
+from holdfast.domain.ids import RunId
 from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.testing.crash import Point, Violation, count_points, evidence_of, try_crash, try_point
 from holdfast.testing.crash_check import Evidence, Told, problems
 from holdfast.testing.crash_flaws import FLAWS
-from holdfast.testing.crash_stage import ANSWER, LOST, expected_answers
+from holdfast.testing.crash_stage import ANSWER, LOST, WRITTEN, expected_answers
 from holdfast.testing.crash_story import STORIES
 
 STRIPES = 12
@@ -42,13 +44,19 @@ def test_a_kill_around_an_answer_leaves_no_call_without_a_stored_permission() ->
     assert kill_at > 20
 
 
-@pytest.mark.parametrize("stripe", range(3))
+@pytest.mark.parametrize("stripe", range(2))
 def test_a_kill_around_withdrawn_attempts_and_a_summary_leaves_the_answers_that_were_asked_for(stripe: int) -> None:
     """R7: at write points spread over the story; scripts/long draws the same scenes at any point."""
-    kill_at = 2 * stripe + 1
+    kill_at = 3 * stripe + 1
     while try_point(Point("retried", kill_at)):
         kill_at += 18
     assert kill_at > 60
+
+
+def test_a_kill_around_helpers_and_an_undo_leaves_whole_files_and_the_answers_that_were_asked_for() -> None:
+    """R7 R9: helpers sent by the real tool, files written and taken back; closest around the undo."""
+    kills = sum(try_point(Point("helped", kill_at)) for kill_at in (*range(8, 150, 24), *range(152, 168, 3)))
+    assert kills == 12
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -179,6 +187,35 @@ def test_another_conversation_than_the_prompts_asked_for_is_noticed(evidence: Ev
     for change in (without_text, withdrawn, without_answers):
         assert any(problem.startswith(complaint) for problem in changed(evidence, "a-2", change)), change
     assert "R7: a-2 holds words of an attempt that was withdrawn" in changed(evidence, "a-2", withdrawn)
+
+
+def test_more_than_the_beginning_of_a_run_that_was_cut_off_is_noticed(evidence: Evidence) -> None:
+    """The run `held` had called a tool when the server died."""
+
+    def retold(message: Message) -> Message:
+        said = (TextPart(Text("Other words.")), *message.parts)
+        return message if message.role == "user" else msgspec.structs.replace(message, parts=said)
+
+    found = changed(evidence, "held", retold)
+    assert any(problem.startswith("R7: held was asked") and "was cut off" in problem for problem in found), found
+
+
+def test_a_file_that_is_not_as_it_was_told_is_noticed(evidence: Evidence) -> None:
+    def problems_with(files: dict[str, str], versions: tuple[FileVersion, ...], *undone: str) -> list[str]:
+        told = Told((*evidence.told[0].lines, *(("undone", name) for name in undone)))
+        end = msgspec.structs.replace(evidence.end, files=files, versions=versions)
+        remains = (*evidence.remains[:-1], end)
+        return problems(msgspec.structs.replace(evidence, told=(told, *evidence.told[1:]), remains=remains))
+
+    run = next(run for run in evidence.end.runs if run.outcome == "completed")
+    x, y = (FileVersion(name, run.session_id, f"/{name}.txt", WRITTEN, 0, 1, 1, run_id=run.run_id) for name in "xy")
+    gone = msgspec.structs.replace(x, origin="undo", is_missing=True, run_id=RunId(""))
+    assert problems_with({"x.txt": WRITTEN, "y.txt": WRITTEN}, (x, y)) == []
+    assert problems_with({}, (x, gone), "x.txt") == []
+    assert problems_with({"x.txt": WRITTEN[:5]}, (x,)) == ["R9: x.txt holds 'What '"]
+    assert problems_with({"x.txt": WRITTEN}, (x, y)) == ["R9: only a part of ['x.txt', 'y.txt'] is there"]
+    assert problems_with({"x.txt": WRITTEN}, (x, gone), "x.txt") == ["R9: x.txt was taken back and is there"]
+    assert problems_with({}, (x,), "x.txt")[0].startswith("R9: x.txt was taken back, and FileVersion(")
 
 
 @pytest.mark.parametrize(

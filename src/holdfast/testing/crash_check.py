@@ -9,21 +9,24 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import quote
 
 import apsw
 import msgspec
 
 from holdfast.domain.events import DurableEvent, MessageEvent, PermissionNotificationEvent, RunCompleteEvent, RunEvent
+from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import Message, TextPart, ToolCallPart
 from holdfast.domain.runs import Outcome, Run
 from holdfast.storage.rows import Rows
-from holdfast.testing.crash_stage import LOST, digest, expected_answers
+from holdfast.testing.crash_stage import LOST, WRITTEN, digest, expected_answers
 from holdfast.testing.validity import problems_of_session
 
 __all__ = ["Evidence", "Remains", "Told", "look", "problems", "read_diary"]
 
+_Answer: TypeAlias = tuple[str, tuple[str, ...]]
 _NUMBER = re.compile(r"-\d+$")
 _decoder: msgspec.json.Decoder[DurableEvent] = msgspec.json.Decoder(DurableEvent)
 
@@ -38,11 +41,14 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Remains(msgspec.Struct, frozen=True):
-    """What is on the disk: the log, the runs in the order in which they are to run, the conversations."""
+    """What is on the disk: the log, the runs in the order in which they are to run, the conversations, the files."""
 
     events: tuple[tuple[int, bytes], ...] = ()
     runs: tuple[Run, ...] = ()
     messages: Mapping[SessionId, tuple[Message, ...]] = msgspec.field(default_factory=dict)
+    files: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """What is in the directory that is worked in."""
+    versions: tuple[FileVersion, ...] = ()
 
     @property
     def newest(self) -> int:
@@ -88,7 +94,10 @@ def look(data: Path) -> Remains:
         runs = sorted(rows.runs.page(None, 1_000_000, 0), key=lambda run: rows.runs.rank(run.run_id))
         sessions = [session.id for session in rows.sessions.every()]
         messages = {session: tuple(rows.messages.of_session(session)) for session in sorted(sessions)}
-        return Remains(tuple(rows.log.after(0, 1_000_000)), tuple(runs), messages)
+        versions = tuple(version for session in sorted(sessions) for version in rows.files.of_session(session))
+        project = data.with_name("project")
+        files = {path.name: path.read_text() for path in sorted(project.iterdir())} if project.exists() else {}
+        return Remains(tuple(rows.log.after(0, 1_000_000)), tuple(runs), messages, files, versions)
 
 
 def problems(evidence: Evidence) -> list[str]:
@@ -182,13 +191,47 @@ def _answers_of_prompts(evidence: Evidence) -> Iterator[str]:
         found = [_answer_of(message) for message in stored if message.role == "assistant"]
         if run.outcome == "completed" and any(LOST in text for text, _ in found):
             yield f"R7: {run.run_id} holds words of an attempt that was withdrawn"
-        if run.outcome != "completed" or run.kind != "prompt" or run.folded_into or run.run_id in hosts:
+        if run.kind != "prompt" or run.folded_into or run.run_id in hosts:
             continue
-        if found != expected_answers(run.prompt):
+        if run.outcome != "completed":
+            if not _is_beginning(found, expected_answers(run.prompt)):
+                yield f"R7: {run.run_id} was asked {run.prompt!r}, was cut off and holds {found}"
+        elif found != expected_answers(run.prompt):
             yield f"R7: {run.run_id} was asked {run.prompt!r} and holds {found}"
 
 
-def _answer_of(message: Message) -> tuple[str, tuple[str, ...]]:
+def _is_beginning(found: Sequence[_Answer], expected: Sequence[_Answer]) -> bool:
+    """What is left of a run that did not get to its end: whole answers, the last one perhaps as far as it got."""
+    if not found:
+        return True
+    *whole, (text, calls) = [(text.replace(LOST, ""), calls) for text, calls in found]
+    if len(found) > len(expected) or whole != expected[: len(whole)]:
+        return False
+    last_text, last_calls = expected[len(whole)]
+    return last_text.startswith(text) and last_calls[: len(calls)] == calls
+
+
+def _undone(evidence: Evidence) -> Iterator[str]:
+    """A file is whole or not there, and all that was taken back together is gone or there together."""
+    end = evidence.end
+    for name, text in end.files.items():
+        # What a killed server had put aside stays there, under a name of its own.
+        if text != WRITTEN and not name.startswith(".holdfast-"):
+            yield f"R9: {name} holds {text!r}"
+    told = {name for life in evidence.told for (name,) in life.all("undone")}
+    yield from (f"R9: {name} was taken back and is there" for name in sorted(told & end.files.keys()))
+    newest = {Path(version.path).name: version for version in end.versions}
+    for name in sorted(told):
+        last = newest.get(name)
+        if last is None or last.origin != "undo" or not last.is_missing:
+            yield f"R9: {name} was taken back, and {last} is stored"
+    for run in end.runs:
+        paths = {Path(version.path).name for version in end.versions if version.run_id == run.run_id}
+        if run.outcome == "completed" and len({name in end.files for name in paths}) > 1:
+            yield f"R9: only a part of {sorted(paths)} is there"
+
+
+def _answer_of(message: Message) -> _Answer:
     text = "".join(part.data.text for part in message.parts if isinstance(part, TextPart))
     return text, tuple(part.data.name for part in message.parts if isinstance(part, ToolCallPart))
 
@@ -306,6 +349,7 @@ _CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
     _numbers,
     _conversations,
     _answers_of_prompts,
+    _undone,
     _redone,
     _order,
     _answers,

@@ -19,13 +19,14 @@ import msgspec
 from holdfast.core import Parts, SystemClock, Workspace, open_workspace
 from holdfast.domain.asks import GrantAction, Verdict
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
-from holdfast.domain.files import ReadMark
+from holdfast.domain.files import ReadMark, UndoAsk
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.domain.ledger import Answer, Entry, MarkRead, Write
+from holdfast.domain.ledger import Answer, Entry, MarkRead, Operation, Receipt, Write
 from holdfast.domain.messages import Message, TextPart
 from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart
 from holdfast.domain.runs import Delivery, Prompt
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
+from holdfast.engine.crews import Crew
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
@@ -36,8 +37,24 @@ from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.gates import Gate, SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, counting_ids
 from holdfast.testing.validity import problems_of_request
+from holdfast.tools.agent import Agent
+from holdfast.tools.write import Write as WriteFile
+from holdfast.workspace.undo import undo
 
-__all__ = ["ANSWER", "LOST", "Diary", "Disk", "Killer", "Level", "Life", "Stage", "digest", "expected_answers", "serve"]
+__all__ = [
+    "ANSWER",
+    "LOST",
+    "WRITTEN",
+    "Diary",
+    "Disk",
+    "Killer",
+    "Level",
+    "Life",
+    "Stage",
+    "digest",
+    "expected_answers",
+    "serve",
+]
 
 Level = Literal["group", "file"]
 """What counts as a write point: each stage of a group commit, or each write and sync of a file."""
@@ -47,8 +64,17 @@ _STILL = 25
 """So many rounds of the loop without a sign of life: nothing goes on."""
 
 ANSWER = "An answer of a few words."
+WRITTEN = "What a tool has written."
 LOST = "Words of an attempt that is withdrawn."
-_TOOLS = {"note": "note", "look": "look", "slow": "note", "stiff": "note", "permit": "permit"}
+_TOOLS = {
+    "note": "note",
+    "look": "look",
+    "slow": "note",
+    "stiff": "note",
+    "permit": "permit",
+    "agent": "agent",
+    "write": "write",
+}
 """Words that call a tool, and which one."""
 _FINISH: dict[bool, StepFinish] = {True: "tool_calls", False: "stop"}
 
@@ -212,11 +238,12 @@ class Stage:
         parts = Parts(
             ledger,
             FixedModels(_Actor(self), _Actor(self)),
-            FixedTools(self._tools()),
+            FixedTools([*self._tools(), Agent(), WriteFile()]),
             self._settings,
             SystemClock(),
             counting_ids(f"life{self.life.number}"),
             lambda outlet: _Listener(self.diary, outlet),
+            crews={"task": Crew(FixedTools(self._tools()))},
             judge=lambda _path: self._judge,
         )
         self._workspace = await open_workspace(str(path), parts)
@@ -246,6 +273,25 @@ class Stage:
     async def cancel_run(self, run_id: RunId) -> None:
         if (await self.workspace.inputs.cancel_run(run_id)).outcome is None:
             self.diary.note("cancelled", run_id)
+
+    async def undo(self, session: SessionId) -> None:
+        """Take back what the last run changed, as the server does."""
+        engine, record = self.workspace.engine, self.workspace.record
+
+        async def put(operations: tuple[Operation, ...]) -> None:
+            assert isinstance(await engine.recorder.put(*operations), Receipt)
+
+        versions = await engine.kit.ledger.files(record.id, session)
+        report = await undo(
+            UndoAsk(session_id=session),
+            versions,
+            root=record.path,
+            record=put,
+            now_ms=engine.outside.clock.now_ms,
+            new_id=engine.outside.new_id,
+        )
+        for file in report.files:
+            self.diary.note("undone", Path(file.path).name)
 
     async def move(self, run_id: RunId, position: int) -> None:
         await self.workspace.inputs.move(run_id, position)
@@ -364,6 +410,10 @@ def _act(word: str, call_id: ToolCallId) -> Act:
     match kind:
         case "note" | "look" | "permit":
             return Call(kind, "{}", call_id)
+        case "agent":
+            return Call("agent", f'{{"prompt": "{name} note look / say"}}', call_id)
+        case "write":
+            return Call("write", f'{{"file_path": "{name}.txt", "content": "{WRITTEN}"}}', call_id)
         case "slow":
             return Call("note", f'{{"hold": "{name}"}}', call_id)
         case "stiff":

@@ -117,6 +117,21 @@ async def delegating(stage: Stage, session: SessionId, tag: str) -> None:
     await stage.quiet(session)
 
 
+async def sending(stage: Stage, session: SessionId, tag: str) -> None:
+    """Two helpers side by side, sent by the real tool, and a third one after them."""
+    await stage.ask(session, f"{tag}1 agent:{tag}h agent:{tag}i / agent:{tag}j note / say", f"{tag}-1")
+    await stage.quiet(session)
+
+
+async def undoing(stage: Stage, session: SessionId, tag: str) -> None:
+    """Two files are written and taken back together, and one of them is written again."""
+    await stage.ask(session, f"{tag}1 write:{tag}x write:{tag}y / say", f"{tag}-1")
+    await stage.quiet(session)
+    await stage.undo(session)
+    await stage.ask(session, f"{tag}2 write:{tag}z / say", f"{tag}-2")
+    await stage.quiet(session)
+
+
 async def approving(stage: Stage, session: SessionId, tag: str) -> None:
     """A call that waits for permission, and gets two answers at once."""
     await stage.ask(session, f"{tag}1 permit / say", f"{tag}-1")
@@ -222,6 +237,13 @@ async def retried(stage: Stage) -> None:
     await stage.quiet(session)
 
 
+async def helped(stage: Stage) -> None:
+    """One session that sends helpers, and has files written and taken back."""
+    session = await stage.session("one")
+    await sending(stage, session, "a")
+    await undoing(stage, session, "b")
+
+
 _SCENES: tuple[Scene, ...] = (
     steering,
     retrying,
@@ -232,6 +254,8 @@ _SCENES: tuple[Scene, ...] = (
     interrupting,
     rearranging,
     delegating,
+    sending,
+    undoing,
     approving,
     quarrelling,
     quarrelling,
@@ -256,7 +280,7 @@ async def tangled(seed: int, stage: Stage) -> None:
         await leaving(stage, session, "z")
 
 
-_SHORT: dict[str, Story] = {"approved": approved, "retried": retried}
+_SHORT: dict[str, Story] = {"approved": approved, "retried": retried, "helped": helped}
 STORIES: dict[str, Story] = {"working": working, "stopped": stopped}
 """The stories whose write points are all tried. `random-7` is a tangle of scenes made from the seed 7."""
 
