@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from holdfast.domain.errors import DatabaseDamaged, StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, Receipt, Write
+from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, PutMessage, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.reserve import LOG_PAGES, reserve
@@ -307,3 +308,25 @@ async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
         for desk in desks:
             assert [number for number, _ in await desk.events()] == list(range(1, 27))
             assert len(await ledger.open_runs(desk.id)) == 25
+
+
+async def test_an_interrupt_cancels_what_was_accepted_in_the_same_batch(tmp_path: Path) -> None:
+    async with opened(tmp_path) as ledger:
+        desk = await Desk.with_session(ledger)
+        waiting = [Write((Admit(run(name), b"hash"),)) for name in ("r1", "r2")]
+        last = msgspec.structs.replace(run("r3"), delivery="interrupt")
+        answers = await desk.batch(*waiting, Write((Admit(last, b"hash"),)))
+        assert all(isinstance(answer, Receipt) for answer in answers)
+        found = {item.run_id: item.cancel_requested for item in await ledger.open_runs(desk.id)}
+        assert found == {"r1": True, "r2": True, "r3": False}
+
+
+async def test_a_message_that_changes_its_run_and_back_is_found_by_its_run(tmp_path: Path) -> None:
+    async with opened(tmp_path) as ledger:
+        desk = await Desk.with_session(ledger)
+        first = msgspec.structs.replace(message("m"), run_id=RunId("r1"))
+        other = msgspec.structs.replace(first, run_id=RunId("r2"))
+        await desk.do(PutMessage(first))
+        await desk.do(PutMessage(other), PutMessage(first))
+        assert [item.id for item in await ledger.messages_of_run(desk.id, RunId("r1"))] == ["m"]
+        assert await ledger.messages_of_run(desk.id, RunId("r2")) == []
