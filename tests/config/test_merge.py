@@ -146,7 +146,7 @@ def check_kinds() -> None:
 def check_origins() -> None:
     """Each value has the line of its own key, or of the key above it."""
     lines: dict[KeyPath, int] = {("a",): 3, ("a", "b"): 4, ("a", "c", 1): 6, ("a", "c"): 5}
-    low = layer("low", {"a": {"b": 1, "c": ["x", "y"], "d": 2, "e": {}, "f": []}, "g": {"h": 1}}, lines)
+    low = layer("low", {"a": {"b": 1, "c": ["x", "y"], "d": 2, "e": {}, "f": [], "k": [{}, []]}, "g": {"h": 1}}, lines)
     _, origins = merge([low])
     assert {path: str(origin) for path, origin in origins.items()} == {
         ("a", "b"): "low:4",
@@ -155,6 +155,8 @@ def check_origins() -> None:
         ("a", "d"): "low:3",
         ("a", "e"): "low:3",
         ("a", "f"): "low:3",
+        ("a", "k", 0): "low",
+        ("a", "k", 1): "low",
         ("g", "h"): "low",
     }
     for may_run in (False, True):
@@ -194,7 +196,7 @@ def test_every_clause_decides() -> None:
         equivalent={
             "not isinstance(below, dict) or not isinstance(marks.get(name), dict) -> not isinstance(marks.get(name), "
             "dict)": "marks are a dict only where the tree has one",
-            "isinstance(value, list) and value -> isinstance(value, list)": "",
+            "not value and (not tree[name]) -> not tree[name]": "where something was added the tree is not empty",
         },
         kinds=(*CLAUSES, "comparison", "element", "argument", "exit"),
     )

@@ -71,7 +71,7 @@ def check_ollama() -> None:
     known = Found("m", can_reason=False, images=False, tools=False)
     made = {"model_info": {"q.context_length": 9, "q.other": 99, 3: 77, "r.context_length": 8}}
     assert ollama() == ollama("nonsense") == ollama({"capabilities": "x"}) == [Found("m")]
-    assert ollama({"capabilities": ["completion", 4]}) == [known]
+    assert ollama({"capabilities": ["completion", 4, {}]}) == [known]
     assert ollama({"capabilities": ["embedding"]}) == ollama({"capabilities": []}) == []
     for word, fact in {"thinking": "can_reason", "vision": "images", "tools": "tools"}.items():
         (found,) = ollama({"capabilities": ["completion", word]})
@@ -85,7 +85,7 @@ def check_ollama() -> None:
     assert ollama(running={"model": "x"}) == [Found("m")]
     loaded = {"model": "m", "context_length": 6}
     assert ollama(made) == [Found("m", context_window=9)], "the largest it was made for"
-    assert ollama({"model_info": []}) == [Found("m")]
+    assert ollama({"model_info": []}) == ollama({"model_info": {}}) == [Found("m")]
     assert ollama(made, running=loaded) == [Found("m", context_window=6, is_loaded=True)]
     set_by_file = made | {"parameters": "stop x\nnum_ctx   4\n"}
     assert ollama(set_by_file, running=loaded) == [Found("m", context_window=4, is_loaded=True)]
@@ -128,6 +128,9 @@ def test_every_clause_decides() -> None:
         for each in CHECKS:
             each()
 
-    equivalent: dict[str, str] = {}
+    equivalent = {
+        "is_size and isinstance(value, int) -> is_size": "said again for the type checker",
+        "0 < value < 1000000000 -> 0 <= value < 1000000000": "0 is what an absent size is",
+    }
     kinds = (*CLAUSES, "comparison", "element", "argument", "exit")
     assert_every_clause_decides(module, check, equivalent, kinds)
