@@ -26,6 +26,7 @@ from holdfast.domain.surroundings import ContextFile, GitChanges, GitState, Surr
 from holdfast.domain.tools import Permit, ToolOutcome
 from holdfast.engine import ending, instructions, leftovers, recovery, rulings, settle
 from holdfast.engine.drafts import Author
+from holdfast.engine.kit import text
 from holdfast.engine.settle import Ending
 from holdfast.testing.harness import counting_ids
 from planting import CLAUSES, assert_every_clause_decides
@@ -151,7 +152,8 @@ def check_leftovers() -> None:
         for event in events:
             left.feed(encode_event(event))
         left.feed(b'{"type":"of a later version"}')
-        said_of = [event.payload.payload for event in left.withdrawn()]
+        kinds = (PermissionNotification, QuestionNotification)
+        said_of = [item for event in left.withdrawn() if isinstance(item := event.payload.payload, kinds)]
         ids = [item.id if isinstance(item, PermissionNotification) else item.batch_id for item in said_of]
         assert (ids, left.not_run) == (still_open, not_run), events
         for item in said_of:
@@ -209,7 +211,7 @@ def check_cut_off_calls() -> None:
         texts = {given.tool_call_id: given.content for item in put.put for given in item.tool_results}
         assert list(texts) == ["c1", "c2", "c3"]
         acted = "not undone" if outcome == "cancelled" else "may have had effects"
-        assert [acted in text for text in texts.values()] == [True, False, False], outcome
+        assert [acted in words for words in texts.values()] == [True, False, False], outcome
     assert settle.unanswered([answer, message("tool", got("c4"), id="t")]) == answer.tool_calls[:3]
     for leaves in (True, False):
         put = settle.settle(Author(SESSION, RUN, 1, counting_ids()), [], Ending("failed", leaves_a_word=leaves))
@@ -274,17 +276,17 @@ def check_instructions() -> None:
         instructions.helper_instructions(full),
         instructions.helper_instructions(full, prompt=" Look. "),
     )
-    for text in (told, crew):
-        assert text.index("people of this project") < text.index(files) < text.index("# Where you are")
+    for words in (told, crew):
+        assert words.index("people of this project") < words.index(files) < words.index("# Where you are")
     assert told.index(files) < told.index("\n\nnote\n\n") < told.index("# Where you are")
     assert "note" not in crew
     assert crew.startswith("Look.\n\n# How people work here")
     assert "be kind" not in helper
-    assert helper.startswith(instructions.text("task.md").strip())
-    assert instructions.helper_instructions(full, "fetch.md", " ").startswith(instructions.text("fetch.md").strip())
+    assert helper.startswith(text("task.md").strip())
+    assert instructions.helper_instructions(full, "fetch.md", " ").startswith(text("fetch.md").strip())
     facts = "Directory: /p\nPlatform: linux\nDate: today\nWhen you commit, end the message with this line: Made-by: x\n"
-    for text in (told, helper, crew):
-        assert text.endswith(f"{facts}Git branch: main, commit 0123456789ab (when the session began)\n")
+    for words in (told, helper, crew):
+        assert words.endswith(f"{facts}Git branch: main, commit 0123456789ab (when the session began)\n")
     short = instructions.system_prompt(plain)
     assert short.endswith("# Where you are\n\nDirectory: /p\nThe directory is not in a git repository.\n")
     assert "How people work here" not in short

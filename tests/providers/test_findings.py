@@ -50,7 +50,8 @@ def check_openai() -> None:
     for place, name in enumerate(SIZES):
         item = {"id": "m", **{other: 100 + number for number, other in enumerate(SIZES) if number >= place}}
         assert openai(item) == [Found("m", context_window=100 + place)], f"{name} before those that follow it"
-    for body in ({}, {"data": {}}, {"data": ["m", 3]}):
+    bodies: list[dict[str, Any]] = [{}, {"data": {}}, {"data": ["m", 3]}]
+    for body in bodies:
         assert of_openai(body) == ([], "")
 
 
