@@ -147,7 +147,7 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
             return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
 
         async def later(context: ToolContext, given: dict[str, object]) -> ToolOutcome:
-            await asyncio.sleep(10)
+            await virtual_seconds(10)
             return await send(context, given)
 
         below = [SimpleTool("below", send), SimpleTool("wait", wait)]
