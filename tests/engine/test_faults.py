@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from engine import metered
 from engine.held import busy_world
-from holdfast.domain.errors import BadRequest
+from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import Answer, EndRun, Refusal, Write
+from holdfast.domain.ledger import Answer, EndRun, PatchSession, Refusal, Write
 from holdfast.domain.models import ModelRequest
 from holdfast.engine import ending
 from holdfast.engine.ending import INTERRUPTED
@@ -66,6 +67,61 @@ def test_an_end_that_is_refused_is_still_an_end() -> None:
         await world.prompt("one", "r1")
         await world.quiet()
         assert world.end_of("r1").outcome == "completed"
+
+    with pytest.raises(AssertionError, match="could not be settled"):
+        in_virtual_time(main)
+
+
+class OneByOne(MemoryLedger):
+    """Refuses every end that is written together with something else; patches of sessions too, if told so."""
+
+    def __init__(self, *, refuses_costs: bool = False, fails: int = 0) -> None:
+        super().__init__()
+        self.refuses_costs = refuses_costs
+        self.fails = fails
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        kinds = [{type(operation) for operation in write.operations} for write in writes]
+        if {EndRun} in kinds and self.fails:
+            self.fails -= 1
+            raise StorageUnavailable
+        if all(EndRun not in kind or kind == {EndRun} for kind in kinds) and not self.refuses_costs:
+            return await super().commit(workspace, epoch, ticket, writes)
+        answers: list[Answer] = []
+        for write, kind in zip(writes, kinds, strict=True):
+            is_refused = (EndRun in kind and kind != {EndRun}) or (self.refuses_costs and kind == {PatchSession})
+            if is_refused:
+                answers.append(Refusal("unknown_session"))
+            else:
+                answers += await super().commit(workspace, epoch, ticket, [write])
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("ledger", "share"),
+    [(OneByOne(), 1), (OneByOne(fails=2), 1), (OneByOne(refuses_costs=True), 0)],
+    ids=["stored", "stored at the third attempt", "refused"],
+)
+@pytest.mark.parametrize("outcome", ["completed", "failed"])
+def test_an_end_that_cannot_be_settled_has_the_cost_of_its_run(ledger: OneByOne, share: int, outcome: str) -> None:
+    """The response was paid for, whatever becomes of the conversation; and the cost never keeps the end from its
+    place.
+    """
+    ledger = OneByOne(refuses_costs=ledger.refuses_costs, fails=ledger.fails)
+    answer = metered.said(3) if outcome == "completed" else metered.broken(3, "refused")
+
+    async def main() -> None:
+        meter = metered.Meter()
+        world = await World.open(metered.MeteredModel(meter, lambda _: answer), ledger=ledger)
+        await world.prompt("one", "r1")
+        await world.quiet()
+        assert world.end_of("r1").outcome == outcome
+        session = await ledger.session(world.workspace.record.id, world.session)
+        assert session is not None
+        assert meter.total > 0
+        assert session.cost == share * meter.total, "once"
 
     with pytest.raises(AssertionError, match="could not be settled"):
         in_virtual_time(main)

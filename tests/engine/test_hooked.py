@@ -225,20 +225,30 @@ async def test_a_cancel_before_the_model_was_asked() -> None:
     await world.assert_valid()
 
 
-@pytest.mark.parametrize("ruling", [Ruling(context="more"), Ruling("deny", reason="a secret")])
-async def test_prompts_that_join_a_turn_pass_hooks_too(ruling: Ruling) -> None:
-    model = GatedModel(ScriptedModel([Step((Call("tool", "{}"),)), DONE]))
+@pytest.mark.parametrize("meant", ["", "what it stands for"])
+@pytest.mark.parametrize(
+    "ruling", [Ruling(context="more"), Ruling("deny", reason="a secret"), Ruling(halts=True, reason="a secret")]
+)
+async def test_prompts_that_join_a_turn_pass_hooks_too(ruling: Ruling, meant: str) -> None:
+    """In that turn, and whenever the conversation is read again."""
+    model = GatedModel(ScriptedModel([Step((Call("tool", "{}"),)), DONE, DONE]))
     model.before.shut()
     hooks = Twin()
     world = await World.open(model, tools=[recording([])], hooks=hooks)
     await world.prompt("go", "r1")
     await model.before.reached.wait()
-    await world.prompt("and this", delivery="steer")
+    brief = Brief(meant) if meant else None
+    await world.workspace.inputs.submit(Prompt(world.session, "and this", delivery="steer", brief=brief))
     hooks.says["prompt"] = ruling
     model.before.open()
     await world.quiet()
-    last = text_of(model.requests[-1].messages[-1])
-    assert last == "and this\n\nmore" if ruling.context else "a secret" in last and "and this" not in last
+    read = model.requests[-1].messages[-1]
+    last = text_of(read)
+    assert last == f"{meant or 'and this'}\n\nmore" if ruling.context else "a secret" in last and "this" not in last
+    hooks.says["prompt"] = Ruling()
+    await world.prompt("again", "r3")
+    await world.quiet()
+    assert [text_of(item) for item in model.requests[-1].messages if item.role == "user"] == ["go", last, "again"]
     assert "user:and this" in await world.outline()
     await world.assert_valid(model.requests)
 

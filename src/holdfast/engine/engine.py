@@ -325,6 +325,8 @@ class Engine:
                 operations = await make(ends)
                 for end in ends:
                     self._ends[end.run].is_put = True
+                if make == self._bare_ends:
+                    self._put_costs(ends)
                 answer = await self.recorder.put(*operations, announce=announce)
                 if isinstance(answer, Refusal) and make == self._end_operations:
                     raise Conflict(f"The store refused an end: {answer.reason}.")
@@ -363,6 +365,15 @@ class Engine:
         lives = [self._lives.get(end.host or end.run) for end in ends]
         errors = [None if life is None else life.error for life in lives]
         return [bare_end(end, error, self.outside.clock.now_ms()) for end, error in zip(ends, errors, strict=True)]
+
+    def _put_costs(self, ends: list[End]) -> None:
+        """Store the cost that settling would have stored. If it is refused, the end that follows is stored all the
+        same; if that cannot be stored, this is not stored either, for both are in one batch.
+        """
+        for end in ends:
+            life = self._lives.get(end.run)
+            if life is not None and life.turn is not None and (costs := life.turn.with_cost(())):
+                self.recorder.put(*costs)
 
     async def _settling(self, end: End) -> Turn:
         """The turn to be settled, complete: also of a run that was stopped before it had one."""

@@ -1,0 +1,222 @@
+"""What happens between a decision and its place on disk: failing writes, ends that are not stored yet, nested runs."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from engine.helpers import PLAIN, answering, virtual_seconds
+from engine.metered import Meter, MeteredModel, Part, said
+from holdfast.domain.errors import ProviderError, StorageUnavailable, StorageUnknown
+from holdfast.domain.hooks import Ruling
+from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.domain.ledger import Answer, EndRun, PatchSession, Write
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.runs import Prompt, Run
+from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.engine.crews import Crew
+from holdfast.engine.kit import NoHooks
+from holdfast.engine.ports import Model
+from holdfast.engine.settings import EngineSettings
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.testing.gates import Gate, SimpleTool
+from holdfast.testing.harness import FixedTools, World
+from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.memory import MemoryLedger
+
+DONE = Step((Say("done"),))
+
+
+class Failing(MemoryLedger):
+    """Cannot store the first so many batches that add to a cost."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        patches = [item.patch for write in writes for item in write.operations if isinstance(item, PatchSession)]
+        if self.failures and any(patch.add_cost for patch in patches):
+            self.failures -= 1
+            raise StorageUnavailable
+        return await super().commit(workspace, epoch, ticket, writes)
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2, 5])
+def test_a_cost_that_could_not_be_stored_is_stored_with_the_end(failures: int) -> None:
+    async def play() -> None:
+        meter, ledger = Meter(), Failing(failures)
+
+        def script(request: ModelRequest) -> Sequence[Part]:
+            return said(5) if request.messages[-1].role == "tool" else said(3, calls=["tool"])
+
+        model = MeteredModel(meter, script)
+        world = await World.open(model, tools=[answering("tool")], ledger=ledger)
+        await world.prompt("go", "r1")
+        await world.quiet()
+        assert world.end_of("r1").outcome == ("failed" if failures else "completed")
+        session = await ledger.session(world.workspace.record.id, world.session)
+        assert session is not None
+        assert session.cost == meter.total > 0
+        assert ledger.failures == 0
+        await world.close()
+
+    in_virtual_time(play)
+
+
+class Unsure(MemoryLedger):
+    """Loses the answers to commits and, so many times, the answers to questions about them."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__()
+        self.error = error
+        self.left = 0
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        answers = await super().commit(workspace, epoch, ticket, writes)
+        if any(isinstance(item, EndRun) for write in writes for item in write.operations):
+            self.left = 3
+            raise StorageUnknown
+        return answers
+
+    async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return await super().last_batch(workspace, epoch)
+
+
+@pytest.mark.parametrize("error", [StorageUnknown, StorageUnavailable])
+def test_a_store_that_is_unsure_is_asked_until_it_knows(error: type[Exception]) -> None:
+    """Nothing is written twice, and everybody hears of it."""
+
+    async def play() -> None:
+        ledger = Unsure(error)
+        world = await World.open(ScriptedModel(lambda _: DONE), ledger=ledger)
+        await world.prompt("go", "r1")
+        await world.quiet()
+        assert world.end_of("r1").outcome == "completed"
+        assert ledger.left == 0
+        assert (await world.run("r1")).outcome == "completed"
+        assert not world.workspace.engine.storage_fails
+        await world.close()
+
+    in_virtual_time(play)
+
+
+class Slow(MemoryLedger):
+    """Stores ends when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate(is_open=False)
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        if any(isinstance(item, EndRun) for write in writes for item in write.operations):
+            await self.gate()
+        return await super().commit(workspace, epoch, ticket, writes)
+
+
+async def test_a_cancel_does_not_cover_a_run_that_has_completed() -> None:
+    """Its end is not stored yet, but it is decided."""
+    ledger = Slow()
+    world = await World.open(ScriptedModel(lambda _: DONE), ledger=ledger)
+    await world.prompt("go", "r1")
+    await ledger.gate.reached.wait()
+    asyncio.get_running_loop().call_soon(ledger.gate.open)
+    assert await world.cancel() == ()
+    await world.quiet()
+    assert world.end_of("r1").outcome == "completed"
+
+
+def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
+    async def play() -> None:
+        gate = asyncio.Event()
+
+        async def wait(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
+            await gate.wait()
+            return ToolOutcome("done")
+
+        async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+            return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+
+        async def later(context: ToolContext, given: dict[str, object]) -> ToolOutcome:
+            await virtual_seconds(10)
+            return await send(context, given)
+
+        below = [SimpleTool("below", send), SimpleTool("wait", wait)]
+
+        def tools_of(request: ModelRequest) -> Step:
+            names = {spec.name for spec in request.tools}
+            if request.messages[-1].role == "tool":
+                return DONE
+            if "agent" in names:
+                return Step((Call("agent"), Call("later")))
+            is_first = len(started) == 0
+            started.append(request.session_id)
+            return Step((Call("below"),)) if is_first else Step((Call("wait"),))
+
+        started: list[str] = []
+        tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("later", later, is_parallel=True)]
+        settings = EngineSettings(titles=False, helpers=2, helper_depth=2)
+        world = await World.open(ScriptedModel(tools_of, info=PLAIN), tools=tools, settings=settings)
+        world.workspace.engine.kit.crews.add("task", Crew(FixedTools(below)))
+        await world.prompt("go", "r1")
+        await virtual_seconds(20)
+        assert len(started) == 2, "one below the run, and one below that"
+        gate.set()
+        await world.quiet()
+        results = [result for message in await world.messages() for result in message.tool_results]
+        assert sorted(result.is_error for result in results) == [False, True]
+        assert any("2 helpers under way" in result.content for result in results)
+        await world.close()
+
+    in_virtual_time(play)
+
+
+class Listening(NoHooks):
+    """Remembers the prompts that hooks are asked about."""
+
+    def __init__(self) -> None:
+        self.prompts: list[tuple[str, bool]] = []
+
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+        self.prompts.append((prompt, is_first))
+        return Ruling()
+
+
+@pytest.mark.parametrize("insists", [False, True])
+async def test_what_a_sub_agent_inherits_and_what_its_sender_is_told(insists: bool) -> None:
+    """It insists on a model as its sender does; hooks speak about people's prompts only; why another model answers is
+    told with its words.
+    """
+    hooks = Listening()
+
+    async def unusable(_: str) -> Model:
+        raise ProviderError("It has no key.", trouble="credentials")
+
+    async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        return ToolOutcome(await context.send(Errand("look", "A sub-agent")))
+
+    def script(request: ModelRequest) -> Step:
+        return Step((Call("agent"),)) if request.tools and request.messages[-1].role == "user" else DONE
+
+    model = ScriptedModel(script, info=PLAIN)
+    world = await World.open(model, tools=[SimpleTool("agent", send)], hooks=hooks, named_model=unusable)
+    world.workspace.engine.kit.crews.add("task", Crew(FixedTools([]), "acme/none"))
+    prompt = Prompt(world.session, "go", run_id=RunId("r1"), require_model=insists, yolo=not insists)
+    await world.workspace.inputs.submit(prompt)
+    await world.quiet()
+    assert hooks.prompts == [("go", True)]
+    runs = await world.ledger.runs(world.workspace.record.id, None, 9, 0)
+    (below,) = [run for run in runs if run.parent_run_id == "r1"]
+    assert (below.require_model, below.yolo, below.interactive, below.prompt) == (insists, not insists, False, "look")
+    (result,) = [result for message in await world.messages() for result in message.tool_results]
+    assert result.content == "done\n\n(It has no key. test/plain is asked instead.)"
+    await world.close()

@@ -1,0 +1,337 @@
+"""Pure decisions of the engine, a row for each: rulings of hooks, leftovers of a crash, plans, ends, instructions."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.helpers import RUN, SESSION, called, ended, got, message, said
+from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
+from holdfast.domain.errors import NotFound, ProviderError
+from holdfast.domain.events import (
+    Change,
+    Event,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
+    encode_event,
+)
+from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.ids import MessageId, RunId, ToolCallId
+from holdfast.domain.runs import Outcome, Run
+from holdfast.domain.surroundings import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.domain.tools import Permit, ToolOutcome
+from holdfast.engine import ending, instructions, leftovers, recovery, rulings, settle
+from holdfast.engine.drafts import Author
+from holdfast.engine.kit import text
+from holdfast.engine.settle import Ending
+from holdfast.testing.harness import counting_ids
+from planting import CLAUSES, assert_every_clause_decides
+
+# What becomes of a tool call when hooks have spoken.
+
+
+def check_refusals() -> None:
+    rows = [
+        (Ruling(), None),
+        (Ruling("allow", reason="r"), None),
+        (Ruling("ask", reason="r"), None),
+        (Ruling("deny"), ("A hook of the user's refused this call.", False)),
+        (Ruling("deny", reason="r"), ("r", False)),
+        (Ruling(halts=True), ("A hook of the user's stopped the turn.", True)),
+        (Ruling("deny", halts=True, reason="r"), ("r", True)),
+    ]
+    for ruling, expected in rows:
+        found = rulings.refusal(ruling)
+        assert (found and (found.content, found.stops_turn)) == expected, ruling
+        assert found is None or found.is_error
+
+
+def asked(name: str, reason: str = "", **given: object) -> Permit:
+    return rulings.asked_for(ToolUse(SESSION, RUN, ToolCallId("c"), name, given), Ruling("ask", reason=reason), "/p")
+
+
+def check_requests() -> None:
+    """A command is judged by its line, in the directory in which it would run; other tools have neither."""
+    rows: list[tuple[Permit, str, str]] = [
+        (asked("bash", command="ls"), "ls", "/p"),
+        (asked("bash", command="ls", working_dir="sub/../x"), "ls", "/p/x"),
+        (asked("bash", command="ls", working_dir="/away"), "ls", "/away"),
+        (asked("bash", command="ls", working_dir=3), "ls", "/p"),
+        (asked("bash", command="ls", working_dir=""), "ls", "/p"),
+        (asked("bash", command=["ls"], working_dir="sub"), "", "/p"),
+        (asked("bash", working_dir="sub"), "", "/p"),
+        (asked("other", command="ls", working_dir="sub"), "", "/p"),
+    ]
+    for permit, command, path in rows:
+        assert (permit.command, permit.path, permit.action) == (command, path, "execute"), permit
+        assert permit.tool in ("bash", "other")
+    assert asked("view", "why", n=1).params == {"n": 1}
+    assert asked("view", "why").description == "why"
+    assert "view" in asked("view").description
+
+
+def check_told() -> None:
+    """The model reads the result, then each hook's words; a screen gets the reports beside the tool's own metadata."""
+    plain = ToolOutcome("c", '{"a":1}', data="d")
+    rows: list[tuple[Ruling, Ruling | None, str, bool]] = [
+        (Ruling(), None, "c", False),
+        (Ruling(context="x"), None, "c\n\nx", False),
+        (Ruling(reason="r"), Ruling(reason="s"), "c", False),
+        (Ruling(context="x"), Ruling("deny", reason="s", context="y"), "c\n\nx\n\ns\n\ny", False),
+        (Ruling(), Ruling(halts=True, reason="s"), "c\n\ns", True),
+        (Ruling(), Ruling(halts=True), "c", True),
+        (Ruling(halts=True), Ruling(), "c", False),
+        (Ruling(), Ruling("allow", reason="s", context="y"), "c\n\ny", False),
+    ]
+    for before, after, content, stops in rows:
+        found = rulings.told(plain, before, after)
+        assert found == msgspec.structs.replace(plain, content=content, stops_turn=stops), (before, after)
+    stopping = msgspec.structs.replace(plain, stops_turn=True)
+    assert rulings.told(stopping, Ruling(context="x")).stops_turn
+    report: dict[str, Any] = {"n": "é"}
+    hooks = {"hook": report}
+    for metadata, expected in [("", hooks), ('{"a":1}', {"a": 1} | hooks), ("[1]", hooks), ("nonsense", hooks)]:
+        found = rulings.told(ToolOutcome("c", metadata), Ruling(report=report))
+        assert json.loads(found.metadata) == expected, metadata
+        assert "é" in found.metadata
+        assert found.content == "c"
+    both = rulings.told(ToolOutcome("c"), Ruling(report=report), Ruling(report={"m": 1}))
+    assert json.loads(both.metadata) == {"hook": report, "post_hook": {"m": 1}}
+    assert json.loads(rulings.told(ToolOutcome("c"), Ruling(), Ruling(report={"m": 1})).metadata) == {
+        "post_hook": {"m": 1}
+    }
+
+
+# What runs had asked when their server died.
+
+
+def permission(id: str = "p", run: str = "r1", *, continues: bool = False) -> Event:
+    request = PermissionRequest(
+        id, SESSION, ToolCallId(f"c-{id}"), "t", "d", "a", {}, "/p", RunId(run), continues=continues
+    )
+    return PermissionRequestEvent(Change("created", request))
+
+
+def question(id: str = "q", run: str = "r1") -> Event:
+    return QuestionRequestEvent(
+        Change("created", QuestionRequest(id, SESSION, ToolCallId(f"c-{id}"), (), run_id=RunId(run)))
+    )
+
+
+def notice(id: str = "p", *, granted: bool = False, denied: bool = False) -> Event:
+    said_of = PermissionNotification(ToolCallId(f"c-{id}"), granted, denied, id, SESSION)
+    return PermissionNotificationEvent(Change("created", said_of))
+
+
+def closed(id: str = "q") -> Event:
+    return QuestionNotificationEvent(Change("created", QuestionNotification(id, SESSION)))
+
+
+def check_leftovers() -> None:
+    rows: list[tuple[Sequence[Event], list[str], set[str]]] = [
+        ([], [], set()),
+        ([permission()], ["p"], {"c-p"}),
+        ([permission(run="r2")], [], set()),
+        ([permission(continues=True)], ["p"], set()),
+        ([permission(), notice()], ["p"], {"c-p"}),
+        ([permission(), notice(granted=True)], [], set()),
+        ([permission(), notice(denied=True)], [], {"c-p"}),
+        ([permission(), notice("other", granted=True)], ["p"], {"c-p"}),
+        ([question()], ["q"], {"c-q"}),
+        ([question(run="r2")], [], set()),
+        ([question(), closed()], [], set()),
+        ([question(), closed("other"), permission()], ["q", "p"], {"c-q", "c-p"}),
+        ([notice(granted=True), closed()], [], set()),
+    ]
+    for events, still_open, not_run in rows:
+        left = leftovers.Leftovers({RunId("r1")})
+        for event in events:
+            left.feed(encode_event(event))
+        left.feed(b'{"type":"of a later version"}')
+        kinds = (PermissionNotification, QuestionNotification)
+        said_of = [item for event in left.withdrawn() if isinstance(item := event.payload.payload, kinds)]
+        ids = [item.id if isinstance(item, PermissionNotification) else item.batch_id for item in said_of]
+        assert (ids, left.not_run) == (still_open, not_run), events
+        for item in said_of:
+            assert item.withdrawn
+            assert (item.session_id, item.by) == (SESSION, "")
+            if isinstance(item, PermissionNotification):
+                assert (item.granted, item.denied, item.tool_call_id) == (False, True, "c-p")
+
+
+# What recovery decides.
+
+
+def run(id: str, **facts: object) -> Run:
+    known = {"run_id": id, "session_id": "s1", "state": "queued", "delivery": "queue", "accepted_at": 1}
+    return Run(**(known | facts))  # type: ignore[arg-type]
+
+
+def check_plans() -> None:
+    rows: list[tuple[list[Run], dict[str, str]]] = [
+        ([run("a")], {}),
+        ([run("a", started_at=1)], {"a": "interrupted"}),
+        ([run("a", kind="summary")], {"a": "interrupted"}),
+        ([run("a", cancel_requested=True)], {"a": "cancelled"}),
+        ([run("a", cancel_requested=True, started_at=1)], {"a": "cancelled"}),
+        ([run("a", parent_run_id="b"), run("b", cancel_requested=True)], {"a": "cancelled", "b": "cancelled"}),
+        ([run("a", parent_run_id="b"), run("b", started_at=1)], {"a": "interrupted", "b": "interrupted"}),
+        ([run("a", parent_run_id="gone")], {"a": "interrupted"}),
+        ([run("a", parent_run_id="b", cancel_requested=True)], {"a": "cancelled"}),
+        ([run("a", folded_into="b"), run("b", cancel_requested=True)], {"a": "cancelled", "b": "cancelled"}),
+        (
+            [run("a", folded_into="b", cancel_requested=True), run("b", started_at=1)],
+            dict.fromkeys("ab", "interrupted"),
+        ),
+        ([run("a", folded_into="gone")], {"a": "interrupted"}),
+        ([run("a", folded_into="over")], {"a": "completed"}),
+        ([run("a", folded_into="open")], {"a": "interrupted"}),
+    ]
+    hosts = {RunId("over"): run("over", outcome="completed"), RunId("open"): run("open")}
+    for runs, expected in rows:
+        found = recovery.plan(runs, hosts)
+        assert {item.run_id: outcome for item, outcome in found.ends} == expected, runs
+        assert [item.run_id for item in found.again] == [item.run_id for item in runs if item.run_id not in expected]
+
+
+# What calls that were cut off are answered with, and what the end says.
+
+
+def check_cut_off_calls() -> None:
+    """A model must know whether a call may have had effects."""
+    answer = message("assistant", called("c1"), called("c2"), called("c3", finished=False), called("c4"))
+    outcomes: list[Outcome] = ["cancelled", "interrupted", "failed"]
+    for outcome in outcomes:
+        before = [answer, message("tool", got("c4"), id="t")]
+        put = settle.settle(Author(SESSION, RUN, 1, counting_ids()), before, Ending(outcome, "t"), {ToolCallId("c2")})
+        texts = {given.tool_call_id: given.content for item in put.put for given in item.tool_results}
+        assert list(texts) == ["c1", "c2", "c3"]
+        acted = "not undone" if outcome == "cancelled" else "may have had effects"
+        assert [acted in words for words in texts.values()] == [True, False, False], outcome
+    assert settle.unanswered([answer, message("tool", got("c4"), id="t")]) == answer.tool_calls[:3]
+    for leaves in (True, False):
+        put = settle.settle(Author(SESSION, RUN, 1, counting_ids()), [], Ending("failed", leaves_a_word=leaves))
+        assert len(put.put) == leaves
+
+
+def check_descriptions() -> None:
+    lost = ProviderError("p", title="T", trouble="connection")
+    rows: list[tuple[Outcome, BaseException | None, tuple[str, str, bool]]] = [
+        ("completed", None, ("", "", False)),
+        ("completed", lost, ("", "", False)),
+        ("cancelled", lost, ("", "", False)),
+        ("interrupted", lost, ("Interrupted", ending.INTERRUPTED, False)),
+        ("failed", lost, ("T", "p", True)),
+        ("failed", ProviderError("p", title="T", trouble="not_running"), ("T", "p", True)),
+        ("failed", ProviderError("p", title="T", trouble="loading"), ("T", "p", True)),
+        ("failed", ProviderError("p", title="T", trouble="refused"), ("T", "p", False)),
+        ("failed", NotFound("n"), ("Error", "n", False)),
+    ]
+    for outcome, error, expected in rows:
+        found = ending.describe(outcome, error)
+        assert (found.title, found.details, found.model_unreachable) == expected, (outcome, error)
+        assert found.outcome == outcome
+    assert "KeyError" in ending.describe("failed", KeyError("secret")).details
+    assert "secret" not in ending.describe("failed", KeyError("secret")).details
+    assert "from outside" in ending.describe("failed", None).details
+
+
+def check_answers() -> None:
+    """The answer of a run is its last assistant message; a summary only if there is nothing else."""
+    first, last = message("assistant", said("1"), id="1"), message("assistant", said("2"), id="2")
+    summary = message("assistant", said("s"), id="s", is_summary=True)
+    other = message("user", said("u"), id="u")
+    rows = [
+        ([], set(), None),
+        ([other], set(), None),
+        ([first, last, other], set(), "2"),
+        ([first, last, summary], set(), "2"),
+        ([other, summary], set(), "s"),
+        ([first, last], {"2"}, "1"),
+        ([summary], {"s"}, None),
+    ]
+    for messages, removed, expected in rows:
+        found = ending.last_answer(messages, {MessageId(id) for id in removed})
+        assert (found.id if found else None) == expected, (messages, removed)
+    newer = message("assistant", ended(), id="1")
+    assert ending.updated([first, last], [newer, other]) == [newer, last, other]
+
+
+# What a model is told.
+
+
+def check_instructions() -> None:
+    plain = Surroundings("/p")
+    full = Surroundings(
+        "/p", "linux", "today", GitState("main", "0123456789abcdef"),
+        (ContextFile("A.md", " be kind \n"), ContextFile("B.md", "b", 7)), ("note",), "Made-by: x",
+    )  # fmt: skip
+    files = '<file path="A.md">\nbe kind\n</file>\n\n<file path="B.md">\nb\n[7 more characters: read the file if you'
+    told, helper, crew = (
+        instructions.system_prompt(full),
+        instructions.helper_instructions(full),
+        instructions.helper_instructions(full, prompt=" Look. "),
+    )
+    for words in (told, crew):
+        assert words.index("people of this project") < words.index(files) < words.index("# Where you are")
+    assert told.index(files) < told.index("\n\nnote\n\n") < told.index("# Where you are")
+    assert "note" not in crew
+    assert crew.startswith("Look.\n\n# How people work here")
+    assert "be kind" not in helper
+    assert helper.startswith(text("task.md").strip())
+    assert instructions.helper_instructions(full, "fetch.md", " ").startswith(text("fetch.md").strip())
+    facts = "Directory: /p\nPlatform: linux\nDate: today\nWhen you commit, end the message with this line: Made-by: x\n"
+    for words in (told, helper, crew):
+        assert words.endswith(f"{facts}Git branch: main, commit 0123456789ab (when the session began)\n")
+    short = instructions.system_prompt(plain)
+    assert short.endswith("# Where you are\n\nDirectory: /p\nThe directory is not in a git repository.\n")
+    assert "How people work here" not in short
+    for git, line in [
+        (GitState("main"), "Git branch: main, without commits (when the session began)"),
+        (GitState("", "0123456789abcdef"), "Git: detached HEAD, commit 0123456789ab (when the session began)"),
+        (GitState(), "The directory is in a git repository; its branch is not known."),
+    ]:
+        assert instructions.system_prompt(Surroundings("/p", git=git)).endswith(f"Directory: /p\n{line}\n")
+
+
+def check_git_notes() -> None:
+    for files in ((), (" M a",), (" M a", "?? b")):
+        for more in (0, 3):
+            for commits in ((), ("1 one",)):
+                note = instructions.git_note(GitChanges(files, more, commits))
+                assert ("No changes" in note) == (not files)
+                assert ("and 3 more" in note) == bool(files and more)
+                assert ("Last commits:\n  1 one\n" in note) == bool(commits)
+                assert all(f"\n  {line}\n" in note for line in files)
+                assert note.startswith("<git-status>\n")
+                assert note.endswith("\n</git-status>")
+
+
+NO_DIFFERENCE = {
+    "isinstance(where, str) and where -> isinstance(where, str)": "an empty name joined to a path is the path",
+    "if not said and content == outcome.content and (not after.halts):; return outcome -> (nothing)": "saves a copy",
+}
+TABLES: dict[str, tuple[list[object], list[Callable[[], None]], dict[str, str]]] = {
+    "rulings": ([rulings], [check_refusals, check_requests, check_told], NO_DIFFERENCE),
+    "leftovers": ([leftovers], [check_leftovers], {}),
+    "plans": ([recovery.plan], [check_plans], {}),
+    "calls that were cut off": ([settle.unanswered], [check_cut_off_calls], {}),
+    "ends": ([ending.describe, ending.last_answer, ending.updated], [check_descriptions, check_answers], {}),
+    "instructions": ([instructions], [check_instructions, check_git_notes], {}),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_clause_decides(name: str) -> None:
+    functions, checks, equivalent = TABLES[name]
+
+    def check() -> None:
+        for each in checks:
+            each()
+
+    kinds = (*CLAUSES, "comparison", "element", "argument", "exit")
+    assert_every_clause_decides(functions, check, equivalent, kinds)
