@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.ledger import MarkRead
-from holdfast.tools import view
+from holdfast.tools import agent, view
+from holdfast.tools.agent import Agent
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
 from holdfast.workspace.files import digest_of
 from tools.direct import Direct
@@ -75,7 +76,12 @@ async def test_the_lines_of_an_enormous_file_are_bounded_together(root: Path, mo
     monkeypatch.setattr(view, "_WHOLE", 60)
     call = await caller(root)
     shown = (await call.text("view", file_path="f", limit=1_000)).split("\n")
-    assert shown == ["<file>", *(f"{number:>6}|{number:05}" for number in range(1, 12)), "(the file goes on)", "</file>"]
+    assert shown == [
+        "<file>",
+        *(f"{number:>6}|{number:05}" for number in range(1, 12)),
+        "(the file goes on)",
+        "</file>",
+    ]
     assert await call.text("view", file_path="f", offset=10**12) == "<file>\n(the file ends before this)\n</file>"
 
 
@@ -90,3 +96,19 @@ async def test_only_directories_outside_may_be_read_without_asking(root: Path) -
         call.permits.clear()
         assert "1|x" in await call.text("view", file_path=path)
         assert [permit.path for permit in call.permits] == [os.path.join(root, path)] * asked
+
+
+# agent
+
+
+def test_agents_are_described_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is bounded as a whole; where it gets too long there are only names."""
+    monkeypatch.setattr(agent, "_LONGEST_LIST", 60)
+    offered = [("a", "x" * 40), ("b", "x" * 40), ("c", "y" * 20), ("d", " z\n z ")]
+    tool = Agent(lambda: offered)
+    assert tool.spec.description.splitlines()[-4:] == [f"- a: {'x' * 40}", "- b", "- c", "- d: z z"]
+    assert tool.spec is tool.spec
+    offered = [("e", "")]
+    assert tool.spec.description.splitlines()[-1] == "- e: "
+    offered = []
+    assert "- e" not in tool.spec.description

@@ -15,7 +15,7 @@ from holdfast.tools import download
 from holdfast.tools.agentic_fetch import WebFetch
 from holdfast.tools.fetch import without_clock
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
-from holdfast.workspace.web import Target, Web, checked
+from holdfast.workspace.web import Target, Web, address_note, checked
 from tools.direct import Direct
 from workspace.web_server import Visit, WebServer, web_server
 
@@ -261,3 +261,29 @@ async def test_how_much_of_a_download_is_in_the_history(
         await call("download", url=f"{web.url}/", file_path=f"f{size}")
     known = [version.content == "y" * size for version, size in zip(call.versions[1::2], (10, 11), strict=True)]
     assert known == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("127.0.0.1", "this computer"),
+        ("0.0.0.0", "this computer"),
+        ("::", "this computer"),
+        ("::1", "this computer"),
+        ("::ffff:127.0.0.1", "this computer"),
+        ("64:ff9b::7f00:1", "this computer"),
+        ("2002:7f00:1::", "this computer"),
+        ("169.254.169.254", "a link-local address"),
+        ("fe80::1%eth0", "a link-local address"),
+        ("10.1.2.3", "a private network"),
+        ("192.0.0.9", "a private network"),
+        ("224.0.0.251", "a private network"),
+        ("fec0::1", "a private network"),
+        ("9.9.9.9", ""),
+        ("2620:fe::fe", ""),
+        ("no address", ""),
+    ],
+)
+def test_what_kind_of_place_an_address_is(address: str, kind: str) -> None:
+    note = address_note(address)
+    assert note.startswith(f"{kind} ({address})") if kind else note == ""

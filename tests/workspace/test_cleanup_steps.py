@@ -243,7 +243,7 @@ def test_a_directory_that_goes_away_during_a_search_is_not_unread(
 def test_paths_that_a_configuration_names(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(place.parent))
     config = repository(place)
-    append(config, "[include]\npath = one\n[includeIf \"gitdir:/nowhere/\"]\npath = ../../two\n[core]\nhooksPath = ~/h\n")
+    append(config, '[include]\npath = one\n[includeIf "gitdir:/nowhere/"]\npath = ../../two\n[core]\nhooksPath = ~/h\n')
     (place / ".git/one").write_text("[include]\npath = sub/three\n[core]\nhooksPath = own\n")
     (place / ".git/sub").mkdir()
     (place / ".git/sub/three").write_text("[include]\npath = four\n")
