@@ -46,7 +46,7 @@ class _Live:
                 self.caches.append(thing)
 
 
-def _all_objects() -> list[object]:
+def _all_objects() -> list[Any]:
     """Return what the garbage collector knows, with what was frozen: what was imported before the tests began."""
     was_frozen = gc.get_freeze_count() > 0
     if was_frozen:

@@ -67,11 +67,6 @@ def test_the_clock_stands_while_somebody_thinks() -> None:
             await elapse(20)
             await without_clock(deadline, slow)(checked("http://a.example"))
             assert deadline.when() == pytest.approx(loop.time() + 10)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(30) as deadline:
-                await elapse(20)
-                await without_clock(deadline, slow)(checked("http://a.example"))
-                await elapse(11)
 
     in_virtual_time(main)
 
@@ -102,7 +97,7 @@ async def test_only_a_whole_answer_counts(root: Path, web: WebServer, status: in
     call = await caller(root)
     assert f"status {status}; nothing was fetched" in await call.text("fetch", url=f"{web.url}/")
     assert f"status {status}; nothing was saved" in await call.text("download", url=f"{web.url}/", file_path="f")
-    assert list(root.iterdir()) == []
+    assert os.listdir(root) == []
 
 
 async def test_a_page_that_cannot_be_converted_is_shown_as_it_is(
@@ -209,13 +204,13 @@ async def test_how_many_redirects_are_followed(web: WebServer, redirects: int, i
     for number in range(redirects):
         web.redirect(f"/{number}", f"/{number + 1}")
     web.page(f"/{redirects}", b"end", "text/plain")
-    try:
-        async with Web().get(checked(f"{web.url}/0"), agree, {}) as answer:
-            assert is_reached
+    way = Web().get(checked(f"{web.url}/0"), agree, {})
+    if is_reached:
+        async with way as answer:
             assert await answer.read(10) == (b"end", False)
-    except ToolError as error:
-        assert not is_reached
-        assert "more than 10 times" in str(error)
+    else:
+        with pytest.raises(ToolError, match="more than 10 times"):
+            await way.__aenter__()
     assert len(web.visits) == 10
 
 
@@ -247,7 +242,7 @@ async def test_the_limit_of_a_download(root: Path, web: WebServer, has_length: b
     web.pages["/"] = show
     refused = await (await caller(root, 999)).text("download", url=f"{web.url}/", file_path="f")
     assert ("has 1,000 bytes" if has_length else "larger than 999") in refused
-    assert list(root.iterdir()) == []
+    assert os.listdir(root) == []
     assert "Saved 1,000 bytes" in await (await caller(root, 1_000)).text("download", url=f"{web.url}/", file_path="f")
 
 

@@ -12,7 +12,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.jobs import JobInfo
 from holdfast.testing.escapes import git
-from holdfast.workspace import process, process_spill
+from holdfast.workspace import process
 from holdfast.workspace.children import Child
 from holdfast.workspace.git import PrivateGit
 from holdfast.workspace.git_scan import GitScan, Scan
@@ -193,7 +193,7 @@ def test_an_output_file_that_cannot_be_written_is_not_named(tmp_path: Path, monk
         return Full()
 
     with monkeypatch.context() as patch:
-        patch.setattr(process_spill.os, "fdopen", fdopen)
+        patch.setattr(os, "fdopen", fdopen)
         full = spills.new("out")
         full.add("text")
     full.add("more")

@@ -128,7 +128,6 @@ async def test_a_search_that_takes_too_long_is_ended(root: Path) -> None:
 
 async def test_a_search_that_takes_too_long_tells_what_it_has(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is up with the second piece."""
-
     timers: list[asyncio.Timeout] = []
     really = asyncio.timeout
 
