@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.ledger import MarkRead
+from holdfast.domain.settings import ToolSettings
 from holdfast.tools import agent, view
 from holdfast.tools.agent import Agent
+from holdfast.tools.glob import Glob
+from holdfast.tools.grep import Grep
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
 from holdfast.workspace.files import digest_of
+from holdfast.workspace.search import FoundFiles, FoundText, GrepAsk, Match, Search, Searcher
 from tools.direct import Direct
 
 PNG = b"\x89PNG\r\n\x1a\n and more"
@@ -112,3 +116,85 @@ def test_agents_are_described_while_there_is_room(monkeypatch: pytest.MonkeyPatc
     assert tool.spec.description.splitlines()[-1] == "- e: "
     offered = []
     assert "- e" not in tool.spec.description
+
+
+# grep and glob
+
+
+class Finder(Searcher):
+    """Finds what it was told to, and keeps where it was to look."""
+
+    def __init__(self, text: FoundText | None = None, files: FoundFiles | None = None) -> None:
+        super().__init__()
+        self.where: list[Search] = []
+        self.patterns: list[object] = []
+        self._text = text or FoundText((), is_truncated=False, is_late=False)
+        self._files = files or FoundFiles((), is_truncated=False, is_late=False)
+
+    async def grep(self, where: Search, ask: GrepAsk) -> FoundText:
+        self.where.append(where)
+        self.patterns.append(ask)
+        return self._text
+
+    async def files(self, where: Search, pattern: str) -> FoundFiles:
+        self.where.append(where)
+        self.patterns.append(pattern)
+        return self._files
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_truncated", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 2])
+async def test_how_a_search_is_told(root: Path, count: int, is_truncated: bool, is_late: bool) -> None:
+    """What was cut, and what was broken off, is called so: a model must not take it for all there is."""
+    matches = tuple(Match("sub/f\n", line, 3, "text") for line in range(1, count + 1))
+    paths = tuple(f"f{number}\n" for number in range(count))
+    finder = Finder(FoundText(matches, is_truncated, is_late), FoundFiles(paths, is_truncated, is_late))
+    call = Direct(root, [Grep(finder), Glob(finder)])
+    outcome = await call("grep", pattern="x")
+    assert json.loads(outcome.metadata) == {"number_of_matches": count, "truncated": is_truncated or is_late}
+    late = "The search was stopped after 5 s: narrow it with path or include."
+    if not count:
+        assert outcome.content == (f"No matches so far. {late}" if is_late else "No matches found")
+    else:
+        more = " or more" * (is_truncated or is_late)
+        shown = [f"  Line {match.line}, Char 3: text" for match in matches]
+        expected = [f"Found {count}{more} match{'es' * (count > 1)}", "", f'"{root}/sub/f\\n":', *shown]
+        expected += ["", "(only the newest files are shown: use a sharper pattern, path or include)"] * is_truncated
+        expected += ["", f"({late})"] * is_late
+        assert outcome.content.split("\n") == expected
+    outcome = await call("glob", pattern="*")
+    assert json.loads(outcome.metadata) == {"number_of_files": count, "truncated": is_truncated or is_late}
+    lines = outcome.content.split("\n")
+    assert len([line for line in lines if line.startswith(f'"{root}/f') and line.endswith('\\n"')]) == count
+    assert ("(there are more: use a sharper pattern or path)" in lines) is is_truncated
+    assert ("(the search was stopped after 30 s: give a path)" in lines) is is_late
+    assert ("No files found" in lines) is (count == 0 and not is_truncated and not is_late)
+
+
+async def test_where_is_searched_and_for_how_long(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/server")
+    (root / "sub").mkdir()
+    (root / "sub/f").write_text("")
+    finder = Finder(FoundText((Match("f", 1, 1, "x"),), is_truncated=False, is_late=False))
+    settings = ToolSettings()
+    call = Direct(root, [Grep(finder, lambda: settings), Glob(finder, lambda: settings)])
+    call.environment = {"PATH": "/client", "LANG": "C", "SECRET": "s"}
+    assert f"\n{root}/sub/f:\n" in await call.text("grep", pattern="x", path="sub/f")
+    await call("glob", pattern=f"{root}/sub/*", path="sub")
+    await call("glob", pattern=f"{root}/subject/*", path="sub")
+    assert finder.patterns[1:] == ["/*", f"{root}/subject/*"]
+    environment = {"PATH": "/client", "LANG": "C"}
+    assert finder.where == [
+        Search(str(root), f"{root}/sub/f", environment, 5.0, is_file=True),
+        Search(str(root), f"{root}/sub", environment, 30.0),
+        Search(str(root), f"{root}/sub", environment, 30.0),
+    ]
+    settings = ToolSettings(grep={"timeout": 2_000_000_000}, glob={"timeout": 3_000_000_000})
+    call.environment = {}
+    await call("grep", pattern="x")
+    await call("glob", pattern="x")
+    assert [(where.seconds, where.environment) for where in finder.where[3:]] == [
+        (2.0, {"PATH": "/server"}),
+        (3.0, {"PATH": "/server"}),
+    ]
