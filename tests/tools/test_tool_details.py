@@ -3,20 +3,26 @@
 import base64
 import json
 import os
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from holdfast.domain.ledger import MarkRead
 from holdfast.domain.settings import ToolSettings
+from holdfast.testing.escapes import git
 from holdfast.tools import agent, view
 from holdfast.tools.agent import Agent
 from holdfast.tools.glob import Glob
 from holdfast.tools.grep import Grep
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
+from holdfast.workspace.children import Child
 from holdfast.workspace.files import digest_of
+from holdfast.workspace.git import PrivateGit
 from holdfast.workspace.search import FoundFiles, FoundText, GrepAsk, Match, Search, Searcher
 from tools.direct import Direct
+from workspace.test_search_ways import Played
 
 PNG = b"\x89PNG\r\n\x1a\n and more"
 
@@ -198,3 +204,25 @@ async def test_where_is_searched_and_for_how_long(root: Path, monkeypatch: pytes
         (2.0, {"PATH": "/server"}),
         (3.0, {"PATH": "/server"}),
     ]
+
+
+async def test_searches_use_what_they_are_given(root: Path, tmp_path: Path) -> None:
+    """The start of programs, the private git, and the limits of the user."""
+    git("init", "-q", cwd=root)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "git").symlink_to(shutil.which("git") or "")
+    started: list[Sequence[str]] = []
+
+    async def start(arguments: Sequence[str], *_: object) -> Child:
+        started.append(arguments)
+        return Played(b"", b"", None)
+
+    settings = ToolSettings(grep={"timeout": 1}, glob={"timeout": 1})
+    private = PrivateGit(str(tmp_path / "git"))
+    call = await caller(root, ToolNeeds(spawn=start, git=private, settings=lambda: settings))
+    call.environment = {"PATH": str(programs)}
+    for tool, word in (("glob", "ls-files"), ("grep", "grep")):
+        assert "stopped after 1e-09 s" in await call.text(tool, pattern="x")
+        assert [word in arguments for arguments in started] == [True]
+        started.clear()
