@@ -138,6 +138,7 @@ def _section(place: Place, skip: int, limit: int) -> _Section:
 def _part(place: Place, skip: int, limit: int) -> _Section:
     """Some lines of a file that is too large to be held: read up to them, and no further."""
     lines: list[str] = []
+    size = 0
     with opened(place) as (file, _), os.fdopen(os.dup(file), "rb") as stream:
         for _ in range(skip):
             # Pieces of a line without an end are read as lines; a file of one endless line is no text for people.
@@ -150,7 +151,8 @@ def _part(place: Place, skip: int, limit: int) -> _Section:
             if len(line) == _WHOLE:
                 raise too_large(f"A line of {place.name}", len(line), _WHOLE)
             lines.append(decoded(line, place.name)[0].removesuffix("\n").removesuffix("\r"))
-            if sum(map(len, lines[-1:])) + len(lines) > _WHOLE:
+            size += len(line)
+            if size > _WHOLE:
                 break
     return _Section(lines, None, "")
 

@@ -170,7 +170,10 @@ class Web:
         for hop in range(_MOST_HOPS):
             if hop:
                 # What was agreed to is one host; another one is judged like an address of its own.
-                await consent(msgspec.structs.replace(target, is_agreed=_is_same_place(start, target)))
+                stays = _is_same_place(start, target)
+                await consent(msgspec.structs.replace(target, is_agreed=stays))
+                if not stays:
+                    agreed.add((target.host, target.port, target.note))
             proxy = _proxy(target, environment)
             addresses = [] if proxy else await self._addresses(target)
             note = target.note or next((note for note in map(address_note, addresses) if note), "")

@@ -1,0 +1,228 @@
+"""Details of answers and questions of the tools that read: what is shown at the edges, and who is asked."""
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.ledger import MarkRead
+from holdfast.domain.settings import ToolSettings
+from holdfast.testing.escapes import git
+from holdfast.tools import agent, view
+from holdfast.tools.agent import Agent
+from holdfast.tools.glob import Glob
+from holdfast.tools.grep import Grep
+from holdfast.tools.registry import BuiltinTools, ToolNeeds
+from holdfast.workspace.children import Child
+from holdfast.workspace.files import digest_of
+from holdfast.workspace.git import PrivateGit
+from holdfast.workspace.search import FoundFiles, FoundText, GrepAsk, Match, Search, Searcher
+from tools.direct import Direct
+from workspace.test_search_ways import Played
+
+PNG = b"\x89PNG\r\n\x1a\n and more"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = Path(os.path.realpath(tmp_path)) / "project"
+    root.mkdir()
+    return root
+
+
+async def caller(root: Path, needs: ToolNeeds | None = None) -> Direct:
+    return Direct(root, await BuiltinTools(needs).current())
+
+
+# view
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "shown"),
+    [
+        ("", {}, ["(the file is empty)"]),
+        ("", {"offset": 3}, ["(the file is empty)"]),
+        ("\n", {}, ["     1|"]),
+        ("a", {}, ["     1|a"]),
+        ("a\n", {"offset": 1}, ["(the file has only 1 lines)"]),
+        ("a\n\n", {}, ["     1|a", "     2|"]),
+        ("a\nb\n", {"limit": 1}, ["     1|a", "(1 more lines; go on with offset=1)"]),
+        ("a\nb\nc", {"offset": 1, "limit": 1}, ["     2|b", "(1 more lines; go on with offset=2)"]),
+        ("a\nb\n", {"offset": 1, "limit": 1}, ["     2|b"]),
+        ("a\nb\n", {"limit": 0}, ["     1|a", "(1 more lines; go on with offset=1)"]),
+        ("a\nb\n", {"offset": -1, "limit": -1}, ["     1|a", "(1 more lines; go on with offset=1)"]),
+    ],
+)
+async def test_what_is_said_besides_the_lines(
+    root: Path, content: str, arguments: dict[str, object], shown: list[str]
+) -> None:
+    (root / "f").write_text(content)
+    call = await caller(root)
+    assert (await call.text("view", file_path="f", **arguments)).split("\n") == ["<file>", *shown, "</file>"]
+
+
+async def test_a_picture_is_told_and_known_like_a_text(root: Path) -> None:
+    (root / "sub").mkdir()
+    (root / "sub/p.png").write_bytes(PNG)
+    call = await caller(root)
+    call.takes_images = True
+    outcome = await call("view", file_path="sub/p.png")
+    assert base64.b64decode(outcome.data) == PNG
+    assert json.loads(outcome.metadata) == {"file_path": str(root / "sub/p.png"), "content": ""}
+    (operation,) = call.operations
+    assert isinstance(operation, MarkRead)
+    mark = operation.mark
+    assert (mark.session_id, mark.path) == (call.session_id, str(root / "sub/p.png"))
+    assert (mark.read_at, mark.digest) == (call.now, digest_of(PNG))
+
+
+async def test_the_lines_of_an_enormous_file_are_bounded_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that a model gives does not make the server hold all of a file that is too large to be held."""
+    (root / "f").write_text("".join(f"{number:05}\n" for number in range(1, 101)))
+    monkeypatch.setattr(view, "_WHOLE", 60)
+    call = await caller(root)
+    shown = (await call.text("view", file_path="f", limit=1_000)).split("\n")
+    assert shown == [
+        "<file>",
+        *(f"{number:>6}|{number:05}" for number in range(1, 12)),
+        "(the file goes on)",
+        "</file>",
+    ]
+    assert await call.text("view", file_path="f", offset=10**12) == "<file>\n(the file ends before this)\n</file>"
+
+
+async def test_only_directories_outside_may_be_read_without_asking(root: Path) -> None:
+    """Inside of the workspace a rule may forbid it, also if the workspace has skills in it."""
+    outside = root.parent / "skills"
+    outside.mkdir()
+    for folder in (root, outside, root.parent):
+        (folder / "f").write_text("x\n")
+    call = await caller(root, ToolNeeds(readable=lambda: [str(outside), str(root)]))
+    for path, asked in (("f", 1), (str(outside / "f"), 0), (str(root.parent / "f"), 1)):
+        call.permits.clear()
+        assert "1|x" in await call.text("view", file_path=path)
+        assert [permit.path for permit in call.permits] == [os.path.join(root, path)] * asked
+
+
+# agent
+
+
+def test_agents_are_described_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is bounded as a whole; where it gets too long there are only names."""
+    monkeypatch.setattr(agent, "_LONGEST_LIST", 60)
+    offered = [("a", "x" * 40), ("b", "x" * 40), ("c", "y" * 20), ("d", " z\n z ")]
+    tool = Agent(lambda: offered)
+    assert tool.spec.description.splitlines()[-4:] == [f"- a: {'x' * 40}", "- b", "- c", "- d: z z"]
+    assert tool.spec is tool.spec
+    offered = [("e", "")]
+    assert tool.spec.description.splitlines()[-1] == "- e: "
+    offered = []
+    assert "- e" not in tool.spec.description
+
+
+# grep and glob
+
+
+class Finder(Searcher):
+    """Finds what it was told to, and keeps where it was to look."""
+
+    def __init__(self, text: FoundText | None = None, files: FoundFiles | None = None) -> None:
+        super().__init__()
+        self.where: list[Search] = []
+        self.patterns: list[object] = []
+        self._text = text or FoundText((), is_truncated=False, is_late=False)
+        self._files = files or FoundFiles((), is_truncated=False, is_late=False)
+
+    async def grep(self, where: Search, ask: GrepAsk) -> FoundText:
+        self.where.append(where)
+        self.patterns.append(ask)
+        return self._text
+
+    async def files(self, where: Search, pattern: str) -> FoundFiles:
+        self.where.append(where)
+        self.patterns.append(pattern)
+        return self._files
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_truncated", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 2])
+async def test_how_a_search_is_told(root: Path, count: int, is_truncated: bool, is_late: bool) -> None:
+    """What was cut, and what was broken off, is called so: a model must not take it for all there is."""
+    matches = tuple(Match("sub/f\n", line, 3, "text") for line in range(1, count + 1))
+    paths = tuple(f"f{number}\n" for number in range(count))
+    finder = Finder(FoundText(matches, is_truncated, is_late), FoundFiles(paths, is_truncated, is_late))
+    call = Direct(root, [Grep(finder), Glob(finder)])
+    outcome = await call("grep", pattern="x")
+    assert json.loads(outcome.metadata) == {"number_of_matches": count, "truncated": is_truncated or is_late}
+    late = "The search was stopped after 5 s: narrow it with path or include."
+    if not count:
+        assert outcome.content == (f"No matches so far. {late}" if is_late else "No matches found")
+    else:
+        more = " or more" * (is_truncated or is_late)
+        shown = [f"  Line {match.line}, Char 3: text" for match in matches]
+        expected = [f"Found {count}{more} match{'es' * (count > 1)}", "", f'"{root}/sub/f\\n":', *shown]
+        expected += ["", "(only the newest files are shown: use a sharper pattern, path or include)"] * is_truncated
+        expected += ["", f"({late})"] * is_late
+        assert outcome.content.split("\n") == expected
+    outcome = await call("glob", pattern="*")
+    assert json.loads(outcome.metadata) == {"number_of_files": count, "truncated": is_truncated or is_late}
+    lines = outcome.content.split("\n")
+    assert len([line for line in lines if line.startswith(f'"{root}/f') and line.endswith('\\n"')]) == count
+    assert ("(there are more: use a sharper pattern or path)" in lines) is is_truncated
+    assert ("(the search was stopped after 30 s: give a path)" in lines) is is_late
+    assert ("No files found" in lines) is (count == 0 and not is_truncated and not is_late)
+
+
+async def test_where_is_searched_and_for_how_long(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/server")
+    (root / "sub").mkdir()
+    (root / "sub/f").write_text("")
+    finder = Finder(FoundText((Match("f", 1, 1, "x"),), is_truncated=False, is_late=False))
+    settings = ToolSettings()
+    call = Direct(root, [Grep(finder, lambda: settings), Glob(finder, lambda: settings)])
+    call.environment = {"PATH": "/client", "LANG": "C", "SECRET": "s"}
+    assert f"\n{root}/sub/f:\n" in await call.text("grep", pattern="x", path="sub/f")
+    await call("glob", pattern=f"{root}/sub/*", path="sub")
+    await call("glob", pattern=f"{root}/subject/*", path="sub")
+    assert finder.patterns[1:] == ["/*", f"{root}/subject/*"]
+    environment = {"PATH": "/client", "LANG": "C"}
+    assert finder.where == [
+        Search(str(root), f"{root}/sub/f", environment, 5.0, is_file=True),
+        Search(str(root), f"{root}/sub", environment, 30.0),
+        Search(str(root), f"{root}/sub", environment, 30.0),
+    ]
+    settings = ToolSettings(grep={"timeout": 2_000_000_000}, glob={"timeout": 3_000_000_000})
+    call.environment = {}
+    await call("grep", pattern="x")
+    await call("glob", pattern="x")
+    assert [(where.seconds, where.environment) for where in finder.where[3:]] == [
+        (2.0, {"PATH": "/server"}),
+        (3.0, {"PATH": "/server"}),
+    ]
+
+
+async def test_searches_use_what_they_are_given(root: Path, tmp_path: Path) -> None:
+    """The start of programs, the private git, and the limits of the user."""
+    git("init", "-q", cwd=root)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "git").symlink_to(shutil.which("git") or "")
+    started: list[Sequence[str]] = []
+
+    async def start(arguments: Sequence[str], *_: object) -> Child:
+        started.append(arguments)
+        return Played(b"", b"", None)
+
+    settings = ToolSettings(grep={"timeout": 1}, glob={"timeout": 1})
+    private = PrivateGit(str(tmp_path / "git"))
+    call = await caller(root, ToolNeeds(spawn=start, git=private, settings=lambda: settings))
+    call.environment = {"PATH": str(programs)}
+    for tool, word in (("glob", "ls-files"), ("grep", "grep")):
+        assert "stopped after 1e-09 s" in await call.text(tool, pattern="x")
+        assert [word in arguments for arguments in started] == [True]
+        started.clear()

@@ -1,0 +1,253 @@
+"""What sessions, scans, jobs and output files remember, and for how long: without any process."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.jobs import JobInfo
+from holdfast.testing.escapes import git
+from holdfast.workspace import process
+from holdfast.workspace.children import Child
+from holdfast.workspace.git import PrivateGit
+from holdfast.workspace.git_scan import GitScan, Scan
+from holdfast.workspace.guard_tree import LOST, UNPROVEN, TreeEnd
+from holdfast.workspace.jobs import JobLimits, Jobs
+from holdfast.workspace.process import Running
+from holdfast.workspace.process_spill import Spills
+from holdfast.workspace.surroundings import Lookout, Manners
+from workspace.test_search_ways import Played
+
+SESSION = SessionId("s1")
+
+
+# Surroundings
+
+
+async def test_a_session_is_told_again_what_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "AGENTS.md"
+    path.write_text("be kind")
+    os.utime(path, ns=(1, 1))
+    manners = Manners(trailer="one")
+    lookout = Lookout(str(tmp_path), lambda: manners)
+    first = await lookout.look(SESSION)
+    assert await lookout.look(SESSION) is first
+    manners = Manners(trailer="two")
+    assert (await lookout.look(SESSION)).trailer == "two"
+    manners = Manners(trailer="two", notes=("note",))
+    assert (await lookout.look(SESSION)).notes == ("note",)
+    path.write_text("be calm")
+    os.utime(path, ns=(2, 2))
+    assert [file.text for file in (await lookout.look(SESSION)).context] == ["be calm"]
+
+
+async def test_a_session_has_one_scan(tmp_path: Path) -> None:
+    scans: list[Scan] = []
+
+    def scan() -> Scan:
+        scans.append(Scan(0.0))
+        return scans[-1]
+
+    lookout = Lookout(str(tmp_path), scan=scan)
+    for _ in range(3):
+        await lookout.look(SESSION)
+    await lookout.look(SessionId("s2"))
+    assert len(scans) == 2
+
+
+# Scans
+
+
+@pytest.mark.parametrize("failure", ["no start", "code", "killed"])
+async def test_a_scan_that_fails_is_over_and_another_one_begins_later(tmp_path: Path, failure: str) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    git("init", "-q", cwd=top)
+
+    async def start(*_: Sequence[str] | str | Mapping[str, str]) -> Child:
+        if failure == "no start":
+            raise OSError
+        return Played(b" M half\0", b"fatal: broken", 128 if failure == "code" else 137)
+
+    environment = {"PATH": os.environ["PATH"]}
+    scans = GitScan(PrivateGit(str(tmp_path / "git")), start, str(top), environment)
+    first = scans.current()
+    first.started -= 61
+    assert scans.current() is first, "one that is running is not old"
+    await scans.finished()
+    assert (first.changes, first.is_done) == (None, True)
+    assert scans.current() is not first
+    await scans.close()
+
+
+# Commands
+
+
+class Tree:
+    """A tree of processes that ends when a test says so."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[TreeEnd] = loop.create_future()
+        self.exited: asyncio.Future[int | None] = loop.create_future()
+        self.is_lost = False
+        self.graces: list[float] = []
+
+    def stop(self, grace: float) -> None:
+        self.graces.append(grace)
+        self.end(TreeEnd(was_killed=True))
+
+    def keep(self, linger: float | None) -> None: ...
+
+    def end(self, end: TreeEnd) -> None:
+        if not self.gone.done():
+            self.gone.set_result(end)
+
+
+Start = Callable[..., tuple[Tree, Running, int]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts a command that is played; answers the end of its output to write to."""
+    trees: list[Tree] = []
+    writes: list[int] = []
+
+    def begin(said: list[str] | None = None, over: Callable[[], str] | None = None) -> tuple[Tree, Running, int]:
+        tree = Tree()
+        reads = []
+        for _ in range(2):
+            reading, writing = os.pipe()
+            reads.append(reading)
+            writes.append(writing)
+        say = said.append if said is not None else lambda _: None
+        trees.append(tree)
+        running = Running(cast(Any, tree), (reads[0], reads[1]), Spills(tmp_path / "spills"), say, over)
+        return tree, running, writes[-2]
+
+    yield begin
+    for tree in trees:
+        tree.end(TreeEnd())
+    await asyncio.sleep(0)
+    for descriptor in writes:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("cleaned", "end", "remark"),
+    [
+        (None, TreeEnd(code=0), ""),
+        (None, TreeEnd(code=0, is_lost=True), LOST),
+        ("", TreeEnd(code=0), ""),
+        ("[moved]", TreeEnd(code=0), "[moved]"),
+        ("[moved]", TreeEnd(code=0, is_lost=True), f"[moved]\n{LOST}"),
+        ("", TreeEnd(code=0, is_lost=True, is_unproven=True), UNPROVEN),
+    ],
+)
+async def test_what_there_is_to_say_about_an_end(start: Start, cleaned: str | None, end: TreeEnd, remark: str) -> None:
+    tree, running, _ = start(None, None if cleaned is None else lambda: cleaned)
+    tree.end(end)
+    assert await running.until_ended() == end
+    assert running.remark == remark
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(5, False), (6, True)])
+async def test_how_much_is_shown_while_a_command_runs(
+    start: Start, monkeypatch: pytest.MonkeyPatch, size: int, is_cut: bool
+) -> None:
+    monkeypatch.setattr(process, "_LIVE_MOST", 5)
+    said: list[str] = []
+    tree, running, writing = start(said)
+    os.write(writing, b"abcdefg"[:size])
+    tree.end(TreeEnd(code=0))
+    await running.until_ended()
+    assert "".join(said) == "abcde" + "\n[more is not shown while it runs]\n" * is_cut
+    assert running.stdout.shown() == "abcdefg"[:size]
+
+
+# Output files
+
+
+class Full:
+    def write(self, _: bytes) -> int:
+        raise OSError(28, "full")
+
+    def close(self) -> None: ...
+
+
+def test_an_output_file_that_cannot_be_written_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spills = Spills(tmp_path / "spills")
+    file = spills.new("out")
+    file.add("text")
+    assert file.path is not None
+    assert file.path.read_text() == "text"
+    file.close()
+
+    def fdopen(descriptor: int, *_: object, **__: object) -> Full:
+        os.close(descriptor)
+        return Full()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", fdopen)
+        full = spills.new("out")
+        full.add("text")
+    full.add("more")
+    assert full.path is None
+
+
+def test_only_output_files_are_removed(tmp_path: Path) -> None:
+    """Names come from messages, which anybody may have written."""
+    spills = Spills(tmp_path / "spills")
+    own, other = spills.of("s1").place("out"), spills.of("s2").place("out")
+    outside = tmp_path / "outside.txt"
+    unowned = tmp_path / "spills" / "old.txt"
+    for path in (own, other, outside, unowned):
+        path.write_text("x")
+    spills.remove("", ["../outside.txt", str(outside), "none.txt", str(other)])
+    assert all(path.exists() for path in (own, other, outside, unowned))
+    spills.remove("s1", ["../elsewhere/old.txt"])
+    assert [path.exists() for path in (own, other, outside, unowned)] == [False, True, True, False]
+
+
+# Jobs
+
+
+def job_of(run: str) -> JobInfo:
+    return JobInfo("", SESSION, RunId(run), "sleep 9", "", "/", 1)
+
+
+async def test_how_long_jobs_have_to_end(start: Start) -> None:
+    """Those of a run have had its grace already; those that a person stops have their own."""
+
+    async def graces(end: Callable[[Jobs], Any]) -> list[float]:
+        jobs = Jobs(lambda: 1)
+        tree, running, _ = start()
+        jobs.add(job_of("r1"), running)
+        await end(jobs)
+        return tree.graces
+
+    assert await graces(lambda jobs: jobs.kill("001")) == [2.0]
+    assert await graces(lambda jobs: jobs.end_run(RunId("r1"))) == [0.1]
+    assert await graces(lambda jobs: jobs.end_run(RunId("r2"))) == []
+    assert await graces(lambda jobs: jobs.end_session(SESSION)) == [0.1]
+    assert await graces(lambda jobs: jobs.close()) == [2.0]
+    assert await graces(lambda jobs: jobs.close(0.5)) == [0.5]
+    assert JobLimits() == JobLimits(50, 28_800_000, 2.0, 0.1)
+
+
+async def test_a_fault_is_that_of_its_run(start: Start) -> None:
+    jobs = Jobs(lambda: 1)
+    tree, running, _ = start()
+    jobs.add(job_of("r1"), running)
+    assert jobs.fault_of(RunId("r1")) == ""
+    tree.is_lost = True
+    assert jobs.fault_of(RunId("r2")) == ""
+    assert "The command: sleep 9" in jobs.fault_of(RunId("r1"))
+    await jobs.close()
+    with pytest.raises(ToolError):
+        jobs.add(job_of("r3"), start()[1])

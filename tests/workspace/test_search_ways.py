@@ -1,0 +1,224 @@
+"""What is made of the answers of searching programs: played by the test, so that each can behave in every way."""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.errors import ToolError
+from holdfast.workspace import search
+from holdfast.workspace.children import Child, find_program, running
+from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
+
+Said = tuple[bytes, bytes, int]
+"""What a program says on its two streams, and its exit code."""
+NONE: Said = (b"", b"", 1)
+
+
+class Played:
+    """A program that has said all it will say; one without an exit code goes on until it is killed."""
+
+    reader = asyncio.StreamReader
+
+    def __init__(self, stdout: bytes, stderr: bytes, code: int | None) -> None:
+        self.stdout, self.stderr = self.reader(), asyncio.StreamReader()
+        self.was_killed = False
+        self._ended = asyncio.Event()
+        self._code = code
+        for stream, data in ((self.stdout, stdout), (self.stderr, stderr)):
+            stream.feed_data(data)
+            if code is not None:
+                stream.feed_eof()
+        if code is not None:
+            self._ended.set()
+
+    def kill(self) -> None:
+        self.was_killed = True
+        self._ended.set()
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        return 137 if self._code is None else self._code
+
+
+class Stage:
+    """A directory to search in, and the programs that answer, one after the other."""
+
+    def __init__(self, root: Path, *answers: tuple[bytes, bytes, int | None] | OSError) -> None:
+        self.root = root
+        self.answers = list(answers)
+        self.started: list[Sequence[str]] = []
+        self.children: list[Played] = []
+        programs = root.parent / "bin"
+        programs.mkdir(exist_ok=True)
+        (programs / "rg").write_text("")
+        (programs / "rg").chmod(0o755)
+        self.environment = {"PATH": str(programs)}
+        self.searcher = Searcher(self._start)
+
+    async def _start(self, arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Child:
+        self.started.append(arguments)
+        assert (directory, environment) == (str(self.root), self.environment)
+        answer = self.answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        self.children.append(Played(*answer))
+        return self.children[-1]
+
+    def where(self, name: str = "", seconds: float = 30, most: int = 100) -> Search:
+        place = str(self.root / name) if name else str(self.root)
+        return Search(str(self.root), place, self.environment, seconds, most, is_file=bool(name))
+
+    async def grep(self, name: str = "", pattern: str = "needle", **more: float) -> FoundText:
+        return await self.searcher.grep(self.where(name, **more), GrepAsk(pattern))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = Path(os.path.realpath(tmp_path)) / "project"
+    root.mkdir()
+    (root / "a").write_text("needle\n" * 20)
+    return root
+
+
+HIT = b"a\0001:1:needle\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ([(HIT, b"", 0)], 1),
+        ([(b"", b"", 1)], 0),
+        ([(b"", b"some file", 1)], 0),
+        ([(b"", b"", 2)], 0),
+        ([(HIT, b"one file could not be read", 2)], 1),
+        ([(b"", b"broken", 2), (HIT, b"", 0)], 1),
+        ([(b"", b"broken", 2), NONE], 0),
+        ([OSError(), (HIT, b"", 0)], 1),
+        ([(b"", b"regex parse error:\n  (\n  ^\nerror: unclosed group", 2)], "unclosed group"),
+        ([(b"", b"broken", 2), (b"", b"missing ), unterminated", 2)], "unterminated"),
+    ],
+)
+async def test_how_a_search_ends(root: Path, answers: list[Said | OSError], found: int | str) -> None:
+    """The next program is asked only where the first is of no use; each that was started is gone."""
+    stage = Stage(root, *answers)
+    if isinstance(found, str):
+        with pytest.raises(ToolError, match=found):
+            await stage.grep()
+    else:
+        result = await stage.grep()
+        assert (len(result.matches), result.is_truncated, result.is_late) == (found, False, False)
+    assert stage.answers == []
+    assert all(child.was_killed for child in stage.children)
+
+
+async def test_a_program_that_cannot_be_started_at_the_end_is_an_error(root: Path) -> None:
+    with pytest.raises(OSError, match="no"):
+        await Stage(root, OSError("no"), OSError("no")).grep()
+
+
+async def test_a_search_that_takes_too_long_is_ended(root: Path) -> None:
+    stage = Stage(root, (b"", b"", None), (b"", b"", None))
+    assert (await stage.grep(seconds=0)).is_late
+    assert (await stage.searcher.files(stage.where(seconds=0), "*")).is_late
+    assert [child.was_killed for child in stage.children] == [True, True]
+
+
+async def test_a_search_that_takes_too_long_tells_what_it_has(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is up with the second piece."""
+    timers: list[asyncio.Timeout] = []
+    really = asyncio.timeout
+
+    def timeout(_: float) -> asyncio.Timeout:
+        timers.append(really(None))
+        return timers[-1]
+
+    class Slow(asyncio.StreamReader):
+        async def read(self, n: int = -1) -> bytes:
+            if not self._buffer:  # type: ignore[attr-defined]
+                timers[-1].reschedule(asyncio.get_running_loop().time())
+            return await super().read(n)
+
+    monkeypatch.setattr(asyncio, "timeout", timeout)
+    monkeypatch.setattr(Played, "reader", Slow)
+    stage = Stage(root, (HIT, b"", None), (b"a\0", b"", None))
+    result = await stage.grep()
+    assert (len(result.matches), result.is_late) == (1, True)
+    names = await stage.searcher.files(stage.where(), "*")
+    assert (names.paths, names.is_late) == (("a",), True)
+    assert [child.was_killed for child in stage.children] == [True, True]
+
+
+async def test_no_more_is_gathered_than_can_be_of_use(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MOST_GATHERED", 5)
+    stage = Stage(root, (b"".join(b"a\0%d:1:needle\n" % line for line in range(1, 21)), b"", None))
+    result = await stage.grep()
+    assert [match.line for match in result.matches] == [1, 2, 3, 4, 5, 6]
+    assert stage.children[0].was_killed
+    for most, is_truncated in ((5, True), (6, False)):
+        stage.answers = [(b"".join(b"a\0%d:1:needle\n" % line for line in range(1, 21)), b"", None)]
+        result = await stage.grep(most=most)
+        assert (len(result.matches), result.is_truncated) == (most, is_truncated)
+
+
+@pytest.mark.parametrize(("most", "is_truncated"), [(2, True), (3, False), (4, False)])
+async def test_files_are_told_once_and_cut_where_there_are_more(root: Path, most: int, is_truncated: bool) -> None:
+    for name in ("b", "cc"):
+        (root / name).write_text("")
+    stage = Stage(root, (b"cc\0a\0./a\0b\0b\0gone\0", b"", 0))
+    result = await stage.searcher.files(stage.where(most=most), "*")
+    assert (result.paths, result.is_truncated) == (("a", "b", "cc")[:most], is_truncated)
+
+
+async def test_a_list_of_files_that_was_broken_off_is_called_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MOST_FILES", 2)
+    for name in ("b", "c"):
+        (root / name).write_text("")
+    stage = Stage(root, (b"a\0b\0c\0", b"", None))
+    result = await stage.searcher.files(stage.where(), "*")
+    assert (result.paths, result.is_truncated) == (("a", "b"), True)
+
+
+async def test_what_is_shown_is_what_the_file_says(root: Path) -> None:
+    """A program may have read another file, by a link that was there for a moment."""
+    (root / "wide").write_bytes("\ufeff".encode("utf-16-le") + "one\nneedle".encode("utf-16-le"))
+    lines = (b"a\0001:1:secret", b"a\0002:1:needle", b"a\00021:1:needle", b"gone\0001:1:needle", b"wide\0002:1:needle")
+    stage = Stage(root, (b"\n".join((*lines, b"noise", b"a\0x:1:needle", b"")), b"", 0))
+    found = await stage.grep()
+    assert sorted((match.path, match.line, match.text) for match in found.matches) == [
+        ("a", 2, "needle"),
+        ("wide", 2, "needle"),
+    ]
+
+
+async def test_a_file_that_is_named_is_searched_although_it_is_ignored(root: Path) -> None:
+    (root / ".holdfastignore").write_text("a\n")
+    stage = Stage(root, (HIT, b"", 0), (HIT, b"", 0), (b"a\0", b"", 0))
+    assert len((await stage.grep("a")).matches) == 1
+    assert len((await stage.grep()).matches) == 0
+    assert (await stage.searcher.files(stage.where(), "*")).paths == ()
+
+
+async def test_complaints_are_bounded(root: Path) -> None:
+    stage = Stage(root, (b"", b"x" * 100_000, 2))
+    async with running(stage._start, ["rg"], str(root), stage.environment) as child:
+        code, complaint = await child.end()
+    assert (code, len(complaint)) == (2, 8_192)
+
+
+def test_a_program_of_the_workspace_is_never_run(root: Path) -> None:
+    """Nor one that a link outside of it leads to."""
+    programs, own = root.parent / "bin", root / "tool"
+    programs.mkdir()
+    own.write_text("")
+    own.chmod(0o755)
+    (programs / "linked").symlink_to(own)
+    (programs / "fine").write_text("")
+    (programs / "fine").chmod(0o755)
+    paths = {"PATH": f"{root}:{programs}"}
+    assert [find_program(name, paths, str(root)) for name in ("tool", "linked", "fine", "none")] == [
+        None, None, str(programs / "fine"), None,
+    ]  # fmt: skip
+    assert find_program("fine", {"PATH": "bin"}, str(root)) is None
