@@ -78,7 +78,10 @@ def test_rules_that_are_too_long_for_a_button_are_cut(length: int, is_cut: bool)
 CHOICES = (Choice("s", "SQLite", "One file."), Choice("p", "PostgreSQL"))
 KINDS: dict[QuestionKind, Json] = {
     "yes_no": {"type": "boolean"},
-    "single_choice": {"type": "string", "oneOf": [{"const": "s", "title": "SQLite"}, {"const": "p", "title": "PostgreSQL"}]},
+    "single_choice": {
+        "type": "string",
+        "oneOf": [{"const": "s", "title": "SQLite"}, {"const": "p", "title": "PostgreSQL"}],
+    },
     "multi_choice": {
         "type": "array",
         "items": {"anyOf": [{"const": "s", "title": "SQLite"}, {"const": "p", "title": "PostgreSQL"}]},

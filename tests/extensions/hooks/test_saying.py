@@ -174,7 +174,14 @@ def test_what_several_hooks_say_is_one_ruling() -> None:
         "reason": "no",
         "hooks": [
             {"name": "first", "decision": "allow", "halt": False, "input_rewrite": True, "reason": "fine"},
-            {"name": "b", "decision": "deny", "halt": False, "input_rewrite": False, "reason": "no", "message": "for people"},
+            {
+                "name": "b",
+                "decision": "deny",
+                "halt": False,
+                "input_rewrite": False,
+                "reason": "no",
+                "message": "for people",
+            },
             {"name": "c", "decision": "none", "halt": False, "input_rewrite": False, "error": "is slow"},
         ],
     }
