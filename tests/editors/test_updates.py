@@ -329,3 +329,50 @@ def test_a_long_result_is_cut_in_the_middle(length: int, left_out: int) -> None:
     middle = f"\n\n… {left_out} characters are left out …\n\n" if left_out else ""
     assert text == "x" * 16_000 + middle + "x" * 16_000
     assert told["content"] == [_block(text)]
+
+
+@pytest.mark.parametrize(
+    ("tool", "asked", "title"),
+    [
+        ("bash", {"command": "x" * 120}, "x" * 120),
+        ("bash", {"command": "x" * 121}, "x" * 120 + " …"),
+        ("grep", {"command": "  ", "pattern": "p"}, "grep p"),
+        ("grep", {"command": 3, "pattern": "p"}, "grep p"),
+        ("view", {"file_path": "/w/a"}, "view a"),
+        ("view", {}, "view"),
+    ],
+)
+def test_titles(tool: str, asked: Json, title: str) -> None:
+    (told,) = Narrator(S, "/w").message(_message(_call(asked, tool)))
+    assert told["title"] == title
+
+
+@pytest.mark.parametrize(
+    ("asked", "places"),
+    [
+        ({"path": "a"}, ["/w/a"]),
+        ({"file_path": "", "path": "a"}, ["/w/a"]),
+        ({"file_path": "/x/../a"}, ["/a"]),
+        ({"path": ["a"]}, []),
+        ({"path": ""}, []),
+        ({"path": "~/a"}, []),
+        ({}, []),
+    ],
+)
+def test_places(asked: Json, places: list[str]) -> None:
+    assert [place["path"] for place in places_of(asked, "/w")] == places
+
+
+@pytest.mark.parametrize(
+    ("tool", "kind"), [("lsp_references", "search"), ("lsp_rename", "edit"), ("mcp_x", "other"), ("bash", "execute")]
+)
+def test_kinds(tool: str, kind: str) -> None:
+    (told,) = Narrator(S, "/w").message(_message(_call("[]", tool)))
+    assert (told["kind"], told["rawInput"]) == (kind, {})
+
+
+def test_a_message_that_has_grown_is_known_as_it_is_now() -> None:
+    narrator = Narrator(S, "/w")
+    narrator.message(_message(TextPart(Text("a"))))
+    narrator.message(_message(TextPart(Text("a")), TextPart(Text(""))))
+    assert [item["content"]["text"] for item in narrator.delta(MessageDelta(S, M, 1, 0, "b"))] == ["b"]
