@@ -144,8 +144,8 @@ def test_a_command_is_run_once() -> None:
     [(None, 30, 60), (5, 5, 5), (0.5, 0.5, 0.5), (600, 600, 600), (601, 600, 600), (1, 1, 1)],
 )
 def test_how_long_it_may_take(timeout: float | None, ours: float, theirs: float) -> None:
-    given = {} if timeout is None else {"timeout": timeout}
-    (mine,) = from_settings({"RunEnd": (HookSettings("x", **given),)}, {})  # type: ignore[arg-type]
+    given: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    (mine,) = from_settings({"RunEnd": (HookSettings("x", **given),)}, {})
     (read,) = read_claude(claude({"hooks": {"RunEnd": [group("x", **given)]}}), "/s.json").hooks
     assert (mine.seconds, read.seconds) == (ours, theirs)
     assert (mine.name, mine.matcher, mine.dialect, mine.file, mine.line) == ("", "", "holdfast", "", 0)
