@@ -37,7 +37,13 @@ class _Live:
     def find(self) -> None:
         self.functions.clear()
         self.caches.clear()
-        for thing in gc.get_objects():
+        # `tests/conftest.py` freezes the objects of the collection, and frozen objects are not listed.
+        was_frozen = gc.get_freeze_count() > 0
+        gc.unfreeze()
+        things = gc.get_objects()
+        if was_frozen:
+            gc.freeze()
+        for thing in things:
             kind = type(thing)
             if kind is FunctionType:
                 code = thing.__code__
