@@ -199,3 +199,70 @@ def test_a_gap_is_reason_to_ask() -> None:
     watch = Watch(MINE, HERE, Heard())
     watch.take(Item(GapEvent(Gap(7, 3, 1))))
     assert watch.is_doubtful
+
+
+def test_a_conversation_that_is_read_again_says_what_was_missed_of_this_run_only() -> None:
+    watch, heard = _watched()
+    own = Message((TextPart(Text("mine")),), ANSWER, "assistant", HERE, "", "", 0, 0, run_id=MINE)
+    other = Message((TextPart(Text("not mine")),), MessageId("x"), "assistant", HERE, "", "", 0, 0, run_id=OTHER)
+    prompt = Message((TextPart(Text("asked")),), MessageId("u"), "user", HERE, "", "", 0, 0, run_id=MINE)
+    watch.catch_up([prompt, other, own])
+    watch.catch_up([own])
+    assert heard.said == "mine"
+    assert heard.did == ["answering"]
+
+
+def test_a_step_is_told_when_it_begins_and_not_again() -> None:
+    _, heard = _watched(
+        *(
+            MessageEvent(Change("updated", _with(ToolCallPart(ToolCall(ToolCallId("1"), "bash", "{}", finished=done)))))
+            for done in (False, True)
+        )
+    )
+    assert heard.did == ["tool bash"]
+    _, heard = _watched(
+        *(MessageEvent(Change("updated", _with(ReasoningPart(Reasoning(text, ""))))) for text in ("a", "ab"))
+    )
+    assert heard.did == ["thinking"]
+
+
+def _with(part: Part) -> Message:
+    return Message((part,), ANSWER, "assistant", HERE, "", "", 0, 0, run_id=MINE)
+
+
+def test_the_text_of_several_answers_is_counted_apart() -> None:
+    heard: list[tuple[str, str]] = []
+
+    class Ears(Heard):
+        def text(self, message: MessageId, piece: str) -> None:
+            heard.append((message, piece))
+
+    watch = Watch(MINE, HERE, Ears())
+    for name, text in (("a", "one"), ("answer", "two")):
+        message = Message((TextPart(Text(text)),), MessageId(name), "assistant", HERE, "", "", 0, 0, run_id=MINE)
+        watch.take(Item(MessageEvent(Change("updated", message))))
+    assert heard == [("a", "one"), ("answer", "two")]
+    assert watch.said(RunComplete(HERE, ANSWER, MINE, "completed", text="two more")) == 3
+
+
+@pytest.mark.parametrize("kind", ["error", "retrying"])
+@pytest.mark.parametrize(("run", "session"), [("", ""), ("", "there"), ("other", "")])
+def test_what_concerns_everybody_is_told_and_ends_nothing(kind: str, run: str, session: str) -> None:
+    notice = AgentNotice(kind, "The disk is full.", session_id=SessionId(session), run_id=RunId(run))  # type: ignore[arg-type]
+    watch, heard = _watched(AgentEvent(Change("updated", notice)))
+    is_everybodys = kind == "error" and not run and not session
+    assert heard.noted == ["The disk is full."] * is_everybodys
+    assert (watch.error, watch.is_doubtful, watch.end) == ("", False, None)
+
+
+def test_an_error_without_words_is_an_error() -> None:
+    watch, heard = _watched(AgentEvent(Change("updated", AgentNotice("error", "", session_id=HERE, run_id=MINE))))
+    assert (watch.error, watch.is_doubtful) == ("The run failed.", True)
+    watch, heard = _watched(AgentEvent(Change("updated", AgentNotice("error", ""))))
+    assert (heard.noted, watch.error) == ([], "")
+
+
+def test_other_runs_change_nothing() -> None:
+    run = Run(OTHER, HERE, "active", "queue", 1)
+    watch, heard = _watched(RunEvent(Change("updated", run)), RunEvent(Change("deleted", run)))
+    assert (heard.did, watch.is_refused) == ([], False)

@@ -51,6 +51,11 @@ class Screen:
         await self.until(lambda: isinstance(self.app.panel, kind) and bool(self.app.keyboard.request), kind.__name__)
         await self.pilot.pause()
 
+    def stop_clock(self) -> None:
+        """Let no time pass for the keyboard, however busy the machine is: no request accepts keys by itself."""
+        now = self.app.clock()
+        self.app.clock = lambda: now
+
     async def settles(self) -> None:
         """Let the time pass after which the request accepts keys."""
         ahead = self.app.clock() - time.monotonic() + 60

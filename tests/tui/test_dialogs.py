@@ -272,7 +272,7 @@ async def test_who_comes_with_yolo_to_an_open_workspace_is_not_asked_and_others_
         await other.pilot.press("tab", "d")
         await mine.pilot.press("ctrl+y")
         await mine.said("Tools ask again")
-        assert "without asking" not in mine.line("top-right")
+        await mine.until(lambda: "without asking" not in mine.line("top-right"), "that they ask is shown")
         assert not mine.app.link.view.workspace or not mine.app.link.view.workspace.yolo
 
 
@@ -291,6 +291,7 @@ async def test_errors_in_the_settings_are_shown_when_the_app_opens_and_when_they
 
 async def test_arrows_and_enter_answer_once_the_composer_is_quiet() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
+        screen.stop_clock()
         await screen.write("write it")
         await screen.asks(ApprovalPanel)
         await screen.pilot.press("enter", "a", "backspace", "enter")
@@ -306,6 +307,7 @@ async def test_a_resumed_app_and_a_paste_answer_nothing() -> None:
         await screen.write("write it")
         await screen.asks(ApprovalPanel)
         await screen.settles()
+        screen.stop_clock()
         # `fg` and its Enter were the shell's; the key is held.
         screen.app.app_resume_signal.publish(screen.app)
         await screen.pilot.press(*["enter"] * 5)
@@ -320,6 +322,7 @@ async def test_a_resumed_app_and_a_paste_answer_nothing() -> None:
 async def test_two_approvals_do_not_share_a_key_press() -> None:
     calls = tuple(Call("write", json.dumps({"file_path": name, "content": "1"})) for name in ("one.txt", "two.txt"))
     async with standing(acting(*calls)) as (_, server), looking(server) as screen:
+        screen.stop_clock()
         await screen.write("write both")
         await screen.asks(ApprovalPanel)
         await screen.pilot.press("tab", "enter")

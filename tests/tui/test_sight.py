@@ -146,6 +146,7 @@ async def test_the_answers_stay_in_sight_however_long_the_command() -> None:
     command = "touch made.txt; for i in 1; do " + " ".join(f"echo word{number};" for number in range(120)) + " done"
     call = Call("bash", json.dumps({"command": command, "description": "x"}))
     async with standing(acting(call)) as (_, server), looking(server, size=SMALL) as screen:
+        screen.stop_clock()
         await screen.write("run it")
         await screen.asks(ApprovalPanel)
         for keys in ((), ("tab",), ("f",), ("f", "r")):
@@ -168,10 +169,11 @@ async def test_a_change_is_shown_whole_and_on_the_whole_screen() -> None:
         await screen.asks(ApprovalPanel)
         assert "; evil()" in screen.picture()
         what = screen.app.screen.query_one("#what")
+        await screen.until(lambda: what.size.height > 0, "some of it")
         before = what.size.height
         await screen.pilot.press("tab", "f")
         await screen.until(lambda: what.size.height >= before + 2, "more of it")
-        assert "▌ write it" not in screen.picture()
+        await screen.until(lambda: "▌ write it" not in screen.picture(), "nothing but it")
         assert "esc back" in screen.picture()
 
 

@@ -41,6 +41,8 @@ def test_one_with_little() -> None:
         ("---\ndescription: x\ntools:\n  write: false\n---\ny", 3, "tools"),
         ("---\ndescription: x\ntools: false\n---\ny", 3, "tools"),
         ("---\ndescription: x\ntools: [true]\n---\ny", 3, "tools"),
+        ("---\ndescription: x\ndisallowedTools: Bash\n---\ny", 3, "disallowedTools"),
+        ("---\ndescription: x\ndisallowed-tools: Bash\n---\ny", 3, "disallowed-tools"),
     ],
 )
 def test_one_that_cannot_be_sent(text: str, line: int, key: str) -> None:
@@ -52,3 +54,30 @@ def test_a_model_that_is_no_name_is_told() -> None:
     agent = read("---\ndescription: x\nmodel: [a, b]\n---\ny")
     assert (agent.model, agent.error) == ("", "")
     assert [(problem.line, problem.key, problem.severity) for problem in agent.problems] == [(3, "model", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("given", "tools"),
+    [
+        ("", None),
+        ("tools:", None),
+        ("tools: '*'", None),
+        ("tools: []", None),
+        ("tools: Read", ("view",)),
+        ("tools: [Read, Grep]", ("view", "grep")),
+        ("tools: Read, Read, view", ("view",)),
+        ("tools: Bash(git diff:*), Read", ("bash", "view")),
+        ("tools: '*, Read'", ("*", "view")),
+    ],
+)
+def test_which_tools_it_has(given: str, tools: tuple[str, ...] | None) -> None:
+    agent = read(f"---\ndescription: x\n{given}\n---\ny")
+    assert (agent.error, agent.tools) == ("", tools)
+
+
+def test_where_its_keys_stand() -> None:
+    agent = read(FULL)
+    assert (agent.model_line, agent.tools_line) == (5, 4)
+    plain = read("---\ndescription: x\n---\ny")
+    assert (plain.model_line, plain.tools_line) == (0, 0)
+    assert agent.digest != plain.digest

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.extensions.commands.expanding import expanded, invocation, mentions
-from holdfast.extensions.commands.reading import read_command
-from holdfast.extensions.folders import Folder
+from holdfast.extensions.commands.reading import Command, named_arguments, read_command
+from holdfast.extensions.folders import Folder, Owner
 from holdfast.extensions.shelves import MarkdownFile
 
 
@@ -40,6 +40,13 @@ def test_what_is_a_command(prompt: str, means: tuple[str, str] | None) -> None:
         ("Fix $TICKET on $BRANCH", "BRANCH=main TICKET='A 7'", "Fix A 7 on main"),
         ("Fix $TICKET on $BRANCH", "7 main and more", "Fix 7 on main and more"),
         ("Fix $TICKET on $BRANCH", "7", "Fix 7 on $BRANCH"),
+        ("Fix $TICKET on $BRANCH", "BRANCH=main 7", "Fix 7 on main"),
+        ("Fix $TICKET on $BRANCH", "TICKET=7 main and more", "Fix 7 on main and more"),
+        ("Fix $TICKET on $BRANCH", "TICKET main", "Fix TICKET on main"),
+        ("Fix $TICKET on $BRANCH", "a=b c=d", "Fix a=b on c=d"),
+        ("Fix $TICKET", "", "Fix $TICKET"),
+        ("$TICKET: $ARGUMENTS", "7", "$TICKET: 7"),
+        ("$TICKET: $ARGUMENTS", "TICKET=7", "7: TICKET=7"),
         ("echo $HOME for $ARGUMENTS", "x", "echo $HOME for x"),
         ("echo $HOME for $ARGUMENTS", "HOME=y", "echo y for HOME=y"),
         ("no places", "but words", "no places\n\nbut words"),
@@ -138,3 +145,48 @@ def test_a_model_that_is_no_name_is_told() -> None:
     command = read_command(MarkdownFile("/c/a.md", "a", Folder("/c", "user"), b"---\nmodel: [a]\n---\nx"))
     assert (command.error, command.model) == ("", "")
     assert [(problem.line, problem.key) for problem in command.problems] == [(2, "model")]
+
+
+def test_named_arguments_that_come_apart_leave_the_words_to_the_others() -> None:
+    assert expanded("Fix $TICKET on $BRANCH", "main", {"TICKET": "7"}) == "Fix 7 on main"
+    assert expanded("Fix $TICKET", "TICKET=7", {"TICKET": "8"}) == "Fix 8"
+
+
+def _read(text: str, owner: Owner = "user") -> Command:
+    return read_command(MarkdownFile("/c/r.md", "r", Folder("/c", owner), text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [("[path]", "[path]"), ("[a, b]", "[a, b]"), ("[a, true]", "[a]"), ("'  <file> '", "<file>"), ("true", "")],
+)
+def test_a_hint_as_it_was_meant(given: str, hint: str) -> None:
+    assert _read(f"---\nargument-hint: {given}\n---\nx").hint == hint
+    assert _read("x").hint == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("# Review\nmore", "Review"),
+        ("\n  \n** Bold **\nmore", "Bold"),
+        ("---\ndescription: Own\n---\nText", "Own"),
+        ("x" * 100, "x" * 100),
+        ("x" * 101, "x" * 99 + "…"),
+    ],
+)
+def test_what_it_is_about(body: str, said: str) -> None:
+    assert _read(body).description == said
+
+
+def test_what_needs_trust_is_told_with_its_line() -> None:
+    assert _read("---\nmodel: x\n---\ny", "project").needs == (("model", 2),)
+    assert _read("---\nallowed-tools: Read\n---\ny", "project").needs == (("allowed-tools", 2),)
+    plain = _read("y", "project")
+    assert (plain.needs, plain.model, plain.allow, plain.model_line) == ((), "", (), 0)
+    assert _read("---\ndescription: x\nmodel: m\n---\ny").model_line == 3
+    assert _read("a").digest != _read("b").digest
+
+
+def test_a_name_is_asked_for_once_and_the_whole_text_is_no_name() -> None:
+    assert named_arguments("$B $A $B $ARGUMENTS $1 $name") == ("B", "A")

@@ -137,3 +137,57 @@ def test_a_session_s_beginning_can_be_matched() -> None:
 def test_a_command_is_run_once() -> None:
     twice = [Hook("RunEnd", "x", name="a"), Hook("RunEnd", "y"), Hook("RunEnd", "x", name="b")]
     assert [hook.name or hook.command for hook in wanted(twice, "RunEnd")] == ["a", "y"]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "ours", "theirs"),
+    [(None, 30, 60), (5, 5, 5), (0.5, 0.5, 0.5), (600, 600, 600), (601, 600, 600), (1, 1, 1)],
+)
+def test_how_long_it_may_take(timeout: float | None, ours: float, theirs: float) -> None:
+    given: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    (mine,) = from_settings({"RunEnd": (HookSettings("x", **given),)}, {})
+    (read,) = read_claude(claude({"hooks": {"RunEnd": [group("x", **given)]}}), "/s.json").hooks
+    assert (mine.seconds, read.seconds) == (ours, theirs)
+    assert (mine.name, mine.matcher, mine.dialect, mine.file, mine.line) == ("", "", "holdfast", "", 0)
+
+
+@pytest.mark.parametrize("timeout", [True, False, 0, -1, "5", None, []])
+def test_a_time_that_is_none_is_told_and_the_usual_one_taken(timeout: object) -> None:
+    data = json.dumps({"hooks": {"RunEnd": [group("x", timeout=timeout)]}}, indent=1).encode()
+    found = read_claude(data, "/s.json")
+    assert [hook.seconds for hook in found.hooks] == [60]
+    (problem,) = found.problems
+    assert (problem.severity, problem.key) == ("warning", "hooks.RunEnd[0].hooks[0].timeout")
+    assert data.splitlines()[problem.line - 1].strip().startswith(b'"timeout"')
+
+
+@pytest.mark.parametrize(("command", "why"), [("", "is empty"), (" \n", "is empty"), ("a\0b", "holds a NUL")])
+def test_a_command_that_cannot_be_run_is_told(command: str, why: str) -> None:
+    assert from_settings({"RunEnd": (HookSettings(command),)}, {}) == ()
+    found = read_claude(claude({"hooks": {"RunEnd": [group(command)]}}), "/s.json")
+    assert found.hooks == ()
+    (problem,) = found.problems
+    assert (why in problem.text, problem.severity) == (True, "error")
+
+
+def test_a_group_without_a_matcher_is_for_everything() -> None:
+    hooks = [{"type": "command", "command": "x"}]
+    for group_ in ({"hooks": hooks}, {"matcher": None, "hooks": hooks}, {"matcher": "", "hooks": hooks}):
+        (hook,) = read_claude(claude({"hooks": {"PreToolUse": [group_]}}), "/s.json").hooks
+        assert wanted([hook], "PreToolUse", "bash") == wanted([hook], "PreToolUse") == (hook,)
+
+
+def test_where_they_stand_and_that_they_are_on() -> None:
+    data = json.dumps({"permissions": {}, "hooks": {"RunEnd": [group("x")]}}, indent=1).encode()
+    found = read_claude(data, "/s.json")
+    lines = [line.strip() for line in data.splitlines()]
+    assert (found.disables_all, lines[found.line - 1]) == (False, b'"hooks": {')
+    (hook,) = found.hooks
+    assert (hook.file, lines[hook.line - 1]) == ("/s.json", b'"command": "x"')
+    assert read_claude(b"{}", "/s.json").line == 0
+
+
+def test_without_a_subject_every_hook_of_the_event_is_wanted() -> None:
+    hook = Hook("PreToolUse", "x", matcher="^bash$")
+    assert wanted([hook], "PreToolUse") == (hook,)
+    assert wanted([hook], "PreToolUse", "x") == ()

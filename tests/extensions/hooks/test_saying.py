@@ -136,3 +136,77 @@ def test_the_report_tells_what_each_did() -> None:
             },
         ],
     }
+
+
+@pytest.mark.parametrize(("code", "halts"), [(2, False), (49, True)])
+def test_a_hook_that_refuses_gives_its_reason_on_either_stream(code: int, halts: bool) -> None:
+    assert understood("PreToolUse", code, "out\n", "") == Said("deny", halts=halts, reason="out")
+    assert understood("PreToolUse", code, "out\n", " err ") == Said("deny", halts=halts, reason="err")
+    assert understood("PreToolUse", code, "", "") == Said("deny", halts=halts)
+
+
+def test_the_last_line_of_the_complaints_of_a_hook_is_told() -> None:
+    assert understood("RunEnd", 1, "", "first\nlast\n") == Said(trouble="ended with code 1: last.")
+    assert understood("RunEnd", 1, "", "") == Said(trouble="ended with code 1.")
+    assert understood("RunEnd", 1, "", "x" * 300).trouble == f"ended with code 1: {'x' * 200}."
+
+
+def test_a_reason_of_nothing_but_blanks_is_none() -> None:
+    printed = {"decision": "deny", "reason": "so", "hookSpecificOutput": {"permissionDecisionReason": "  "}}
+    assert understood("PreToolUse", 0, json.dumps(printed), "") == Said("deny", reason="so")
+
+
+def test_what_several_hooks_say_is_one_ruling() -> None:
+    hooks = [Hook("PreToolUse", command, name) for command, name in (("a", "first"), ("b", ""), ("c", ""))]
+    said = [
+        Said("allow", reason="fine", context="one", patch={"x": 1}),
+        Said("deny", reason="no", message="for people"),
+        Said(context="two", trouble="is slow"),
+    ]
+    ruling = merged(hooks, said, {"x": 0}, is_about_input=True)
+    assert (ruling.decision, ruling.halts, ruling.reason, ruling.context) == ("deny", False, "no", "one\ntwo")
+    assert ruling.input == {"x": 1}
+    assert ruling.report == {
+        "hook_count": 3,
+        "decision": "deny",
+        "halt": False,
+        "input_rewrite": True,
+        "reason": "no",
+        "hooks": [
+            {"name": "first", "decision": "allow", "halt": False, "input_rewrite": True, "reason": "fine"},
+            {
+                "name": "b",
+                "decision": "deny",
+                "halt": False,
+                "input_rewrite": False,
+                "reason": "no",
+                "message": "for people",
+            },
+            {"name": "c", "decision": "none", "halt": False, "input_rewrite": False, "error": "is slow"},
+        ],
+    }
+
+
+def test_what_is_said_after_a_tool_has_run_changes_no_input() -> None:
+    ruling = merged([Hook("PostToolUse", "a")], [Said(patch={"x": 1})], {"x": 0})
+    assert (ruling.input, ruling.decision, ruling.reason) == (None, "", "")
+    assert ruling.report == {
+        "hook_count": 1,
+        "decision": "none",
+        "halt": False,
+        "input_rewrite": False,
+        "hooks": [{"name": "a", "decision": "none", "halt": False, "input_rewrite": False}],
+    }
+
+
+def test_reasons_are_joined_where_there_are_some() -> None:
+    hooks = [Hook("PreToolUse", name) for name in "abc"]
+    said = [Said("deny", reason="one"), Said("deny"), Said("deny", halts=True, reason="two")]
+    ruling = merged(hooks, said, {})
+    assert (ruling.reason, ruling.halts) == ("one\ntwo", True)
+
+
+@pytest.mark.parametrize(("length", "is_cut"), [(32_768, False), (32_769, True)])
+def test_what_a_hook_says_is_bounded(length: int, is_cut: bool) -> None:
+    told = understood("UserPromptSubmit", 0, "x" * length, "").context
+    assert told == "x" * 32_768 + ("\n[…]" if is_cut else "")

@@ -127,7 +127,8 @@ class Program:
 class Site:
     """A workspace with a language server for `.txt` files."""
 
-    def __init__(self, top: Path, **more: Any) -> None:  # noqa: ANN401 - keys of its settings
+    def __init__(self, top: Path, name: str = "tongue", **more: Any) -> None:  # noqa: ANN401 - keys of its settings
+        self.name = name
         self.place = Place(top)
         self.programs: list[Program] = []
         self.events: list[LiveEvent] = []
@@ -161,7 +162,7 @@ class Site:
 
     def configure(self, options: Json | None = None, **more: Any) -> None:  # noqa: ANN401
         settings = {"command": str(self.program), "filetypes": ["txt"], **more}
-        tree = {"lsp": {"tongue": settings}, "options": {"auto_lsp": False, **(options or {})}}
+        tree = {"lsp": {self.name: settings}, "options": {"auto_lsp": False, **(options or {})}}
         self.place.write(self.place.data / "config.json", json.dumps(tree))
         if not hasattr(self, "configuration"):
             self.configuration = self.place.open()
@@ -189,7 +190,7 @@ class Site:
         return self.programs[-1]
 
     def info(self) -> LspInfo:
-        return self.fleet.infos()["tongue"]
+        return self.fleet.infos()[self.name]
 
     def told(self) -> list[tuple[str, LspState, int]]:
         notices = [event.payload.payload for event in self.events if isinstance(event, LspEvent)]

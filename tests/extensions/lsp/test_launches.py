@@ -316,6 +316,90 @@ def test_files_that_changed_are_told_before_somebody_asks(tmp_path: Path) -> Non
     play(tmp_path, story)
 
 
+def test_a_look_that_took_long_does_not_undo_what_a_later_one_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks at the disk overlap, and may end in another order than they began in."""
+
+    async def story(site: Site) -> None:
+        await site.want()
+        await site.stands(READY)
+        watching = {"registerOptions": {"watchers": [{"globPattern": "**/*.cfg"}]}}
+        registration = {"id": "1", "method": "workspace/didChangeWatchedFiles", **watching}
+        site.last.say(id=9, method="client/registerCapability", params={"registrations": [registration]})
+        await elapse(1)
+        held = asyncio.Event()
+        looks: list[object] = []
+        in_thread = asyncio.to_thread
+
+        async def slowly(work: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - whatever the work gives
+            found = await in_thread(work, *args)
+            if args and args[0] == site.fleet.root:
+                looks.append(found)
+                if len(looks) == 1:
+                    await held.wait()
+            return found
+
+        monkeypatch.setattr("asyncio.to_thread", slowly)
+        first = start(site.fleet.catch_up())
+        await elapse(1)
+        assert len(looks) == 1
+        new = site.place.project / "new.cfg"
+        new.write_text("x")
+        await site.fleet.catch_up()
+        held.set()
+        await first
+        await site.fleet.catch_up()
+        await elapse(1)
+        told = site.last.params("workspace/didChangeWatchedFiles")
+        assert told == [{"changes": [{"uri": uri_of(str(new)), "type": 1}]}]
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("how", ["settings", "trust"])
+@pytest.mark.parametrize("when", ["ready", "error"])
+def test_one_that_was_replaced_is_gone_when_the_workspace_is(tmp_path: Path, how: str, when: str) -> None:
+    """Its program, also where it does not answer that it shall end; and the timer that would start it again."""
+
+    async def story(site: Site) -> None:
+        site.methods["shutdown"] = _hangs
+        if when == "error":
+            site.methods["initialize"] = _refuses
+        await site.want()
+        await site.stands(READY if when == "ready" else ERROR)
+        if how == "trust":
+            site.place.trust(site.configuration)
+        else:
+            site.configure(args=["-x"])
+        site.fleet.refresh()
+        await site.fleet.close()
+        assert site.last.is_closed
+        await elapse(60)
+        assert len(site.programs) == 1
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("tongue", True), ("pyright", False), ("basedpyright", False)])
+def test_options_are_told_to_those_that_do_not_ask_for_them(tmp_path: Path, name: str, is_told: bool) -> None:
+    async def story(site: Site) -> None:
+        _set_options(site, {"python": {"mode": 1}})
+        await site.want()
+        await site.stands(READY)
+        await elapse(0.1)
+        assert bool(site.last.params("workspace/didChangeConfiguration")) is is_told
+        asked = {"items": [{"section": "python"}, {}, {"section": "x"}]}
+        site.last.say(id=7, method="workspace/configuration", params=asked)
+        await site.until(lambda: [item for item in site.last.heard if item.get("id") == 7])
+        (answer,) = (item for item in site.last.heard if item.get("id") == 7)
+        assert answer["result"][0]["mode"] == 1
+        assert answer["result"][1]["python"]["mode"] == 1
+        assert answer["result"][2] is None
+
+    play(tmp_path, story, name=name)
+
+
 # Settings
 
 
@@ -366,7 +450,7 @@ def _set_options(site: Site, options: Json) -> None:
     """`options` of a server; the keyword of the helper is that of the table of the same name."""
     path = site.place.data / "config.json"
     tree = json.loads(path.read_text())
-    tree["lsp"]["tongue"]["options"] = options
+    tree["lsp"][site.name]["options"] = options
     path.write_text(json.dumps(tree))
     site.configuration.current()
     site.fleet.refresh()

@@ -81,6 +81,22 @@ def test_one_that_hangs_while_a_list_is_read_again_is_given_up(tmp_path: Path) -
     play(tmp_path, story)
 
 
+@pytest.mark.parametrize(("code", "is_over"), [(-32000, True), (-32601, False), (-32603, False)])
+def test_a_list_that_is_refused_when_it_is_read_again(tmp_path: Path, code: int, is_over: bool) -> None:
+    """A refusal leaves the connection and the list as they are; one that says the connection is closed ends it."""
+
+    async def story(site: Site) -> None:
+        await site.stands("connected")
+        site.methods["tools/list"] = lambda *_: {"error": {"code": code, "message": "no"}}
+        site.last.say(method="notifications/tools/list_changed")
+        await site.until(lambda: site.last.count("tools/list") == 2)
+        await elapse(5)
+        assert (site.programs[0].killed_at is not None) is is_over
+        assert is_over or site.state().tool_count == 1
+
+    play(tmp_path, story)
+
+
 @pytest.mark.parametrize(("bound", "count"), [(1, 1), (2, 2), (3, 3), (50, 3)])
 def test_lists_are_read_page_by_page_up_to_a_bound(
     tmp_path: Path, bound: int, count: int, monkeypatch: pytest.MonkeyPatch

@@ -92,3 +92,80 @@ def test_lists_say_of_what_and_nothing_is_too_large() -> None:
 def test_what_is_no_schema_is_told(wrong: dict[str, Any]) -> None:
     assert fault_in(wrong)
     assert fault_in({"type": "object", "properties": {"x": {"type": ["string", "null"]}}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_kept"),
+    [
+        ({"type": "object"}, True),
+        ({"type": "object", "properties": {"a": {}, "b": True}, "required": ["a"], "$schema": "x"}, True),
+        ({}, False),
+        ({"type": "array"}, False),
+        ({"type": "object", "$schema": 3}, False),
+        ({"type": "object", "properties": []}, False),
+        ({"type": "object", "properties": {"a": 3}}, False),
+        ({"type": "object", "required": "a"}, False),
+        ({"type": "object", "required": {"a": 1}}, False),
+        ({"type": "object", "required": [3]}, False),
+        ("object", False),
+        (None, False),
+    ],
+)
+def test_a_schema_that_is_none_is_replaced_and_that_is_told(schema: object, is_kept: bool) -> None:
+    result: dict[str, Any] = {"tools": [{"name": "a", "inputSchema": schema}]}
+    assert mended(result) == (() if is_kept else ("it does not say what a takes",))
+    assert result["tools"] == [{"name": "a", "inputSchema": schema if is_kept else {"type": "object"}}]
+
+
+@pytest.mark.parametrize("hints", [{"readOnlyHint": False}, {"readOnlyHint": 1}, {}, [], "readOnlyHint", None])
+def test_a_tool_only_reads_if_it_says_so(hints: object) -> None:
+    tool = {"name": "a", "inputSchema": {"type": "object"}}
+    result: dict[str, Any] = {"tools": [{**tool, "annotations": hints}]}
+    assert mended(result) == ()
+    assert result["tools"] == [tool]
+
+
+@pytest.mark.parametrize("what", ["tools", "prompts", "resources"])
+@pytest.mark.parametrize("entry", [{}, {"name": "", "uri": ""}, {"name": 3, "uri": 3}, "text", None])
+def test_what_has_no_name_is_left_out(what: str, entry: object) -> None:
+    result: dict[str, Any] = {what: [entry]}
+    assert mended(result) == (f"number 1 of its {what} has no name, and is left out",)
+    assert result == {what: []}
+    assert mended({what: {"no": "list"}}) == mended(None) == ()
+
+
+def test_arguments_of_prompts() -> None:
+    given = [{"name": "a", "title": "A", "required": True}, {"name": 3}, {"title": "x"}, "text", {"name": "b"}]
+    result: dict[str, Any] = {"prompts": [{"name": "p", "arguments": given}, {"name": "q", "arguments": "none"}]}
+    assert mended(result) == ()
+    assert result["prompts"][0]["arguments"] == [
+        {"name": "a", "title": "A", "required": True},
+        {"name": "b", "required": False},
+    ]
+    assert result["prompts"][1]["arguments"] == []
+
+
+def test_lists_of_several_things_and_within_lists_say_of_what() -> None:
+    tuple_ = {"type": "array", "prefixItems": [{"type": "array"}]}
+    schema = shaped({"properties": {"t": tuple_, "e": {"enum": [{"type": "array"}]}}})
+    filled = {"type": "array", "items": {}}
+    assert schema["properties"]["t"] == {"type": "array", "prefixItems": [filled]}
+    assert schema["properties"]["e"] == {"enum": [filled]}
+    assert shaped({"properties": "none"}) == shaped(3) == {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize("letter", ["x", "é"])
+@pytest.mark.parametrize("over", [0, 1])
+def test_how_large_a_schema_may_be(letter: str, over: int) -> None:
+    schema = {"description": "", "type": "object", "properties": {}}
+    room = 64 * 1024 - len(json.dumps(schema)) + over
+    given = {**schema, "description": letter * room}
+    assert shaped(given) == ({"type": "object", "properties": {}} if over else given)
+    assert bool(fault_in(given)) is (bool(over) or letter != "x")
+
+
+def test_what_is_wrong_with_a_schema_is_told_with_its_place() -> None:
+    assert fault_in({"type": "object"}) == ""
+    assert fault_in({"type": "thing"}).startswith("it is no JSON Schema at type: ")
+    assert fault_in({"properties": {"a": {"type": 3}}}).startswith("it is no JSON Schema at properties/a/type: ")
+    assert len(fault_in({"type": "x" * 1_000})) < 260

@@ -34,3 +34,16 @@ def test_two_lists_say_which_tools_are_wanted() -> None:
     assert is_wanted("a", ("a",), ())
     assert not is_wanted("b", ("a",), ())
     assert not is_wanted("a", ("a",), ("a",)), "what is forbidden stays forbidden"
+
+
+def test_names_are_told_apart_by_a_few_digits_where_they_must() -> None:
+    fits, long = "x" * 58, "x" * 59
+    assert tool_name("s", fits) == f"mcp_s_{fits}", "64 characters are taken"
+    cut = tool_name("s", long)
+    assert len(cut) == 64
+    assert re.fullmatch(r"mcp_s_x{51}_[0-9a-f]{6}", cut)
+    names = tool_names("s", ["a b", "a_b", "a b", "a.b"])
+    assert list(names) == ["a b", "a_b", "a.b"], "each once"
+    assert names["a b"] == "mcp_s_a_b", "the first has the plain one"
+    assert all(re.fullmatch(r"mcp_s_a_b_[0-9a-f]{6}", names[name]) for name in ("a_b", "a.b"))
+    assert tool_names("s", ["b", "a"]) == {"b": "mcp_s_b", "a": "mcp_s_a"}

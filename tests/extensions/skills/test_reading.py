@@ -88,3 +88,34 @@ def test_the_list_has_a_budget() -> None:
     told = listing(many)
     assert len(told) < 17_000
     assert "more are not listed here" in told
+
+
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [("name", 64), ("description", 1_024), ("compatibility", 500)],
+)
+@pytest.mark.parametrize("over", [0, 1])
+def test_how_long_a_text_may_be(key: str, most: int, over: int) -> None:
+    texts = {"name": "pdf", "description": "d", "compatibility": "c", key: "x" * (most + over)}
+    skill = read(front(*(f"{name}: {text}" for name, text in texts.items())), texts["name"])
+    assert [problem.key for problem in skill.problems] == [key] * over
+
+
+def test_one_that_cannot_be_read_has_the_name_of_its_directory_and_others_their_own() -> None:
+    assert read("nothing", "pdf").name == "pdf"
+    assert read(front("name: other", "description: x")).name == "other"
+    assert read(front("description: x")).name == "pdf"
+    assert read(front("name: '  '", "description: x")).error
+
+
+def test_models_are_told_of_what_can_be_used_as_far_as_there_is_room() -> None:
+    good, broken = read(GOOD), read(front("name: pdf"))
+    assert listing(()) == listing((broken,)) == ""
+    assert listing((good, broken)) == listing((good,))
+    assert listing((good,)).startswith("# Skills\n\n")
+    hidden = read(front("name: pdf", "description: x", "disable-model-invocation: true"))
+    assert listing((hidden,)) == ""
+    size = listing((good,)).index("</skill>") + len("</skill>") - listing((good,)).index("<skill>")
+    many = (good,) * (16_000 // size + 2)
+    assert listing(many).endswith("</available_skills>\n(2 more are not listed here.)")
+    assert listing(many).count("<skill>") == 16_000 // size

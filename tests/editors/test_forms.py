@@ -1,0 +1,177 @@
+"""How asks look in an editor, and what its answers mean: every option, every type of question."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.acp.forms import answer_in, form_of, options_of, question_call, question_options, request_of
+from holdfast.acp.narrator import Narrator
+from holdfast.domain.asks import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind, QuestionRequest
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.messages import Message, ToolCall, ToolCallPart
+
+S, CALL = SessionId("s"), ToolCallId("c")
+Json = dict[str, Any]
+
+
+def _ask(tool: str = "bash", **more: Any) -> PermissionRequest:  # noqa: ANN401 - any field
+    fields = {"description": "Runs make", "action": "execute", "path": "/w", "params": {"command": "make"}}
+    return PermissionRequest("a", S, CALL, tool, run_id=RunId("r"), **{**fields, **more})
+
+
+def _narrator(tool: str = "", input: str = "") -> Narrator:
+    narrator = Narrator(S, "/w")
+    if tool:
+        part = ToolCallPart(ToolCall(CALL, tool, input, finished=True))
+        narrator.message(Message((part,), MessageId("m"), "assistant", S, "", "", 0, 0))
+    return narrator
+
+
+def _text(text: str) -> Json:
+    return {"type": "content", "content": {"type": "text", "text": text}}
+
+
+def test_a_permission_is_shown_with_all_that_is_known_of_it() -> None:
+    asked = request_of(_ask(why="It is new.", rules=("bash(make *)", "bash(x)")), _narrator(), "/w")
+    assert asked["sessionId"] == S
+    assert asked["toolCall"] == {
+        "toolCallId": CALL,
+        "title": "make",
+        "kind": "execute",
+        "status": "pending",
+        "content": [_text("Runs make\n\nIt is new.\n\nAlways allow saves: `bash(make *)`, `bash(x)`")],
+        "rawInput": {"command": "make"},
+    }
+    assert asked["options"] == [
+        {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
+        {"optionId": "allow_session", "name": "Allow for this session", "kind": "allow_always"},
+        {"optionId": "allow_always", "name": "Always allow bash(make *), bash(x)", "kind": "allow_always"},
+        {"optionId": "deny", "name": "Reject", "kind": "reject_once"},
+    ]
+
+
+def test_what_has_no_reason_and_no_rule_has_neither() -> None:
+    asked = request_of(_ask(description=""), _narrator(), "/w")
+    assert asked["toolCall"]["content"] == []
+    assert [option["optionId"] for option in asked["options"]] == ["allow", "allow_session", "deny"]
+
+
+def test_a_change_is_shown_as_the_server_would_make_it() -> None:
+    """The call says what the model asked for, the request what would become of the file."""
+    params = {"file_path": "/w/a.py", "old_content": "1\nx\n", "new_content": "1\ny\n"}
+    call = '{"file_path": "a.py", "old_string": "x", "new_string": "y"}'
+    for narrator, raw in ((_narrator("edit", call), {"file_path": "a.py", "old_string": "x", "new_string": "y"}),):
+        told = request_of(_ask("edit", description="", params=params), narrator, "/w")["toolCall"]
+        assert told["content"] == [{"type": "diff", "path": "/w/a.py", "oldText": "1\nx\n", "newText": "1\ny\n"}]
+        assert (told["title"], told["kind"], told["locations"]) == ("edit a.py", "edit", [{"path": "/w/a.py"}])
+        assert told["rawInput"] == raw
+    bash = request_of(_ask(params={**params, "command": "make"}), _narrator(), "/w")["toolCall"]
+    assert [item["type"] for item in bash["content"]] == ["content"], "only what edits files has a difference"
+
+
+@pytest.mark.parametrize(("length", "is_cut"), [(60, False), (61, True)])
+def test_rules_that_are_too_long_for_a_button_are_cut(length: int, is_cut: bool) -> None:
+    name = options_of(_ask(rules=("x" * length,)))["allow_always"][0]
+    assert name == "Always allow " + ("x" * 59 + "…" if is_cut else "x" * length)
+
+
+CHOICES = (Choice("s", "SQLite", "One file."), Choice("p", "PostgreSQL"))
+KINDS: dict[QuestionKind, Json] = {
+    "yes_no": {"type": "boolean"},
+    "single_choice": {
+        "type": "string",
+        "oneOf": [{"const": "s", "title": "SQLite"}, {"const": "p", "title": "PostgreSQL"}],
+    },
+    "multi_choice": {
+        "type": "array",
+        "items": {"anyOf": [{"const": "s", "title": "SQLite"}, {"const": "p", "title": "PostgreSQL"}]},
+    },
+    "free_text": {"type": "string"},
+}
+OFFERED: dict[QuestionKind, list[tuple[str, str, str]]] = {
+    "yes_no": [("yes", "Yes", "allow_once"), ("no", "No", "allow_once")],
+    "single_choice": [("s", "SQLite", "allow_once"), ("p", "PostgreSQL", "allow_once")],
+    "multi_choice": [("s", "SQLite", "allow_once"), ("p", "PostgreSQL", "allow_once")],
+    "free_text": [],
+}
+
+
+def _question(kind: QuestionKind, id: str = "q", description: str = "It matters.") -> Question:
+    choices = CHOICES if kind.endswith("choice") else ()
+    return Question(id, kind, "Which?", "Short", description, choices)
+
+
+def _batch(*questions: Question, title: str = "") -> QuestionRequest:
+    return QuestionRequest("b", S, CALL, questions, title)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_field_of_a_form(kind: QuestionKind) -> None:
+    described, plain = _question(kind), _question(kind, "2", "")
+    form = form_of(_batch(described, plain), S)
+    schema = {
+        "type": "object",
+        "properties": {
+            "q": {**KINDS[kind], "title": "Which?", "description": "It matters."},
+            "2": {**KINDS[kind], "title": "Which?"},
+        },
+    }
+    assert form == {
+        "sessionId": S,
+        "toolCallId": CALL,
+        "mode": "form",
+        "message": "Some questions",
+        "requestedSchema": schema,
+    }
+
+
+def test_the_title_of_a_form() -> None:
+    one, two = _question("yes_no"), _question("free_text", "2")
+    assert form_of(_batch(one), S)["message"] == "Which?"
+    assert form_of(_batch(one, title="Sure?"), S)["message"] == "Sure?"
+    assert form_of(_batch(one, two, title="Sure?"), S)["message"] == "Sure?"
+
+
+@pytest.mark.parametrize("kind", OFFERED)
+def test_a_question_where_there_are_no_forms(kind: QuestionKind) -> None:
+    options = [(item["optionId"], item["name"], item["kind"]) for item in question_options(_question(kind))]
+    assert options == [*OFFERED[kind], ("", "Skip", "reject_once")]
+    about = "It matters.\n\n**SQLite**: One file." if kind.endswith("choice") else "It matters."
+    call = {"toolCallId": CALL, "title": "Which?", "kind": "other", "status": "pending"}
+    assert question_call(_batch(), _question(kind)) == {**call, "content": [_text(about)]}
+    assert question_call(_batch(), Question("q", kind, "Which?")) == {**call, "content": []}
+
+
+SKIPPED = QuestionAnswer("q")
+ANSWERS: list[tuple[QuestionKind, object, QuestionAnswer]] = [
+    ("yes_no", True, QuestionAnswer("q", yes=True)),
+    ("yes_no", False, QuestionAnswer("q", yes=False)),
+    ("yes_no", None, SKIPPED),
+    ("yes_no", "so so", QuestionAnswer("q", fill_in_text="so so")),
+    ("single_choice", "p", QuestionAnswer("q", selected_ids=("p",))),
+    ("single_choice", True, SKIPPED),
+    ("single_choice", ["p"], SKIPPED),
+    ("multi_choice", ["p", "s"], QuestionAnswer("q", selected_ids=("p", "s"))),
+    ("multi_choice", [], QuestionAnswer("q", selected_ids=())),
+    ("multi_choice", [1], QuestionAnswer("q", selected_ids=("1",))),
+    ("multi_choice", "words", QuestionAnswer("q", fill_in_text="words")),
+    ("free_text", "words", QuestionAnswer("q", fill_in_text="words")),
+    ("free_text", "", SKIPPED),
+    ("free_text", None, SKIPPED),
+    ("free_text", ["words"], SKIPPED),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "answer"), ANSWERS)
+def test_what_was_filled_in_is_the_answer(kind: QuestionKind, value: object, answer: QuestionAnswer) -> None:
+    other = _question("yes_no", "other")
+    assert answer_in(_batch(_question(kind), other), {"q": value, "other": True}) == [
+        answer,
+        QuestionAnswer("other", yes=True),
+    ]
+    assert answer_in(_batch(_question(kind)), {}) == [SKIPPED]
+
+
+def test_every_type_of_question_is_here() -> None:
+    kinds = set(QuestionKind.__args__)  # type: ignore[attr-defined]
+    assert kinds == set(KINDS) == set(OFFERED) == {kind for kind, _, _ in ANSWERS}
