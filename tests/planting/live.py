@@ -37,7 +37,13 @@ class _Live:
     def find(self) -> None:
         self.functions.clear()
         self.caches.clear()
-        for thing in gc.get_objects():
+        # What was imported before the first test may be frozen (`tests/conftest.py`): it is not listed then.
+        is_frozen = bool(gc.get_freeze_count())
+        gc.unfreeze()
+        things = gc.get_objects()
+        if is_frozen:
+            gc.freeze()
+        for thing in things:
             kind = type(thing)
             if kind is FunctionType:
                 code = thing.__code__
