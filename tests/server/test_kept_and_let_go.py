@@ -407,7 +407,7 @@ async def test_nothing_of_a_deleted_session_is_left_in_memory() -> None:
 
 @pytest.mark.parametrize("is_libc_able", [True, False])
 async def test_memory_is_given_back_once_after_workspaces_were_closed(
-    is_libc_able: bool, monkeypatch: pytest.MonkeyPatch
+    is_libc_able: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What only itself refers to is freed; a system that cannot trim is no failure."""
 
@@ -443,3 +443,4 @@ async def test_memory_is_given_back_once_after_workspaces_were_closed(
             gc.enable()
         assert left() is None
         assert Libc.trimmed == is_libc_able
+        assert not caplog.records
