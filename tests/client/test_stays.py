@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from holdfast.client import attached, thin
 from holdfast.client.attached import Attached
 from holdfast.client.errors import ClientError, ConnectionLost
 from holdfast.client.locate import Where
+from holdfast.client.pool import Connection
 from holdfast.client.thin import ThinStream
 from holdfast.client.wire import Address
 from holdfast.domain.ids import WorkspaceId
@@ -86,6 +87,11 @@ class Events:
         raise StopAsyncIteration
 
 
+async def _at_once(function: Callable[..., object], *args: object) -> object:
+    """Nothing is left for later: what has not happened by then does not."""
+    return function(*args)
+
+
 class World:
     """A directory's workspace, of which it is known how often it was entered, and from where it was followed."""
 
@@ -100,6 +106,7 @@ class World:
         client.leave_workspace = self._leave
         monkeypatch.setattr(attached, "Client", lambda *_, **__: client)
         monkeypatch.setattr(attached, "find_or_start", lambda _: SimpleNamespace(address=Address(), close=lambda: None))
+        monkeypatch.setattr(asyncio, "to_thread", _at_once)
         self.stay = Attached(Where(Address(path="/s"), "", can_be_started=can_be_started), "/p")
 
     async def _create(self, path: str, env: object = ()) -> WorkspaceBody:
@@ -119,10 +126,6 @@ class World:
 
     async def _close(self) -> None:
         self.left.append("closed")
-
-
-async def _entered(world: World, count: int) -> None:
-    await until(lambda: world.entered >= count, most=1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +152,9 @@ async def test_a_server_that_stays_away_is_looked_for_and_one_that_blinks_is_not
 
     following = start(world.stay.follow(0, take))
     await settle_down()
-    for number, look in enumerate(looks):
+    for look in looks:
         world.streams[0].is_connected = look == "+"
         await clock.forward(LOOK * 1.01)
-        expected = looks[: number + 1].count("--") if can_be_started else 0
-        await _entered(world, 1 + expected)
         await settle_down()
     assert world.entered == 1 + again
     following.cancel()
@@ -176,7 +177,7 @@ async def test_a_stream_that_ended_is_followed_by_one_from_where_it_stood(monkey
     await until(lambda: len(taken) == 2)
     world.refusals = 1
     world.streams[0].over.set()
-    await _entered(world, 2)
+    await until(lambda: world.entered == 2)
     await clock.forward(20)
     await until(lambda: len(world.streams) == 2, most=1_000_000)
     entered = world.entered
@@ -187,3 +188,35 @@ async def test_a_stream_that_ended_is_followed_by_one_from_where_it_stood(monkey
     assert (world.since, taken) == ([3, 5], [4, 5])
     following.cancel()
     await world.stay.leave()
+
+
+class Wire:
+    """A transport that notes whether it is read from."""
+
+    def __init__(self) -> None:
+        self.is_read = True
+        self.changes = 0
+
+    def pause_reading(self) -> None:
+        self.is_read, self.changes = False, self.changes + 1
+
+    def resume_reading(self) -> None:
+        self.is_read, self.changes = True, self.changes + 1
+
+    def abort(self) -> None:
+        return
+
+
+async def test_a_connection_is_read_as_fast_as_its_user_reads() -> None:
+    """Not only the first time that its user does not keep up."""
+    connection, wire = Connection(), Wire()
+    connection.connection_made(cast(asyncio.Transport, wire))
+    connection.in_use = True
+    for turn in range(3):
+        for _ in range(3):
+            connection.data_received(b"x" * 200_000)
+        assert (wire.is_read, wire.changes) == (False, 2 * turn + 1)
+        for _ in range(3):
+            await connection.receive()
+        assert wire.is_read
+    connection.close()
