@@ -135,8 +135,8 @@ def check_counters() -> None:
     for event, now in COUNTED:
         metrics.hear("/", event, now)
     text = render(metrics.families())
-    found = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    found = {name.removeprefix("holdfast_"): float(value) for name, value in found.items()}
+    pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    found = {name.removeprefix("holdfast_"): float(value) for name, value in pairs}
     buckets = {name: value for name, value in found.items() if "_bucket" in name}
     assert [*buckets.values()] == [1, 1, 2, 2, 3, 3, 3, 3]
     assert re.findall(r'le="([^"]+)"', text) == ["1", "5", "15", "60", "300", "900", "3600", "+Inf"]
@@ -322,7 +322,7 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
 
     watched._ears[:] = [hear]
     outlet = watched.listen("/work", Outlet(heard))
-    events = (session("created", 1.0), run(0))
+    events: tuple[DurableEvent, ...] = (session("created", 1.0), run(0))
     outlet.publish(Entry(number, event, encode_event(event)) for number, event in enumerate(events))
     assert heard == ["told 0", "told 1", "heard in /work", "heard in /work"]
     assert "holdfast_runs_accepted_total 1\n" in render(watched.metrics.families())
@@ -415,6 +415,10 @@ def test_without_the_package_the_reason_is_told(
 # The log of a server
 
 
+_EXACT = 5
+"""The file that is just long enough."""
+
+
 def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five files are kept. A log that is not the one stderr was given is left alone."""
     path = tmp_path / "server.log"
@@ -428,8 +432,9 @@ def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypat
             monkeypatch.setattr(sys, "stderr", stream)
             log = logfile.TurningLog(str(path))
             for number in range(8):
-                log.emit(logging.makeLogRecord({"msg": f"line {number}" if number else "0123456789"}))
-                os.write(1, b"out\n")
+                log.emit(logging.makeLogRecord({"msg": f"line {number}" if number != _EXACT else "123456789"}))
+                if number != _EXACT:
+                    os.write(1, b"out\n")
             path.rename(tmp_path / "moved")
             path.write_text("of somebody else")
             log.emit(logging.makeLogRecord({"msg": "a line that makes it longer"}))
@@ -443,6 +448,6 @@ def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypat
         os.close(file)
     assert (tmp_path / "moved").read_text().endswith("longer\nand one more\nlast\n")
     found = {item.name: item.read_text() for item in tmp_path.iterdir() if item.name != "moved"}
-    lines = [f"line {number}\nout\n" for number in range(8)]
+    lines = [f"line {number}\nout\n" if number != _EXACT else "123456789\n" for number in range(8)]
     assert found == {f"server.log.{number}": lines[7 - number] for number in range(1, 5)}
     assert {item.stat().st_mode & 0o777 for item in tmp_path.iterdir()} == {0o600}

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from holdfast.domain.errors import ProviderError, ToolError
@@ -177,13 +178,13 @@ async def _doctor(files: dict[str, str], areas: str, *, trusts: bool = False) ->
             shown = await client.get_trust(workspace)
             await client.set_trust(workspace, trusted=True, digest=shown.digest)
         outfit = server.hub.desk(workspace).outfit
-        outfit.choice = cast(Any, Choice())
-        return [
-            Finding(
-                item.area, item.severity, item.what, item.what_to_do, item.file.removeprefix(f"{project}/"), item.line
-            )
+        own, outfit.choice = outfit.choice, cast(Any, Choice())
+        found = [
+            msgspec.structs.replace(item, file=item.file.removeprefix(f"{project}/"))
             for item in (await client.doctor(workspace, areas)).findings
         ]
+        outfit.choice = own
+        return found
 
 
 class Choice:
@@ -286,6 +287,7 @@ async def test_what_people_bring_along(trusts: bool) -> None:
         ("agents", "warning", missing, "looker.md", 5),
         *([] if trusts else withheld["agents"]),
     ]
+    assert not any(item.what_to_do for item in found if UNTRUSTED not in item.what), "only errors keep a file out"
     todo = {item.what_to_do for item in found if UNTRUSTED in item.what}
     assert todo == (set() if trusts else {"Look at it, then: holdfast trust."})
 

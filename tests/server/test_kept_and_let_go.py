@@ -14,6 +14,7 @@ from holdfast.bus.bus import Subscription
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.jobs import JobInfo
+from holdfast.outfit import Given
 from holdfast.server import memory
 from holdfast.server.asgi import Application
 from holdfast.server.calls import Call
@@ -24,7 +25,7 @@ from holdfast.server.hub import Graces
 from holdfast.server.listen import UnixListener
 from holdfast.server.stream import stream
 from holdfast.testing.gates import settle_down, start, until
-from holdfast.workspace.jobs import Running
+from holdfast.workspace.process import Running
 from server.asking import asking
 from server.clock import Clock
 from server.helpers import (
@@ -213,7 +214,7 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
     done: list[str] = []
     begun = asyncio.Event()
 
-    async def slow(_: Call) -> None:
+    async def slow(_call: Call) -> None:
         begun.set()
         try:
             await asyncio.get_running_loop().create_future()
@@ -250,6 +251,20 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
             with pytest.raises(asyncio.CancelledError):
                 await request
         assert done == ["work"]
+
+
+async def test_the_guard_of_processes_is_there_before_the_first_command() -> None:
+    """Unless nobody wants it to be: then the first command starts it."""
+    assert Given().warms_guard
+    for warms in (True, False):
+        async with place() as where, serving(where, warms_guard=warms) as server:
+            client, workspace = await server.opened()
+            guard = server.hub.desk(workspace).outfit.processes.guard
+            assert bool(guard.process_id) is warms
+            if not warms:
+                session = (await client.create_session(workspace)).id
+                assert (await client.run_shell(workspace, session, "echo here")).output.strip() == "here"
+                assert guard.process_id
 
 
 # Jobs

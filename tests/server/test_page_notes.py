@@ -9,7 +9,7 @@ import pytest
 from holdfast.protocol.bodies import PageHello, PagePass, PageReturn
 from holdfast.server import codes, house
 from holdfast.server.house import House, NoPage, Note, is_worth_it, read_note
-from holdfast.server.http import Receive, Scope, Send
+from holdfast.server.http import Asgi, Message, Receive, Scope, Send
 
 PORT = 4711
 HOUR = 3600.0
@@ -125,3 +125,48 @@ def test_a_page_with_a_request_under_way_is_noted_as_there(tmp_path: Path, now: 
     there.exchange(there.link(()).code)
     seen = {item["id"]: item["seen"] for item in json.loads((tmp_path / "web.json").read_text())["pages"]}
     assert seen[page.page] == now() - 60
+
+
+async def test_a_page_is_there_while_it_is_served_and_forgotten_when_it_was_not_for_long(
+    tmp_path: Path, now: Now
+) -> None:
+    """Also if a request broke."""
+    there = opened(tmp_path, now)
+    page = there.exchange(there.link(()).code)
+
+    async def status(application: Asgi) -> int:
+        said: list[Message] = []
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        there.front._application = application
+        headers = [(b"host", b"127.0.0.1:4711"), (b"authorization", f"Bearer {page.token}".encode())]
+        scope = {
+            "method": "GET",
+            "raw_path": b"/v1/x",
+            "target": b"/v1/x",
+            "headers": headers,
+            "client": ("127.0.0.1", 1),
+        }
+        await there.front(scope, receive, send)
+        return int(said[0]["status"]) if said else 200
+
+    async def slow(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        now.time += 13 * HOUR
+        assert await status(nobody) == 200, "it is there"
+
+    async def breaks(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ValueError("broken")
+
+    assert await status(slow) == 200
+    now.time += 11 * HOUR
+    with pytest.raises(ValueError, match="broken"):
+        await status(breaks)
+    now.time += 11 * HOUR
+    assert await status(nobody) == 200
+    now.time += 12 * HOUR
+    assert await status(nobody) == 401
