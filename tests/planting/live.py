@@ -37,11 +37,11 @@ class _Live:
     def find(self) -> None:
         self.functions.clear()
         self.caches.clear()
-        # What was imported before the first test may be frozen (`tests/conftest.py`): it is not listed then.
-        is_frozen = bool(gc.get_freeze_count())
+        # `tests/conftest.py` freezes the objects of the collection, and frozen objects are not listed.
+        was_frozen = gc.get_freeze_count() > 0
         gc.unfreeze()
         things = gc.get_objects()
-        if is_frozen:
+        if was_frozen:
             gc.freeze()
         for thing in things:
             kind = type(thing)
