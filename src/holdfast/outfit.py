@@ -97,6 +97,8 @@ class Given(msgspec.Struct, frozen=True):
     """Listens in on what the workspace of a directory says."""
     socket: Path | None = None
     """Where the server listens: no command in a sandbox may reach it."""
+    warms_guard: bool = True
+    """Whether the guard of processes is started with the first workspace, not with the first command."""
 
 
 class House:
@@ -110,6 +112,7 @@ class House:
         self.tools = given.tools
         self.listen = given.listen
         self.socket = given.socket
+        self.warms_guard = given.warms_guard
         self.guard = Guard()
         self.discovery = Discovery()
         self.web = Web()
@@ -117,7 +120,8 @@ class House:
 
     def furnish(self, record: WorkspaceRecord, environment: Mapping[str, str]) -> "Outfit":
         """For a workspace that was just opened, by somebody who had set these variables."""
-        self.guard.warm()
+        if self.warms_guard:
+            self.guard.warm()
         return Outfit(self, record, environment)
 
     async def close(self) -> None:

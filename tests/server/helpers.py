@@ -173,14 +173,17 @@ async def serving(
     with_tcp: bool = False,
     settings: EngineSettings = QUICK,
     tools: Tools | None = None,
+    warms_guard: bool = False,
 ) -> AsyncIterator[Server]:
-    """The real server in this loop. It is stopped at the end, if it has not stopped itself."""
+    """The real server in this loop. It is stopped at the end, if it has not stopped itself. The guard of processes is
+    started with the first command: most tests have none.
+    """
     chosen: Models = models if isinstance(models, FixedModels) else FixedModels(models or EchoModel())
     async with AsyncExitStack() as stack:
         listener = UnixListener(place.socket)
         stack.callback(listener.close)
         hub = Hub(
-            open_app(place.data, Given(settings, chosen, tools)),
+            open_app(place.data, Given(settings, chosen, tools, warms_guard=warms_guard)),
             place.data,
             graces=graces or Graces(),
             leaves_when_idle=leaves_when_idle,

@@ -126,6 +126,21 @@ def test_a_challenge_does_not_last_and_counts_once() -> None:
     assert codes.hello(greeted, "q", "theirs", "ours", 5.0)[1] is None
 
 
+def test_a_challenge_goes_with_its_page() -> None:
+    """Also if a page of the same name enters later: it has another key, and nobody asked it anything."""
+    door, _ = codes.hello(_entered(), "p", "theirs", "ours", 5.0)
+    for number in range(codes.MOST_PAGES):
+        door = codes.mint(door, digest("c"), (), 6.0 + number / 1000)
+        door, _ = codes.exchange(door, digest("c"), _fresh(f"q{number}"), 6.0 + number / 1000)
+    assert "p" not in door.pages
+    assert codes.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+    door = codes.mint(door, digest("c"), (), 7.0)
+    door, _ = codes.exchange(door, digest("c"), _fresh("p"), 7.0)
+    assert codes.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+    stray = Door(challenges={"p": codes.Challenge("theirs", "ours", 99.0)})
+    assert codes.come_back(stray, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+
+
 def test_there_is_a_limit_to_everything() -> None:
     """R11: whoever asks for links, or enters, or says hello without end, fills no memory."""
     door = Door()

@@ -110,6 +110,32 @@ def test_what_is_open_comes_first_to_who_comes_late() -> None:
     assert screen.hear(told("a", granted=True), 5.4) == ["-a", "b"]
 
 
+def test_what_a_server_that_died_had_asked_is_taken_back_first() -> None:
+    """Every permission; of the forms one, because any notice closes the one that is shown, and none before another."""
+    withdrawn = [closed("x"), told("a", denied=True), closed("y"), asked("b"), told("c", denied=True)]
+    dialogs = Dialogs([ask("d")], now=5.0, withdrawn=withdrawn)
+    screen = Screen(dialogs)
+    assert dialogs.next_due == 0.0
+    assert screen.due(5.0) == ["-a", "-c", "-x", "d"]
+    assert screen.due(5.0) == []
+    assert screen.next_due() is None
+    screen = Screen(Dialogs([], [batch("z")], now=5.0, withdrawn=withdrawn))
+    assert screen.due(5.0) == ["-a", "-c", "z"]
+
+
+def test_what_is_due_next_is_the_earlier_of_the_two() -> None:
+    dialogs = Dialogs([ask("a")], [batch("x")], now=5.0, pause=0.2)
+    assert dialogs.next_due == 5.0
+    assert Screen(dialogs).due(5.0) == ["a"]
+    assert dialogs.next_due == 5.2
+    screen = Screen(Dialogs())
+    assert screen.hear(asked("a")) == ["a"]
+    assert screen.hear(asked("b")) == []
+    assert screen.next_due() is None, "what waits for another has no time"
+    assert screen.hear(told("b")) == ["-b"], "a notice that it was asked closes nothing"
+    assert screen.hear(told("a", granted=True)) == ["-a", "b"]
+
+
 def _kinds(stream: RawStream) -> list[tuple[str, str]]:
     found = []
     for event in stream.events:

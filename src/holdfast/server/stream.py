@@ -63,12 +63,15 @@ class _Writer:
 
     def keep_beating(self) -> None:
         """A sign of life whenever nothing was written for a while. It costs nothing while something is."""
+        now = self._loop.time()
         due = self.written + HEARTBEAT_SECONDS
-        if due <= self._loop.time() and self._exchange is not None and not self._exchange.connection.is_full:
-            self._exchange.write(HEARTBEAT)
-            self.written = self._loop.time()
-            due = self.written + HEARTBEAT_SECONDS
-        self._beat = self._loop.call_at(max(due, self._loop.time() + 0.001), self.keep_beating)
+        if due <= now:
+            if self._exchange is not None and not self._exchange.connection.is_full:
+                self._exchange.write(HEARTBEAT)
+                self.written = now
+            # Who does not read has enough to read: there is no hurry to look again.
+            due = now + HEARTBEAT_SECONDS
+        self._beat = self._loop.call_at(max(due, now + 0.001), self.keep_beating)
 
     def stop_beating(self) -> None:
         if self._beat is not None:

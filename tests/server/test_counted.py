@@ -1,0 +1,453 @@
+"""What is counted and measured of a story of events, on the paths after failures too, and who else hears of it."""
+
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionRequest
+from holdfast.domain.events import (
+    Change,
+    ChangeKind,
+    DurableEvent,
+    LiveEvent,
+    MessageEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionRequestEvent,
+    RunComplete,
+    RunCompleteEvent,
+    RunEvent,
+    SessionEvent,
+    ToolOutput,
+    ToolOutputEvent,
+    encode_event,
+)
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.ledger import Entry
+from holdfast.domain.messages import (
+    Finish,
+    FinishPart,
+    Message,
+    Part,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+)
+from holdfast.domain.runs import Outcome, Run
+from holdfast.domain.sessions import Session
+from holdfast.domain.settings import Options
+from holdfast.server import counters, logfile, telemetry
+from holdfast.server.counters import Metrics, render
+from holdfast.server.observatory import Observatory
+from holdfast.server.spans import Span, Spans
+from planting import assert_every_clause_decides
+
+STEPS = frozenset({"clause", "negation", "comparison", "exit", "branch", "statement", "element"})
+
+
+def run(step: int, name: str = "r", **more: Any) -> RunEvent:  # noqa: ANN401 - any field of a run
+    change: ChangeKind = "updated" if step else "created"
+    fields = {"session_id": SessionId("s"), "accepted_at": 90_000, **more}
+    return RunEvent(Change(change, Run(RunId(name), state="active", delivery="queue", step=step, **fields)))
+
+
+def end(outcome: Outcome, name: str = "r", error: str = "") -> RunCompleteEvent:
+    return RunCompleteEvent(
+        Change("updated", RunComplete(SessionId("s"), MessageId("m"), RunId(name), outcome, error=error))
+    )
+
+
+def said(change: ChangeKind, *parts: Part, role: Any = "assistant", name: str = "m", of: str = "r") -> MessageEvent:  # noqa: ANN401
+    model = "model" if role == "assistant" else ""
+    message = Message(parts, MessageId(name), role, SessionId("s"), model, "provider", 0, 0, run_id=RunId(of))
+    return MessageEvent(Change(change, message))
+
+
+def call(name: str, *, finished: bool = True) -> ToolCallPart:
+    return ToolCallPart(ToolCall(ToolCallId(name), f"tool-{name}", "{}", finished))
+
+
+def result(name: str, *, is_error: bool = False) -> ToolResultPart:
+    return ToolResultPart(ToolResult(ToolCallId(name), f"tool-{name}", "secret", "", is_error))
+
+
+def session(change: ChangeKind, cost: float, name: str = "s", parent: str = "") -> SessionEvent:
+    sid, above = SessionId(name), SessionId(parent)
+    return SessionEvent(Change(change, Session(sid, above, "", 0, 0, 0, MessageId(""), cost, 0, 0, False, 0)))
+
+
+def asked(of: str, name: str) -> PermissionRequestEvent:
+    request = PermissionRequest("p", SessionId("s"), ToolCallId(name), "bash", "", "", {}, "/", run_id=RunId(of))
+    return PermissionRequestEvent(Change("created", request))
+
+
+def answered(name: str, *, granted: bool = False, denied: bool = False, action: str = "") -> DurableEvent:
+    notice = PermissionNotification(ToolCallId(name), granted, denied, "p", action=action)
+    return PermissionNotificationEvent(Change("created", notice))
+
+
+DONE = FinishPart(Finish("end_turn", 0))
+INQUIRED = QuestionRequestEvent(Change("created", QuestionRequest("q", SessionId("s"), ToolCallId("c"), ())))
+
+COUNTED: tuple[tuple[DurableEvent, float], ...] = (
+    (run(0), 0),
+    (run(0, "never"), 0),
+    (RunEvent(Change("updated", run(0).payload.payload)), 50),
+    (run(1), 100),
+    (run(1, cancel_requested=True), 101),
+    (run(3), 103),
+    (said("created"), 104),
+    (said("updated"), 104),
+    *[(said("updated", DONE), 104)] * 3,
+    (said("updated", DONE, role="user"), 104),
+    (said("created", DONE), 104),
+    (said("created", result("a"), result("b", is_error=True), role="tool"), 104),
+    (said("updated", result("a"), role="tool"), 104),
+    (asked("r", "a"), 105),
+    (asked("r", "a"), 105),
+    (INQUIRED, 105),
+    (answered("a", granted=True), 106),
+    (end("completed"), 115),
+    (end("failed", "never"), 116),
+    (run(1, "again"), 200),
+    (end("cancelled", "again"), 260.5),
+    (session("updated", 5.0, "old"), 0),
+    (session("updated", 5.5, "old"), 0),
+    (session("created", 2.0), 0),
+    (session("updated", 3.0), 0),
+    (session("updated", 2.5), 0),
+    (session("updated", 2.75), 0),
+    (session("deleted", 9.0), 0),
+    (session("created", 7.0, "helper", "s"), 0),
+)
+
+
+def check_counters() -> None:
+    metrics = Metrics()
+    for event, now in COUNTED:
+        metrics.hear("/", event, now)
+    text = render(metrics.families())
+    pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    found = {name.removeprefix("holdfast_"): float(value) for name, value in pairs}
+    buckets = {name: value for name, value in found.items() if "_bucket" in name}
+    assert [*buckets.values()] == [1, 1, 2, 2, 3, 3, 3, 3]
+    assert re.findall(r'le="([^"]+)"', text) == ["1", "5", "15", "60", "300", "900", "3600", "+Inf"]
+    assert {name: value for name, value in found.items() if name not in buckets} == {
+        "runs_accepted_total": 2,
+        'runs_ended_total{outcome="cancelled"}': 1,
+        'runs_ended_total{outcome="completed"}': 1,
+        'runs_ended_total{outcome="failed"}': 1,
+        'runs_ended_total{outcome="interrupted"}': 0,
+        "run_seconds_sum": 75.5,
+        "run_seconds_count": 3,
+        "steps_total": 4,
+        'answers_total{provider="provider",model="model"}': 3,
+        'tool_calls_total{tool="tool-a",result="ok"}': 1,
+        'tool_calls_total{tool="tool-b",result="error"}': 1,
+        'asks_total{kind="permission"}': 2,
+        'asks_total{kind="question"}': 1,
+        "cost_dollars_total": 0.5 + 2.0 + 1.0 + 0.25,
+    }
+    kinds = dict(re.findall(r"# TYPE holdfast_(\w+) (\w+)", text))
+    assert kinds.pop("run_seconds") == "histogram"
+    assert set(kinds.values()) == {"counter"}
+
+
+def check_costs() -> None:
+    """Of so many sessions the cost is remembered; of the one that changed last for longest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counters, "_KEPT", 2)
+        metrics = Metrics()
+        for name, cost in (("a", 1.0), ("b", 1.0), ("a", 2.0), ("c", 1.0), ("a", 4.0), ("b", 9.0), ("a", 4.5)):
+            metrics.hear("/", session("updated", cost, name), 0)
+        assert "holdfast_cost_dollars_total 3.5\n" in render(metrics.families())
+
+
+def check_all_counters() -> None:
+    check_counters()
+    check_costs()
+
+
+def test_every_event_is_counted_as_what_it_is() -> None:
+    labels = "(*map(str, _BOUNDS), '+Inf'), self._buckets"
+    equivalent = {
+        f"zip({labels}, strict=True) -> zip({labels})": "they are equally long",
+        "case _:; pass -> (nothing)": "there is nothing to do",
+    }
+    assert_every_clause_decides(Metrics, check_all_counters, equivalent, STEPS - {"statement"} | {"argument"})
+
+
+# Spans
+
+TOLD: tuple[tuple[DurableEvent, float], ...] = (
+    (run(0), 95),
+    (said("created", call("x"), of="unknown"), 96),
+    (asked("unknown", "a"), 96),
+    (run(1, started_at=99_000), 100),
+    (run(1, started_at=99_000, cancel_requested=True), 101),
+    (said("created", role="user"), 101),
+    (said("updated", call("a", finished=False)), 101.5),
+    (said("updated", call("a"), call("b")), 102),
+    (said("updated", call("a"), call("b"), DONE), 103),
+    (said("deleted", call("z")), 103),
+    (asked("r", "a"), 104),
+    (asked("r", "other"), 104),
+    (answered("a"), 104.5),
+    (answered("a", granted=True), 105),
+    (answered("b", denied=True), 105),
+    (answered("b", granted=True, action="allow_session"), 105),
+    (run(1, "h", session_id=SessionId("m$$a"), started_at=0), 106),
+    (run(1, "child", session_id=SessionId("s2"), parent_run_id=RunId("r"), started_at=80_000), 106),
+    (end("completed", "h"), 107),
+    (said("created", result("a"), result("nobody"), role="tool"), 108),
+    (run(2), 109),
+    (said("updated", call("a"), call("c"), name="m2"), 110),
+    (said("created", result("c", is_error=True), role="tool"), 111),
+    (run(1, "o", session_id=SessionId("s3")), 111),
+    (said("created", call("d"), name="m3", of="o"), 111),
+    (end("failed", error="It broke."), 112),
+    (end("interrupted", "child"), 50),
+    (end("completed"), 113),
+    (run(1, "late", session_id=SessionId("m2$$a")), 114),
+    (end("cancelled", "late"), 115),
+    (run(1, "sent", session_id=SessionId("m3$$d")), 116),
+    (end("completed", "sent"), 117),
+    (said("created", result("d"), role="tool", of="o"), 118),
+    (end("completed", "o"), 119),
+)
+
+
+def _shown(span: Span) -> tuple[object, ...]:
+    parent = span.parent
+    above = "" if parent is None else f"{parent.name}:{parent.facts.get('holdfast.run_id', parent.start)}"
+    return span.name, span.start, span.end, span.error, above
+
+
+def check_spans() -> None:
+    spans = Spans()
+    ended = [span for event, now in TOLD for span in spans.hear("/work", event, now)]
+    assert [_shown(span) for span in ended] == [
+        ("chat", 106, 107, "", "invoke_agent:h"),
+        ("invoke_agent", 106, 107, "", "execute_tool tool-a:102"),
+        ("execute_tool tool-a", 102, 108, "", "chat model:100"),
+        ("chat model", 100, 109, "", "invoke_agent:r"),
+        ("execute_tool tool-c", 110, 111, "the tool failed", "chat model:109"),
+        ("execute_tool tool-b", 102, 112, "It broke.", "chat model:100"),
+        ("execute_tool tool-a", 110, 112, "It broke.", "chat model:109"),
+        ("chat model", 109, 112, "It broke.", "invoke_agent:r"),
+        ("invoke_agent", 99, 112, "It broke.", ""),
+        ("chat", 106, 106, "interrupted", "invoke_agent:child"),
+        ("invoke_agent", 80, 80, "interrupted", "invoke_agent:r"),
+        ("chat", 114, 115, "cancelled", "invoke_agent:late"),
+        ("invoke_agent", 114, 115, "", ""),
+        ("chat", 116, 117, "", "invoke_agent:sent"),
+        ("invoke_agent", 116, 117, "", "execute_tool tool-d:111"),
+        ("execute_tool tool-d", 111, 118, "", "chat model:111"),
+        ("chat model", 111, 119, "", "invoke_agent:o"),
+        ("invoke_agent", 111, 119, "", ""),
+    ]
+    first, second = (span for span in ended if span.name == "execute_tool tool-a")
+    assert first.notes == [(104, "permission asked", {}), (105, "permission answered", {"answer": "allow"})]
+    assert second.notes == []
+    (other,) = (span for span in ended if span.name == "execute_tool tool-b")
+    assert [note[2]["answer"] for note in other.notes] == ["deny", "allow_session"]
+    model = {"gen_ai.request.model": "model", "gen_ai.provider.name": "provider"}
+    whole = next(span for span in ended if span.facts.get("holdfast.run_id") == "r")
+    assert whole.facts == {
+        "holdfast.run_id": "r",
+        "holdfast.session_id": "s",
+        "holdfast.workspace": "/work",
+        "holdfast.delivery": "queue",
+        "holdfast.waited_seconds": 9.0,
+        "holdfast.outcome": "failed",
+        **model,
+    }
+    steps = [span.facts for span in ended if span.kind == "step"]
+    assert steps[1:3] == [{"holdfast.step": 1, **model}, {"holdfast.step": 2, **model}]
+    assert first.facts == {"gen_ai.tool.name": "tool-a", "gen_ai.tool.call.id": "a"}
+    assert "secret" not in str(ended)
+
+
+def test_every_event_begins_or_ends_the_spans_it_should() -> None:
+    equivalent = {
+        "case _:; pass -> (nothing)": "there is nothing to do",
+        "open_.step or open_.run -> open_.step": "an open run has a step",
+        "message.role == 'assistant' and open_.step is not None -> message.role == 'assistant'": "as above",
+    }
+    assert_every_clause_decides(Spans, check_spans, equivalent, STEPS)
+
+
+# Who listens
+
+
+class Outlet:
+    """Notes what it is told, beside what was counted by then."""
+
+    def __init__(self, heard: list[str]) -> None:
+        self.heard = heard
+
+    def publish(self, entries: Iterable[Entry]) -> None:
+        self.heard += [f"told {entry.number}" for entry in entries]
+
+    def publish_live(self, event: LiveEvent) -> None:
+        self.heard.append(f"live {event.payload}")
+
+
+@pytest.mark.parametrize("wanted", [{}, {"metrics": True}], ids=["nobody", "metrics"])
+def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
+    wanted: dict[str, bool], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be counted is logged; the next event is counted, and everything reaches the readers."""
+    watched = Observatory(Options(**wanted))  # type: ignore[arg-type]
+    assert (watched.metrics is None, watched.telemetry, watched.troubles()) == (not wanted, None, ())
+    assert (watched.listen is None) == (not wanted)
+    if watched.listen is None or watched.metrics is None:
+        return
+    heard: list[str] = []
+    count = watched.metrics.hear
+
+    def hear(path: str, event: DurableEvent, now: float) -> None:
+        heard.append(f"heard in {path}")
+        if isinstance(event, SessionEvent):
+            raise ValueError("not this one")
+        count(path, event, now)
+
+    watched._ears[:] = [hear]
+    outlet = watched.listen("/work", Outlet(heard))
+    events: tuple[DurableEvent, ...] = (session("created", 1.0), run(0))
+    outlet.publish(Entry(number, event, encode_event(event)) for number, event in enumerate(events))
+    assert heard == ["told 0", "told 1", "heard in /work", "heard in /work"]
+    assert "holdfast_runs_accepted_total 1\n" in render(watched.metrics.families())
+    assert [record.message for record in caplog.records] == ["an event could not be counted"]
+    output = ToolOutput(SessionId("s"), MessageId("m"), ToolCallId("c"), 0, "x")
+    outlet.publish_live(ToolOutputEvent(output))
+    assert heard[-1] == f"live {output}"
+    watched.close()
+
+
+class Taken:
+    """A collector of spans that the test holds back."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.spans: list[str] = []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.is_closed = False
+
+    def take(self, span: Span) -> None:
+        self.begun.set()
+        assert self.go_on.wait(20)
+        if span.error:
+            raise ValueError(span.error)
+        self.spans.append(span.name)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
+    made = Taken("")
+    monkeypatch.setattr(telemetry, "import_module", lambda _: type("Otlp", (), {"Collector": lambda _: made}))
+    return made
+
+
+def test_what_has_ended_is_sent_before_the_server_leaves(taken: Taken) -> None:
+    there = Observatory(Options(telemetry="http://127.0.0.1:9"))
+    assert there.telemetry is not None
+    assert there.listen is not None
+    outlet = there.listen("/work", Outlet([]))
+    outlet.publish(Entry(0, event, b"") for event in (run(1), run(2), end("completed")))
+    taken.go_on.set()
+    there.close()
+    assert (taken.spans, taken.is_closed) == (["chat", "chat", "invoke_agent"], True)
+    assert there.troubles() == ()
+
+
+def test_a_collector_that_does_not_keep_up_loses_spans_and_holds_nobody_up(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "_MOST", 2)
+    there = telemetry.Telemetry("http://127.0.0.1:9")
+    there.hear("/", run(1), 0)
+    there.hear("/", run(2), 1)
+    assert taken.begun.wait(20)
+    for step in range(3, 20):
+        there.hear("/", run(step), step)
+    there.close()
+    taken.go_on.set()
+    there._ended.put(None)
+    there._thread.join(20)
+    assert (len(taken.spans), taken.is_closed) == (3, True)
+
+
+def test_a_collector_that_breaks_is_closed(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+    there = telemetry.Telemetry("http://127.0.0.1:9")
+    taken.go_on.set()
+    there.hear("/", run(1), 0)
+    there.hear("/", end("failed", error="It broke."), 0)
+    there.close()
+    assert (taken.is_closed, len(broken)) == (True, 1)
+
+
+def test_without_the_package_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "holdfast.server.otlp", None)
+    there = Observatory(Options(telemetry="http://127.0.0.1:9"))
+    there.close()
+    (finding,) = there.troubles()
+    assert (finding.area, finding.severity) == ("telemetry", "warning")
+    assert "[otel]" in finding.what
+    assert "[otel]" in caplog.text
+
+
+# The log of a server
+
+
+_EXACT = 5
+"""The file that is just long enough."""
+
+
+def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five files are kept. A log that is not the one stderr was given is left alone."""
+    path = tmp_path / "server.log"
+    monkeypatch.setattr(logfile, "LONGEST", 10)
+    kept = [os.dup(number) for number in (1, 2)]
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for number in (1, 2):
+            os.dup2(file, number)
+        with open(2, "w", closefd=False) as stream:
+            monkeypatch.setattr(sys, "stderr", stream)
+            log = logfile.TurningLog(str(path))
+            for number in range(8):
+                log.emit(logging.makeLogRecord({"msg": f"line {number}" if number != _EXACT else "123456789"}))
+                if number != _EXACT:
+                    os.write(1, b"out\n")
+            path.rename(tmp_path / "moved")
+            path.write_text("of somebody else")
+            log.emit(logging.makeLogRecord({"msg": "a line that makes it longer"}))
+            log.emit(logging.makeLogRecord({"msg": "and one more"}))
+            path.unlink()
+            log.emit(logging.makeLogRecord({"msg": "last"}))
+    finally:
+        for number, before in zip((1, 2), kept, strict=True):
+            os.dup2(before, number)
+            os.close(before)
+        os.close(file)
+    assert (tmp_path / "moved").read_text().endswith("longer\nand one more\nlast\n")
+    found = {item.name: item.read_text() for item in tmp_path.iterdir() if item.name != "moved"}
+    lines = [f"line {number}\nout\n" if number != _EXACT else "123456789\n" for number in range(8)]
+    assert found == {f"server.log.{number}": lines[7 - number] for number in range(1, 5)}
+    assert {item.stat().st_mode & 0o777 for item in tmp_path.iterdir()} == {0o600}

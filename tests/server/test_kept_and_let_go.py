@@ -1,0 +1,461 @@
+"""What a server keeps going and what it lets go: stalled readers, jobs that nobody looks at, what was deleted."""
+
+import asyncio
+import gc
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from holdfast.bus.backlog import Backlog, ReaderCut, SlowReaderPolicy
+from holdfast.bus.bus import Subscription
+from holdfast.domain.events import MessageDelta, MessageDeltaEvent
+from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.jobs import JobInfo
+from holdfast.outfit import Given
+from holdfast.server import memory
+from holdfast.server.asgi import Application
+from holdfast.server.calls import Call
+from holdfast.server.desk import Desk
+from holdfast.server.handlers import HANDLERS
+from holdfast.server.http import HttpServer, Message, Receive, Scope, Send
+from holdfast.server.hub import Graces
+from holdfast.server.listen import UnixListener
+from holdfast.server.stream import stream
+from holdfast.testing.gates import settle_down, start, until
+from holdfast.workspace.process import Running
+from server.asking import asking
+from server.clock import Clock
+from server.helpers import (
+    FeedModel,
+    Place,
+    RawStream,
+    collect,
+    exchange,
+    inside,
+    open_raw,
+    place,
+    prompt,
+    serving,
+)
+
+PATIENCE = 20.0
+
+
+# Streams
+
+
+async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read() -> None:
+    """A sign of life that cannot be written is tried again with the next one, not at once."""
+    async with place() as where, serving(where, graces=Graces(create=1e9, look=1e9)) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        _, stalled = await open_raw(server.address)
+        stalled.transport.pause_reading()  # type: ignore[attr-defined]
+        stalled.write(inside(f"/v1/workspaces/{workspace}/events?since=0"))
+        bus = server.hub.desk(workspace).workspace.bus
+        await until(lambda: bus.waiting == 1, most=1_000_000)
+        for _ in range(3):
+            await client.create_session(workspace, "x" * 500_000)
+        other = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=2")
+        await other.until(lambda item: item.number == 3)
+        other.close()
+        await client.health()
+        armed = 0
+        loop = asyncio.get_running_loop()
+        real = loop.call_at
+
+        def call_at(when: float, callback: Any, *args: Any, **more: Any) -> asyncio.TimerHandle:  # noqa: ANN401
+            nonlocal armed
+            armed += getattr(callback, "__module__", "").startswith("holdfast.")
+            return real(when, callback, *args, **more)
+
+        loop.call_at = call_at  # type: ignore[method-assign, assignment]
+        await clock.forward(16)
+        for _ in range(20):
+            await clock.forward(0.01)
+        loop.call_at = real  # type: ignore[method-assign]
+        assert bus._readers == 1
+        assert armed <= 2
+        stalled.transport.abort()
+
+
+@pytest.mark.parametrize("form", ["?since=0", ""], ids=["resumable", "whole"])
+async def test_a_reader_that_fell_too_far_behind_gets_the_end_of_its_stream(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proper end: who sees it comes again by itself."""
+
+    async def cut(_: Subscription) -> list[object]:
+        raise ReaderCut(0)
+
+    async with place() as where, serving(where) as server:
+        _, workspace = await server.opened()
+        monkeypatch.setattr(Subscription, "take", cut)
+        opened = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events{form}")
+        await opened.rest()
+        if form:
+            opened.writer.write(inside("/v1/health"))
+            assert (await opened.reader.readline()).startswith(b"HTTP/1.1 200"), "the connection is kept"
+        opened.close()
+
+
+async def test_settings_are_looked_at_for_those_who_are_there() -> None:
+    """Work that goes on by itself reads them when it begins; whoever comes is told of what changed meanwhile."""
+    model = FeedModel()
+    async with place() as where, serving(where, model, graces=Graces(create=1e9)) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        await prompt(client, workspace, session, "go", "r1")
+        await model.asked.wait()
+        onlooker = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=0")
+        await client.leave_workspace(workspace)
+        (where.root / "project" / "holdfast.toml").write_text("[options]\nmax_steps = 7\n")
+        for _ in range(3):
+            await clock.forward(3, server.address)
+        await client.create_session(workspace, "barrier")
+        await onlooker.until(lambda item: b"barrier" in item.data)
+        assert b"config_changed" not in onlooker.raw
+        await (await server.client()).create_workspace(where.project())
+        await clock.forward(3, server.address)
+        await onlooker.until(lambda item: b"config_changed" in item.data)
+        onlooker.close()
+        model.words.put_nowait(None)
+        await collect(client, workspace, ["r1"])
+
+
+# Requests
+
+
+class Http:
+    """A server of one application on a socket of its own."""
+
+    def __init__(self, where: Place, application: Any) -> None:  # noqa: ANN401
+        self._listener = UnixListener(where.socket)
+        self._server = HttpServer(application)
+
+    async def __aenter__(self) -> None:
+        await self._server.start([self._listener.socket])
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop(0.0)
+        self._listener.close()
+
+
+@pytest.mark.parametrize("comes", ["head", "whole"])
+@pytest.mark.parametrize("begins", ["asks first", "answers first"])
+async def test_who_waits_is_told_to_go_on_before_the_answer_or_never(comes: str, begins: str) -> None:
+    """Nor is who has sent everything already. A word in the middle of an answer would be part of it."""
+    got: list[Message] = []
+
+    async def application(_: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"4")]
+        if begins == "answers first":
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b"be", "more_body": True})
+            got.append(await receive())
+        else:
+            got.append(await receive())
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b"be", "more_body": True})
+        await send({"type": "http.response.body", "body": b"en"})
+
+    async with place() as where, Http(where, application):
+        reader, writer = await open_raw(where.address)
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
+        writer.write(head + (b"body" if comes == "whole" else b""))
+        said = b""
+        if comes == "head":
+            said = await asyncio.wait_for(
+                reader.readuntil(b"be" if begins == "answers first" else b"\r\n\r\n"), PATIENCE
+            )
+            await settle_down()
+            writer.write(b"body")
+        while not said.endswith(b"been"):
+            said += await asyncio.wait_for(reader.read(100), PATIENCE)
+        assert said.startswith(b"HTTP/1.1 100") is (comes == "head" and begins == "asks first")
+        assert said.count(b"HTTP/1.1 100") <= 1
+        assert [message["body"] for message in got] == [b"body"]
+        writer.transport.abort()
+
+
+async def test_an_answer_is_begun_when_the_one_before_it_was_read() -> None:
+    size = 2_000_000
+    asked: list[str] = []
+
+    async def application(scope: Scope, _: Receive, send: Send) -> None:
+        asked.append(scope["path"])
+        headers = [(b"content-length", b"%d" % size)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"x" * size})
+
+    async with place() as where, Http(where, application):
+        reader, writer = await open_raw(where.address)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(inside("/1") + inside("/2"))
+        await until(lambda: asked, most=1_000_000)
+        for _ in range(5):
+            await settle_down()
+        assert asked == ["/1"]
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(2):
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            await asyncio.wait_for(reader.readexactly(size), PATIENCE)
+        assert asked == ["/1", "/2"]
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("ends", ["the caller leaves", "the request is cancelled"])
+async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> None:
+    """Nothing of it goes on behind the back of a server that ends."""
+    done: list[str] = []
+    begun = asyncio.Event()
+
+    async def slow(_call: Call) -> None:
+        begun.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            done.append("work")
+
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        application = Application(server.hub, {**HANDLERS, "run_shell": slow}, stream)
+        path = f"/v1/workspaces/{workspace}/agent/sessions/{session}/shell"
+        leaves = asyncio.Event()
+        body = [b'{"command":"x"}']
+
+        async def receive() -> Message:
+            if body:
+                return {"type": "http.request", "body": body.pop(), "more_body": False}
+            await leaves.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_: Message) -> None:
+            done.append("answer")
+
+        scope: Scope = {"method": "POST", "path": path, "query_string": b"", "headers": [], "client": None}
+        request = start(application(scope, receive, send))
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        if ends == "the caller leaves":
+            leaves.set()
+            await asyncio.wait_for(request, PATIENCE)
+        else:
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+        assert done == ["work"]
+
+
+async def test_the_guard_of_processes_is_there_before_the_first_command() -> None:
+    """Unless nobody wants it to be: then the first command starts it."""
+    assert Given().warms_guard
+    for warms in (True, False):
+        async with place() as where, serving(where, warms_guard=warms) as server:
+            client, workspace = await server.opened()
+            guard = server.hub.desk(workspace).outfit.processes.guard
+            assert bool(guard.process_id) is warms
+            if not warms:
+                session = (await client.create_session(workspace)).id
+                assert (await client.run_shell(workspace, session, "echo here")).output.strip() == "here"
+                assert guard.process_id
+
+
+# Jobs
+
+
+class Endless:
+    """A command in the background that ends when it is told to."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.remark, self.is_lost = "", False
+        self.stdout, self.stderr = (types.SimpleNamespace(shown=lambda text=text: text) for text in ("out", "err"))
+
+    def keep(self, _: object) -> None:
+        return
+
+    def stop(self, _: float) -> None:
+        if not self.ended.done():
+            self.exited.set_result(9)
+            self.ended.set_result(None)
+
+    async def until_ended(self) -> None:
+        await self.ended
+
+
+def job(session: str = "s") -> JobInfo:
+    return JobInfo("", SessionId(session), RunId("r"), "sleep 1", "", "/", 0)
+
+
+async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
+    """It runs while nobody is there and nothing else is done, from the beginning each time; then it is closed."""
+    linger = 100
+    async with place() as where, serving(where, graces=Graces(create=1e9, look=1e9)) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        await client.config_set(workspace, "options.job_linger", linger, scope=1)
+        desk = server.hub.desk(workspace)
+        first = Endless()
+        desk.outfit.jobs.add(job(), cast(Running, first))
+        await clock.forward(10 * linger, server.address)
+        assert server.hub.desks == [desk], "somebody is there"
+        await client.leave_workspace(workspace)
+        await clock.forward(linger - 1, server.address)
+        other, _ = await server.opened()
+        await clock.forward(linger, server.address)
+        await other.leave_workspace(workspace)
+        await clock.forward(linger - 1, server.address)
+        assert server.hub.desks == [desk], "the time begins anew"
+        desk.outfit.jobs.add(job(), cast(Running, Endless()))
+        first.stop(0)
+        await clock.forward(2, server.address)
+        await until(lambda: not server.hub.desks, most=1_000_000)
+
+
+async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
+    async with place() as where, serving(where, graces=Graces(create=1e9, look=1e9)) as server:
+        clock = Clock()
+        client, workspace = await server.opened()
+        running = Endless()
+        server.hub.desk(workspace).outfit.jobs.add(job(), cast(Running, running))
+        await client.leave_workspace(workspace)
+        await clock.forward(60, server.address)
+        assert len(server.hub.desks) == 1
+        running.stop(0)
+        await until(lambda: not server.hub.desks, most=1_000_000)
+
+
+async def test_what_a_job_said_is_read_and_a_job_is_stopped() -> None:
+    async with place() as where, serving(where) as server:
+        client, workspace = await server.opened()
+        jobs = server.hub.desk(workspace).outfit.jobs
+        for session in ("s", "t"):
+            jobs.add(job(session), cast(Running, Endless()))
+        first, second = await client.list_jobs(workspace)
+        assert [item.id for item in await client.list_jobs(workspace, SessionId("t"))] == [second.id]
+        path = f"/v1/workspaces/{workspace}/jobs/{first.id}"
+        read = (await exchange(server.address, inside(path))).json
+        assert (read["stdout"], read["stderr"], read["job"]["command"]) == ("out", "err", "sleep 1")
+        killed = (await exchange(server.address, inside(f"{path}/kill", "POST"))).json
+        assert (killed["stdout"], killed["job"]["state"], killed["job"]["exit_code"]) == ("out", "killed", 9)
+        assert [item.id for item in await client.list_jobs(workspace)] == [second.id]
+        assert (await exchange(server.address, inside(path))).status == 404
+
+
+# Memory
+
+
+_ELSEWHERE = (type, types.ModuleType, types.FrameType, asyncio.AbstractEventLoop)
+
+
+def reachable(root: object) -> Iterator[object]:
+    """Everything that an object leads to, but not by way of modules, classes, the loop or the globals of functions."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen or isinstance(
+            thing, type | types.ModuleType | asyncio.AbstractEventLoop | types.FrameType
+        ):
+            continue
+        seen.add(id(thing))
+        yield thing
+        if isinstance(thing, types.FunctionType):
+            waiting += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
+        else:
+            waiting += gc.get_referents(thing)
+
+
+def holds(root: object, word: str) -> list[object]:
+    raw = word.encode()
+    return [
+        thing
+        for thing in reachable(root)
+        if (isinstance(thing, str) and word in thing) or (isinstance(thing, bytes | bytearray) and raw in thing)
+    ]
+
+
+def granted(desk: Desk, session: str) -> list[object]:
+    """What is allowed for a session: pairs that begin with it."""
+    pairs = (thing for thing in reachable(desk.workspace.asks) if isinstance(thing, tuple) and len(thing) == 2)
+    return [pair for pair in pairs if pair[0] == session]
+
+
+async def test_nothing_of_a_deleted_session_is_left_in_memory() -> None:
+    """Neither what was said, nor what was granted, nor bytes that were made for several readers."""
+    async with asking() as here:
+        session, other = await here.session(), await here.session()
+        path = f"/v1/workspaces/{here.workspace}/events?since=0"
+        readers = [await RawStream.open(here.server.address, path) for _ in range(2)]
+        for owner, word in ((session, "deletedword"), (other, "keptword")):
+            run = await here.bash(owner, f"make {word}")
+            await here.grant((await here.permissions())[0], "allow_session")
+            await here.end(run)
+        desk = here.server.hub.desk(here.workspace)
+        backlog = Backlog(SlowReaderPolicy())
+        reader = backlog.reader(0)
+        for number in range(10):
+            delta = MessageDelta(session, MessageId("m"), 0, 11 * number, "deletedword")
+            backlog.append_live(MessageDeltaEvent(delta))
+        joined = desk.joiner.join(reader.take(100, tuple, merge=False))
+        assert len({id(item) for item in (*holds(desk, "deletedword"), joined)} & {id(joined)}) == 1
+        assert granted(desk, session)
+        await here.client.delete_session(here.workspace, session)
+        here.ran.clear()
+        cast(Any, await desk.workspace.engine.kit.models.large()).requests.clear()
+        for opened in readers:
+            opened.close()
+        await here.client.health()
+        assert not holds(desk, "deletedword")
+        assert not granted(desk, session)
+        assert granted(desk, other)
+
+
+@pytest.mark.parametrize("is_libc_able", [True, False])
+async def test_memory_is_given_back_once_after_workspaces_were_closed(
+    is_libc_able: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What only itself refers to is freed; a system that cannot trim is no failure."""
+
+    class Libc:
+        trimmed = 0
+
+        def __init__(self) -> None:
+            if is_libc_able:
+                self.malloc_trim = self._trim
+
+        def _trim(self, pad: int) -> None:
+            assert pad == 0
+            Libc.trimmed += 1
+
+    class Loop:
+        def __init__(self) -> None:
+            self.itself = self
+
+    monkeypatch.setattr(memory, "_libc", Libc())
+    async with place() as where, serving(where) as server:
+        clock = Clock()
+        opened = [await server.opened(name) for name in ("a", "b")]
+        for client, workspace in opened:
+            await client.leave_workspace(workspace)
+        await until(lambda: not server.hub.desks, most=1_000_000)
+        gc.disable()
+        try:
+            left = weakref.ref(Loop())
+            assert left() is not None
+            assert Libc.trimmed == 0
+            await clock.forward(1.1, server.address)
+        finally:
+            gc.enable()
+        assert left() is None
+        assert Libc.trimmed == is_libc_able
+        assert not caplog.records

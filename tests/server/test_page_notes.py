@@ -1,0 +1,172 @@
+"""The note of open pages that one server leaves to the next: what is in it, and what becomes of it when it fails."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.protocol.bodies import PageHello, PagePass, PageReturn
+from holdfast.server import codes, house
+from holdfast.server.house import House, NoPage, Note, is_worth_it, read_note
+from holdfast.server.http import Asgi, Message, Receive, Scope, Send
+
+PORT = 4711
+HOUR = 3600.0
+
+
+class Now:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Now:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    monkeypatch.setattr(house, "BUNDLE", bundle)
+    return Now()
+
+
+async def nobody(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    return
+
+
+def opened(tmp_path: Path, now: Now) -> House:
+    made = House(nobody, tmp_path / "web.json", now)
+    made.front.port = PORT
+    return made
+
+
+def comes_back(there: House, page: PagePass) -> PagePass:
+    greeting = there.hello(PageHello(page.page, "n" * 16))
+    assert greeting.proof == codes.proof(page.key, "server", PORT, "n" * 16, greeting.nonce)
+    return there.come_back(PageReturn(page.page, codes.proof(page.key, "page", PORT, "n" * 16, greeting.nonce)))
+
+
+def is_let_in(there: House, token: str) -> bool:
+    return codes.admit(there.front.door, codes.digest(token), there._clock())[1] is not None
+
+
+def test_a_page_comes_back_to_the_next_server(tmp_path: Path, now: Now) -> None:
+    """With its key and a new token; the old one ends with its server. Neither token nor environment is in the file."""
+    first = opened(tmp_path, now)
+    page = first.exchange(first.link(("SECRET=1",)).code)
+    assert is_let_in(first, page.token)
+    file = tmp_path / "web.json"
+    assert (file.stat().st_mode & 0o777, list(tmp_path.glob("*.new"))) == (0o600, [])
+    noted = json.loads(file.read_text())
+    assert (noted["port"], [item["id"] for item in noted["pages"]]) == (PORT, [page.page])
+    assert page.token not in file.read_text()
+    assert "SECRET" not in file.read_text()
+    second = opened(tmp_path, now)
+    with pytest.raises(NoPage):
+        comes_back(second, page)
+    second.recall(read_note(file))
+    assert not is_let_in(second, page.token)
+    back = comes_back(second, page)
+    assert (back.page, back.key, is_let_in(second, back.token)) == (page.page, page.key, True)
+    third = opened(tmp_path, now)
+    third.recall(read_note(file))
+    assert comes_back(third, page).page == page.page, "who came back is noted again"
+
+
+def test_a_renewed_token_is_the_only_one(tmp_path: Path, now: Now) -> None:
+    there = opened(tmp_path, now)
+    page = there.exchange(there.link(()).code)
+    (tmp_path / "web.json").unlink()
+    renewed = there.renew(there.front.door.pages[page.page])
+    assert (renewed.page, renewed.key) == (page.page, page.key)
+    assert (is_let_in(there, page.token), is_let_in(there, renewed.token)) == (False, True)
+    assert (tmp_path / "web.json").exists()
+
+
+def test_a_note_that_cannot_be_written_refuses_no_page(
+    tmp_path: Path, now: Now, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left of a draft is replaced."""
+    there = opened(tmp_path, now)
+    draft = tmp_path / "web.new"
+    draft.symlink_to(tmp_path / "elsewhere")
+    there.exchange(there.link(()).code)
+    assert not (tmp_path / "elsewhere").exists()
+    assert not os.path.lexists(draft)
+    before = (tmp_path / "web.json").read_bytes()
+    draft.mkdir()
+    page = there.exchange(there.link(()).code)
+    assert is_let_in(there, page.token)
+    assert (tmp_path / "web.json").read_bytes() == before
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize(("age", "is_worth"), [(0.0, True), (11.9 * HOUR, True), (12 * HOUR, False), (-9.0, True)])
+def test_a_note_is_worth_opening_a_port_while_a_page_may_come_back(
+    age: float, is_worth: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_000_000.0)
+    assert is_worth_it(Note(PORT, (codes.Page("p", "key", 1_000_000.0 - age),))) is is_worth
+    assert not is_worth_it(Note(PORT, ()))
+
+
+def test_a_page_with_a_request_under_way_is_noted_as_there(tmp_path: Path, now: Now) -> None:
+    there = opened(tmp_path, now)
+    page = there.exchange(there.link(()).code)
+    now.time += HOUR
+    there.front.door, _ = codes.admit(there.front.door, codes.digest(page.token), now())
+    there.exchange(there.link(()).code)
+    seen = {item["id"]: item["seen"] for item in json.loads((tmp_path / "web.json").read_text())["pages"]}
+    assert seen[page.page] == now()
+    there.front.door = codes.leave(there.front.door, page.page, now() - 60)
+    there.exchange(there.link(()).code)
+    seen = {item["id"]: item["seen"] for item in json.loads((tmp_path / "web.json").read_text())["pages"]}
+    assert seen[page.page] == now() - 60
+
+
+async def test_a_page_is_there_while_it_is_served_and_forgotten_when_it_was_not_for_long(
+    tmp_path: Path, now: Now
+) -> None:
+    """Also if a request broke."""
+    there = opened(tmp_path, now)
+    page = there.exchange(there.link(()).code)
+
+    async def status(application: Asgi) -> int:
+        said: list[Message] = []
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        there.front._application = application
+        headers = [(b"host", b"127.0.0.1:4711"), (b"authorization", f"Bearer {page.token}".encode())]
+        scope = {
+            "method": "GET",
+            "raw_path": b"/v1/x",
+            "target": b"/v1/x",
+            "headers": headers,
+            "client": ("127.0.0.1", 1),
+        }
+        await there.front(scope, receive, send)
+        return int(said[0]["status"]) if said else 200
+
+    async def slow(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        now.time += 13 * HOUR
+        assert await status(nobody) == 200, "it is there"
+
+    async def breaks(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ValueError("broken")
+
+    assert await status(slow) == 200
+    now.time += 11 * HOUR
+    with pytest.raises(ValueError, match="broken"):
+        await status(breaks)
+    now.time += 11 * HOUR
+    assert await status(nobody) == 200
+    now.time += 12 * HOUR
+    assert await status(nobody) == 401
