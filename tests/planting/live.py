@@ -37,25 +37,19 @@ class _Live:
     def find(self) -> None:
         self.functions.clear()
         self.caches.clear()
-        for thing in _all_objects():
+        # `tests/conftest.py` freezes the objects of the collection, and frozen objects are not listed.
+        was_frozen = gc.get_freeze_count() > 0
+        gc.unfreeze()
+        things = gc.get_objects()
+        if was_frozen:
+            gc.freeze()
+        for thing in things:
             kind = type(thing)
             if kind is FunctionType:
                 code = thing.__code__
                 self.functions.setdefault((code.co_filename, code.co_firstlineno, code.co_name), []).append(thing)
             elif kind is functools._lru_cache_wrapper:
                 self.caches.append(thing)
-
-
-def _all_objects() -> list[object]:
-    """Return what the garbage collector knows, with what was frozen: what was imported before the tests began."""
-    was_frozen = gc.get_freeze_count() > 0
-    if was_frozen:
-        gc.unfreeze()
-    try:
-        return gc.get_objects()
-    finally:
-        if was_frozen:
-            gc.freeze()
 
 
 _live = _Live()
