@@ -22,6 +22,9 @@ os.environ["CLAUDE_CONFIG_DIR"] = "/nowhere"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# The terminal app draws less often and moves nothing step by step: what it shows in the end is the same.
+os.environ |= {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "15"}
+
 # Shells start jobs in the background with this signal ignored, and programs started by tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

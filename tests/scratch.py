@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["new_directory", "scratch_directory", "session_directory"]
+__all__ = ["memory_directory", "new_directory", "scratch_directory", "session_directory"]
 
 _TOP = Path("/tmp")
 _MEMORY = Path("/dev/shm")
@@ -58,6 +58,16 @@ def new_directory() -> Path:
 def scratch_directory() -> Iterator[Path]:
     """Yield a new directory with a short path, and remove it."""
     made = new_directory()
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def memory_directory() -> Iterator[Path]:
+    """Yield a new directory in shared memory (where there is none: in the session's directory), and remove it."""
+    made = _make(Path(os.environ[_MEMORY_VARIABLE]), "", 0o700)
     try:
         yield made
     finally:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), name_of(path))
 
@@ -316,6 +318,54 @@ def test_tests_do_not_sleep() -> None:
         if name == "time.sleep" or (name == "asyncio.sleep" and is_nonzero_constant(node))
     ]
     assert not sleeps, "wait for an event, a gate or the seeded loop instead"
+
+
+OUTSIDE = ("/tmp", "/var/tmp", "/dev/shm")
+MAKING = ("mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "TemporaryFile")
+OPENING = (
+    "Path",
+    "open",
+    "mkdir",
+    "makedirs",
+    "mkfifo",
+    "mknod",
+    "symlink",
+    "write_text",
+    "write_bytes",
+    "touch",
+    "bind",
+)
+
+
+def text_before_values(node: ast.expr) -> str:
+    """What a text begins with, up to the first value that is put into it."""
+    if isinstance(node, ast.JoinedStr) and node.values:
+        return text_before_values(node.values[0])
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def places_outside(name: str, call: ast.Call) -> bool:
+    """Whether a file or directory is made at a path that is written down, not in the directory of the session."""
+    function = name.rpartition(".")[2]
+    if function in MAKING:
+        given = [keyword.value for keyword in call.keywords if keyword.arg == "dir"]
+    elif function in OPENING:
+        given = call.args[:2]
+    else:
+        return False
+    return any(text_before_values(value).startswith(OUTSIDE) for value in given)
+
+
+def test_tests_create_nothing_outside_the_directory_of_their_session() -> None:
+    """What lies elsewhere stays if a test is ended, and two sessions meet in it."""
+    places = [
+        f"{name_of(path)}:{call.lineno}"
+        for path in TESTS
+        if path.name != "scratch.py"
+        for name, call in calls(path, *OUTSIDE)
+        if places_outside(name, call)
+    ]
+    assert not places, "take tmp_path, or a directory of scratch.py if the path has to be short or in memory"
 
 
 def test_public_modules_say_what_they_offer() -> None:

@@ -19,6 +19,8 @@ export default defineConfig({
   test: {
     environment: "jsdom",
     include: ["tests/**/*.test.{ts,tsx}"],
-    testTimeout: 20_000,
+    setupFiles: ["tests/patience.ts"],
+    // A busy machine is no fault of the page.
+    testTimeout: 30_000,
   },
 });

@@ -73,6 +73,15 @@ async def test_a_tool_may_act_once() -> None:
         assert "write  made.txt  +2 -0" in screen.conversation()
 
 
+async def test_the_time_of_a_request_may_be_up_when_the_app_has_closed() -> None:
+    async with standing(acting(WRITE)) as (_, server):
+        async with looking(server) as screen:
+            await screen.write("write it")
+            await screen.asks(ApprovalPanel)
+        assert not screen.app.is_shown
+        screen.app.tick_keyboard()
+
+
 async def test_a_no_can_have_a_reason() -> None:
     async with standing(acting(WRITE)) as (_, server), looking(server) as screen:
         await screen.write("write it")

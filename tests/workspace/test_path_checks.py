@@ -30,6 +30,7 @@ from holdfast.workspace.files import (
 from holdfast.workspace.paths import in_one_line, is_within, joined, shown
 from holdfast.workspace.program_files import ProgramFiles, real_path
 from planting import assert_every_clause_decides
+from scratch import memory_directory
 
 REFUSED = "refused"
 
@@ -238,14 +239,12 @@ def test_what_a_project_may_be_read_from(ground: Ground) -> None:
 
 
 def test_shared_memory_is_no_part_of_the_system() -> None:
-    path = Path(f"/dev/shm/holdfast-test-{os.getpid()}")
-    path.write_text("x")
-    try:
+    with memory_directory() as folder:
+        path = folder / "file"
+        path.write_text("x")
         place = Place(str(path), str(path), "/", is_inside=True)
         assert read(place, 10).data == b"x"
         assert {outcome(lambda: read(Place("", "/dev/shm", "/", is_inside=True), 10))} == {REFUSED}
-    finally:
-        path.unlink()
 
 
 def test_a_file_that_grows_while_it_is_read_is_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

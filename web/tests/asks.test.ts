@@ -1,3 +1,4 @@
+// @vitest-environment node
 import { describe, expect, it } from "vitest";
 import { answerOf, isAnswered, NOTHING, toggled } from "../src/dialogs/answers.ts";
 import { hidesSomething, shownExactly } from "../src/dialogs/exact.ts";

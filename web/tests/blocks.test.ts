@@ -1,3 +1,4 @@
+// @vitest-environment node
 // Markdown cut into blocks: the same blocks however it grows, closed ones never change, the tail stays short.
 
 import { marked } from "marked";

@@ -1,3 +1,4 @@
+// @vitest-environment node
 import { describe, expect, it } from "vitest";
 import { coloursOf, piecesOf } from "../src/diff/colours.ts";
 import { changedWords, common, counted, diffOf, hasTwoSides, paired, parsed } from "../src/diff/lines.ts";

@@ -1,3 +1,4 @@
+// @vitest-environment node
 // When the page is drawn: never twice for one frame, not more often than one reads, and also when there are no frames.
 
 import { afterEach, beforeEach, expect, test, vi } from "vitest";

@@ -1,3 +1,4 @@
+// @vitest-environment node
 // The page's fold and the terminal's give the same view of the same events: both are held against the same recordings.
 
 import { createHash } from "node:crypto";

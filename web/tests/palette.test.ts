@@ -1,3 +1,4 @@
+// @vitest-environment node
 import { describe, expect, it } from "vitest";
 import { isPressed, printed } from "../src/palette/keys.ts";
 import { moved } from "../src/palette/list.ts";

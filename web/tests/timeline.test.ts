@@ -1,3 +1,4 @@
+// @vitest-environment node
 import { describe, expect, it } from "vitest";
 import { axisOf, lasted, packed, spaced, ticksOf } from "../src/timeline/layout.ts";
 import { framesOf, told, viewAt } from "../src/timeline/replay.ts";

@@ -245,9 +245,12 @@ class Asking(Stage):
 
     def tick_keyboard(self) -> None:
         """After the keys before it, on the way they take: a letter may still be on its way to the composer."""
-        self.editor.call_later(self.call_later, self._settle)
+        if self.is_shown:  # Its time may be up while the app is closing.
+            self.editor.call_later(self.call_later, self._settle)
 
     def _settle(self) -> None:
+        if not self.is_shown:
+            return
         self.sync_keyboard()
         self.keyboard, is_due = answer_focus.release(self.keyboard, self._now())
         if is_due and self.panel is not None:
