@@ -35,6 +35,7 @@ def test_clients_learn_that_one_was_replaced(tmp_path: Path, name: str, was: Lsp
             await site.stands(was)
         await elapse(0.1)
         before = len(site.told())
+        assert bool(before) is (was != LspState.UNSTARTED), "one that replaces nothing is not told of"
         change(site)
         site.fleet.refresh()
         await elapse(0.1)
