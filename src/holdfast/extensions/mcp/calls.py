@@ -30,11 +30,15 @@ class Calls:
         self, server: McpServer, tool: str, arguments: Mapping[str, Any], tell: Progress, ask: Ask
     ) -> dict[str, Any]:
         """Raises `CallFailed`."""
-        try:
+        with suppress(Expired):
             return await self._once(server, tool, arguments, tell, ask)
-        except Expired:
+        try:
             # It has forgotten us, and has not begun: this is no second time.
             return await self._once(server, tool, arguments, tell, ask)
+        except Expired:
+            raise CallFailed(
+                f"The MCP server {server.name} refused {tool} twice: it did not know a session that it had just begun."
+            ) from None
 
     async def _once(
         self, server: McpServer, tool: str, arguments: Mapping[str, Any], tell: Progress, ask: Ask

@@ -1,0 +1,187 @@
+"""What the client of each library is made with: every field of `Access` is given to it, or left out on purpose."""
+
+import importlib
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from holdfast.domain.models import ModelInfo
+from holdfast.providers.access import Access
+from holdfast.providers.pydantic import KINDS
+from providers.stand import LIBRARIES
+
+pytestmark = LIBRARIES
+
+Facts = dict[str, Any]
+
+KEY = "key-123456"
+AWS = {"region": "eu-north-1", "access_key_id": "AK", "secret_access_key": "SK", "session_token": "ST"}
+GOOGLE = {"project": "P", "location": "europe-west1", "api_version": "v9"}
+HEADERS = {"x-mine": "1"}
+BODY = {"mine": 1}
+ADDRESS = "https://example.test"
+ELSEWHERE = {
+    "options": "with each request",
+    "system_prefix": "in the prompt",
+    "between": "by the watch on the answer",
+}
+"""Fields that no library is given, and where they have their effect."""
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries look there for what they are not given."""
+    for name in tuple(os.environ):
+        if name.startswith(("GOOGLE_", "GEMINI_", "OPENAI_", "AZURE_", "ANTHROPIC_", "MISTRAL_", "AWS_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient() as made:
+        yield made
+
+
+def _google(model: Any, client: object) -> Facts:  # noqa: ANN401 - a library's
+    made = model.client._api_client
+    options = made._http_options
+    return {
+        "vertex": made.vertexai,
+        "key": made.api_key,
+        "project": made.project,
+        "location": made.location,
+        "address": options.base_url,
+        "version": options.api_version,
+        "body": options.extra_body,
+        "tries": options.retry_options.attempts,
+        "is ours": options.httpx_async_client is client,
+    }
+
+
+def _openai(model: Any, client: object) -> Facts:  # noqa: ANN401
+    made = model.client
+    return {
+        "model": type(model).__name__,
+        "key": made.api_key,
+        "address": str(made.base_url),
+        "version": made._custom_query.get("api-version"),
+        "tries": made.max_retries + 1,
+        "is ours": made._client is client,
+    }
+
+
+def _anthropic(model: Any, client: object) -> Facts:  # noqa: ANN401
+    made = model.client
+    return {
+        "key": made.api_key,
+        "token": made.auth_token,
+        "address": str(made.base_url),
+        "headers": dict(made._custom_headers),
+        "tries": made.max_retries + 1,
+        "is ours": made._client is client,
+    }
+
+
+def _mistral(model: Any, client: object) -> Facts:  # noqa: ANN401
+    made = model.client.sdk_configuration
+    request = made.async_client.build_request("POST", ADDRESS, content=b'{"theirs": 2}')
+    return {
+        "key": made.security.api_key,
+        "address": made.server_url,
+        "body": msgspec.json.decode(request.content),
+        "headers": {name: value for name, value in made.async_client._headers.items() if name != "user-agent"},
+        "is ours": made.async_client._client is client,
+    }
+
+
+def _bedrock(model: Any, client: object) -> Facts:  # noqa: ANN401
+    made, signer = model.client, model.client._request_signer
+    held = signer._credentials.get_frozen_credentials() if signer._credentials else None
+    return {
+        "key": signer._auth_token.token if signer._auth_token else None,
+        "signed": made.meta.config.signature_version,
+        "credentials": held and (held.access_key, held.secret_key, held.token),
+        "region": made.meta.region_name,
+        "address": made.meta.endpoint_url,
+        "patience": made.meta.config.read_timeout,
+        "tries": made.meta.config.retries["total_max_attempts"],
+    }
+
+
+FULL = Access(f"{ADDRESS}/v1", KEY, HEADERS, BODY, first_byte=40.0)
+_G: Facts = {"address": ADDRESS, "version": "v9", "body": BODY, "tries": 1, "is ours": True}
+_G_KEY: Facts = {"key": KEY, "project": None, "location": None, **_G}
+_O: Facts = {"key": KEY, "address": f"{ADDRESS}/v1/", "version": None, "tries": 1, "is ours": True}
+_CHAT, _RESPONSES = {"model": "OpenAIChatModel"}, {"model": "OpenAIResponsesModel"}
+_OPENAI = "https://api.openai.com/v1/"
+_A: Facts = {"key": KEY, "token": None, "address": ADDRESS, "headers": HEADERS, "tries": 1, "is ours": True}
+_M: Facts = {"key": KEY, "address": ADDRESS, "body": {"theirs": 2} | BODY, "headers": HEADERS, "is ours": True}
+_B: Facts = {"region": "eu-north-1", "address": f"{ADDRESS}/v1", "patience": 100.0, "tries": 1}
+_B_KEY: Facts = {"key": KEY, "signed": "bearer", "credentials": None, **_B}
+
+Reader = Callable[[Any, object], Facts]
+
+# The kind, what differs from a full access, how its client is read, and what it is made with.
+CASES: list[tuple[str, Facts, Reader, Facts]] = [
+    ("gemini", {"extras": GOOGLE}, _google, {"vertex": False, **_G_KEY}),
+    ("gemini", {"extras": GOOGLE, "base_url": f"{ADDRESS}/v1beta/"}, _google, {"vertex": False, **_G_KEY}),
+    ("gemini", {"extras": GOOGLE, "body": {}}, _google, {"vertex": False, **_G_KEY, "body": None}),
+    ("vertexai", {"extras": GOOGLE}, _google, {"vertex": True, **_G_KEY}),
+    (
+        "vertexai",
+        {"extras": GOOGLE, "api_key": ""},
+        _google,
+        {"vertex": True, "key": None, "project": "P", "location": "europe-west1", **_G},
+    ),
+    ("openai", {}, _openai, _CHAT | _O),
+    ("openai", {"base_url": ""}, _openai, _RESPONSES | _O | {"address": _OPENAI}),
+    ("openai", {"base_url": "https://eu.api.openai.com/v1"}, _openai,
+     _RESPONSES | _O | {"address": "https://eu.api.openai.com/v1/"}),
+    ("openai-chat", {}, _openai, _CHAT | _O),
+    ("openai-chat", {"base_url": "", "api_key": ""}, _openai, _CHAT | _O | {"address": _OPENAI, "key": "none"}),
+    ("openai-responses", {}, _openai, _RESPONSES | _O),
+    ("azure", {"base_url": f"{ADDRESS}/openai/v1"}, _openai, _CHAT | _O | {"address": f"{ADDRESS}/openai/v1/"}),
+    (
+        "azure",
+        {"base_url": ADDRESS, "extras": {"api_version": "v9"}},
+        _openai,
+        _CHAT | _O | {"address": f"{ADDRESS}/openai/", "version": "v9"},
+    ),
+    ("anthropic", {}, _anthropic, _A),
+    ("anthropic", {"api_key": "Bearer tok"}, _anthropic, _A | {"key": None, "token": "tok"}),
+    ("anthropic", {"base_url": ""}, _anthropic, _A | {"address": "https://api.anthropic.com"}),
+    ("mistral", {}, _mistral, _M),
+    ("mistral", {"body": {}}, _mistral, _M | {"body": {"theirs": 2}}),
+    ("bedrock", {"extras": AWS}, _bedrock, _B_KEY),
+    ("bedrock", {"extras": AWS, "base_url": ""}, _bedrock,
+     _B_KEY | {"address": "https://bedrock-runtime.eu-north-1.amazonaws.com"}),
+    (
+        "bedrock",
+        {"extras": AWS, "api_key": ""},
+        _bedrock,
+        {"key": None, "signed": "v4", "credentials": ("AK", "SK", "ST"), **_B},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}".replace("'", ""))
+def test_what_the_client_of_a_library_is_made_with(
+    case: tuple[str, Facts, Reader, Facts], client: httpx2.AsyncClient
+) -> None:
+    kind, given, read, expected = case
+    module, function, _ = KINDS[kind]
+    build = getattr(importlib.import_module(f"holdfast.providers.sdk.{module}"), function)
+    model = build(ModelInfo("acme", "m"), msgspec.structs.replace(FULL, **given), client)
+    assert model.model_name == "m"
+    assert read(model, client) == expected
+
+
+def test_every_builder_and_every_field_has_a_case() -> None:
+    assert {KINDS[kind][:2] for kind, *_ in CASES} == {recipe[:2] for recipe in KINDS.values()}
+    names = {field.name for field in msgspec.structs.fields(Access)}
+    given = {"base_url", "api_key", "headers", "body", "first_byte", "extras"}
+    assert names == given | ELSEWHERE.keys()
