@@ -15,6 +15,9 @@ stack = ExitStack()
 stack.enter_context(session_directory())
 none = subprocess.DEVNULL
 left = subprocess.Popen(["sleep", "1000"], start_new_session=True, stdout=none, stderr=none)
+# Right after a process was started its environment reads as empty.
+while not open(f"/proc/{left.pid}/environ", "rb").read():
+    pass
 (new_directory() / "file").write_text("x")
 print(os.environ["TMPDIR"], os.environ["HOLDFAST_TEST_MEMORY"], left.pid, flush=True)
 if "killed" in sys.argv:

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config import expand as module
-from holdfast.config.expand import Expander, ExpansionFailed, is_template, read_template, run_command
+from holdfast.config.expand import (
+    MOST_OUTPUT,
+    Expander,
+    ExpansionFailed,
+    is_template,
+    read_template,
+    run_command,
+    said_by,
+)
 
 ENVIRONMENT = {"A": "one", "B_2": "two", "EMPTY": "", "PATH": "/usr/bin:/bin"}
 
@@ -163,3 +171,24 @@ def test_reading_ends_in_pieces_or_a_sentence(text: str) -> None:
 @given(st.text(max_size=40))
 def test_a_text_can_always_be_quoted(text: str) -> None:
     assert Expander({}).expand(text.replace("\\", "").replace("$", "$$"), may_run=False) == text.replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "error"),
+    [
+        (b" key\n", 0, ""),
+        (b"", 0, ""),
+        (b"x" * MOST_OUTPUT, 0, ""),
+        (b"x" * (MOST_OUTPUT + 1), 0, "more than"),
+        (b"key", 1, "status 1"),
+        (b"key", -9, "status -9"),
+        (b"key", None, "did not end"),
+        (b"\xff", 0, "UTF-8"),
+    ],
+)
+def test_the_output_of_a_command_and_its_bounds(output: bytes, status: int | None, error: str) -> None:
+    if not error:
+        assert said_by(output, status) == output.decode().strip()
+        return
+    with pytest.raises(ExpansionFailed, match=error):
+        said_by(output, status)

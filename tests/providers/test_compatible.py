@@ -350,3 +350,26 @@ def test_access_shows_no_key() -> None:
     access = Access("http://x/v1", KEY, headers={"Authorization": f"Bearer {KEY}"}, extras={"secret_access_key": KEY})
     assert KEY not in f"{access} {access!r} {access.__rich_repr__()}"
     assert access.secrets == (KEY, f"Bearer {KEY}", KEY)
+
+
+def test_lines_that_a_server_joined_into_one_event_are_read_one_by_one() -> None:
+    joined = b"\n".join(msgspec.json.encode(delta(content=word)) for word in ("one ", "two"))
+    assert read(joined + b"\n[DONE]") == read(delta(content="one "), delta(content="two"))
+    assert read(joined + b"\n [DONE] ") == read(delta(content="one "), delta(content="two"))
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/html; charset=utf-8"])
+async def test_a_web_page_with_status_200_is_no_answer(kind: str) -> None:
+    """Whatever it contains: a proxy's login page may even look like events."""
+    page = Reply(raw=(event(delta(content="hi")) + b"data: [DONE]\n\n",), headers=(("content-type", kind),))
+    async with serving(page) as server:
+        with pytest.raises(ProviderError):
+            await collect(LEAN.on(server.base_url()))
+
+
+def test_later_options_override_earlier_ones() -> None:
+    """Options of the provider, then of the selection, then of `extra_body`; all of them above the plain settings."""
+    options = {"a": 1, "b": 1, "c": 1, "temperature": 1.0}
+    access = Access(options=options, body={"c": 3})
+    body = sent(prompt(), temperature=0.5, provider_options={"b": 2, "c": 2}, access=access)
+    assert [body[name] for name in ("a", "b", "c", "temperature")] == [1, 2, 3, 1.0]

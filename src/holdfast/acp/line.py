@@ -232,7 +232,10 @@ class Line:
         match item.event:
             case SessionEvent(payload=change):
                 self._note((change.payload,))
-                if change.type != "deleted" and (narrator := self._narrators.get(change.payload.id)) is not None:
+                # A snapshot that was told already may be newer than this event, whose title and plan would be old.
+                is_new = (item.number or 0) > self._numbers.get(change.payload.id, 0)
+                narrator = self._narrators.get(change.payload.id)
+                if change.type != "deleted" and is_new and narrator is not None:
                     self.tell(change.payload.id, narrator.session_now(change.payload, self._window))
             case RunCompleteEvent(payload=complete):
                 self._end(complete.payload)

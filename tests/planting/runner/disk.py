@@ -67,6 +67,8 @@ def run_planted(file: Path, text: str, tests: Sequence[str], root: Path, limit: 
         command = [*NAMESPACES, "sh", "-euc", f'{PLANT}; shift 2; exec "$@"', "sh"]
         command += [str(planted), str(file), *pytest, f"--basetemp={folder}/t", f"@{names}"]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300", "TMPDIR": folder}
+        # Two versions of a file that differ only within a second and have one size share their compiled form.
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
         environment.pop("PYTHONPATH", None)
         began = time.monotonic()
         try:

@@ -1,0 +1,43 @@
+"""Matchers of hooks: each clause of the check decides once by itself."""
+
+import pytest
+
+from holdfast.domain.hooks import matcher_trouble
+from planting import assert_every_clause_decides
+
+NO_PATTERN, NO_TOOL, NO_WAY = "no regular expression", "fits no tool", "fits no way"
+ROWS = [
+    ("PreToolUse", "", ""),
+    ("PreToolUse", "*", ""),
+    ("PreToolUse", "bash", ""),
+    ("PreToolUse", "^Bash$", ""),
+    ("PreToolUse", "mcp__unknown__tool", ""),
+    ("PostToolUse", "mcp_unknown_.*", ""),
+    ("PreToolUse", "nothing_like_it", NO_TOOL),
+    ("PreToolUse", "(", NO_PATTERN),
+    ("PreToolUse", "a{99999999999999}", NO_PATTERN),
+    ("PreToolUse", "startup", NO_TOOL),
+    ("SessionStart", "startup", ""),
+    ("SessionStart", "bash", NO_WAY),
+    ("SessionStart", "", ""),
+    ("SessionStart", "(", NO_PATTERN),
+    ("RunEnd", "nothing_like_it", ""),
+    ("RunEnd", "(", ""),
+    ("UserPromptSubmit", "nothing_like_it", ""),
+    (None, "nothing_like_it", ""),
+]
+
+
+@pytest.mark.parametrize(("event", "matcher", "trouble"), ROWS)
+def test_matchers(event: str | None, matcher: str, trouble: str) -> None:
+    found = matcher_trouble(event, matcher)  # type: ignore[arg-type]
+    assert bool(found) == bool(trouble)
+    assert trouble in found
+
+
+def test_every_clause_decides() -> None:
+    def check() -> None:
+        for event, matcher, trouble in ROWS:
+            test_matchers(event, matcher, trouble)
+
+    assert_every_clause_decides([matcher_trouble], check)

@@ -1,0 +1,77 @@
+"""Limits of sub-agents, exactly at their bounds: depth and number below one run, whatever sends them."""
+
+import json
+
+import msgspec
+import pytest
+
+from engine.helpers import PATIENT, results_of
+from holdfast.domain.ids import is_helper_session
+from holdfast.domain.messages import text_of
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
+from holdfast.engine.crews import Crew
+from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.testing.gates import GatedTool, SimpleTool, settle_down
+from holdfast.testing.harness import FixedModels, FixedTools, World
+
+NESTED = "send one more"
+
+
+async def send(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+    return ToolOutcome(await context.send(Errand(str(arguments.get("prompt", "look")), "A sub-agent", kind="task")))
+
+
+def _call(prompt: str) -> Call:
+    return Call("agent", json.dumps({"prompt": prompt}))
+
+
+class _Family:
+    """A run that starts sub-agents in parallel; a sub-agent told to nest starts some of its own, others wait."""
+
+    def __init__(self, own: int, nested: int) -> None:
+        self.own, self.nested = own, nested
+        self.hold = GatedTool("hold", is_parallel=True)
+        self.refusals: list[str] = []
+
+    def __call__(self, request: ModelRequest) -> Step:
+        last = request.messages[-1]
+        if last.role == "tool":
+            self.refusals += [result.content for result in results_of(request.messages) if result.is_error]
+            return Step((Say("done"),))
+        if not is_helper_session(request.session_id):
+            return Step(tuple(_call(NESTED if self.nested else "look") for _ in range(self.own)))
+        if NESTED in text_of(last):
+            return Step(tuple(_call("look") for _ in range(self.nested)))
+        return Step((Call("hold"),))
+
+
+async def refusals(family: _Family, **limits: int) -> list[str]:
+    """Return the refusals of one run of the family; the sub-agents are under way at the same time."""
+    agent = SimpleTool("agent", send, is_parallel=True)
+    settings = msgspec.structs.replace(PATIENT, **limits)
+    world = await World.open(FixedModels(ScriptedModel(family)), tools=[agent], settings=settings)
+    world.workspace.engine.kit.crews.add("task", Crew(FixedTools((agent, family.hold))))
+    await world.prompt("find it", "r1")
+    await family.hold.gate.reached.wait()
+    await settle_down()
+    family.hold.gate.open()
+    await world.quiet()
+    await world.close()
+    return family.refusals
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(1, 2), (2, 1), (3, 0), (4, 0)])
+async def test_the_number_of_sub_agents_at_once_is_exact(limit: int, refused: int) -> None:
+    found = await refusals(_Family(3, 0), helpers=limit, helper_depth=1)
+    assert len(found) == refused
+    assert all(f"{limit} helpers under way" in text for text in found)
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(2, 1), (3, 0)])
+async def test_sub_agents_of_sub_agents_count_for_the_run_above_all_of_them(limit: int, refused: int) -> None:
+    assert len(await refusals(_Family(1, 2), helpers=limit, helper_depth=2)) == refused
+
+
+async def test_a_depth_of_two_lets_sub_agents_send_sub_agents() -> None:
+    assert await refusals(_Family(1, 1), helpers=9, helper_depth=2) == []

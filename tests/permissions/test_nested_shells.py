@@ -1,0 +1,34 @@
+"""Shells inside of a line: each form that is not plainly a literal text keeps parts of the line hidden."""
+
+import pytest
+
+from holdfast.permissions.wrappers import read_line
+
+PLAIN = ["sh -ec ls", "sh -c 'ls a'", "bash -c ls", "bash -c 'ls a' name", "sh -c 'ls' a b"]
+HIDDEN = {
+    "a text that could be an option": ["sh -c -x", "bash -c '-e ls'", "bash -c '+x'", "sh -c '+e ls'"],
+    "a text that is not literal": ['sh -c "$x"', "bash -c $x", "sh -c ls$x"],
+    "no text": ["bash script.sh", "sh", "bash -s", "sh -c"],
+    "a variable that changes which programs are found": ["PATH=/x sh -c ls", "LD_PRELOAD=x bash -c ls"],
+    "unknown options": ["bash --rcfile x -c ls", "bash -O extglob -c ls"],
+}  # fmt: skip
+DOUBTED = ["bash -l -c ls", "bash -c ls $x", "bash -c ls -x", "sh -xc ls -c"]
+
+
+@pytest.mark.parametrize("line", PLAIN)
+def test_a_literal_text_is_read_through(line: str) -> None:
+    found = read_line(line)
+    assert (found.hidden, found.doubts) == ((), ())
+    assert [command.argv[0].text for command in found.commands] == ["ls"]
+
+
+@pytest.mark.parametrize("line", [line for lines in HIDDEN.values() for line in lines])
+def test_what_a_shell_may_run_besides_is_hidden(line: str) -> None:
+    assert read_line(line).hidden
+
+
+@pytest.mark.parametrize("line", DOUBTED)
+def test_a_known_text_in_an_unusual_call_is_doubted(line: str) -> None:
+    found = read_line(line)
+    assert found.doubts
+    assert "ls" in [command.argv[0].text for command in found.commands]
