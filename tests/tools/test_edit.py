@@ -1,8 +1,14 @@
 """edit and multiedit on real files, each through a real run."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
+from holdfast.tools.registry import BuiltinTools
 from tools.desk import Desk, told
+from tools.direct import Direct
 
 CODE = b"def f():\n\tif x:\n\t\treturn 1\n\n\ndef g():\n\treturn 2\n"
 
@@ -150,3 +156,27 @@ async def test_multiedit_makes_a_file(coder: Desk) -> None:
     result = await coder.does("multiedit", file_path="n.txt", edits=[piece("", "a b"), piece("b", "c")])
     assert coder.read("n.txt") == b"a c"
     assert told(result)["edits_applied"] == 2
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "existing"])
+@pytest.mark.parametrize("wrong", [{2}, {3}, {4}, {2, 4}, {2, 3, 4}])
+async def test_edits_are_counted_from_the_first_that_was_sent(tmp_path: Path, wrong: set[int], is_new: bool) -> None:
+    """Numbers of failed edits and of remarks are places in the call, also if the first edit makes the file."""
+    call = Direct(tmp_path, await BuiltinTools().current())
+    lines = "  line 2\n  line 3\n  line 4\n"
+    if not is_new:
+        await call("write", file_path="f", content=f"head\n{lines}")
+    first = piece("", f"first\n{lines}") if is_new else piece("head", "first")
+    # A tab for two spaces: the edit is made with a remark.
+    others = [piece("nowhere" if at in wrong else f"\tline {at}", f"\tLINE {at}") for at in (2, 3, 4)]
+    outcome = await call("multiedit", file_path="f", edits=[first, *others])
+    failed = json.loads(outcome.metadata)["edits_failed"]
+    assert [(item["index"], item["edit"]["new_string"]) for item in failed] == [
+        (at, f"\tLINE {at}") for at in sorted(wrong)
+    ]
+    said = outcome.content.splitlines()
+    assert said[0].startswith(f"Made {4 - len(wrong)} of 4 edits in f ")
+    assert {int(line.split()[1]) for line in said if re.match(r"Edit \d+ failed: ", line)} == wrong
+    assert {int(line.split()[1][:-1]) for line in said if re.match(r"Edit \d+: ", line)} == {2, 3, 4} - wrong
+    made = ["  line" if at in wrong else "  LINE" for at in (2, 3, 4)]
+    assert (tmp_path / "f").read_text() == "first\n" + "".join(f"{word} {at}\n" for at, word in enumerate(made, 2))

@@ -8,8 +8,6 @@ import errno
 import json
 import os
 import socket
-import struct
-import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -19,123 +17,23 @@ import pytest
 
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.jobs import JobInfo, NoRoomForJobs, UnknownJob
-from holdfast.testing.gates import start, until
+from holdfast.testing.gates import settle_down, start, until
 from holdfast.tools import ls
 from holdfast.workspace import files
 from holdfast.workspace import guard as guards
-from holdfast.workspace.guard import Bounds, CannotStart, Command, Guard, Tree, TreeEnd
+from holdfast.workspace.guard import Bounds, CannotStart, TreeEnd
 from holdfast.workspace.ignore import Ignore
 from holdfast.workspace.jobs import Job, JobLimits, Jobs
-from holdfast.workspace.process import Launch, Processes, Running
+from holdfast.workspace.process import Launch, Processes
 from holdfast.workspace.process_child import GuardedSpawn
 from holdfast.workspace.sandbox_git_scan import GitScanner
 from holdfast.workspace.search_check import Match, true_matches
 from tools.desk import Desk
-
-NOBODY = 4_194_303
-"""A process id that no process has."""
+from workspace.played_guard import NOBODY, Ground, Line
 
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-class Played:
-    """A guard process, as far as the server sees one."""
-
-    def __init__(self, *arguments: object, **options: Any) -> None:  # noqa: ANN401
-        (descriptor,) = options["pass_fds"]
-        self.line = socket.socket(fileno=os.dup(descriptor))
-        self.line.setblocking(False)
-        self.pid = NOBODY
-        self.code: int | None = 0
-        self.waited: list[float | None] = []
-        self.was_killed = False
-        self._unread, self._lines = b"", list[Line]()
-
-    def wait(self, seconds: float | None = None) -> int:
-        self.waited.append(seconds)
-        if self.code is None and not self.was_killed:
-            raise subprocess.TimeoutExpired("guard", seconds or 0)
-        return -9 if self.was_killed else self.code or 0
-
-    def kill(self) -> None:
-        self.was_killed = True
-
-    def greet(self, kind: str = "tree", groups: str = "") -> None:
-        self.line.sendall(json.dumps({"hello": kind, "namespaces": True, "groups": groups}).encode() + b"\n")
-
-    def asked(self) -> tuple[dict[str, Any], "Line"]:
-        """The next request, with the line of the tree it is about."""
-        data, handles, _, _ = socket.recv_fds(self.line, 1 << 20, 16)
-        self._unread += data
-        (size,) = struct.unpack_from("!I", self._unread)
-        request = json.loads(self._unread[4 : 4 + size])
-        self._unread = self._unread[4 + size :]
-        for handle in handles[1:]:
-            os.close(handle)
-        self._lines.append(Line(handles[0] if handles else -1))
-        return request, self._lines[-1]
-
-    def close(self) -> None:
-        self.line.close()
-
-    def close_all(self) -> None:
-        for line in self._lines:
-            line.close()
-        self.close()
-
-
-class Line:
-    """The line of a keeper to the server."""
-
-    def __init__(self, handle: int) -> None:
-        self.socket = socket.socket(fileno=handle) if handle >= 0 else None
-
-    def tell(self, **what: object) -> None:
-        assert self.socket is not None
-        self.socket.sendall(json.dumps(what).encode() + b"\n")
-
-    def orders(self) -> list[dict[str, object]]:
-        assert self.socket is not None
-        return [json.loads(line) for line in self.socket.recv(4_096).splitlines()]
-
-    def close(self) -> None:
-        if self.socket is not None:
-            self.socket.close()
-
-
-class Ground:
-    """A guard whose processes are played; those that were started."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.started: list[Played] = []
-        self.searched: list[tuple[object, ...]] = []
-        self.left: tuple[int, ...] = ()
-
-        def popen(*arguments: object, **options: object) -> Played:
-            self.started.append(Played(*arguments, **options))
-            return self.started[-1]
-
-        def search(*where: object) -> tuple[int, tuple[int, ...]]:
-            self.searched.append(where)
-            return 1, self.left
-
-        monkeypatch.setattr(guards.subprocess, "Popen", popen)  # type: ignore[attr-defined]
-        monkeypatch.setattr(guards, "_kill_all", search)
-        self.guard = Guard()
-
-    def spawn(self, **more: Any) -> tuple[Tree, dict[str, Any], Line]:  # noqa: ANN401
-        null = os.open(os.devnull, os.O_RDWR)
-        try:
-            tree = self.guard.spawn(Command(("x",), "/", {"A": "1"}, **more), null, null, null)
-        finally:
-            os.close(null)
-        return tree, *self.started[-1].asked()
-
-    def job(self, folder: Path) -> tuple[Running, Line]:
-        running = Processes(self.guard, folder).start(Launch(("x",), "/", {}))
-        return running, self.started[-1].asked()[1]
 
 
 @pytest.fixture
@@ -169,6 +67,69 @@ async def test_what_a_guard_says_of_itself(ground: Ground) -> None:
     assert (ground.guard.containment, ground.guard.has_namespaces, ground.guard.process_id) == ("groups", True, NOBODY)
     assert await ground.guard.ready() == "groups"
     assert len(ground.started) == 1
+
+
+PIECES = [1, 2, 7, 1_000]
+"""How many bytes arrive at once."""
+
+
+async def arrive(line: socket.socket, text: bytes, size: int) -> None:
+    """Each piece is read before the next is sent: the loop looks at its sockets in every turn."""
+    for at in range(0, len(text), size):
+        line.sendall(text[at : at + size])
+        await settle_down(3)
+
+
+@pytest.mark.parametrize("size", PIECES)
+async def test_what_a_guard_says_may_arrive_in_pieces(ground: Ground, size: int) -> None:
+    ready = start(ground.guard.ready())
+    tree, _, line = ground.spawn()
+    played = ground.started[0]
+    hello = json.dumps({"hello": "groups", "namespaces": True, "groups": "/g"}).encode()
+    await arrive(played.line, hello, size)
+    assert not ready.done()
+    # The end of one message and the beginning of the next.
+    await arrive(played.line, b'\n{"swe', size)
+    await until(ready.done)
+    assert ready.result() == "groups"
+    line.close()
+    await until(lambda: tree._is_over)
+    assert played.asked()[0] == {"sweep": 2, "number": 1}
+    await arrive(played.line, b'pt": 9}\n{"swept": 2}', size)
+    assert not tree.gone.done()
+    await arrive(played.line, b"\n", size)
+    await until(tree.gone.done)
+    assert not tree.gone.result().is_unproven
+    assert (len(ground.started), ground.searched) == (1, [])
+
+
+@pytest.mark.parametrize("size", PIECES)
+async def test_what_a_keeper_says_may_arrive_in_pieces(ground: Ground, size: int) -> None:
+    tree, _, line = ground.spawn()
+    assert line.socket is not None
+    said = b'{"starting": true}\n{"begun": true}\n{"code": 3}\n{"gone": true, "left": [7], "is_lost": false}'
+    await arrive(line.socket, said, size)
+    await until(tree.exited.done)
+    assert tree.exited.result() == 3
+    assert not tree.gone.done()
+    line.socket.sendall(b"\n")
+    await until(tree.gone.done)
+    assert tree.gone.result() == TreeEnd(3, was_killed=True, left=(7,))
+
+
+async def test_a_new_guard_does_not_continue_what_the_last_one_said(ground: Ground) -> None:
+    first = start(ground.guard.ready())
+    await until(lambda: ground.started)
+    await arrive(ground.started[0].line, b'{"hel', 100)
+    ground.started[0].close()
+    await until(lambda: ground.guard.process_id == 0)
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    again = start(ground.guard.ready())
+    await until(lambda: len(ground.started) == 2)
+    ground.started[1].greet()
+    await until(again.done)
+    assert again.result() == "tree"
 
 
 ENDS: list[tuple[list[dict[str, object]], TreeEnd]] = [

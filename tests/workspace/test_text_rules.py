@@ -1,5 +1,6 @@
 """Texts, their edits and differences, histories, environments: each rule at its edge. No program is run."""
 
+import itertools
 import os
 import random
 from collections.abc import Callable
@@ -119,6 +120,21 @@ FORGIVEN: list[tuple[str, str, str, str]] = [
 def test_edits_that_forgive_white_space(whole: str, old: str, new: str, expected: str) -> None:
     found = edited(whole, old, new)
     assert found.startswith("refused") if expected == "refused" else found == expected
+
+
+def test_new_lines_end_as_those_they_replace_if_all_of_them_end_alike() -> None:
+    """Each mixture of line ends in four lines of which some are replaced: the others stay as they are."""
+    for ends in itertools.product(("\n", "\r\n"), repeat=4):
+        whole = "".join(f"{name}  .{end}" for name, end in zip("abcd", ends, strict=True))
+        for begin, stop in itertools.combinations(range(5), 2):
+            end = "\r\n" if set(ends[begin:stop]) == {"\r\n"} else "\n"
+            before, after = (
+                "".join(f"{'abcd'[at]}  .{ends[at]}" for at in places) for places in (range(begin), range(stop, 4))
+            )
+            old = "".join(f"{name} .\n" for name in "abcd"[begin:stop])
+            expected = before + f"x{end}{end}y{end}" + after
+            assert edited(whole, old, "x\n\ny\n") == expected, (whole, old)
+            assert edited(whole, old, "x\n\ny") == expected, (whole, old)
 
 
 @pytest.mark.parametrize(
