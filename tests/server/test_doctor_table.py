@@ -292,6 +292,25 @@ async def test_what_people_bring_along(trusts: bool) -> None:
     assert todo == (set() if trusts else {"Look at it, then: holdfast trust."})
 
 
+NOTED = "---\nname: twice\ndescription: is there twice\n---\nDo.\n"
+TWICE = {
+    "skills": (".agents/skills/twice/SKILL.md", ".holdfast/skills/twice/SKILL.md"),
+    "commands": (".claude/commands/twice.md", ".holdfast/commands/twice.md"),
+    "agents": (".claude/agents/twice.md", ".holdfast/agents/twice.md"),
+}
+"""The hidden one first."""
+
+
+@pytest.mark.parametrize("area", TWICE)
+async def test_a_file_below_another_of_the_same_name_is_named(area: str) -> None:
+    hidden, shown = TWICE[area]
+    below = ("note", "twice stands below another of the same name.", hidden)
+    for files, expected in (((hidden, shown), [below]), ((hidden,), []), ((shown,), [])):
+        found = await _doctor(dict.fromkeys(files, NOTED), area, trusts=True)
+        assert [(item.severity, item.what, item.file) for item in found if item.severity != "ok"] == expected
+        assert len(found) == 1 + len(expected)
+
+
 async def test_a_project_that_brings_nothing_along_and_one_that_is_wrong_in_everything() -> None:
     found = await _doctor({}, "hooks,commands,agents")
     assert found == []

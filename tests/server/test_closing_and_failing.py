@@ -1,0 +1,172 @@
+"""Requests that fail, while the server is open and while it closes; connections that a closing server ends."""
+
+import asyncio
+import logging
+
+import pytest
+
+from holdfast.domain.errors import BadRequest, Conflict, StorageDetached
+from holdfast.domain.events import AgentEvent, HelloEvent
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.protocol.problems import UnknownWorkspace
+from holdfast.server.calls import Call
+from holdfast.server.handlers import HANDLERS
+from holdfast.server.http import HttpServer, Receive, Scope, Send
+from holdfast.server.hub import Graces
+from holdfast.server.listen import UnixListener
+from holdfast.server.presence import Stop
+from holdfast.testing.gates import Gate, settle_down, start, until
+from server import helpers
+from server.helpers import exchange, inside, open_raw, place, read_until, serving
+
+PATIENCE = 20.0
+NO_LOOK = Graces(look=1e9)
+"""Nobody looks at the storage by itself: what is reported was noticed by the request."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "while_closing"),
+    [
+        (RuntimeError("torn"), 500, 503),
+        (KeyError("torn"), 500, 503),
+        (OSError("torn"), 500, 503),
+        (BadRequest("torn"), 400, 400),
+        (UnknownWorkspace(), 404, 404),
+        (Conflict("torn"), 409, 409),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+async def test_an_unexpected_error_of_a_request_is_503_while_the_server_closes(
+    error: Exception,
+    status: int,
+    while_closing: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What the request itself is to blame for keeps its own status."""
+    gates = [Gate(), Gate()]
+    waiting = iter(gates)
+
+    async def torn(_: Call) -> None:
+        await next(waiting)()
+        raise error
+
+    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
+    async with place() as where, serving(where) as server:
+        for gate, expected in zip(gates, (status, while_closing), strict=True):
+            asked = start(exchange(server.address, inside("/v1/workspaces")))
+            await gate.reached.wait()
+            if gate is gates[1]:
+                server.hub.tell(Stop())
+                await until(lambda: server.hub.is_closed)
+                caplog.clear()
+            gate.open()
+            answer = await asked
+            assert answer.status == expected
+            assert ("shutting down" in answer.json["message"]) is (expected == 503)
+            assert any("failed" in item.getMessage() for item in caplog.records) is (expected == 500)
+
+
+@pytest.mark.parametrize("route", ["create_session", "update_session", "send_prompt"])
+async def test_a_request_that_finds_the_storage_gone_reports_it_to_everybody_before_its_answer(
+    route: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "holdfast.server")
+    async with place() as where, serving(where, graces=NO_LOOK) as server:
+        client, workspace = await server.opened()
+        session = (await client.create_session(workspace)).id
+        async with client.events(workspace, since=0) as events:
+            await read_until(events, lambda item: isinstance(item.event, HelloEvent))
+            where.data.rename(where.data.with_name("away"))
+            answer = await exchange(server.address, _writing(route, workspace, session))
+            assert (answer.status, "is gone" in answer.json["message"]) == (503, True)
+            assert caplog.text.count("nothing can be stored") == 1
+            seen = await read_until(events, lambda item: isinstance(item.event, AgentEvent))
+            assert "is gone" in str(seen[-1].event)
+            await exchange(server.address, _writing(route, workspace, session))
+        assert caplog.text.count("nothing can be stored") == 1, "a change is reported once"
+        where.data.with_name("away").rename(where.data)
+
+
+def _writing(route: str, workspace: WorkspaceId, session: SessionId) -> bytes:
+    base = f"/v1/workspaces/{workspace}"
+    if route == "create_session":
+        return inside(f"{base}/sessions", "POST", b'{"title":"x"}')
+    if route == "update_session":
+        return inside(f"{base}/sessions/{session}", "PUT", b'{"id":"%s","title":"y"}' % session.encode())
+    return inside(f"{base}/agent", "POST", b'{"session_id":"%s","prompt":"x","run_id":"r1"}' % session.encode())
+
+
+async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = iter([Conflict("torn"), RuntimeError("torn"), StorageDetached("It is gone.")])
+
+    async def torn(_: Call) -> None:
+        raise next(errors)
+
+    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
+    async with place() as where, serving(where, graces=NO_LOOK) as server:
+        looks: list[int] = []
+        look = server.hub.app.ledger.problem
+
+        async def problem() -> str:
+            looks.append(0)
+            return await look()
+
+        monkeypatch.setattr(server.hub.app.ledger, "problem", problem)
+        seen = []
+        for _ in range(3):
+            answer = await exchange(server.address, inside("/v1/workspaces"))
+            seen.append((answer.status, len(looks)))
+        assert seen == [(409, 0), (500, 0), (503, 1)]
+
+
+BODY = 5
+WHOLE = inside("/", "POST", b"x" * BODY)
+STATES: dict[str, tuple[bytes, bytes, int]] = {
+    "idle": (b"", b"", 0),
+    "answered and kept": (WHOLE, b"", 1),
+    "asked": (WHOLE, b"", 1),
+    "asked twice at once": (WHOLE + WHOLE, b"", 1),
+    "asked, its body half sent": (WHOLE[:-2], WHOLE[-2:], 1),
+    "its head half sent": (WHOLE[:20], b"", 0),
+}
+"""What was sent before the server began to close, what after, and how many answers come."""
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_closing_server_ends_every_connection_after_the_answer_that_is_due(state: str) -> None:
+    """At once if none is due; nobody waits for the time that slow readers have."""
+    before, after, answers = STATES[state]
+    gate = Gate()
+
+    async def slow(_scope: Scope, receive: Receive, send: Send) -> None:
+        if state != "answered and kept":
+            await gate()
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with place() as where:
+        listener = UnixListener(where.socket)
+        server = HttpServer(slow)
+        await server.start([listener.socket])
+        reader, writer = await open_raw(where.address)
+        await until(lambda: len(list(server.connections)) == 1)
+        writer.write(before)
+        said = b""
+        if state == "answered and kept":
+            said = await reader.readuntil(b"ok")
+        elif state.startswith("asked"):
+            await gate.reached.wait()
+        await settle_down()
+        ending = start(server.stop(1e9))
+        await asyncio.sleep(0)
+        writer.write(after)
+        gate.open()
+        said += await asyncio.wait_for(reader.read(), PATIENCE)
+        await asyncio.wait_for(ending, PATIENCE)
+        assert said.count(b"200 OK") == said.count(b"\r\n\r\nok") == answers
+        assert said.count(b"connection: close") == (answers if state.startswith("asked") else 0)
+        writer.close()
+        listener.close()
