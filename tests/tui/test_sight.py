@@ -185,7 +185,7 @@ async def test_a_question_is_seen_with_its_answers() -> None:
         for number in range(1, 5):
             name = "Which database?" if number % 2 else "Where?"
             await screen.until(lambda text=f"{name}   ({number} of 4)": text in screen.picture(), name)  # type: ignore[misc]
-            assert "in your own words" in screen.picture()
+            await screen.until(lambda: "in your own words" in screen.picture(), "the last choice")
             await screen.pilot.press(*(() if number > 1 else ("tab",)), "enter")
         await screen.answered()
 
