@@ -59,21 +59,26 @@ def test_none_survives_the_server(tmp_path: Path, plan: Plan) -> None:
     kill_server_of([plan], tmp_path, ready=1)
 
 
-async def sentinel(*, but: int = 0) -> int:
-    """The sentinel of this process's guard, when there is one, and no other of an earlier guard."""
-    title = f"supervisor of process {os.getpid()}"
-    while len(found := [int(line.partition(":")[0]) for line in survivors(title)]) != 1 or but in found:  # noqa: ASYNC110
+def sentinels() -> set[int]:
+    """Return the sentinels of all guards of this process."""
+    return {int(line.partition(":")[0]) for line in survivors(f"supervisor of process {os.getpid()}")}
+
+
+async def sentinel(earlier: set[int]) -> int:
+    """Return the sentinel that was started after `earlier`, once there is exactly one."""
+    while len(found := sentinels() - earlier) != 1:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    return found[0]
+    return found.pop()
 
 
 async def test_a_sentinel_that_is_killed_is_replaced(tmp_path: Path) -> None:
     """It is in a session of its own, and ends with its guard."""
+    earlier = sentinels()
     async with guarded(tmp_path, "tree") as processes:
         await run_line(processes, "true")
-        first = await sentinel()
+        first = await sentinel(earlier)
         os.kill(first, signal.SIGKILL)
-        second = await sentinel(but=first)
+        second = await sentinel(earlier | {first})
         assert os.getsid(second) != os.getsid(processes.guard.process_id)
     while is_running(second):  # noqa: ASYNC110
         await asyncio.sleep(0)

@@ -1,1 +1,3 @@
-"""Editors: the Agent Client Protocol on stdin and stdout, spoken by a client like any other."""
+"""Agent Client Protocol bridge for editors, on stdin and stdout. It is a client of the server and contains no agent
+logic: requests are sent through `client`.
+"""

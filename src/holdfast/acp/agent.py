@@ -1,4 +1,4 @@
-"""What an editor may ask for, method by method of the protocol."""
+"""The agent side of the Agent Client Protocol, one method for each request."""
 
 import asyncio
 import functools
@@ -43,7 +43,7 @@ _log = logging.getLogger("holdfast.acp")
 
 
 def _spoken(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """An error becomes an answer with one sentence; of a fault of ours no more is told than that there was one."""
+    """Convert exceptions to JSON-RPC errors with one sentence. Details of internal errors are logged and not sent."""
 
     @functools.wraps(method)
     async def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -68,22 +68,22 @@ def _spoken(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 
 
 class HoldfastAgent:
-    """A client of the server, for one editor. What the editor has started goes on when it leaves."""
+    """Implements the protocol for one editor as a client of the server. Runs continue after the editor disconnects."""
 
     def __init__(self, where: Where, editor: Editor) -> None:
         self._where = where
         self._editor = editor
         self._tasks = TaskOwner()
         self._lines: dict[str, asyncio.Task[Line]] = {}
-        """Of each directory, from the moment on at which it is opened."""
+        """The bridge of each directory, from the start of its opening."""
         self._sessions: dict[str, Line] = {}
         self._prompts: dict[str, dict[RunId, bool]] = {}
-        """Of each session the runs that are waited for, and whether somebody wants them to stop."""
+        """Pending runs of each session, and whether their cancellation was requested."""
         self.has_forms = False
-        """Whether the editor can show a form."""
+        """True if the editor supports elicitation forms."""
 
     async def converse(self, pipes: Pipes) -> None:
-        """Until the editor leaves."""
+        """Serve the connection until the editor disconnects."""
         router = build_agent_router(cast(Agent, self), use_unstable_protocol=True)
         connection = Connection(router, pipes, listening=False)
         self._editor.start(connection.send_request, connection.send_notification)
@@ -105,12 +105,14 @@ class HoldfastAgent:
     async def initialize(
         self, protocol_version: int, client_capabilities: schema.ClientCapabilities | None = None, **_: object
     ) -> schema.InitializeResponse:
+        """Store the client capabilities and return ours."""
         if client_capabilities is not None:
             self.has_forms = has_forms(client_capabilities.model_dump(by_alias=True, exclude_none=True))
         return schema.InitializeResponse.model_validate(greeting(protocol_version))
 
     @_spoken
     async def authenticate(self, method_id: str, **_: object) -> schema.AuthenticateResponse | None:
+        """Reject the request: credentials are managed by `holdfast login`."""
         raise BadRequest(f"There is nothing to sign in to here ({method_id}): keys are stored by holdfast login.")
 
     # Sessions
@@ -119,6 +121,7 @@ class HoldfastAgent:
     async def new_session(
         self, cwd: str, mcp_servers: list[Any] | None = None, **_: object
     ) -> schema.NewSessionResponse:
+        """Create a session and follow it."""
         line = await self._line(cwd)
         await self._lend(line, mcp_servers)
         made = await line.client.create_session(line.workspace)
@@ -132,6 +135,7 @@ class HoldfastAgent:
     async def load_session(
         self, cwd: str, session_id: str, mcp_servers: list[Any] | None = None, **_: object
     ) -> schema.LoadSessionResponse:
+        """Open an existing session and replay its messages."""
         line = await self._taken_up(cwd, session_id, tells=True)
         await self._lend(line, mcp_servers)
         return schema.LoadSessionResponse(modes=_mode_state(line, session_id))
@@ -140,6 +144,7 @@ class HoldfastAgent:
     async def resume_session(
         self, session_id: str, cwd: str, mcp_servers: list[Any] | None = None, **_: object
     ) -> schema.ResumeSessionResponse:
+        """Open an existing session without a replay."""
         line = await self._taken_up(cwd, session_id, tells=False)
         await self._lend(line, mcp_servers)
         return schema.ResumeSessionResponse(modes=_mode_state(line, session_id))
@@ -159,7 +164,7 @@ class HoldfastAgent:
 
     @_spoken
     async def close_session(self, session_id: str, **_: object) -> schema.CloseSessionResponse:
-        """The editor looks away. What runs is stopped, as the protocol wants it, if it is the editor's own."""
+        """Stop following a session. The editor's own runs are cancelled, as the protocol requires."""
         line = self._sessions.pop(session_id, None)
         if line is not None:
             await self._stop(line, session_id)
@@ -170,6 +175,7 @@ class HoldfastAgent:
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: object
     ) -> schema.ListSessionsResponse:
+        """List the sessions of a directory, or of all open ones, the latest first. Sub-agent sessions are omitted."""
         lines = [await self._line(cwd)] if cwd else [await self._line(name) for name in tuple(self._lines)]
         found: list[schema.SessionInfo] = []
         for line in lines:
@@ -185,6 +191,7 @@ class HoldfastAgent:
 
     @_spoken
     async def set_session_mode(self, session_id: str, mode_id: str, **_: object) -> schema.SetSessionModeResponse:
+        """Set the approval mode of a session. Switching to `yolo` also grants its open permission requests."""
         if mode_id not in {mode.id for mode in _MODES}:
             raise BadRequest("A mode is ask or yolo.")
         line = self._of(session_id)
@@ -197,7 +204,8 @@ class HoldfastAgent:
 
     @_spoken
     async def prompt(self, session_id: str, prompt: list[Any], **_: object) -> schema.PromptResponse:
-        # Before anything is waited for: a cancel that follows at once must find it.
+        """Send a prompt, or execute a built-in command, and wait for the end of the run."""
+        # Register the run before the first await, so that an immediate cancel request finds it.
         run = RunId(os.urandom(16).hex())
         runs = self._prompts.setdefault(session_id, {})
         runs[run] = False
@@ -241,13 +249,14 @@ class HoldfastAgent:
 
     @_spoken
     async def cancel(self, session_id: str, **_: object) -> None:
+        """Cancel the editor's own runs in a session, or else the session's current run."""
         line = self._sessions.get(session_id)
         if line is not None and not await self._stop(line, session_id):
-            # Nothing of the editor's own: it sees somebody else's turn, and wants that to stop.
+            # The editor has no run of its own, so the request refers to the run of another client.
             await line.client.cancel_session(line.workspace, SessionId(session_id))
 
     async def _stop(self, line: Line, session_id: str) -> bool:
-        """Whether there was anything of the editor's own to stop."""
+        """Cancel the editor's own runs. Returns whether there were any."""
         runs = self._prompts.get(session_id, {})
         for run in tuple(runs):
             runs[run] = True
@@ -256,10 +265,10 @@ class HoldfastAgent:
             except ServerProblem as problem:
                 if problem.status != 404:
                     raise
-                # It has not arrived there yet: who sends it looks again.
+                # The prompt has not reached the server yet; `_run` checks the flag after sending it.
         return bool(runs)
 
-    # Lines
+    # Bridges
 
     async def _line(self, cwd: str) -> Line:
         if not os.path.isabs(cwd) or "\0" in cwd:
@@ -293,7 +302,7 @@ class HoldfastAgent:
 
 
 async def _stop_reason(line: Line, end: RunComplete) -> schema.StopReason:
-    """Why the turn is over. A run that failed is an error, with what went wrong."""
+    """Return the stop reason of a run. Raises `RequestError` with the reason for a failed run."""
     if end.outcome == "cancelled":
         return "cancelled"
     if end.outcome == "interrupted":

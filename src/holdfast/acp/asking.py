@@ -1,6 +1,6 @@
-"""Asks of a workspace, put to the user of an editor. The first answer counts, wherever it is given.
+"""Approvals and questions of a workspace, forwarded to the editor. The first answer from any client is used.
 
-When somebody else was quicker, or the run has ended, the question here is withdrawn.
+When another client has answered, or the run has ended, the request to the editor is cancelled.
 """
 
 import asyncio
@@ -32,27 +32,33 @@ _log = logging.getLogger("holdfast.acp")
 
 
 class Ground(Protocol):
-    """What asks need to know of their workspace."""
+    """The workspace properties that approvals require."""
 
     @property
-    def client(self) -> Client: ...
+    def client(self) -> Client:
+        """The client of the server."""
 
     @property
-    def workspace(self) -> WorkspaceId: ...
+    def workspace(self) -> WorkspaceId:
+        """The open workspace."""
 
     @property
-    def directory(self) -> str: ...
+    def directory(self) -> str:
+        """The workspace directory."""
 
     @property
-    def modes(self) -> dict[SessionId, str]: ...
+    def modes(self) -> dict[SessionId, str]:
+        """The approval mode of each session."""
 
-    def narrator(self, session: SessionId) -> Narrator | None: ...
+    def narrator(self, session: SessionId) -> Narrator | None:
+        """Return the update source of a session, or None if the editor has not opened it."""
 
-    def tell(self, session: SessionId, updates: list[Json]) -> None: ...
+    def tell(self, session: SessionId, updates: list[Json]) -> None:
+        """Send updates of a session to the editor."""
 
 
 class Asking:
-    """Every ask of a session that the editor has open is a request of its own."""
+    """Forwards the requests of sessions that the editor has open, each as its own JSON-RPC request."""
 
     def __init__(self, ground: Ground, editor: Editor) -> None:
         self._ground = ground
@@ -60,16 +66,17 @@ class Asking:
         self._tasks = TaskOwner()
         self._open: dict[str, asyncio.Task[None]] = {}
         self._asks: dict[str, PermissionRequest] = {}
-        """The permissions among them."""
+        """The open permission requests."""
         self.has_forms = False
-        """Whether the editor can show a form."""
+        """True if the editor supports elicitation forms."""
 
     async def close(self) -> None:
+        """Cancel all open requests."""
         self._tasks.cancel_all()
         await self._tasks.drain()
 
     def take(self, event: object) -> None:
-        """What is not about an ask is passed over."""
+        """Handle an approval or question event. Other events are ignored."""
         match event:
             case PermissionRequestEvent(payload=ask):
                 self.permission(ask.payload)
@@ -83,19 +90,20 @@ class Asking:
                 pass
 
     def retain(self, names: Iterable[str]) -> None:
-        """Withdraw every ask but these: the notices of the others were missed."""
+        """Cancel all requests except these, because notices of the others were missed."""
         for name in self._open.keys() - set(names):
             self._closed(name)
 
     # Permissions
 
     def permission(self, ask: PermissionRequest) -> None:
+        """Forward a permission request, or grant it in `yolo` mode."""
         narrator = self._ground.narrator(ask.session_id)
         if narrator is None or ask.id in self._open:
             return
         is_relaxed = self._ground.modes.get(narrator.session) == "yolo" and ask.run_id in narrator.own
         if is_relaxed and not ask.insists:
-            # Somebody here has stopped being asked while the run was at work.
+            # The mode was changed to `yolo` while the run was active.
             self._start(ask.id, self._grant(ask, "allow"))
             return
         self._ground.tell(narrator.session, narrator.waiting(ask.tool_call_id, is_open=True))
@@ -103,7 +111,7 @@ class Asking:
         self._start(ask.id, self._permit(ask, narrator))
 
     def _answered(self, notice: PermissionNotification) -> None:
-        """The first notice of an ask only says that it is open."""
+        """Close a resolved request. The first notice of a request only announces it."""
         if not (notice.granted or notice.denied or notice.withdrawn):
             return
         narrator = self._ground.narrator(notice.session_id)
@@ -112,7 +120,7 @@ class Asking:
         self._closed(notice.id)
 
     def relax(self, session: SessionId) -> None:
-        """Nobody is to be asked any more about what the editor has sent: also not what is open."""
+        """Grant the open permission requests of the editor's own runs, except those that always require an answer."""
         for ask in tuple(self._asks.values()):
             narrator = self._ground.narrator(ask.session_id)
             if ask.insists or narrator is None:
@@ -131,7 +139,7 @@ class Asking:
         params = request_of(ask, narrator, self._ground.directory)
         outcome = (await self._editor.ask(ask.id, _PERMISSION, params)).get("outcome") or {}
         if outcome.get("outcome") != "selected":
-            # The protocol's word for a turn that was stopped while the question was open.
+            # The protocol uses this outcome for a turn that was cancelled while the request was open.
             await self._ground.client.cancel_run(self._ground.workspace, ask.run_id)
             return
         chosen = str(outcome.get("optionId"))
@@ -144,6 +152,7 @@ class Asking:
     # Questions
 
     def question(self, batch: QuestionRequest) -> None:
+        """Forward a batch of questions."""
         narrator = self._ground.narrator(batch.session_id)
         if narrator is not None and batch.id not in self._open:
             self._start(batch.id, self._inquire(batch, narrator.session))
@@ -164,7 +173,9 @@ class Asking:
         return answer_in(batch, answer.get("content") or {})
 
     async def _one_by_one(self, batch: QuestionRequest, session: SessionId) -> list[QuestionAnswer] | None:
-        """An editor without forms shows a choice as it shows a permission. What is to be written freely is skipped."""
+        """Ask the questions one by one as permission requests, for editors without forms. Free-text questions can only
+        be skipped.
+        """
         answers: list[QuestionAnswer] = []
         for question in batch.questions:
             options = question_options(question)
@@ -187,7 +198,7 @@ class Asking:
                 del self._open[name]
                 self._asks.pop(name, None)
             if not task.cancelled() and (error := task.exception()) is not None:
-                # An editor that cannot ask leaves the ask to others.
+                # If the editor cannot show the request, other clients can still answer it.
                 _log.warning("an ask could not be put to the editor: %s", error)
 
         self._open[name] = self._tasks.start(work, name=f"ask {name}", done=ended)

@@ -1,4 +1,4 @@
-"""Slash commands, as an editor offers them: a few of ours, and those that people brought along."""
+"""Slash commands for editors: built-in ones, and those of the workspace."""
 
 from typing import Protocol
 
@@ -20,22 +20,26 @@ BUILT_IN = {
 
 class _Ground(Protocol):
     @property
-    def client(self) -> Client: ...
+    def client(self) -> Client:
+        """The client of the server."""
 
     @property
-    def workspace(self) -> WorkspaceId: ...
+    def workspace(self) -> WorkspaceId:
+        """The open workspace."""
 
-    def tell(self, session: SessionId, updates: list[Json]) -> None: ...
+    def tell(self, session: SessionId, updates: list[Json]) -> None:
+        """Send updates of a session to the editor."""
 
 
 class Commands:
-    """Of a session in a workspace."""
+    """Slash commands of a session."""
 
     def __init__(self, ground: _Ground, session: SessionId) -> None:
         self._ground = ground
         self._session = session
 
     async def available(self) -> Json:
+        """Return the update that lists the available commands."""
         commands: list[Json] = [{"name": name, "description": text} for name, text in BUILT_IN.items()]
         try:
             found = await self._ground.client.list_commands(self._ground.workspace)
@@ -45,7 +49,7 @@ class Commands:
         return {"sessionUpdate": "available_commands_update", "availableCommands": commands}
 
     async def do(self, name: str, _: str) -> str:
-        """The prompt that is to be sent for it, or nothing if it is done."""
+        """Execute a built-in command. Returns the prompt to send, or an empty string if nothing is to be sent."""
         client, workspace = self._ground.client, self._ground.workspace
         match name:
             case "init":

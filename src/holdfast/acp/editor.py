@@ -1,6 +1,6 @@
-"""The line to an editor: messages of the protocol, one on each line of two pipes.
+"""JSON-RPC connection to an editor: one message per line on two pipes.
 
-What is told goes out in the order in which it was told, and what piles up while the editor is slow is joined.
+Updates are sent in order, and updates that queue up while the editor is slow are merged.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Sending: TypeAlias = Callable[[str, Json], Awaitable[Any]]
 
 
 class Pipes:
-    """Carries messages. A line that is not JSON is passed over; the end of the input is the end."""
+    """Message transport. Lines that are not valid messages are skipped; end of input ends the connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -31,18 +31,20 @@ class Pipes:
         self._encoder = msgspec.json.Encoder()
         self._again: list[dict[str, Any]] = []
         self.on_sent: Callable[[Json], None] = lambda _: None
-        """Told of every message that has left."""
+        """Called with each message after it was sent."""
 
     async def send(self, message: dict[str, Any]) -> None:
+        """Write a message."""
         self._writer.write(self._encoder.encode(message) + b"\n")
         await self._writer.drain()
         self.on_sent(message)
 
     def put_back(self, message: dict[str, Any]) -> None:
-        """The next one to be received is this one, again."""
+        """Return this message again from the next `receive`."""
         self._again.append(message)
 
     async def receive(self) -> dict[str, Any] | None:
+        """Return the next message, or None at the end of input."""
         while not self._again:
             try:
                 line = await self._reader.readuntil(b"\n")
@@ -60,11 +62,12 @@ class Pipes:
         return self._again.pop()
 
     async def close(self) -> None:
+        """Close the output."""
         self._writer.close()
 
 
 def _message_in(line: bytes) -> dict[str, Any] | None:
-    """None for what nobody could answer, or take for an answer."""
+    """Parse a line. Returns None for JSON that is neither a request nor a response."""
     try:
         message = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -75,7 +78,7 @@ def _message_in(line: bytes) -> dict[str, Any] | None:
 
 
 class Editor:
-    """Tells, and asks, once it was started."""
+    """Sends updates and requests to the editor, once started."""
 
     def __init__(self, pipes: Pipes) -> None:
         self._call: Sending
@@ -88,31 +91,38 @@ class Editor:
         pipes.on_sent = self._sent
 
     def start(self, call: Sending, notify: Sending) -> None:
-        """Both are the connection's own; each raises when the editor has gone."""
+        """Start sending. `call` sends a request and `notify` a notification; both raise when the
+        connection is closed.
+        """
         self._call, self._notify = call, notify
         self._tasks.start(self._write(), name="editor")
 
     async def close(self) -> None:
+        """Stop sending."""
         self._tasks.cancel_all()
         await self._tasks.drain()
 
     def tell(self, session: str, update: Json) -> None:
+        """Queue an update."""
         self._waiting.append((session, update))
         self._news.set()
 
     def tell_after_answer(self, session: str, update: Json) -> None:
-        """For a session whose name the editor learns by the answer to what it just asked."""
+        """Queue an update until the response that contains this session id was sent."""
         self._after.setdefault(session, []).append(update)
 
     async def flushed(self) -> None:
-        """Return when all that was told so far has left."""
+        """Wait until all queued updates were sent."""
+        # A marker in the queue, resolved when everything before it was sent.
         done = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
         self._news.set()
         await done
 
     async def ask(self, name: str, method: str, params: Json) -> Json:
-        """Ask the editor's user. `name` is what a question is withdrawn by; whoever cancels this withdraws it."""
+        """Send a request for the editor's user and return the result. `name` identifies it;
+        cancellation withdraws it.
+        """
         await self.flushed()
         try:
             answer: Json = await self._call(method, {**params, "_meta": {"holdfast/ask": name}})
@@ -157,7 +167,7 @@ class Editor:
                     return
 
     def _joined(self, session: str, update: Json) -> tuple[str, Json]:
-        """Text that waits behind text of its kind goes with it; of two reports on a call the newer one counts."""
+        """Merge queued text of the same kind, and queued updates of the same tool call."""
         kind = update["sessionUpdate"]
         while self._waiting and not isinstance(self._waiting[0], asyncio.Future):
             other, following = self._waiting[0]

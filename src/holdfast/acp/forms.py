@@ -1,4 +1,4 @@
-"""How an ask looks in an editor: the options of a permission, the form of a batch of questions. Pure."""
+"""Conversion of permission requests and questions to the protocol's requests and forms. Pure."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _LONGEST = 60
 
 
 def options_of(ask: PermissionRequest) -> dict[str, tuple[str, str]]:
-    """What can be answered: each with its name for people, and its kind."""
+    """Return the options of a permission request: display name and kind by option id."""
     options = {
         "allow": ("Allow", "allow_once"),
         "allow_session": ("Allow for this session", "allow_always"),
@@ -33,10 +33,11 @@ def options_of(ask: PermissionRequest) -> dict[str, tuple[str, str]]:
 
 
 def request_of(ask: PermissionRequest, narrator: Narrator, directory: str) -> Json:
+    """Return the parameters of `session/request_permission`."""
     call, name = narrator.call(ask.tool_call_id)
     asked = facts_of(call.input) if call is not None else dict(ask.params)
     content = change_of(asked, ask.params, directory) if kind_of(ask.tool_name) == "edit" else []
-    # An editor may cut the names of its options: here the rules are whole.
+    # Editors may truncate option names, so the complete rules are listed in the content.
     saved = "Always allow saves: " + ", ".join(f"`{rule}`" for rule in ask.rules) if ask.rules else ""
     reasons = [text for text in (ask.description, ask.why, saved) if text]
     if reasons:
@@ -59,6 +60,7 @@ def request_of(ask: PermissionRequest, narrator: Narrator, directory: str) -> Js
 
 
 def question_call(batch: QuestionRequest, question: Question) -> Json:
+    """Return a question as a tool call, for editors without forms."""
     about = [text for text in (question.description, *(_described(question))) if text]
     return {
         "toolCallId": batch.tool_call_id,
@@ -74,6 +76,7 @@ def _described(question: Question) -> list[str]:
 
 
 def question_options(question: Question) -> list[Json]:
+    """Return the options of a question, including one to skip it."""
     if question.type == "yes_no":
         pairs = [("yes", "Yes"), ("no", "No")]
     else:
@@ -83,6 +86,7 @@ def question_options(question: Question) -> list[Json]:
 
 
 def form_of(batch: QuestionRequest, session: SessionId) -> Json:
+    """Return the parameters of `elicitation/create` for a batch of questions."""
     properties = {question.id: _field(question) for question in batch.questions}
     message = batch.confirm_title or (batch.questions[0].question if len(batch.questions) == 1 else "Some questions")
     schema = {"type": "object", "properties": properties}
@@ -107,6 +111,7 @@ def _field(question: Question) -> Json:
 
 
 def answer_in(batch: QuestionRequest, content: dict[str, Any]) -> list[QuestionAnswer]:
+    """Convert the form content to answers."""
     return [_answer(question, content.get(question.id)) for question in batch.questions]
 
 

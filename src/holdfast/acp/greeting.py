@@ -1,7 +1,7 @@
-"""The first words between an editor and us. Pure.
+"""The `initialize` handshake. Pure.
 
-An editor is answered at once: what the protocol's package brings with it takes seconds to load, and nobody has to wait
-for that to learn who is here.
+It is answered without the protocol package, which takes seconds to import, so that the editor receives the response
+immediately.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _CAPABILITIES: Json = {
 
 
 def is_greeting(message: Mapping[str, Any]) -> bool:
-    """Whether this is the usual beginning. Anything odd is left to who knows every rule."""
+    """Return whether a message is a regular `initialize` request. Irregular ones are left to the protocol package."""
     params = message.get("params")
     if message.get("method") != "initialize" or "id" not in message or not isinstance(params, dict):
         return False
@@ -31,7 +31,7 @@ def is_greeting(message: Mapping[str, Any]) -> bool:
 
 
 def greeting(version: int) -> Json:
-    """What we are and can do, in the newest version that both know."""
+    """Return the `initialize` result, with the newest protocol version that both sides support."""
     return {
         "protocolVersion": min(version, _PROTOCOL),
         "agentCapabilities": _CAPABILITIES,
@@ -41,6 +41,6 @@ def greeting(version: int) -> Json:
 
 
 def has_forms(capabilities: Mapping[str, Any]) -> bool:
-    """Whether the editor can show a form."""
+    """Return whether the editor supports elicitation forms."""
     elicitation = capabilities.get("elicitation")
     return isinstance(elicitation, dict) and elicitation.get("form") is not None

@@ -1,4 +1,4 @@
-"""What an editor sends as a prompt, as the server takes it: a text, and files beside it. Pure."""
+"""Conversion of ACP prompt content to a prompt text and attachments. Pure."""
 
 import binascii
 import posixpath
@@ -19,7 +19,7 @@ _ENDINGS = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "ima
 
 
 def taken_in(blocks: Iterable[Mapping[str, Any]], directory: str) -> tuple[str, tuple[Attachment, ...]]:
-    """The text and the attachments of a prompt. Raises `BadRequest` for what nobody here can read."""
+    """Return the text and the attachments of a prompt. Raises `BadRequest` for unsupported content."""
     texts: list[str] = []
     files: list[Attachment] = []
     for block in blocks:
@@ -40,7 +40,7 @@ def taken_in(blocks: Iterable[Mapping[str, Any]], directory: str) -> tuple[str, 
 
 
 def _joined(texts: list[str]) -> str:
-    """As it was written: editors cut a text where a file is mentioned, and leave the spaces in it."""
+    """Join text blocks. Editors split the text at file mentions and keep the spaces around them."""
     whole = ""
     for text in texts:
         needs_space = bool(whole) and bool(text) and not whole[-1].isspace() and not text[0].isspace()
@@ -66,7 +66,7 @@ def _resource(resource: Mapping[str, Any], directory: str) -> Attachment:
 
 
 def _mention(uri: str, name: str, directory: str) -> str:
-    """How a file is named in a text, so that a model can open it; what is no file keeps its address."""
+    """Return a mention of a file that a model can resolve, or the URI if it is not a file."""
     if _path(uri):
         shown = _shown(uri, directory)
         return f'@"{shown}"' if any(letter.isspace() for letter in shown) else f"@{shown}"
@@ -79,7 +79,7 @@ def _shown(uri: str, directory: str) -> str:
 
 
 def _path(uri: str) -> str:
-    """The path of a file on this machine, or nothing."""
+    """Return the path of a local file URI, or an empty string."""
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return unquote(parts.path)
@@ -94,7 +94,7 @@ def _bytes(text: str) -> bytes:
 
 
 def command_in(text: str) -> tuple[str, str]:
-    """The name of a slash command and what follows it; an empty name if it is none."""
+    """Return the name of a slash command and its arguments; an empty name for other text."""
     if not text.startswith("/"):
         return "", text
     name, _, rest = text[1:].partition(" ")
@@ -106,7 +106,7 @@ def command_in(text: str) -> tuple[str, str]:
 
 
 def servers_in(given: Iterable[Mapping[str, Any]]) -> dict[str, McpSettings]:
-    """The MCP servers that an editor brings along, each by a name that the names of tools can hold."""
+    """Return the MCP servers of an editor, with names that are valid in tool names."""
     return {_fitting(str(server["name"])): _server(server) for server in given}
 
 

@@ -1,4 +1,4 @@
-"""One workspace, for an editor: its events become updates of the sessions that the editor has open."""
+"""Bridge between a workspace and an editor: converts events to updates of the sessions that the editor has open."""
 
 import asyncio
 import logging
@@ -44,41 +44,45 @@ _log = logging.getLogger("holdfast.acp")
 
 
 class Line:
-    """Open until the editor leaves. `modes` says of each session whether somebody is asked."""
+    """The bridge of one workspace, open until the editor disconnects. `modes` is the approval mode of each session."""
 
     def __init__(self, where: Where, directory: str, environment: Sequence[str], editor: Editor) -> None:
         self._attached = Attached(where, directory, environment)
         self._is_here = bool(where.address.path) and where.again is None
         self._lent: dict[str, McpSettings] = {}
-        """The MCP servers that the editor has brought along, for any of its sessions."""
+        """The editor's MCP servers, merged from all its sessions."""
         self._editor = editor
         self._tasks = TaskOwner()
         self._narrators: dict[SessionId, Narrator] = {}
         self._numbers: dict[SessionId, int] = {}
-        """Up to which number each session was told by a snapshot."""
+        """The cursor of the last snapshot of each session. Events up to it are ignored."""
         self._parents: dict[SessionId, SessionId] = {}
         self._ends: dict[RunId, asyncio.Future[RunComplete]] = {}
         self._window = 0
         self._problems: tuple[str, ...] = ()
-        """Errors in the settings that were shown."""
+        """Configuration errors that were already shown."""
         self._is_behind = False
-        """Whether events were missed, and nobody has looked yet what has become of things."""
+        """True if events were missed and the state has not been reloaded yet."""
         self.modes: dict[SessionId, str] = {}
         self.asking = Asking(self, editor)
 
     @property
     def client(self) -> Client:
+        """The client of the server."""
         return self._attached.client
 
     @property
     def workspace(self) -> WorkspaceId:
+        """The open workspace."""
         return self._attached.workspace
 
     @property
     def directory(self) -> str:
+        """The workspace directory."""
         return self._attached.directory
 
     async def open(self) -> None:
+        """Open the workspace and follow its events."""
         await self._attached.enter()
         snapshot = await self.client.snapshot(self.workspace)
         self._note(snapshot.sessions)
@@ -86,14 +90,16 @@ class Line:
         self._tasks.start(self._attached.follow(snapshot.cursor, self._take), name="events")
 
     async def close(self) -> None:
-        """What runs goes on: it is the workspace's, not the editor's."""
+        """Leave the workspace. Its runs continue."""
         await self.asking.close()
         self._tasks.cancel_all()
         await self._tasks.drain()
         await self._attached.leave()
 
     async def lend(self, servers: Mapping[str, McpSettings]) -> None:
-        """These too from now on. What runs on the editor's machine is of no use to a server elsewhere."""
+        """Add MCP servers of the editor. They are ignored for a remote server, which cannot reach
+        the editor's machine.
+        """
         if servers and not self._is_here:
             _log.warning("the editor's MCP servers are not used: the work is elsewhere. Use holdfast mcp add there")
             return
@@ -101,7 +107,9 @@ class Line:
         await self._lend_again()
 
     async def _lend_again(self) -> None:
-        """The server may be another one by now. It costs nothing where it is not; no prompt fails for it."""
+        """Register the editor's MCP servers again, in case the server was restarted. Errors are logged, so prompts do
+        not fail.
+        """
         if self._lent:
             try:
                 await self.client.mcp_lend(self.workspace, self._lent)
@@ -111,7 +119,7 @@ class Line:
     # Sessions
 
     async def attach(self, session: SessionId, *, tells: bool) -> bool:
-        """Follow a session from now on; `tells`: after all that was said in it. Whether there is such a session."""
+        """Follow a session; with `tells`, replay its messages. Returns whether the session exists."""
         snapshot = await self.client.snapshot(self.workspace, session)
         self._note(snapshot.sessions)
         found = next((item for item in snapshot.sessions if item.id == session), None)
@@ -126,21 +134,23 @@ class Line:
         return True
 
     def _open_asks(self, snapshot: SnapshotBody) -> None:
-        """Put the asks of a snapshot to the editor; those that are open there already are passed over."""
+        """Forward the open requests of a snapshot; those already forwarded are skipped."""
         for ask in snapshot.permissions:
             self.asking.permission(msgspec.convert(ask, PermissionRequest))
         for batch in snapshot.questions:
             self.asking.question(msgspec.convert(batch, QuestionRequest))
 
     def detach(self, session: SessionId) -> None:
+        """Stop following a session."""
         self._narrators.pop(session, None)
         self._numbers.pop(session, None)
 
     def narrator(self, session: SessionId) -> Narrator | None:
-        """Of a session, or of the one whose helper works in it."""
+        """Return the update source of a session, or of the root session of a sub-agent session."""
         return self._narrators.get(self.root_of(session))
 
     def root_of(self, session: SessionId) -> SessionId:
+        """Return the root session of a sub-agent session, or the session itself."""
         seen: set[SessionId] = set()
         while (parent := self._parents.get(session)) and session not in seen:
             seen.add(session)
@@ -148,6 +158,7 @@ class Line:
         return session
 
     def tell(self, session: SessionId, updates: Sequence[Json]) -> None:
+        """Send updates of a session to the editor."""
         for update in updates:
             self._editor.tell(session, update)
 
@@ -162,7 +173,7 @@ class Line:
                 self._parents[session.id] = session.parent_session_id
 
     async def _read_window(self) -> None:
-        """How much the model in force can hold."""
+        """Read the context window of the current model."""
         try:
             self._window = (await self.client.agent_info(self.workspace)).model.context_window
         except ClientError:
@@ -181,7 +192,7 @@ class Line:
     # Runs
 
     def expect(self, session: SessionId, run: RunId) -> "asyncio.Future[RunComplete]":
-        """The end of a run that is about to be sent."""
+        """Return a future for the end of a run that is about to be sent."""
         end: asyncio.Future[RunComplete] = asyncio.get_running_loop().create_future()
         self._ends[run] = end
         if (narrator := self._narrators.get(session)) is not None:
@@ -189,7 +200,7 @@ class Line:
         return end
 
     async def send(self, message: AgentMessage) -> None:
-        """A server that has gone is started again. Sent twice, a prompt with its run id is the same one."""
+        """Send a prompt, restarting the server if it is gone. A repeated run id does not start a second run."""
         try:
             await self._send(message)
         except (Unreachable, ConnectionLost):
@@ -201,9 +212,11 @@ class Line:
         await self.client.send_prompt(self.workspace, message)
 
     def forget(self, run: RunId) -> None:
+        """Discard the future of a run."""
         self._ends.pop(run, None)
 
     async def last_message(self, end: RunComplete) -> Message | None:
+        """Return the last message of a run."""
         messages = await self.client.list_messages(self.workspace, end.session_id)
         return next((item for item in messages if item.id == end.message_id), None)
 
@@ -232,7 +245,7 @@ class Line:
         match item.event:
             case SessionEvent(payload=change):
                 self._note((change.payload,))
-                # A snapshot that was told already may be newer than this event, whose title and plan would be old.
+                # The snapshot may be newer than this event, whose title and plan are then outdated.
                 is_new = (item.number or 0) > self._numbers.get(change.payload.id, 0)
                 narrator = self._narrators.get(change.payload.id)
                 if change.type != "deleted" and is_new and narrator is not None:
@@ -268,7 +281,7 @@ class Line:
             waiting.set_result(end)
 
     async def _catch_up(self) -> None:
-        """Events were missed: what is told now is what has become of things meanwhile."""
+        """Reload the state after missed events and send the differences."""
         for session, narrator in tuple(self._narrators.items()):
             snapshot = await self.client.snapshot(self.workspace, session)
             self._note(snapshot.sessions)

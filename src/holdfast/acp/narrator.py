@@ -1,8 +1,7 @@
-"""Tells an editor what goes on in a session: events go in, updates of the protocol come out. Pure.
+"""Converts events of a session to ACP session updates. Pure.
 
-An editor appends what it is told and never takes anything back, so everything is told once: of a text only what is new,
-of a tool's call only what has changed. Whoever narrates a snapshot first and the events after it says the same as one
-who heard everything.
+An editor appends updates and never removes them, so each piece of content is sent once: of a text the new part, of a
+tool call the changes. A snapshot followed by later events produces the same updates as the complete event stream.
 """
 
 from base64 import b64encode
@@ -38,15 +37,15 @@ _MOST_STEPS = 12
 
 
 class _Told:
-    """The text of a part as far as the editor has it."""
+    """The text of a part that was sent so far."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._length = 0
 
     def fresh(self, offset: int, text: str) -> tuple[str, bool]:
-        """What is new in this text, and whether it begins again: an attempt that failed is taken back, and another
-        one says something else. What would leave a hole is left to the whole part, which comes by itself.
+        """Return the new part of this text, and whether the text restarts: after a failed attempt the next one produces
+        different text. A delta that would leave a gap is dropped; the complete part arrives later.
         """
         if offset >= self._length:
             return (self._add(text), False) if offset == self._length else ("", False)
@@ -65,7 +64,7 @@ class _Told:
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """A call as it was told: in which message it stands, its name for the editor, its status there."""
+    """A tool call that was sent: its message, its id for the editor, and its status there."""
 
     call: ToolCall
     message: MessageId
@@ -74,23 +73,23 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class _Said(msgspec.Struct):
-    """What was told of one message."""
+    """State of one message."""
 
     message: Message
     texts: dict[tuple[int, str], _Told] = {}
     parts: set[int] = set()
-    """Those that are told whole, and were."""
+    """Parts that are sent as a whole and were sent."""
 
 
 class Narrator:
-    """Of one session. `directory` is the workspace's; paths are shown as seen from there."""
+    """Update source of one session. Paths are displayed relative to `directory`, the workspace directory."""
 
     def __init__(self, session: SessionId, directory: str) -> None:
         self.session = session
         self._directory = directory
         self._said: dict[MessageId, _Said] = {}
         self._calls: dict[ToolCallId, _Call] = {}
-        """The calls that were told: of each id the latest."""
+        """Sent tool calls, the latest for each id."""
         self._names = 0
         self._outputs: dict[ToolCallId, str] = {}
         self._steps: dict[ToolCallId, list[str]] = {}
@@ -98,12 +97,12 @@ class Narrator:
         self._title = ""
         self._size: tuple[int, float] = (0, 0.0)
         self.own: set[RunId] = set()
-        """Runs whose prompts the editor has sent, and shows already."""
+        """Runs of the editor's own prompts, which it displays already."""
 
-    # What is numbered
+    # Durable events
 
     def message(self, message: Message, *, is_replay: bool = False) -> list[Json]:
-        """A message as it is now; what was told of it is not told again."""
+        """Return updates for the new content of a message."""
         said = self._said.get(message.id)
         if said is None:
             said = self._said[message.id] = _Said(message, {}, set())
@@ -114,7 +113,7 @@ class Narrator:
         return updates
 
     def session_now(self, session: Session, window: int = 0) -> list[Json]:
-        """The plan, the title and how full the context is, where they have changed."""
+        """Return updates for the plan, the title and the context usage, where they have changed."""
         updates: list[Json] = []
         if session.todos != self._todos:
             self._todos = session.todos
@@ -130,13 +129,14 @@ class Narrator:
         return updates
 
     def closed(self, outcome: str) -> list[Json]:
-        """A run has ended: what it left open will not be answered any more."""
+        """Return updates for the open tool calls of an ended run, which receive no result any more."""
         word = "completed" if outcome == "completed" else "failed"
         return [update for id in tuple(self._calls) for update in self._status(id, word)]
 
-    # What is live
+    # Live events
 
     def delta(self, delta: MessageDelta) -> list[Json]:
+        """Return updates for a text delta."""
         said = self._said.get(delta.message_id)
         if said is None or delta.part >= len(said.message.parts):
             return []
@@ -144,6 +144,7 @@ class Narrator:
         return self._grown(said, (delta.part, kind), delta.offset, delta.text) if kind else []
 
     def part(self, part: MessagePart) -> list[Json]:
+        """Return updates for a complete part."""
         said = self._said.get(part.message_id)
         if said is None or part.part > len(said.message.parts):
             return []
@@ -153,7 +154,7 @@ class Narrator:
         return self._part(said, part.part, part.content)
 
     def output(self, output: ToolOutput) -> list[Json]:
-        """What a tool that still works has printed: the last of it."""
+        """Return an update with the latest output of a running tool."""
         if output.tool_call_id not in self._calls:
             return []
         text = (self._outputs.get(output.tool_call_id, "") + output.text)[-_MOST_OUTPUT:]
@@ -162,7 +163,7 @@ class Narrator:
         return [_progress(name, content=[text_block(f"```\n{text}\n```")])]
 
     def helper(self, call: ToolCallId, message: Message) -> list[Json]:
-        """What a helper does, below the call that sent it: a line for each of its steps."""
+        """Return an update with the steps of a sub-agent, attached to the tool call that started it."""
         if call not in self._calls:
             return []
         steps = self._steps.setdefault(call, [])
@@ -178,11 +179,11 @@ class Narrator:
         return [_progress(self._calls[call].name, content=[text_block(lines)])]
 
     def waiting(self, call: ToolCallId, *, is_open: bool) -> list[Json]:
-        """A call waits for somebody to allow it, or no longer."""
+        """Return an update for a call that waits for permission, or no longer waits."""
         return self._status(call, "pending" if is_open else "in_progress")
 
     def call(self, call: ToolCallId) -> tuple[ToolCall | None, str]:
-        """A call that was told, and its name there."""
+        """Return a sent tool call and its id for the editor."""
         known = self._calls.get(call)
         return (known.call, known.name) if known else (None, call)
 
@@ -202,7 +203,7 @@ class Narrator:
             case ShellCommandPart(data=shell) if self._is_first(said, index):
                 return [_shell(f"{message.id}-{index}", shell)]
             case FinishPart(data=finish) if finish.reason == "error" and self._is_first(said, index):
-                # Who sent the prompt is told by the answer to it.
+                # The sender of the prompt receives the error in the response to it.
                 is_told = message.run_id in self.own and not is_replay
                 return (
                     []
@@ -235,7 +236,7 @@ class Narrator:
     def _call(self, message: MessageId, call: ToolCall) -> list[Json]:
         known = self._calls.get(call.id)
         if known is not None and known.message != message:
-            # Some models count their calls anew in every answer; an editor wants a name for each.
+            # Some models reuse call ids in each response; an editor requires unique ids.
             known = None
         if known is not None and known.call.finished:
             return []
@@ -304,7 +305,7 @@ def _chunk(kind: str, text: str) -> Json:
 
 
 def note(text: str) -> Json:
-    """What somebody should know, beside the answer."""
+    """Return an update with a note beside the answer."""
     return _chunk("agent_thought_chunk", f"\n\n*{text}*\n\n")
 
 
@@ -318,7 +319,7 @@ def _picture(file: Binary) -> Json:
 
 
 def _shell(name: str, shell: ShellCommand) -> Json:
-    """What a person ran beside the conversation."""
+    """Return a tool call for a shell command of the user."""
     return {
         "sessionUpdate": "tool_call",
         "toolCallId": name,

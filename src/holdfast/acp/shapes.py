@@ -1,6 +1,6 @@
-"""What a tool does, in the words of the protocol of editors: kinds, titles, places, changes. Pure.
+"""Conversion of tool calls to the protocol: kinds, titles, locations and diffs. Pure.
 
-Everything here is plain JSON, in the spelling of the wire.
+All values are JSON in the spelling of the protocol.
 """
 
 import posixpath
@@ -42,12 +42,12 @@ _MOST_TEXT = 32_000
 
 
 def kind_of(tool: str) -> str:
-    """One of the protocol's kinds: editors choose an icon by it."""
+    """Return the protocol's tool kind, which determines the icon in editors."""
     return _KINDS.get(tool, "search" if tool.startswith("lsp_") else "other")
 
 
 def facts_of(text: str) -> Json:
-    """A JSON object, or nothing: half of one is what a call that is still being written looks like."""
+    """Parse a JSON object. Incomplete input, as in a call that is still streamed, returns an empty one."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -55,7 +55,7 @@ def facts_of(text: str) -> Json:
 
 
 def title_of(tool: str, asked: Mapping[str, Any], directory: str) -> str:
-    """The tool, and what it is about to do, in one line."""
+    """Return a one-line title with the tool and its main argument."""
     for key in _TELLING:
         value = asked.get(key)
         if isinstance(value, str) and value.strip():
@@ -68,7 +68,7 @@ def title_of(tool: str, asked: Mapping[str, Any], directory: str) -> str:
 
 
 def places_of(asked: Mapping[str, Any], directory: str) -> list[Json]:
-    """Where it looks or changes something: editors follow along."""
+    """Return the location of a call, for editors that follow along."""
     path = asked.get("file_path") or asked.get("path")
     if not isinstance(path, str) or not path or path.startswith("~"):
         return []
@@ -80,7 +80,7 @@ def places_of(asked: Mapping[str, Any], directory: str) -> list[Json]:
 
 
 def change_of(asked: Mapping[str, Any], told: Mapping[str, Any], directory: str) -> list[Json]:
-    """What a tool changes in a file, as far as its arguments or its result tell."""
+    """Return the diffs of a file change, from the result or the arguments of a tool."""
     places = places_of(asked or told, directory)
     if not places:
         return []
@@ -103,11 +103,12 @@ def _diff(path: str, old: str | None, new: str) -> Json:
 
 
 def text_block(text: str) -> Json:
+    """Return a text content block."""
     return {"type": "content", "content": {"type": "text", "text": text}}
 
 
 def result_of(call: ToolCall, result: ToolResult, directory: str) -> Json:
-    """How a call ended: what it changed, or what it said."""
+    """Return the final update of a call, with its diffs or its output."""
     asked = facts_of(call.input)
     told = facts_of(result.metadata)
     content = [] if result.is_error else change_of(asked, told, directory) if kind_of(result.name) == "edit" else []
@@ -135,5 +136,6 @@ def _shortened(text: str) -> str:
 
 
 def plan_of(todos: Sequence[Todo]) -> Json:
+    """Return the plan update for a list of todos."""
     entries = [{"content": todo.content, "priority": "medium", "status": todo.status} for todo in todos]
     return {"sessionUpdate": "plan", "entries": entries}

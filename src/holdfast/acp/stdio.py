@@ -1,4 +1,4 @@
-"""Holds the protocol on stdin and stdout, and keeps everything else away from there."""
+"""Runs the protocol on stdin and stdout, and redirects all other output to stderr."""
 
 import asyncio
 import logging
@@ -15,29 +15,30 @@ from holdfast.tasks import TaskOwner
 __all__ = ["speak"]
 
 _LONGEST = 64 * 1024 * 1024
-"""Of one message: a prompt may hold pictures."""
+"""Maximum size of a message in bytes. Prompts may contain images."""
 _AGENT = "holdfast.acp.agent"
 
 
 class _NoPipes(Exception):
-    """There is nobody at the other end who could answer."""
+    """Stdin or stdout is not a pipe."""
 
 
 class _Plain(logging.Formatter):
-    """What others sent that made no sense is a line; what went wrong here is told whole."""
+    """Formats errors of other packages without a traceback; our own keep it."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
         if not record.name.startswith("holdfast"):
             record.exc_info = record.exc_text = None
         return super().format(record)
 
 
 def speak(where: Where) -> None:
-    """Until the editor leaves."""
+    """Serve an editor until it disconnects."""
     complaints = logging.StreamHandler(sys.stderr)
     complaints.setFormatter(_Plain("holdfast acp: %(message)s"))
     logging.basicConfig(handlers=[complaints], level=logging.WARNING)
-    # Whatever else is printed in this process must not get between two messages.
+    # Redirect fd 1 to stderr, because other output would corrupt the message stream.
     out = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -64,13 +65,13 @@ async def _pipes(out: int) -> Pipes:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(0, "rb", closefd=False))
         transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(out, "wb"))
     except ValueError:
-        # Files cannot be waited for.
+        # asyncio cannot wait for regular files.
         raise _NoPipes from None
     return Pipes(reader, asyncio.StreamWriter(transport, protocol, None, loop))
 
 
 async def _greeted(pipes: Pipes) -> bool:
-    """Answer the first words, if that is what they are. Whether the editor can show forms."""
+    """Answer the `initialize` request, if the first message is one. Returns whether the editor supports forms."""
     first = await pipes.receive()
     if first is None:
         return False

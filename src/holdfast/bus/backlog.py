@@ -1,14 +1,15 @@
-"""The newest frames of a workspace, held once for all readers, and where each reader stands. Pure.
+"""The newest frames of a workspace, held once for all readers, and the position of each reader. Pure.
 
-Two rings share one bound. `growth` holds deltas, whole parts and the output of tools at work, which a reader
-can do without, because the whole part or the result makes up for them. `kept` holds all the rest. Growth is
-dropped first, but for a reserve of the newest: without it a reader that keeps up would lose its text to
-numbered frames it took long ago.
+Two rings share one bound. `growth` holds deltas, whole parts and the output of running tools. A reader can miss
+them, because the whole part or the result replaces them. `kept` holds all other frames. Growth is
+dropped first, except for a reserve of the newest: without it a reader that keeps up would lose its text to
+numbered frames that it has already taken.
 
-A reader counts what it took of either ring, so that it finds its place at once however long the backlog is.
+A reader counts the frames it took from each ring, so it finds its position in constant time.
 
-* It lost growth: it gets no more of it until it has every kept frame, and then each open part, whole.
-* It lost a kept frame: it is cut, and told the last number it has.
+* A reader that lost growth receives no more of it until it has every kept frame, and then each open part in
+full.
+* A reader that lost a kept frame is cut: `ReaderCut` carries the last number it has.
 """
 
 from bisect import bisect_right
@@ -34,19 +35,19 @@ from holdfast.domain.removal import empty_event, session_of
 __all__ = ["Backlog", "Reader", "ReaderCut", "SlowReaderPolicy", "WholeParts", "merge_deltas"]
 
 WholeParts: TypeAlias = Callable[[], Iterable[Frame]]
-"""A `message_part` frame for each open part, as it is at the moment of the call."""
+"""Returns a `message_part` frame for each open part, in its state at the time of the call."""
 
 _ENVELOPE = 160
-"""About what a delta weighs besides its text."""
+"""Approximate size of a delta without its text, in bytes."""
 
 _FEW = 4
-"""So many frames at once are sent as they are: a reader that takes them keeps up."""
+"""Up to this many frames are returned without merging: a reader that takes so few keeps up."""
 
 _by_index = attrgetter("index")
 
 
 class SlowReaderPolicy(msgspec.Struct, frozen=True):
-    """How far a reader may fall behind before it loses something. A quarter of both is reserved for growth."""
+    """How far a reader may fall behind before it loses frames. A quarter of both limits is reserved for growth."""
 
     frames: int = 4096
     bytes: int = 4 * 1024 * 1024
@@ -61,7 +62,7 @@ class ReaderCut(HoldfastError):
 
 
 class _Ring:
-    """Frames by the order in which they came: from `first` up to, not including, `end`."""
+    """Frames in order of arrival: from `first` up to, not including, `end`."""
 
     __slots__ = ("_frames", "end", "first", "weight")
 
@@ -80,7 +81,7 @@ class _Ring:
         self.weight += weight
 
     def drop_oldest(self) -> int:
-        """Let go of a frame, and say what it weighed."""
+        """Drop the oldest frame and return its weight."""
         _, weight = self._frames.pop(self.first)
         self.first += 1
         self.weight -= weight
@@ -92,7 +93,7 @@ class _Ring:
         self.weight = 0
 
     def empty(self, session: str) -> None:
-        """Replace the frames of a session that was deleted."""
+        """Replace the frames of a deleted session."""
         for place, (frame, weight) in self._frames.items():
             if session_of(frame.event) == session:
                 emptied = Frame(frame.index, number=frame.number, event=empty_event(frame.event, session))
@@ -107,7 +108,7 @@ class _Ring:
 
 
 class Backlog:
-    """A bounded ring of frames for all readers of a workspace. It knows none of them."""
+    """A bounded ring of frames for all readers of a workspace. It holds no reference to them."""
 
     def __init__(self, policy: SlowReaderPolicy) -> None:
         self._policy = policy
@@ -122,13 +123,16 @@ class Backlog:
 
     @property
     def weight(self) -> int:
+        """The total size of the frames, in bytes."""
         return self._weight
 
     def append(self, entry: Entry) -> None:
+        """Append a durable event."""
         frame = Frame(self._index + 1, number=entry.number, event=entry.event, body=entry.body)
         self._append(self.kept, frame, len(entry.body))
 
     def append_live(self, event: LiveEvent) -> None:
+        """Append a live event: growth to its own ring, all others to the kept frames."""
         frame = Frame(self._index + 1, event=event)
         if type(event) is MessageDeltaEvent:
             self._append(self.growth, frame, _ENVELOPE + _weight(event.payload.text))
@@ -138,22 +142,22 @@ class Backlog:
             self._append(self.kept, frame, len(frame.body))
 
     def clear(self) -> None:
-        """Drop all frames. For the moment in which every reader has taken them: a new reader begins at the end."""
+        """Drop all frames. Call it only when every reader has taken them; a new reader begins at the end."""
         self.kept.clear()
         self.growth.clear()
         self._weight = self._count = 0
 
     def empty(self, session: str) -> None:
-        """A session was deleted: what is held of it has no content from now on."""
+        """Remove the content of a deleted session from the held frames."""
         self.kept.empty(session)
         self.growth.empty(session)
 
     def reader(self, cursor: int) -> "Reader":
-        """A reader that has everything up to `cursor` and stands at the end."""
+        """Return a reader at the end, which has everything up to `cursor`."""
         return Reader(self, cursor)
 
     def _append(self, ring: _Ring, frame: Frame, weight: int) -> None:
-        """Add a frame, then go down to the bound. A single frame is held whatever it weighs."""
+        """Add a frame, then drop frames down to the bound. A single frame is held whatever its size."""
         self._index = frame.index
         self._weight += weight
         self._count += 1
@@ -172,7 +176,7 @@ class Backlog:
 
 
 class Reader:
-    """How far somebody has read. `cursor` is the last number it has; numbers up to it are not sent again."""
+    """The position of one subscriber. `cursor` is the last number it has; numbers up to it are not sent again."""
 
     __slots__ = ("_backlog", "_growth", "_is_behind", "_kept", "cursor")
 
@@ -182,18 +186,18 @@ class Reader:
         self.go_to_end()
 
     def go_to_end(self) -> None:
-        """Stand where the next frame comes. The text that was streamed so far is missing."""
+        """Move behind the newest frame. The text that was streamed so far is missing."""
         self._kept = self._backlog.kept.end
         self._growth = self._backlog.growth.end
         self._is_behind = True
 
     @property
     def is_lost(self) -> bool:
-        """Whether a frame that cannot be made up for is gone."""
+        """True if a kept frame that the reader has not taken was dropped."""
         return self._kept < self._backlog.kept.first
 
     def take(self, limit: int, whole: WholeParts, *, merge: bool) -> list[Frame]:
-        """The next frames, about `limit` of them; none only if there are none. Raises `ReaderCut`."""
+        """Return the next frames, about `limit` of them; an empty list only if there are none. Raises `ReaderCut`."""
         while True:
             frames = self._step(limit, whole)
             if frames:
@@ -216,7 +220,7 @@ class Reader:
         return self._take_both(limit)
 
     def _catch_up(self, limit: int, whole: WholeParts) -> list[Frame]:
-        """Kept frames alone; after the last of them the open parts, which then hold all growth up to now."""
+        """Return kept frames only; after the last of them the open parts, which then include all growth up to now."""
         frames = self._take_kept(limit)
         if self._kept == self._backlog.kept.end:
             frames.extend(whole())
@@ -251,7 +255,7 @@ class Reader:
 
 
 def merge_deltas(frames: Iterable[Frame]) -> list[Frame]:
-    """The same frames with the deltas of a part joined, as long as nothing but deltas comes between them."""
+    """Return the frames with the deltas of a part joined, as long as only deltas are between them."""
     merged: list[Frame | _Joined] = []
     open_joins: dict[tuple[MessageId, int], _Joined] = {}
     for frame in frames:
@@ -270,7 +274,7 @@ def merge_deltas(frames: Iterable[Frame]) -> list[Frame]:
 
 
 class _Joined:
-    """Deltas of one part that follow upon each other."""
+    """Consecutive deltas of one part."""
 
     __slots__ = ("_deltas", "_first", "end")
 
@@ -285,7 +289,7 @@ class _Joined:
         self.end += len(delta.text)
 
     def frame(self) -> Frame:
-        """A single delta keeps its frame, whose bytes are shared."""
+        """Return one frame for all deltas. A single delta keeps its frame, whose bytes are shared."""
         if self._first is not None and len(self._deltas) == 1:
             return self._first
         text = "".join(delta.text for delta in self._deltas)
@@ -293,5 +297,5 @@ class _Joined:
 
 
 def _weight(text: str) -> int:
-    """What a text takes at most when it is sent, told without encoding it."""
+    """Return an upper bound of the encoded size without encoding the text."""
     return len(text) if text.isascii() else 4 * len(text)

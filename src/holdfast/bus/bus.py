@@ -1,9 +1,34 @@
-"""The events of one workspace, from the one who publishes to all who read.
+"""The event bus of one workspace.
 
-Publishing appends to the shared backlog and wakes who waits; it never waits and knows no reader that does
-not wait. A reader gets a hello, then what it missed from the log, then what comes. Its place in the backlog
-is noted when it subscribes, in the same breath as the newest number: up to that number the log answers,
-after it the backlog does, so nothing is sent twice and nothing falls between.
+Theory of operation. Publishing appends to a backlog that all readers share and wakes the readers that wait. It
+is
+synchronous, never blocks, and holds no reference to a reader that is not waiting, so a slow or abandoned
+subscriber
+costs the publisher nothing.
+
+A subscription passes through three phases:
+
+* greet: read the bounds of the log and send a hello, and a gap if the reader's number is not in the log;
+* replay: read pages of the log up to the target, the newest number at the time of subscribing;
+* live: take frames from the backlog.
+
+The position in the backlog is set together with the target, without an await in between: the log provides the
+events
+up to the target and the backlog those after it, so no event is sent twice and none is missed. If the backlog
+drops
+frames during the replay, the reader sets a new target and continues with the log.
+
+Live deltas are not in the log. A reader that enters the live phase, or that missed deltas, first receives each
+open
+part in full. Therefore deltas are not buffered without readers, and the backlog is cleared as soon as every
+reader
+has all of it.
+
+A reader that falls behind by more than `SlowReaderPolicy` permits while it is not waiting gets `ReaderCut`,
+with
+the number since which it can subscribe again. A reader that was waiting when a burst exceeded the backlog was
+not
+slow; it rejoins through the log.
 """
 
 import asyncio
@@ -19,24 +44,24 @@ from holdfast.domain.ledger import Entry, WorkspaceRecord
 __all__ = ["Bus", "EventLog", "OpenParts", "Subscription"]
 
 OpenParts = Callable[[], Iterable[MessagePart]]
-"""The parts that grow right now, with at least the text of every delta that was published."""
+"""Returns the parts that currently grow, with at least the text of every published delta."""
 
 _AT_ONCE = 512
-"""So many frames are handed over, or read from the log, in one go."""
+"""Default number of frames returned by one `take`, and the page size of a replay."""
 
 
 class EventLog(Protocol):
-    """The stored events. The ledger is one."""
+    """The stored events. Implemented by the ledger."""
 
     async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
-        """At most `limit` numbered events after the cursor, in order."""
+        """Return at most `limit` numbered events after the cursor, in order."""
 
     async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
-        """The smallest number held (newest + 1 if none is) and the newest given."""
+        """Return the smallest number stored (newest + 1 if there is none) and the newest assigned."""
 
 
 class Bus:
-    """Belongs to one event loop. `record` says where the numbering stands when the bus is made."""
+    """Belongs to one event loop. `record.newest` is the last number assigned before the bus is created."""
 
     def __init__(
         self,
@@ -57,21 +82,21 @@ class Bus:
 
     @property
     def newest(self) -> int:
-        """The last number that was published."""
+        """The last published number."""
         return self._newest
 
     @property
     def waiting(self) -> int:
-        """How many readers have everything and wait for more."""
+        """The number of readers that have everything and wait for more."""
         return len(self._waiting)
 
     @property
     def held(self) -> int:
-        """How many frames are held for readers that do not have them yet."""
+        """The number of frames held for readers that do not have them yet."""
         return len(self._backlog)
 
     def publish(self, entries: Iterable[Entry]) -> None:
-        """Durable events, in the order of their numbers. One that was published before is not published again."""
+        """Publish durable events, in the order of their numbers. An event that was published before is skipped."""
         if self._is_closed:
             return
         for entry in entries:
@@ -85,23 +110,27 @@ class Bus:
         self._wake()
 
     def publish_live(self, event: LiveEvent) -> None:
-        """To those who are there. Who comes later gets the open parts whole, so for nobody nothing is kept."""
+        """Publish a live event to current subscribers. It is not buffered when there are none: late subscribers
+        receive each open part in full.
+        """
         self._whole = None
         if self._readers and not self._is_closed:
             self._backlog.append_live(event)
             self._wake()
 
     def subscribe(self, since: int | None, *, merge: bool = True) -> "Subscription":
-        """Everything after the number `since`; 0 is all that is held, None only what comes from now on."""
+        """Return a subscription to all events after the number `since`; 0 is everything stored, None only new
+        events.
+        """
         return Subscription(self, since, merge=merge)
 
     def close(self) -> None:
-        """End every subscription once it has what was published so far. What comes later goes nowhere."""
+        """End every subscription once it has the events published so far. Later events are dropped."""
         self._is_closed = True
         self._wake()
 
     def _forget(self) -> None:
-        """Drop the frames that every reader has. What a later reader has missed is in the log."""
+        """Drop the frames if every reader has them. A later reader finds the events it missed in the log."""
         if len(self._waiting) == self._readers:
             self._backlog.clear()
 
@@ -114,17 +143,18 @@ class Bus:
                 waiter.set_result(None)
 
     def _whole_parts(self) -> tuple[Frame, ...]:
-        """Made once for all who ask before the next event: until then nothing can be missing from them."""
+        """Return a frame for each open part. They are created once and shared until the next event is published."""
         if self._whole is None:
             self._whole = tuple(Frame(event=MessagePartEvent(part)) for part in self._open_parts())
         return self._whole
 
 
 class Subscription:
-    """One reader's view of the bus. It belongs to one task; a cancelled `take` loses nothing.
+    """One reader of the bus. It belongs to one task; a cancelled `take` loses nothing.
 
-    The bus holds no subscription, only the future of one that waits. Dropping it is enough; `close` also
-    ends a `take` that waits.
+    The bus holds no reference to a subscription, only the future of a waiting one, so dropping the subscription
+    is
+    enough. `close` also ends a waiting `take`.
     """
 
     def __init__(self, bus: Bus, since: int | None, *, merge: bool) -> None:
@@ -143,14 +173,16 @@ class Subscription:
 
     @property
     def cursor(self) -> int:
-        """The last number this reader has: since it, a new subscription gets exactly the rest."""
+        """The last number this reader has: a new subscription since it receives exactly the rest."""
         return self._reader.cursor
 
     async def take(self, limit: int = _AT_ONCE) -> list[Frame]:
-        """The next frames, at least one; none when the subscription is over. Waits until there are some.
+        """Return the next frames, at least one, and wait for them; an empty list when the subscription has
+        ended.
 
-        About `limit` at most: open parts come on top. Raises `ReaderCut` when the reader was too slow, and
-        what the log raises.
+        Returns about `limit` frames; open parts are added to them. Raises `ReaderCut` when the reader was too
+        slow, and
+        the errors of the log.
         """
         bus, reader = self._bus, self._reader
         while not self._is_closed:
@@ -164,12 +196,12 @@ class Subscription:
                 return frames
             await self._wait()
             if reader.is_lost:
-                # Who waited was not slow: more came at once than the backlog holds, and the log has it.
+                # A reader that was waiting is not slow: a burst exceeded the backlog, and the log has the events.
                 self._rejoin()
         return []
 
     def close(self) -> None:
-        """End it here and now, also for a `take` that waits."""
+        """End the subscription at once, including a waiting `take`."""
         if not self._is_closed:
             self._is_closed = True
             self._bus._readers -= 1
@@ -180,7 +212,7 @@ class Subscription:
             self._waiter.set_result(None)
 
     async def _greet(self) -> list[Frame]:
-        """Says hello, and decides where to begin. Between a commit and its publication the log is ahead."""
+        """Return the hello and choose the start. Between a commit and its publication the log is ahead of the bus."""
         bus, since = self._bus, self._since
         oldest, newest = await bus._log.bounds(bus._record.id)
         is_gap = since is not None and (0 < since < oldest - 1 or since > max(newest, self._target))
@@ -194,7 +226,7 @@ class Subscription:
         return frames
 
     async def _replay(self, limit: int) -> list[Frame]:
-        """A page of the log up to the target. A backlog that has moved on meanwhile sets a new target."""
+        """Return a page of the log up to the target. If the backlog has dropped frames meanwhile, set a new target."""
         bus, reader, target = self._bus, self._reader, self._target
         if reader.cursor >= target:
             if reader.is_lost:
@@ -224,7 +256,7 @@ class Subscription:
             self._bus._waiting.pop(waiter, None)
 
     def _rejoin(self) -> None:
-        """Let the log answer up to what is newest now, and the backlog from here on."""
+        """Continue with the log up to the newest number now, and with the backlog after it."""
         self._target = self._bus._newest
         self._reader.go_to_end()
         self._phase = "replay"

@@ -1,4 +1,4 @@
-"""What a reader is handed: an event with its number and its one encoding. Pure."""
+"""Frames: an event with its number and its single encoding. Pure."""
 
 import msgspec
 
@@ -16,10 +16,10 @@ def _encode(event: Spoken) -> bytes:
 
 
 class Frame:
-    """One event for all its readers. `index` is its place in the backlog, 0 if it was made for one reader.
+    """One event for all its readers. `index` is its position in the backlog, 0 if it was made for one reader.
 
-    Event and bytes are two faces of one thing. Whichever is missing is made when somebody first looks,
-    and then kept for everybody.
+    A frame is created from the event or from its bytes. The other form is computed on first use and then
+    shared.
     """
 
     __slots__ = ("_body", "_event", "index", "number")
@@ -34,6 +34,7 @@ class Frame:
 
     @property
     def event(self) -> Spoken:
+        """The decoded event."""
         event = self._event
         if event is None:
             event = self._event = decode_event(self._body)

@@ -1,4 +1,4 @@
-"""`holdfast acp`: for editors."""
+"""`holdfast acp`: the bridge for editors."""
 
 import sys
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ __all__ = ["command"]
 @click.command("acp")
 @server_options
 def command(*, data_dir: str | None, host: str | None) -> None:
-    """Speak the Agent Client Protocol on stdin and stdout. Editors start this; docs/editors.md says how.
+    """Serve the Agent Client Protocol on stdin and stdout. Editors start this command; see docs/editors.md.
 
     \b
       holdfast acp

@@ -1,4 +1,4 @@
-"""`holdfast agents`: helpers that people have described, with their own instructions, tools and model."""
+"""`holdfast agents`: sub-agents with their own instructions, tools and model."""
 
 import click
 

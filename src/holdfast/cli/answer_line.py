@@ -21,7 +21,7 @@ __all__ = ["AnswerLine", "Input", "Option"]
 
 
 class Option(NamedTuple):
-    """A choice. `letter` takes it once Tab moved the focus to the request."""
+    """A choice. `letter` selects it after Tab has moved the focus to the request."""
 
     value: str
     label: str
@@ -29,7 +29,9 @@ class Option(NamedTuple):
 
 
 class Input(NamedTuple):
-    """`option`: a choice was taken. `answer`: a line was written into the focused request. `line`: a line was written
+    """An input of the user.
+
+    `option`: a choice was selected. `answer`: a line was entered into the focused request. `line`: a line was entered
     into the composer; `is_fresh` if it was begun after the request appeared. `end`: Ctrl-D on an empty line, or the
     terminal is gone.
     """
@@ -40,12 +42,12 @@ class Input(NamedTuple):
 
 
 class AnswerLine:
-    """One keyboard and what is typed on it."""
+    """The input line: reads keys and edits the typed text."""
 
     def __init__(
         self, terminal: Terminal, speaker: Speaker, *, echoes: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`echoes`: typed text is shown also while no request is open."""
+        """Create the line. With `echoes`, typed text is also shown while no request is open."""
         self._terminal = terminal
         self._speaker = speaker
         self._echoes = echoes
@@ -56,29 +58,30 @@ class AnswerLine:
         self._written = ""
         self._keys: deque[tuple[int, Key]] = deque()
         self._is_stale = False
-        """The text was begun before the present request appeared."""
+        """True if the text was begun before the current request appeared."""
         self._said = ""
         self.text = ""
 
     @property
     def is_open(self) -> bool:
+        """True while a request is shown."""
         return bool(self._focus.request)
 
     def start(self) -> None:
-        """Read single keys from now on; the terminal echoes nothing any more."""
+        """Switch the terminal to single keys without echo."""
         self._read()
 
     def open(self, request: str, kind: Kind, options: Sequence[Option]) -> None:
-        """Offer the choices of a request that was printed just now."""
+        """Offer the choices of a request that has just been printed."""
         self._options, self._place, self._written, self._said = options, 0, "", ""
-        # Reading switches the terminal to single keys; what was typed before counts as typed now.
+        # Reading switches the terminal to single keys; text that was typed earlier counts as typed now.
         self._read()
         self._is_stale = bool(self.text or self._keys)
         self._focus = answer_focus.appear(self._focus, request, kind, self._now())
         self._draw()
 
     def close(self, said: str = "") -> None:
-        """The request is gone. Text that was typed stays, and is shown again."""
+        """Remove the request. Typed text is kept and shown again."""
         self._speaker.clear()
         self._focus = answer_focus.disappear(self._focus)
         self._terminal.say(f"{said}\n" if said else "")
@@ -86,7 +89,7 @@ class AnswerLine:
             self._terminal.say(_on_one_line(self.text))
 
     def poll(self) -> Input | None:
-        """The next thing the user did; None if there is nothing more for now."""
+        """Return the next input of the user; None if there is no more for now."""
         self._read()
         while self._keys:
             at, key = self._keys.popleft()
@@ -106,7 +109,7 @@ class AnswerLine:
     def _read(self) -> None:
         keys, at = self._terminal.read_keys(), self._now()
         if self._terminal.is_resumed:
-            # The shell's `fg` ended with Enter, which may be held still.
+            # Enter ended the shell's `fg`, and the key may still be held.
             self._terminal.is_resumed = False
             self._focus, _ = answer_focus.press(self._focus, "enter", at)
         self._keys.extend((at, key) for key in keys)
@@ -150,7 +153,7 @@ class AnswerLine:
         return Input("line", text.strip(), is_fresh)
 
     def _act(self, key: Key) -> Input | None:
-        """A key for the request."""
+        """Handle a key for the request."""
         is_question = self._focus.kind == "question"
         last = len(self._options) - 1
         if key.name in answer_focus.ARROWS:
@@ -174,12 +177,12 @@ class AnswerLine:
         if self.is_open:
             line = self._prompt()
             if not self._speaker.prompt(line) and (mark := self._mark()) != self._said:
-                # A terminal that cannot redraw a line gets one for every change.
+                # A terminal that cannot redraw a line gets a new line for every change.
                 self._said = mark
                 self._terminal.say(f"{mark}\n" if mark else "")
 
     def _prompt(self) -> str:
-        """The line at the bottom, cut at its beginning to fit."""
+        """Return the bottom line, cut at its beginning to fit."""
         if self._focus.is_focused and self._focus.kind == "question":
             return _fitted(f"{self._choices()}  your answer (esc: back): ", self._written)
         if self._focus.is_focused:
@@ -224,14 +227,14 @@ def _width(text: str) -> int:
 
 
 def _echo(before: str, after: str) -> str:
-    """Output that turns one typed text into the other, at the end of whatever line the cursor is in."""
+    """Return the output that changes one typed text into the other, at the end of the current line."""
     if after.startswith(before):
         return _on_one_line(after[len(before) :])
     return "\b \b" * _width(before[len(after) :])
 
 
 def _fitted(prompt: str, text: str) -> str:
-    """A line that wraps could not be cleared."""
+    """Cut a line to the width of the terminal. A line that wraps could not be cleared."""
     try:
         columns = os.get_terminal_size(2).columns
     except OSError:

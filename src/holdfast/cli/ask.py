@@ -1,9 +1,9 @@
-"""Approvals of a run that a command waits for: shown at the terminal, refused where there is none.
+"""Approvals of a run that a command waits for: shown at the terminal, refused without one.
 
 The user answers with a key or with a command such as `/allow`; any other line is not an answer (`answer_line.py`).
-Events of the run are followed meanwhile: an approval that is answered elsewhere, or withdrawn, is closed here too.
-Without a terminal the run would wait for ever, so the call is refused, with a sentence for the model and one for the
-user.
+Events of the run are processed meanwhile: an approval that another client answers, or that is withdrawn, is closed here
+too. Without a terminal the run would wait forever, so the call is refused, with one message for the model and one for
+the user.
 """
 
 import json
@@ -24,12 +24,12 @@ __all__ = ["ANSWERS", "Asker", "visible"]
 
 _PATIENCE = 0.1
 _MOST_LINES = 500
-"""Of a change; nobody reads more."""
+"""Maximum number of lines of a change that are shown."""
 _NOBODY = "This run has no terminal, so nobody could be asked. Go on without it, and say what could not be done."
 _OPTIONS = (
     Option("allow", "once", "y"),
     Option("allow_session", "this session", "s"),
-    # A permanent rule has no letter: it takes the arrows and Enter, or its command.
+    # A permanent rule has no letter: it requires the arrows and Enter, or its command.
     Option("allow_always", "always"),
     Option("deny", "no", "n"),
 )
@@ -48,12 +48,12 @@ ANSWERS: dict[str, GrantAction] = {
 
 
 class Asker:
-    """The asks of one run and of the helpers it sends. Without a terminal they are refused, unless somebody works on
-    the run elsewhere: then they are only told.
+    """Approvals of one run and of its sub-agents. Without a terminal they are refused, unless the run is interactive in
+    another client; then they are only reported.
     """
 
     _TAKES_PROMPTS = False
-    """Whether other lines than answers are sent as prompts."""
+    """True if lines other than answers are sent as prompts."""
 
     def __init__(
         self,
@@ -76,15 +76,16 @@ class Asker:
 
     @property
     def is_asking(self) -> bool:
-        """Somebody is being asked: nothing else is drawn, and what they type is looked for."""
+        """True while an approval is shown: nothing else is drawn, and the keyboard is polled."""
         return bool(self._shown)
 
     @property
     def patience(self) -> float | None:
-        """How long may be waited for other things."""
+        """Seconds between polls of the keyboard, or None."""
         return _PATIENCE if self._shown else None
 
     def take(self, item: Item) -> None:
+        """Process an event of the stream."""
         match item.event:
             case RunEvent(payload=change) if change.payload.parent_run_id in self._runs:
                 self._runs.add(change.payload.run_id)
@@ -93,14 +94,14 @@ class Asker:
             case PermissionNotificationEvent(payload=change):
                 self._told(change.payload)
             case RunCompleteEvent(payload=change):
-                # A run that has ended asks for nothing, whatever was said before.
+                # A run that has ended has no open approvals, whatever earlier events reported.
                 for ask in [ask for ask in self._open.values() if ask.run_id == change.payload.run_id]:
                     self._close(ask.id, "Its run has ended.")
             case _:
                 pass
 
     def look(self) -> None:
-        """Something may have been missed: ask what is open."""
+        """Fetch the open approvals, because events may have been missed."""
         pending = self._link.ask(tuple[PermissionRequest, ...], "GET", self._link.path("permissions", "pending"))
         known = {ask.id: ask for ask in pending if self._is_ours(ask.run_id)}
         for name in self._open.keys() - known.keys():
@@ -109,7 +110,7 @@ class Asker:
             self._asked(ask)
 
     def _is_ours(self, run: RunId) -> bool:
-        """Also of a helper that was sent before anybody looked."""
+        """Return True for this run and its sub-agents, also those that were started before this command."""
         if not run or run in self._runs:
             return bool(run)
         try:
@@ -122,7 +123,7 @@ class Asker:
         return True
 
     def poll(self) -> None:
-        """Take what was typed, if anything was."""
+        """Process typed input, if any."""
         while (done := self._input.poll()) is not None:
             ask = self._open.get(self._shown)
             if done.kind == "end":
@@ -136,16 +137,16 @@ class Asker:
                 self._typed(ask, done)
 
     def _idle(self, done: Input) -> None:
-        """Input while no approval is open."""
+        """Handle input while no approval is open."""
 
     def _ended(self) -> None:
-        """Ctrl-D answers nothing; a terminal that is gone never will."""
+        """Ctrl-D answers nothing; if the terminal is gone the approval is denied."""
         ask = self._open.get(self._shown)
         if self._terminal.is_gone and ask is not None:
             self._answer(ask, "deny", _NOBODY)
 
     def _typed(self, ask: PermissionRequest, done: Input) -> None:
-        """A line: an answer only as one of the commands, and not if it was begun before the approval appeared."""
+        """Handle a line: an answer only if it is one of the commands and was begun after the approval appeared."""
         word, _, reason = done.text.partition(" ")
         action = ANSWERS.get(word.lower())
         if action is None:
@@ -160,7 +161,7 @@ class Asker:
             self._answer(ask, action, reason.strip())
 
     def _other_line(self, _: str) -> None:
-        """A line that is not an answer."""
+        """Handle a line that is not an answer."""
         self._terminal.say(f"[Nothing is answered. {self._how()}]\n")
 
     def _asked(self, ask: PermissionRequest) -> None:
@@ -196,7 +197,7 @@ class Asker:
         self._speaker.clear()
         self._speaker.end_line()
         if not self._TAKES_PROMPTS:
-            # Nothing was asked for until now, so nothing that was typed is meant for this command.
+            # No input was requested until now, so earlier input is not meant for this command.
             self._terminal.discard_input()
         self._shown = ask.id
         always = f"Always saves the rule {visible(', '.join(ask.rules))}\n" if ask.rules else ""
@@ -244,16 +245,16 @@ def _described(ask: PermissionRequest) -> str:
 
 
 def _what(ask: PermissionRequest) -> str:
-    """One line."""
+    """Describe the approval in one line."""
     command = ask.params.get("command")
     return f"{ask.tool_name}: {visible(command if isinstance(command, str) else ask.description)}"
 
 
 def _change(ask: PermissionRequest) -> str:
-    """What would be changed, line by line; empty where nothing is."""
+    """Return the change line by line; empty if there is none."""
     old, new, diff = (ask.params.get(name) for name in ("old_content", "new_content", "diff"))
     if isinstance(new, str):
-        # Only who is asked about a change waits for it.
+        # Imported only if an approval with a change is shown.
         from difflib import unified_diff
 
         before = old.splitlines() if isinstance(old, str) else []
@@ -265,5 +266,5 @@ def _change(ask: PermissionRequest) -> str:
 
 
 def visible(text: str) -> str:
-    """With everything in sight that could hide something, or steer the terminal."""
+    """Escape characters that could hide text or control the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

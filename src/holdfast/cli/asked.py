@@ -1,7 +1,7 @@
-"""What `holdfast run` was asked, and a quick reader of its command line.
+"""Arguments of `holdfast run`, and a fast parser for them.
 
-Loading click takes longer than a whole run should. The quick reader knows the same options and takes what is
-plainly right; whatever is not, it leaves to click, which also does all the explaining.
+Importing click takes longer than a whole run should. The fast parser knows the same options and accepts only command
+lines that are clearly valid; it leaves everything else to click, which also prints help and errors.
 """
 
 import os
@@ -79,26 +79,28 @@ MANY = {"--attach": "attach"}
 
 
 def is_good_timeout(seconds: float) -> bool:
+    """Return True for a usable number of seconds."""
     return 0 < seconds < 1e9
 
 
 def is_good_run_id(text: str) -> bool:
+    """Return True for a valid run id that is also a valid path segment."""
     return is_valid_run_id(text) and text not in {".", ".."}
 
 
 def contradiction(asked: Asked) -> str:
-    """What cannot be had together, in a sentence."""
+    """Return an error message for options that cannot be combined, else an empty string."""
     if asked.session and asked.continues:
         return "Give either --session or --continue."
     if asked.detach and asked.timeout is not None:
-        return "Give either --detach or --timeout: who has left stops nothing. options.max_minutes bounds every run."
+        return "--detach and --timeout cannot be combined. Use options.max_minutes to limit detached runs."
     if asked.is_quiet and asked.is_verbose:
         return "Give either --quiet or --verbose."
     return ""
 
 
 def read_quickly(arguments: Sequence[str]) -> Asked | None:
-    """What was asked, or None if there is anything to explain, to complain of, or to look at twice."""
+    """Parse the arguments. Returns None if click is needed: for help, an error, or an unclear command line."""
     found: dict[str, Any] = {}
     prompt: list[str] = []
     rest = iter(arguments)
@@ -131,7 +133,7 @@ def _take_value(found: dict[str, Any], argument: str, rest: Any) -> bool:  # noq
 
 
 def _checked(asked: Asked) -> Asked | None:
-    """With its values as what they are, or None if one of them is not."""
+    """Convert the values to their types; None if one is invalid."""
     timeout = None
     if asked.timeout is not None:
         try:

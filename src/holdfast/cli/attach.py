@@ -1,7 +1,6 @@
-"""`holdfast attach`: a session as plain text, from its beginning and on, until Ctrl-C.
+"""`holdfast attach`: a session as plain text, from its beginning, until Ctrl-C.
 
-Lines come below each other and nothing is ever drawn over: for screen readers, and for pipes. Who sits at a terminal
-can write, too.
+Output is appended and never redrawn, for screen readers and pipes. At a terminal the user can also send prompts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -57,14 +56,14 @@ class _Screen(Speaker):
         self._ended: set[MessageId] = set()
         self._told: set[ToolCallId] = set()
         self.typed: list[str] = []
-        """Prompts that stand there already, because somebody typed them."""
+        """Prompts that are already visible, because the user typed them here."""
         self._is_auto_approve = False
 
     def doing(self, what: str) -> None:
-        """A tool is told when it is known what it is to do."""
+        """Do nothing: a tool is printed when its arguments are known."""
 
     def _tools(self, parts: Iterable[Part]) -> None:
-        """What tools are asked to do, and what came of it where that says more: of commands the end, and faults."""
+        """Print tool calls, the last output lines of commands, and errors."""
         for part in parts:
             match part:
                 case ToolCallPart(data=call) if call.finished and call.id not in self._told:
@@ -79,6 +78,7 @@ class _Screen(Speaker):
                     pass
 
     def message(self, message: Message) -> None:
+        """Print the parts of a message that have not been printed."""
         if message.role == "user" and message.id not in self._shown:
             self.end_line()
             if (text := text_of(message)) in self.typed:
@@ -98,6 +98,7 @@ class _Screen(Speaker):
                 self.write(f"{ending}\n")
 
     def take(self, item: Item) -> None:
+        """Print an event of the stream."""
         match item.event:
             case MessageEvent(payload=change) if change.type != "deleted":
                 self.message(change.payload)
@@ -110,7 +111,7 @@ class _Screen(Speaker):
                 pass
 
     def ask(self, item: Item) -> None:
-        """For those who cannot answer here."""
+        """Print approvals and questions that cannot be answered here."""
         match item.event:
             case PermissionRequestEvent(payload=ask):
                 self.line_of(ask.payload.description, f"{ask.payload.tool_name} asks for permission")
@@ -127,12 +128,13 @@ class _Screen(Speaker):
                 pass
 
     def show_auto_approve(self, is_on: bool) -> None:
-        """At the start, and when it changes."""
+        """Print the state at the start, and when it changes."""
         if is_on != self._is_auto_approve:
             self._is_auto_approve = is_on
             self.line_of("Auto-approve is on: tools act without asking" if is_on else "Auto-approve is off: tools ask")
 
     def line_of(self, text: str, title: str = "") -> None:
+        """Print a notice in brackets."""
         self.end_line()
         self.write(f"[{': '.join(word for word in (title, text) if word)}]\n")
 
@@ -151,14 +153,17 @@ class _Hands(Asker):
 
     @property
     def patience(self) -> float | None:
+        """Seconds between polls of the keyboard while a request is shown, or None."""
         return 0.1 if self._input.is_open else None
 
     def begin(self, runs: Iterator[RunId]) -> None:
+        """Show the open requests of these runs."""
         self._runs.update(runs)
         self.look()
         self._inquirer.look()
 
     def take(self, item: Item) -> None:
+        """Process an event of the stream."""
         if isinstance(item.event, RunEvent) and item.event.payload.payload.session_id == self._session:
             self._runs.add(item.event.payload.payload.run_id)
         super().take(item)
@@ -186,6 +191,7 @@ class _Hands(Asker):
             self._inquirer.again()
 
     def leave(self) -> None:
+        """Restore the terminal."""
         self._speaker.clear()
         self._terminal.release()
 
@@ -206,7 +212,7 @@ class _Hands(Asker):
 @click.argument("session", metavar="[SESSION]", required=False)
 @where_options
 def command(*, session: str | None, **where: str | None) -> None:
-    """Follow a session as plain text, until Ctrl-C: what was said, then what is being said.
+    """Follow a session as plain text, until Ctrl-C: the conversation so far, then new messages.
 
     Without a session it is the one used last. At a terminal, every line you write is sent as a prompt, and /cancel
     stops what runs. Approvals and questions are shown here; a line never answers one unless it begins with /allow,
@@ -248,7 +254,7 @@ def _follow_with(link: Link, session: SessionId, screen: _Screen, hands: _Hands 
     while True:
         try:
             with link.stream(follower.since) as stream:
-                # Read after the stream was opened: a change in between would not be told.
+                # Read after the stream was opened: a change in between would be missed.
                 screen.show_auto_approve(_auto_approves(link))
                 for raw in _heard(stream, hands):
                     item = decode_item(raw)
@@ -270,7 +276,7 @@ def _auto_approves(link: Link) -> bool:
 
 
 def _heard(stream: ThinStream, hands: _Hands | None) -> Iterator[SseEvent]:
-    """What comes; between it, what was typed is taken."""
+    """Yield events; typed input is processed between them."""
     if hands is None:
         yield from stream
         return
@@ -292,7 +298,7 @@ def _show(item: Item, session: SessionId, screen: _Screen, hands: _Hands | None)
 
 
 def _catch_up(link: Link, session: SessionId, screen: _Screen, hands: _Hands | None) -> int:
-    """Show what is there and was not shown yet. The number up to which that is all."""
+    """Print the messages that have not been printed. Returns the cursor up to which everything is printed."""
     snapshot = link.ask(SnapshotBody, "GET", link.path("snapshot"), query=(("session_id", session),))
     for message in snapshot.messages:
         screen.message(message)

@@ -1,5 +1,5 @@
-"""How a server starts. Its socket is bound first and refuses connections until the server has its lock and its store: a
-server that answers is one that can be used.
+"""Starts a server. The socket is bound first and refuses connections until the server has its lock and its store, so a
+server that answers is usable.
 """
 
 import gc
@@ -21,7 +21,7 @@ VALUES = {"--data-dir": "data_dir", "--host": "host"}
 
 
 class Start(NamedTuple):
-    """The command line of `holdfast serve`."""
+    """Arguments of `holdfast serve`."""
 
     data_dir: str | None = None
     host: str | None = None
@@ -30,7 +30,7 @@ class Start(NamedTuple):
 
 
 def serve_quickly(arguments: Sequence[str]) -> int | None:
-    """The exit code, or None if click has to look at the command line."""
+    """Run the server and return the exit code, or None if click has to parse the command line."""
     found: dict[str, str | bool] = {}
     rest = iter(arguments)
     for argument in rest:
@@ -45,7 +45,7 @@ def serve_quickly(arguments: Sequence[str]) -> int | None:
 
 
 def boot(start: Start) -> int:
-    """Serve until the end. The exit code."""
+    """Run the server until it stops. Returns the exit code."""
     try:
         places = listen_places(start.host, start.data_dir, os.environ)
         if start.started_by_client:
@@ -65,7 +65,7 @@ def boot(start: Start) -> int:
 
 
 def _serve(start: Start, places: ListenPlaces, listener: UnixListener) -> None:
-    # What is loaded stays: looking through it for garbage, again and again while it grows, finds none.
+    # Imported modules are permanent: collections while they load would scan them repeatedly and free nothing.
     gc.disable()
     with undisturbed():
         load_msgspec()
@@ -78,7 +78,7 @@ def _serve(start: Start, places: ListenPlaces, listener: UnixListener) -> None:
         from holdfast.server.logfile import TurningLog
     gc.freeze()
     gc.enable()
-    # Of what others log only warnings are kept: providers' libraries tell whole addresses and headers, keys included.
+    # Only warnings of other libraries are logged: provider SDKs log complete URLs and headers, including keys.
     log = TurningLog(places.log) if start.started_by_client else logging.StreamHandler(sys.stderr)
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", handlers=[log])
     logging.getLogger("holdfast").setLevel(logging.DEBUG if start.verbose else logging.INFO)

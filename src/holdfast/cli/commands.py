@@ -1,4 +1,4 @@
-"""`holdfast commands`: prompts that are written down, to be sent by their names."""
+"""`holdfast commands`: stored prompts that are sent by name."""
 
 import click
 
@@ -14,11 +14,11 @@ __all__ = ["command"]
 
 @click.group("commands", cls=DefaultGroup)
 def command() -> None:
-    """List commands, and see what one stands for.
+    """List commands, and show the prompt of one.
 
     \b
       holdfast commands                        all that can be sent as /NAME
-      holdfast commands show /review src       what a model would read
+      holdfast commands show /review src       the prompt that a model receives
       holdfast run "/review src"               send it
 
     A command is a Markdown file in .holdfast/commands, .claude/commands or .crush/commands of the project or of your
@@ -30,7 +30,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def list_commands(*, as_json: bool, **where: str | None) -> None:
-    """The commands of this directory."""
+    """List the commands of this directory."""
     with sentences():
         link = entered(where)
         if as_json:
@@ -50,7 +50,7 @@ def list_commands(*, as_json: bool, **where: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def show(*, words: tuple[str, ...], as_json: bool, **where: str | None) -> None:
-    """What a command stands for: the text that a model reads."""
+    """Show the prompt of a command: the text that a model receives."""
     prompt = " ".join(words)
     with sentences():
         link = entered(where)

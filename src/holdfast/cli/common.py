@@ -1,4 +1,4 @@
-"""What the commands share: options, and how an error becomes a sentence."""
+"""Shared parts of the commands: options, tables, and error messages."""
 
 import os
 import sys
@@ -36,17 +36,18 @@ _SHORT_ID = 8
 
 
 class Failure(click.ClickException):
-    """A sentence on stderr."""
+    """An error that is printed as one line on stderr."""
 
     exit_code = REFUSED
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401
+        """Print the message without terminal control sequences."""
         click.echo(f"holdfast: {harmless(self.format_message())}", file=file or sys.stderr)
 
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Errors of ours become one sentence, never a traceback."""
+    """Convert Holdfast errors into one-line messages without a traceback."""
     from holdfast.domain.errors import HoldfastError
 
     try:
@@ -60,7 +61,7 @@ def sentences() -> Iterator[None]:
 
 
 def server_options(function: F) -> F:
-    """Which server is meant."""
+    """Add the options that select a server."""
     host = click.option(
         "--host", metavar="URL", help="Another server: unix:///path, tcp://host:port or ssh://user@machine/directory."
     )
@@ -69,7 +70,7 @@ def server_options(function: F) -> F:
 
 
 def directory_option(function: F) -> F:
-    """Which directory is meant, as its real path."""
+    """Add the option that selects a directory, as its real path."""
     return click.option(
         "--cwd",
         metavar="DIR",
@@ -87,23 +88,25 @@ def _real_directory(_context: click.Context, _parameter: click.Parameter, value:
 
 
 def where_options(function: F) -> F:
-    """Which server and which directory are meant."""
+    """Add the options that select a server and a directory."""
     return directory_option(server_options(function))
 
 
 class DefaultGroup(click.Group):
-    """A group that lists when it is called without a command."""
+    """A group that runs its default command when it is called without one."""
 
     default = "list"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the default command if none is given."""
         is_default = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
-        # A shell that completes a line has not got to its end: any command may follow.
+        # During completion the line is incomplete: any command may follow.
         if is_default and not ctx.resilient_parsing:
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Complete the options of the default command, too."""
         found = super().shell_complete(ctx, incomplete)
         default = self.get_command(ctx, self.default) if incomplete.startswith("-") else None
         if default is None:
@@ -113,7 +116,7 @@ class DefaultGroup(click.Group):
 
 
 def clipped(text: str, width: int) -> str:
-    """One line of at most so many columns."""
+    """Return one line of at most `width` columns."""
     line = "".join(character if character.isprintable() else " " for character in " ".join(text[:1000].split()))
     if _columns(line) <= width:
         return line
@@ -123,14 +126,14 @@ def clipped(text: str, width: int) -> str:
 
 
 def _columns(line: str) -> int:
-    """How wide a terminal shows it: some characters take two columns, some none."""
+    """Return the width on a terminal: some characters take two columns, some none."""
     if line.isascii():
         return len(line)
     return sum(2 if east_asian_width(each) in "WF" else not combining(each) for each in line)
 
 
 def age(seconds: float) -> str:
-    """How long ago, in as few characters as make sense."""
+    """Format an age in a few characters."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
@@ -138,8 +141,8 @@ def age(seconds: float) -> str:
 
 
 def table(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns as wide as they must be; what is last gets the rest of the terminal, or of 80 columns. Ids come first:
-    where it is narrow their beginnings must do, which is all that a command needs.
+    """Format columns of minimal width; the last one is cut to the terminal, or to 80 columns. On a narrow terminal ids
+    in the first column are shortened, because commands accept a prefix.
     """
     room = _room()
     if room < _NARROW:

@@ -1,4 +1,4 @@
-"""`holdfast completion`: the script that completes commands in a shell."""
+"""`holdfast completion`: the completion script for a shell."""
 
 import click
 
@@ -25,5 +25,5 @@ def command(*, shell: str) -> None:
     assert kind is not None
     made = kind(holdfast, {}, "holdfast", "_HOLDFAST_COMPLETE")
     script = made.source_template % made.source_vars()
-    # What explains a word may have commas; click's script for fish would cut it there.
+    # Descriptions may contain commas, at which click's script for fish would cut them.
     click.echo(script.replace('string split ","', 'string split -m 1 ","'))

@@ -1,8 +1,8 @@
-"""Sends a prompt and waits for its end, whatever happens to the stream, the server or the terminal meanwhile.
+"""Sends a prompt and follows its run to the end, across failures of the stream, the server and the terminal.
 
-The stream was opened before the prompt was sent. A stream that breaks is resumed by number; a server that dies is
-started again once, and the run itself is asked how it ended. What cannot be known is told, never guessed: there
-is no way from here to exit code 0 without the answer (C-46).
+The stream is opened before the prompt is sent. A broken stream is resumed by number; a server that dies is started
+again once, and the stored run is fetched. An unknown outcome is reported as such and never guessed: exit code 0
+requires the complete answer (C-46).
 """
 
 import time
@@ -44,10 +44,10 @@ __all__ = ["Conduct", "Gone", "complete_of", "session_of"]
 
 _TICK = 0.12
 _QUIET = 20.0
-"""After so many seconds without an event the run itself is asked."""
+"""After this many seconds without an event the run is fetched from the server."""
 
 _ENDING = 10.0
-"""How long the end of a run may take after an error, a cancel or a timeout."""
+"""Maximum seconds for a run to end after an error, a cancel or a timeout."""
 
 _LOST = (ConnectionLost, TimedOut, Unreachable)
 
@@ -57,7 +57,7 @@ class Gone(ClientError):
 
 
 def complete_of(link: Link, run: Run) -> RunComplete:
-    """The end of a run that has ended, as the stream would have told it."""
+    """Return the end of a stored run in the form of the stream's event."""
     text = ""
     if run.message_id:
         messages = link.ask(tuple[Message, ...], "GET", link.path("sessions", run.session_id, "messages"))
@@ -76,7 +76,9 @@ def complete_of(link: Link, run: Run) -> RunComplete:
 
 
 class Conduct:
-    """`cancels`: a signal or the time stops the run too; otherwise they end only the waiting."""
+    """Follows one run. With `cancels`, a signal or the timeout cancels the run too; otherwise it only ends the
+    waiting.
+    """
 
     def __init__(
         self,
@@ -101,14 +103,16 @@ class Conduct:
         self._heard_at = time.monotonic()
         self._is_reported = False
         self._has_place = False
-        """Whether the stream has told where it stands. Only its first gap says no more than that."""
+        """True after the stream has sent its position. Only the first gap event merely reports the position."""
         self._unheard = FROM_NOW
-        """The end of a run that was accepted later than this comes on the stream; nobody else need be believed."""
+        """The stream reports the end of runs that were accepted after this number; the end of earlier runs must be
+        fetched.
+        """
 
     def run(self, stream: ThinStream, deadline: float | None, *, may_be_old: bool) -> RunComplete:
-        """To the one end. The stream was opened before the prompt was sent, with `FROM_NOW`.
+        """Follow the run to its end. The stream was opened before the prompt was sent, with `FROM_NOW`.
 
-        `may_be_old`: the run may have been there before, so that its end may have been told already.
+        `may_be_old`: the run may have existed before, so that its end may not be on the stream.
         """
         self.watch.is_doubtful = may_be_old or self.watch.is_doubtful
         try:
@@ -163,7 +167,7 @@ class Conduct:
             self._speaker.draw()
 
     def _report(self, item: Item, raw: bytes) -> None:
-        """For programs: the events of the session, up to the end of the run."""
+        """Print the events of the session as JSON, up to the end of the run."""
         if self.watch.end is not None or session_of(item) != self.watch.session:
             return
         event = item.event
@@ -180,7 +184,7 @@ class Conduct:
         return max(0.0, min(moment for moment in moments if moment is not None) - now)
 
     def _heed(self, deadline: float | None) -> None:
-        """Signals and times."""
+        """Handle signals and timeouts."""
         if self._signals.is_hung_up:
             raise SystemExit(DETACHED)
         if not self._stopped_by and self._signals.stops:
@@ -197,7 +201,7 @@ class Conduct:
             self._give_up()
 
     def _cancel(self) -> None:
-        """Ask for the end of this run, and go on waiting for it (C-48)."""
+        """Cancel this run, and continue to wait for its end (C-48)."""
         self._speaker.doing("stopping")
         self._patience = self._patience or time.monotonic() + _ENDING
         self._link.patience = _ENDING / 2
@@ -206,12 +210,12 @@ class Conduct:
             self._link.send("POST", path, query=(("client_id", self._link.client_id),), can_repeat=True)
             self._signals.heeded()
         except ServerProblem as problem:
-            # It has ended, or it is part of another run: the run itself tells.
+            # It has ended, or it is part of another run; the stored run shows which.
             self._speaker.clear()
             complain(str(problem))
             self.watch.is_doubtful = True
         except _LOST:
-            # Asked again as soon as there is somebody to ask.
+            # Cancel again after reconnecting.
             self._stopped_by = ""
             raise
 
@@ -223,7 +227,7 @@ class Conduct:
         raise Gone(f"The run was asked to stop and has not ended yet: see `holdfast runs show {watch.run}`.")
 
     def _look(self) -> None:
-        """Ask the run itself."""
+        """Fetch the stored run."""
         self.watch.is_doubtful = False
         run = self._link.ask(Run, "GET", self._link.path("runs", self.watch.run))
         if run.outcome is not None:
@@ -239,7 +243,7 @@ class Conduct:
             self._patience = time.monotonic() + _ENDING / 2
 
     def _resume(self) -> ThinStream:
-        """After a break: the server again, the run's word first, then the rest of the stream."""
+        """Reconnect: restart the server if needed, fetch the run, then resume the stream."""
         self._has_place = True
         self._unheard = FROM_NOW
         self._speaker.doing("looking for the server")
@@ -261,7 +265,7 @@ class Conduct:
 
 
 def session_of(item: Item) -> SessionId | None:
-    """Which session an event is about."""
+    """Return the session that an event belongs to."""
     match item.event:
         case SessionEvent(payload=session):
             return session.payload.id

@@ -1,4 +1,4 @@
-"""`holdfast config`: see, check and change settings."""
+"""`holdfast config`: show, check and change settings."""
 
 import os
 import sys
@@ -25,14 +25,14 @@ def command() -> None:
     """See, check and change settings.
 
     \b
-      holdfast config                                      what is in force here
-      holdfast config show --origin                        and which file says so
+      holdfast config                                      the settings in effect here
+      holdfast config show --origin                        with the file of each
       holdfast config get models.large.model
       holdfast config set options.max_steps 200            for all your projects
       holdfast config set --project models.large.model X   for this one
       holdfast config unset options.max_steps
       holdfast config edit                                 with $EDITOR
-      holdfast config check                                is everything well written?
+      holdfast config check                                check all files
       holdfast config path                                 all files, lowest first
 
     Keys are stored with holdfast login, not here.
@@ -41,11 +41,11 @@ def command() -> None:
 
 @command.command()
 @click.option("--origin", is_flag=True, help="Which file and line each setting comes from.")
-@click.option("--all", "shows_all", is_flag=True, help="Also what nobody has set.")
+@click.option("--all", "shows_all", is_flag=True, help="Include defaults.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @directory_options
 def show(*, origin: bool, shows_all: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
-    """What is in force here. Keys and tokens are never shown."""
+    """Show the settings in effect here. Keys and tokens are never shown."""
     with sentences():
         reading = configuration_for(cwd, data_dir).reading()
         rows = _rows(reading, shows_all=shows_all)
@@ -154,7 +154,7 @@ def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @directory_options
 def check(*, as_json: bool, cwd: str, data_dir: str | None) -> None:
-    """Name everything that is wrong with the files in force here; exit 1 if there is anything."""
+    """List all problems of the files in effect here; exit 1 if there are any."""
     with sentences():
         configuration = configuration_for(cwd, data_dir)
         if _print_problems(configuration.reading(), configuration, as_json=as_json):
@@ -201,18 +201,18 @@ def path(*, project: bool, user: bool, as_json: bool, cwd: str, data_dir: str | 
             click.echo(f"{mark} {source.kind:<8}{printable(source.path)}")
 
 
-# What is shown
+# Output
 
 
 def _whole(reading: Reading) -> object:
-    """With every default: a field that is left out says nothing about what holds."""
+    """Return the settings with every default."""
     from holdfast.config.defaults import with_defaults
 
     return with_defaults(reading.settings)
 
 
 def _rows(reading: Reading, *, shows_all: bool) -> list[tuple[str, str, str]]:
-    """Key, value as TOML, where from."""
+    """Return key, value as JSON, and origin of each setting."""
     import msgspec
 
     from holdfast.config.fit import leaves
@@ -284,7 +284,7 @@ def _hint(reading: Reading) -> None:
 
 
 def _print_problems(reading: Reading, configuration: Configuration | None = None, *, as_json: bool = False) -> bool:
-    """Whether there are any. They are the answer, and so go to stdout."""
+    """Print the problems to stdout, because they are the result. Returns True if there are any."""
     problems: list[Problem] = list(reading.problems)
     if configuration is not None:
         problems += [*_open_to_others(configuration), *_unresolved(configuration), *_elsewhere(configuration)]
@@ -301,7 +301,7 @@ def _print_problems(reading: Reading, configuration: Configuration | None = None
 
 
 def _elsewhere(configuration: Configuration) -> list[Problem]:
-    """Mistakes in hooks of Claude Code's files, and saved rules that are out of date."""
+    """Return problems of hooks in Claude Code's files, and saved rules that are out of date."""
     from holdfast.extensions.folders import claude_files
     from holdfast.extensions.hooks.hooks import load_claude
     from holdfast.permission_check import outdated_rules
@@ -313,7 +313,7 @@ def _elsewhere(configuration: Configuration) -> list[Problem]:
 
 
 def _unresolved(configuration: Configuration) -> list[Problem]:
-    """Variables that are not set. Commands are not run for a check, and a key that was stored is as good as any."""
+    """Return variables that are not set. Commands are not run for a check, and a stored key replaces a template."""
     settings = configuration.settings
     stored = {dotted(("providers", name, "api_key")) for name in _stored_keys(configuration)}
     quiet = Configuration(configuration.places, os.environ, trust=configuration.trust, run=lambda _command, _env: "-")
@@ -328,7 +328,7 @@ def _unresolved(configuration: Configuration) -> list[Problem]:
 
 
 def _open_to_others(configuration: Configuration) -> list[Problem]:
-    """Keys that are written out in a file which others on this machine may read."""
+    """Return files with plain keys that other users of the machine can read."""
     from holdfast.config.secrets import is_secret, redacted_value
 
     reading = configuration.reading()
@@ -353,7 +353,7 @@ def _stored_keys(configuration: Configuration) -> list[str]:
     return list(Credentials(configuration.places.credentials_file, os.environ).providers())
 
 
-# What is changed
+# Changes
 
 
 def _refuse_secret(path: tuple[str | int, ...], value: str) -> None:
@@ -379,7 +379,7 @@ def _tell(configuration: Configuration, path: tuple[str | int, ...], file: str) 
 
 
 def _begin(file: str, *, is_private: bool) -> None:
-    """An editor that opens a new file makes it with the wrong mode."""
+    """Create the file with the right mode, which an editor would not do."""
     if not os.path.lexists(file):
         from holdfast.config.files import replace
 

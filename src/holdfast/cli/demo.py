@@ -1,4 +1,4 @@
-"""`holdfast demo`: what Holdfast promises, shown in half a minute with a real process and a real database."""
+"""`holdfast demo`: shows the guarantees in half a minute with a real process and a real database."""
 
 import asyncio
 import shutil

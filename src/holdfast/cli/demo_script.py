@@ -1,4 +1,4 @@
-"""What the scripted model says in the demonstration."""
+"""Responses of the scripted model in the demonstration."""
 
 from holdfast.domain.messages import TextPart
 from holdfast.domain.models import ModelRequest
@@ -31,7 +31,7 @@ _ANSWERS = {
 
 
 def script(request: ModelRequest) -> Step:
-    """The answer to the last thing the user said."""
+    """Return the response to the last prompt."""
     asked = [part.data.text for message in request.messages for part in message.parts if isinstance(part, TextPart)]
     results = 0
     for message in reversed(request.messages):

@@ -1,4 +1,4 @@
-"""The demonstration's eyes and hands: the worker process it watches, and what it draws of it."""
+"""Driver of the demonstration: controls the worker process and prints its events."""
 
 import asyncio
 import sys
@@ -33,7 +33,7 @@ _COLOURS = {"completed": "green", "cancelled": "yellow", "interrupted": "magenta
 
 
 class Story:
-    """What was asked and how it ended, across both processes."""
+    """Prompts and their outcomes, across both processes."""
 
     def __init__(self) -> None:
         self.prompts: dict[str, str] = {}
@@ -41,7 +41,7 @@ class Story:
 
 
 class Stage:
-    """Draws. On a terminal with colours and pauses, elsewhere plainly."""
+    """Prints the demonstration, with colours and pauses on a terminal."""
 
     def __init__(self, console: Console, *, fast: bool) -> None:
         self.console = console
@@ -49,11 +49,13 @@ class Stage:
         self._column = 0
 
     def title(self) -> None:
+        """Print the title."""
         self.console.print()
         self.console.print("[bold cyan]Holdfast[/] [dim]— a coding agent that holds on when you let go[/]")
         self.console.print("[dim]A tour with a scripted model. Everything else is real.[/]")
 
     async def act(self, number: str, name: str, text: str) -> None:
+        """Print the heading of a section."""
         self.end_line()
         await asyncio.sleep(self._pause)
         self.console.print()
@@ -62,6 +64,7 @@ class Stage:
         await asyncio.sleep(self._pause)
 
     async def prompt(self, worker: "Worker", session: str, run_id: str, text: str) -> None:
+        """Send a prompt and print it."""
         worker.story.prompts[run_id] = text
         began = time.perf_counter()
         answer = await worker.ask("prompt", session, run_id, text)
@@ -71,17 +74,19 @@ class Stage:
         self.note("accepted", f"{answer}: on disk in {took:.1f} ms")
 
     def note(self, word: str, text: str) -> None:
+        """Print a labelled note."""
         self.end_line()
         line = Text.assemble("  ", (word, "cyan"), " ", (text, "dim"))
         line.truncate(self.console.width, overflow="ellipsis")
         self.console.print(line)
 
     def line(self, text: str) -> None:
+        """Print a line of explanation."""
         self.end_line()
         self.console.print(f"  [dim]{text}[/]")
 
     def stream(self, text: str, *, style: str = "") -> None:
-        """A piece of an answer. It goes on where the last one ended, or on a new line if it does not fit."""
+        """Print a piece of an answer: on the current line, or on a new one if it does not fit."""
         piece = text.replace("\n", " ")
         if self._column and self._column + len(piece) > self.console.width - 1:
             self.end_line()
@@ -91,16 +96,19 @@ class Stage:
         self.console.print(Text(piece, style=style), end="", soft_wrap=True)
 
     def end_line(self) -> None:
+        """End a line that has been begun."""
         if self._column:
             self.console.print()
         self._column = 0
 
     def end(self, end: RunComplete) -> None:
+        """Print the outcome of a run."""
         self.end_line()
         colour = _COLOURS[end.outcome]
         self.console.print(f"  [{colour}]● {end.outcome}[/] [dim]{end.run_id}[/]")
 
     def epilogue(self, story: Story) -> None:
+        """Print the table of outcomes."""
         self.end_line()
         table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", header_style="dim")
         table.add_column("prompt")
@@ -116,7 +124,7 @@ class Stage:
 
 
 class Worker:
-    """The process that owns the work, seen from outside."""
+    """The worker process, controlled over its standard streams."""
 
     def __init__(self, stage: Stage, process: asyncio.subprocess.Process, story: Story) -> None:
         self.story = story
@@ -132,6 +140,7 @@ class Worker:
     async def start(
         cls, stage: Stage, data: Path, project: Path, *, fast: bool, story: Story | None = None
     ) -> "Worker":
+        """Start a worker process."""
         arguments = [sys.executable, "-m", "holdfast", "demo", "--worker", str(data), str(project)]
         process = await asyncio.create_subprocess_exec(
             *arguments,
@@ -145,6 +154,7 @@ class Worker:
         return worker
 
     async def ask(self, do: str, session: str = "", run_id: str = "", text: str = "") -> str:
+        """Send a command and return its response."""
         assert self._process.stdin is not None
         command = Command(do, SessionId(session), RunId(run_id), text)
         self._process.stdin.write(msgspec.json.encode(command) + b"\n")
@@ -152,14 +162,15 @@ class Worker:
             return await self._answers.get()
 
     async def end_of(self, run_id: str) -> None:
+        """Wait for the end of a run."""
         await self._until(lambda: run_id in self.story.ends)
 
     async def words(self, run_id: str, count: int) -> None:
-        """Wait until so many pieces of an answer have come."""
+        """Wait until this many pieces of an answer have arrived."""
         await self._until(lambda: self._words.get(run_id, 0) >= count)
 
     async def stop(self) -> None:
-        """Close its input: it ends what it does and leaves."""
+        """Close the worker's input and wait until it has exited."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         async with asyncio.timeout(_PATIENCE):
@@ -167,10 +178,12 @@ class Worker:
         await self._tasks.drain()
 
     def kill(self) -> None:
+        """Kill the process."""
         if self._process.returncode is None:
             self._process.kill()
 
     async def gone(self) -> int:
+        """Wait for the process and return its exit code."""
         code = await self._process.wait()
         await self._tasks.drain()
         return code

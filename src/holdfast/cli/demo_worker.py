@@ -1,7 +1,7 @@
-"""The demonstration's server: a process that owns the work and talks over its standard streams.
+"""Worker process of the demonstration: runs an engine and communicates over its standard streams.
 
-It reads one JSON command a line and writes one JSON line for each event and each answer. Killing it, in
-whatever way, is part of the show.
+It reads one JSON command per line and writes one JSON line for each event and each response. The demonstration kills it
+on purpose.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ __all__ = ["Command", "Line", "serve"]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What the demonstration asks for: `session`, `prompt`, `cancel`."""
+    """A command of the demonstration: `session`, `prompt` or `cancel`."""
 
     do: str
     session_id: SessionId = SessionId("")
@@ -33,13 +33,14 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What it hears: the answer to its command, or an event."""
+    """An output line: the response to a command, or an event."""
 
     answer: str = ""
     event: msgspec.Raw = msgspec.Raw()
 
 
 def serve(data_dir: Path, project: Path, pause: float) -> None:
+    """Run the worker until its input ends."""
     asyncio.run(_serve(data_dir, project, pause))
 
 

@@ -1,15 +1,17 @@
-"""Where the runs are that were left to the server: a note for each, so that they are found from any directory."""
+"""Directories of detached runs, one file per run, so that a run is found from any directory."""
 
 import os
 
 __all__ = ["directory_of", "noted", "remember"]
 
 _MOST = 500
-"""Older ones go. A note stays when its answer was fetched: who asks again is told again."""
+"""Maximum number of files; older ones are removed. A file is kept after its answer was fetched, so it can be fetched
+again.
+"""
 
 
 def remember(data_dir: str, run: str, directory: str) -> None:
-    """A note that cannot be written is no reason to fail: the run is found from its own directory."""
+    """Record the directory of a run. A failed write is ignored: the run is still found from its own directory."""
     place = os.path.join(data_dir, "detached")
     try:
         os.makedirs(place, mode=0o700, exist_ok=True)
@@ -23,6 +25,7 @@ def remember(data_dir: str, run: str, directory: str) -> None:
 
 
 def directory_of(data_dir: str, run: str) -> str | None:
+    """Return the recorded directory of a run."""
     try:
         with open(os.path.join(data_dir, "detached", run), encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
@@ -31,7 +34,7 @@ def directory_of(data_dir: str, run: str) -> str | None:
 
 
 def noted(data_dir: str) -> list[str]:
-    """The runs that there is a note of."""
+    """Return the recorded runs."""
     try:
         return os.listdir(os.path.join(data_dir, "detached"))
     except OSError:

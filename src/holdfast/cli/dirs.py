@@ -1,4 +1,4 @@
-"""`holdfast dirs`: where things are kept."""
+"""`holdfast dirs`: locations of files."""
 
 import os
 
@@ -14,9 +14,9 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def command(*, as_json: bool, data_dir: str | None, host: str | None) -> None:
-    """Say where things are kept: your settings, keys, the data, the log, the socket. Starts nothing, makes nothing.
+    """Print where files are: your settings, keys, the data, the log, the socket. Starts and creates nothing.
 
-    Settings of projects and clients stand above yours: holdfast config path names all files.
+    Settings of projects and clients override yours: holdfast config path names all files.
 
     \b
       holdfast dirs

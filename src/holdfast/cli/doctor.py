@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what is wrong here, and what to do about it."""
+"""`holdfast doctor`: lists problems and their remedies."""
 
 import os
 import sys
@@ -37,7 +37,7 @@ _MARKS: dict[Severity, tuple[str, str]] = {
 @click.option("--area", "areas", multiple=True, metavar="NAME", help="Only this area, such as models; may be repeated.")
 @where_options
 def command(*, as_json: bool, areas: tuple[str, ...], **where: str | None) -> None:
-    """Look at all that is needed here, and say what to do. Models are asked for a word.
+    """Check everything that is needed here, and list remedies. Sends a short request to the models.
 
     Exits with 1 if there are errors.
 
@@ -58,7 +58,7 @@ def command(*, as_json: bool, areas: tuple[str, ...], **where: str | None) -> No
 
 
 def _look(host: str | None, data_dir: str | None, directory: str, areas: Sequence[str]) -> list[Finding]:
-    """What can be seen from here first; the server tells the rest."""
+    """Run the local checks first, then those of the server."""
     try:
         place = locate(host, data_dir)
     except HoldfastError as error:
@@ -94,7 +94,7 @@ def _foreign_distribution() -> Iterable[Finding]:
 
 
 def _directories(place: Where) -> Iterable[Finding]:
-    """The two places without which no server can start."""
+    """Check the two directories that a server needs to start."""
     runtime = os.path.dirname(place.address.path)
     try:
         secure_directory(runtime)
@@ -152,7 +152,7 @@ def _tell(findings: Sequence[Finding]) -> None:
 
 
 def _lines(text: str, indent: int) -> str:
-    """What a server said when it did not start has several."""
+    """Indent the lines of a message; the output of a failed server start has several."""
     return f"\n{'':<{indent}}".join(printable(line) for line in text.splitlines())
 
 

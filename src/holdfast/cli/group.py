@@ -1,4 +1,4 @@
-"""The commands for click. Each is loaded when it is called."""
+"""The click group. Each command is imported when it is called."""
 
 import os
 from importlib import import_module
@@ -16,10 +16,10 @@ _OWN_OPTIONS = frozenset({"-h", "--help", "--version"})
 
 
 class _Lazy(click.Group):
-    """Knows the names and the first lines of its commands without importing them."""
+    """Lists its commands with their summaries without importing them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Without a command it is the terminal app, where there is a terminal."""
+        """Select the terminal app if no command is given and there is a terminal."""
         if not args:
             args = ["tui"] if os.isatty(0) and os.isatty(1) else ["--help"]
         elif args[0].startswith("-") and args[0] not in _OWN_OPTIONS:
@@ -27,9 +27,11 @@ class _Lazy(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
         return [*COMMANDS, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         with undisturbed():
@@ -38,6 +40,7 @@ class _Lazy(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the summaries from the table."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
@@ -53,7 +56,7 @@ def holdfast() -> None:
     \b
       holdfast                                  the terminal app, here
       holdfast run "What does this project do?" one prompt, its answer on stdout
-      git diff | holdfast run "Review this"     what comes on stdin goes along
+      git diff | holdfast run "Review this"     stdin is part of the prompt
       holdfast run --detach "Fix the build"     leave at once; prints a run id
       holdfast runs wait ID                     its answer, when it is there
       holdfast login anthropic                  a key, for a real model

@@ -1,7 +1,7 @@
-"""Questions in plain lines, one after the other; the answers are sent together.
+"""Questions as plain lines, one after the other; the answers are sent together.
 
-A line that is typed is a prompt and not an answer, unless Tab moved the focus to the question or the line is one of
-the commands `/answer` and `/skip`.
+A typed line is a prompt and not an answer, unless Tab moved the focus to the question or the line is one of the
+commands `/answer` and `/skip`.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ _HOW = (
 
 
 class Inquirer:
-    """The questions of one session. `may_ask` is false while an approval is shown: it comes first."""
+    """Questions of one session. `may_ask` is false while an approval is shown, which takes precedence."""
 
     def __init__(
         self,
@@ -57,23 +57,25 @@ class Inquirer:
 
     @property
     def is_asking(self) -> bool:
+        """True while questions are open."""
         return bool(self._open)
 
     def take(self, item: Item) -> None:
+        """Process an event of the stream."""
         match item.event:
             case QuestionRequestEvent(payload=change) if change.payload.session_id == self._session:
                 self._asked(change.payload)
             case QuestionNotificationEvent(payload=change):
                 self._close(change.payload.batch_id, _closed_by(change.payload))
             case RunCompleteEvent(payload=change):
-                # A run that has ended asks for nothing, whatever was said before.
+                # A run that has ended has no open questions, whatever earlier events reported.
                 for request in [item for item in self._open.values() if item.run_id == change.payload.run_id]:
                     self._close(request.id, "The run that asked has ended.")
             case _:
                 pass
 
     def look(self) -> None:
-        """Something may have been missed: ask what is open."""
+        """Fetch the open questions, because events may have been missed."""
         pending = self._link.ask(tuple[QuestionRequest, ...], "GET", self._link.path("questions", "pending"))
         known = {request.id: request for request in pending if request.session_id == self._session}
         for name in self._open.keys() - known.keys():
@@ -82,7 +84,7 @@ class Inquirer:
             self._asked(request)
 
     def take_input(self, done: Input) -> bool:
-        """Whether it was an answer."""
+        """Process input. Returns True if it was an answer."""
         word, _, words = done.text.partition(" ")
         if done.kind == "line" and word not in (_ANSWER, _SKIP):
             return False
@@ -114,7 +116,7 @@ class Inquirer:
             self._begin()
 
     def again(self) -> None:
-        """Something else stood below the question meanwhile."""
+        """Print the question again after an approval has been closed."""
         if self.is_asking:
             self._ask()
 
@@ -164,7 +166,7 @@ def _closed_by(notice: QuestionNotification) -> str:
 
 
 def read_answer(question: Question, line: str) -> QuestionAnswer:
-    """What a line says: numbers and names of choices, or words of one's own. An empty one leaves the question out."""
+    """Parse a line: numbers and labels of choices, or free text. An empty line skips the question."""
     text = line.strip()
     if not text:
         return QuestionAnswer(question.id)
@@ -187,7 +189,7 @@ def _chosen(word: str, choices: Sequence[Choice]) -> str | None:
 
 
 def _options(question: Question) -> list[Option]:
-    """With the words of `read_answer` as values; a question without choices is answered in words only."""
+    """Return the choices, with values for `read_answer`; a free-text question has none."""
     if question.type == "yes_no":
         return [Option("yes", "yes"), Option("no", "no")]
     return [Option(str(number), visible(choice.label)) for number, choice in enumerate(question.choices, 1)]

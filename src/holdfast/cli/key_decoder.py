@@ -1,4 +1,4 @@
-"""Key presses in the bytes that a terminal sends. Pure."""
+"""Decodes the bytes of a terminal into key presses. Pure."""
 
 import codecs
 from typing import NamedTuple
@@ -7,7 +7,9 @@ __all__ = ["Key", "KeyDecoder"]
 
 
 class Key(NamedTuple):
-    """`name` is a name of `answer_focus.press`, or of an editing key; `text` is set for characters and pastes."""
+    """A key press. `name` is a name of `answer_focus.press`, or of an editing key; `text` is set for characters and
+    pastes.
+    """
 
     name: str
     text: str = ""
@@ -34,13 +36,14 @@ _CONTROLS = {
 
 
 class KeyDecoder:
-    """Keeps an incomplete sequence or paste until the rest arrives."""
+    """Decodes bytes; keeps an incomplete sequence or paste until the rest arrives."""
 
     def __init__(self) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
 
     def feed(self, data: bytes) -> list[Key]:
+        """Return the keys that are complete with these bytes."""
         text, self._rest = self._rest + self._utf8.decode(data), ""
         keys: list[Key] = []
         while text:
@@ -54,7 +57,7 @@ class KeyDecoder:
 
 
 def _first(text: str) -> tuple[Key | None, int]:
-    """The first key and its length; None if more has to arrive."""
+    """Return the first key and its length; None if it is incomplete."""
     if text[0] == "\x1b":
         return _sequence(text)
     if name := _CONTROLS.get(text[0]):
@@ -73,7 +76,7 @@ def _sequence(text: str) -> tuple[Key | None, int]:
         pasted = "".join(char for char in lines.expandtabs(4) if char == "\n" or char.isprintable())
         return Key("text" if pasted else "other", pasted), len(_PASTE) + len(inside) + len(_PASTED)
     if len(text) == 1 or text[1] not in "[O":
-        # Escape alone, or Alt and a key: the latter types nothing.
+        # Escape alone, or Alt with a key, which types nothing.
         return (Key("escape"), 1) if len(text) == 1 else (Key("other"), 2)
     for length in range(3, len(text) + 1):
         if text[1] == "O" or "@" <= text[length - 1] <= "~":

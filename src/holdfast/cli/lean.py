@@ -1,4 +1,4 @@
-"""Loads msgspec without what it does not need, and without being disturbed."""
+"""Fast import of msgspec, protected from signals."""
 
 import signal
 import sys
@@ -14,8 +14,8 @@ _UNNEEDED = "typing_extensions"
 
 
 def load_msgspec() -> None:
-    """msgspec asks for typing_extensions, which takes longer to load than msgspec itself, and has nothing for it
-    that Python 3.11 has not. Who needs it later still gets it.
+    """Import msgspec without typing_extensions, which takes longer to import than msgspec itself and provides nothing
+    that Python 3.11 lacks. Later imports of typing_extensions still work.
     """
     if "msgspec" in sys.modules or _UNNEEDED in sys.modules:
         return
@@ -28,8 +28,8 @@ def load_msgspec() -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Signals wait until it is over. While msgspec gets to know a type, an exception out of a signal's handler would
-    end the process with a segmentation fault.
+    """Block signals. An exception from a signal handler while msgspec analyses a type would cause a
+    segmentation fault.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     try:

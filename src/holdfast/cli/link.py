@@ -1,4 +1,6 @@
-"""A command's way to the server: found or started, joined to the workspace of a directory, asked without a loop."""
+"""A command's connection to the server: finds or starts it, opens the workspace of a directory, and sends requests
+synchronously.
+"""
 
 import math
 import os
@@ -30,7 +32,9 @@ __all__ = ["FROM_NOW", "Link", "environment_of", "new_id", "path_of", "text_in",
 T = TypeVar("T")
 
 FROM_NOW = 1 << 52
-"""A number no log has given yet: the stream answers with a gap that tells where it stands, and goes on from there."""
+"""A number that no log has reached: the stream answers with a gap event that contains its position, and continues
+there.
+"""
 
 _NO_TOKEN = "The server wants its token: name its data directory, which has it, with --data-dir or HOLDFAST_DATA_DIR"
 _ANSWER = 30.0
@@ -38,17 +42,19 @@ _PATIENCE = 5.0
 
 
 def new_id() -> str:
-    """32 hexadecimal digits: a run id, and a UUID in one of its spellings."""
+    """Return 32 hexadecimal digits: valid as a run id and as a UUID."""
     return os.urandom(16).hex()
 
 
 def wait_quietly(seconds: float) -> None:
-    """A pause between two tries."""
+    """Sleep between two attempts."""
     select.select([], [], [], seconds)
 
 
 class Link:
-    """`workspace` is empty until a directory was joined. A server that dies is started again once."""
+    """Connection of a command. `workspace` is empty until a directory was opened. A server that dies is started again
+    once.
+    """
 
     def __init__(self, where: Where, directory: str = "") -> None:
         self.where = where
@@ -56,15 +62,15 @@ class Link:
         self.workspace = ""
         self.directory = (where.directory or directory) if directory else ""
         self.patience = _ANSWER
-        """How long an answer may take, in seconds."""
+        """Maximum duration of a request in seconds."""
         self.deadline: float | None = None
-        """When no answer is waited for any more."""
+        """Time after which no response is awaited."""
+        # True if another client has disabled approvals in the workspace.
         self.is_yolo = False
         self.problems: list[str] = []
         """Errors in the settings of the workspace, each with its file and line."""
-        """Whether somebody has switched off asking in the workspace that was joined."""
         self.meanwhile: Callable[[], None] = lambda: None
-        """What can be done while a server starts."""
+        """Called while a server starts, to use the time."""
         self._thin: Thin | None = None
         self._starts = 1 if where.can_be_started else 0
         self._has_looked = False
@@ -83,16 +89,16 @@ class Link:
 
     @property
     def address(self) -> Address:
-        """Where the server is to which this is connected."""
+        """The address of the connected server."""
         return self.where.address if self._thin is None else self._thin.address
 
     def _seconds(self) -> float:
-        """How long the next answer may take."""
+        """Return the maximum duration of the next request."""
         left = self.patience if self.deadline is None else self.deadline - time.monotonic()
         return max(0.001, min(self.patience, left))
 
     def _is_outdated(self, thin: Thin) -> bool:
-        """Whether a server that is older than we are has left for us. Asked once."""
+        """Return True if an older server has stopped so that a new one can be started. Checked once."""
         if self._has_looked:
             return False
         is_outdated = gives_way(thin)
@@ -100,8 +106,8 @@ class Link:
         return is_outdated
 
     def enter(self, pause: Callable[[float], None] = wait_quietly) -> None:
-        """Be connected, and in the workspace of the directory if there is one. A server that is leaving is waited for,
-        then followed by a new one.
+        """Connect, and open the workspace of the directory if there is one. Waits for a server that is shutting down,
+        then starts a new one.
         """
         is_first = self._thin is None
         backoff = Backoff(lambda: 1.0, first=0.02, most=0.5)
@@ -122,7 +128,7 @@ class Link:
     def _may_pass(self, error: ClientError, *, is_first: bool) -> bool:
         if isinstance(error, ServerProblem):
             return error.status == 503
-        # One that answered and has left meanwhile is followed by another, where one can be started.
+        # A server that answered and has stopped since is replaced, if one can be started.
         return not (isinstance(error, Unreachable) and is_first and self._starts <= 0)
 
     def _join(self) -> None:
@@ -136,7 +142,7 @@ class Link:
         self.problems = [str(item) for item in problems] if isinstance(problems, list) else []
 
     def path(self, *names: str) -> str:
-        """The path of something in the workspace."""
+        """Return the path of a resource in the workspace."""
         return path_of(self.workspace, *names)
 
     def send(
@@ -149,7 +155,7 @@ class Link:
         can_repeat: bool = False,
         seconds: float | None = None,
     ) -> bytes:
-        """The body of the answer. Every status from 200 to 299 is a yes (C-28)."""
+        """Send a request and return the body of the response. Every status from 200 to 299 is a success (C-28)."""
         if self._thin is None:
             raise Unreachable
         raw = None if body is None else _encoded(body)
@@ -173,6 +179,7 @@ class Link:
         query: QueryItems = (),
         can_repeat: bool = False,
     ) -> T:
+        """Send a request and decode the response."""
         import msgspec
 
         raw = self.send(method, path, body=body, query=query, can_repeat=can_repeat)
@@ -183,7 +190,9 @@ class Link:
             raise BrokenResponse from None
 
     def ask_plainly(self, method: str, path: str, *, body: object = None, can_repeat: bool = False) -> dict[str, Any]:
-        """The same without types, for what is asked before they are loaded: loading them takes longer than asking."""
+        """Send a request and decode the response without types, before msgspec is imported, because the import takes
+        longer than the request.
+        """
         raw = self.send(method, path, body=body, can_repeat=can_repeat)
         try:
             answer = loads(raw)
@@ -194,26 +203,27 @@ class Link:
         return answer
 
     def stream(self, since: int) -> ThinStream:
-        """The events of the workspace after a number."""
+        """Open the event stream after a number."""
         if self._thin is None:
             raise Unreachable
         return self._thin.stream(self.path("events"), (("client_id", self.client_id), ("since", since)))
 
     def close(self) -> None:
+        """Close the connection."""
         thin, self._thin = self._thin, None
         if thin is not None:
             thin.close()
 
 
 def entered(where: Mapping[str, Any]) -> Link:
-    """In the workspace that a command's options name."""
+    """Connect to the workspace that a command's options select."""
     link = Link(locate(where["host"], where["data_dir"]), where["cwd"])
     link.enter()
     return link
 
 
 def text_in(answer: Mapping[str, object], name: str) -> str:
-    """What every answer of this kind has."""
+    """Return a required text field of a response."""
     value = answer.get(name)
     if not isinstance(value, str) or not value:
         raise BrokenResponse
@@ -221,6 +231,7 @@ def text_in(answer: Mapping[str, object], name: str) -> str:
 
 
 def path_of(workspace: str, *names: str) -> str:
+    """Return the path of a resource. Raises `BadRequest` for an invalid id."""
     segments = (workspace, *names)
     if any(name in {"", ".", ".."} for name in segments):
         raise BadRequest("That is not an id: look at the list for one.")
@@ -236,6 +247,6 @@ def _encoded(body: object) -> bytes:
 
 
 def environment_of(known: Mapping[str, str]) -> list[str]:
-    """What of it can be said as text."""
+    """Return the environment variables that are valid text."""
     pairs = (f"{name}={value}" for name, value in known.items())
     return [pair for pair in pairs if pair.isascii() or pair == pair.encode("utf-8", "replace").decode()]

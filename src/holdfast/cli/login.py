@@ -1,4 +1,4 @@
-"""`holdfast login` and `holdfast logout`: keys of providers, stored where only their owner can read them."""
+"""`holdfast login` and `holdfast logout`: API keys of providers, stored so that only their owner can read them."""
 
 import os
 import sys
@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Store the key of a provider: in the system's keyring if there is one, else in a file only you can read.
 
-    The key is asked for, and not shown while you type; or it is read from a pipe. It is never an argument, where
+    You are prompted for the key, which is not shown; or it is read from a pipe. It is never an argument, where
     others on this machine and your shell's history would see it.
 
     \b
@@ -48,7 +48,7 @@ def command(
     HOLDFAST_KEYRING=0 leaves the keyring alone.
     """
     if key:
-        # Without repeating it: a terminal may be watched.
+        # Do not repeat the key: the terminal may be visible to others.
         raise click.UsageError(
             "A key on a command line can be read by others, and stays in your shell's history: leave it out, it is "
             "asked for. One that was shown is better replaced."
@@ -106,7 +106,7 @@ def _login(credentials: Credentials, configuration: Configuration, name: str) ->
 
 
 def _known(configuration: Configuration, name: str) -> str | None:
-    """The id under which the key of a provider is looked for. People write OpenAI, and google for gemini."""
+    """Return the id under which a provider's key is stored. Names are matched loosely: OpenAI, or google for gemini."""
     from holdfast.providers.catalog import load_catalog
 
     if name in configuration.settings.providers:
@@ -116,7 +116,7 @@ def _known(configuration: Configuration, name: str) -> str | None:
 
 
 def _hint(configuration: Configuration, provider: str) -> str:
-    """What to do about a key of somebody whom nobody knows."""
+    """Return advice for a key of an unknown provider."""
     from holdfast.providers.catalog import close_matches, load_catalog
 
     catalog = load_catalog(Path(configuration.places.data_dir))
@@ -147,7 +147,7 @@ def _list(configuration: Configuration, credentials: Credentials, *, as_json: bo
 
 
 def _elsewhere(configuration: Configuration) -> list[_Key]:
-    """Keys that were not stored by a login: in settings, and in variables the catalogue names."""
+    """Return keys that were not stored by a login: in settings, and in variables that the catalogue names."""
     from holdfast.providers.catalog import load_catalog
 
     reading = configuration.reading()

@@ -1,4 +1,4 @@
-"""`holdfast logs`: what a server that was started by a client has to say."""
+"""`holdfast logs`: the log of a server that was started by a client."""
 
 import os
 from collections import deque
@@ -31,7 +31,7 @@ def command(*, follow: bool, lines: int, data_dir: str | None) -> None:
             _show(path, lines, follow=follow)
         except OSError as error:
             if error.filename is None:
-                # It was read, and could not be written.
+                # Reading succeeded; writing failed.
                 raise
             raise Failure(f"There is no log to read at {path}: {error.strerror}.") from None
 
@@ -62,7 +62,7 @@ def _say(piece: bytes) -> None:
 
 
 def _is_another(path: str, descriptor: int, position: int) -> bool:
-    """Whether the log was turned over or cut."""
+    """Return True if the log was rotated or truncated."""
     try:
         there = os.stat(path)
     except FileNotFoundError:

@@ -26,7 +26,7 @@ def command() -> None:
     """Language servers: see them, start them again, read what they printed.
 
     \b
-      holdfast lsp                    those of this directory, and how they stand
+      holdfast lsp                    those of this directory, and their state
       holdfast lsp start main.py      start those for a file
       holdfast lsp restart            all that run
       holdfast lsp logs basedpyright
@@ -46,7 +46,7 @@ def _entered(where: dict[str, Any]) -> Link:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def list_servers(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
-    """The servers of this directory, how they stand, and how much they find wrong."""
+    """List the servers of this directory, their state, and the number of problems they report."""
     with sentences():
         _print(_settled(_entered(where)), as_json=as_json)
 
@@ -57,7 +57,7 @@ def list_servers(*, as_json: bool, **where: Any) -> None:  # noqa: ANN401
 def start(*, path: str, **where: Any) -> None:  # noqa: ANN401
     """Start the servers for a file."""
     with sentences():
-        # On another machine only its server can look.
+        # Only the remote server can check the file there.
         if not where["host"] and not os.path.isfile(os.path.join(where["cwd"], path)):
             raise Failure(f"There is no file {printable(path)}.")
         link = _entered(where)
@@ -86,7 +86,7 @@ def restart(*, name: str, **where: Any) -> None:  # noqa: ANN401
 @click.argument("name")
 @where_options
 def logs(*, name: str, **where: Any) -> None:  # noqa: ANN401
-    """What has become of a server, and what it has printed."""
+    """Show the history of a server, and its output."""
     with sentences():
         link = _entered(where)
         log = link.ask(LspLog, "GET", link.path("lsps", "log"), query=[("name", name)])
@@ -99,7 +99,7 @@ def logs(*, name: str, **where: Any) -> None:  # noqa: ANN401
 
 
 def _settled(link: Link) -> list[LspInfo]:
-    """As they are when none is starting any more, or after a while."""
+    """Return the servers once none is starting any more, or after a timeout."""
     until = time.monotonic() + _PATIENCE
     while True:
         found = list(link.ask(dict[str, LspInfo], "GET", link.path("lsps")).values())

@@ -1,4 +1,6 @@
-"""The command `holdfast`. What is used most is read by hand; the rest is click's, which takes its time to load."""
+"""The command `holdfast`. The most frequent commands are parsed by hand; the others by click, which is slow to
+import.
+"""
 
 import os
 import sys
@@ -34,11 +36,11 @@ COMMANDS = {
     "completion": ("holdfast.cli.completion", "Print the script that completes commands in your shell."),
     "demo": ("holdfast.cli.demo", "See it work: a prompt, a cancel, a kill -9 and a recovery. No key, no network."),
 }
-"""Each command with its module and its line of help, so that help comes without loading them."""
+"""Each command with its module and its summary, so that help is printed without importing them."""
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is a sentence, never a traceback."""
+    """Run the command line; a user error is a one-line message, never a traceback."""
     if sys.platform == "win32":
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
     _check_package()
@@ -56,7 +58,7 @@ def main() -> None:
         accept_all()
         holdfast(prog_name="holdfast")
     except KeyboardInterrupt:
-        # Also while something is still being loaded.
+        # Also while modules are still being imported.
         sys.exit(130)
     except OSError as error:
         from holdfast.cli.streams import unwritten
@@ -75,7 +77,7 @@ def _check_package() -> None:
 
 
 def _be_deaf() -> None:
-    """What was done is done: a signal that comes while the process is cleared away does not change its exit code."""
+    """Ignore signals: one that arrives during interpreter shutdown must not change the exit code."""
     import signal
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -83,7 +85,7 @@ def _be_deaf() -> None:
 
 
 def _quickly(arguments: list[str]) -> int | None:
-    """The exit code of what could be read without click, or None."""
+    """Run a command that can be parsed without click; returns its exit code, or None."""
     if arguments[:1] == ["run"]:
         from holdfast.cli.oneshot import run_quickly
 

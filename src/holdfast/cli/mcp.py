@@ -1,4 +1,4 @@
-"""`holdfast mcp`: servers of tools, prompts and resources."""
+"""`holdfast mcp`: MCP servers."""
 
 import sys
 import time
@@ -28,7 +28,7 @@ def command() -> None:
     """Servers of tools: see them, add and remove them, log in to them.
 
     \b
-      holdfast mcp                                    those of this directory, and how they stand
+      holdfast mcp                                    those of this directory, and their state
       holdfast mcp add time -- uvx mcp-server-time    a program
       holdfast mcp add docs --url https://host/mcp    a server elsewhere
       holdfast mcp disable time
@@ -39,7 +39,7 @@ def command() -> None:
     """
 
 
-# How they stand
+# State
 
 
 @command.command("list")
@@ -47,7 +47,7 @@ def command() -> None:
 @click.option("--no-wait", is_flag=True, help="Do not wait for servers that are starting.")
 @where_options
 def list_servers(*, as_json: bool, no_wait: bool, **where: Any) -> None:  # noqa: ANN401
-    """The servers of this directory, how they stand, and what they offer."""
+    """List the servers of this directory, their state, and what they offer."""
     with sentences():
         link = entered(where)
         servers = _settled(link, patience=0.0 if no_wait else _PATIENCE)
@@ -72,7 +72,7 @@ def _settled(link: Link, patience: float) -> list[McpInfo]:
 
 
 def _withheld(where: dict[str, Any]) -> list[str]:
-    """Those that a project names, if it is not trusted."""
+    """Return the servers of a project that is not trusted."""
     if where["host"]:
         return []
     reading = configuration_for(where["cwd"], where["data_dir"]).reading()
@@ -87,7 +87,7 @@ def _print(servers: list[McpInfo], withheld: list[str]) -> None:
         (info.name, _WORDS.get(info.state, info.state), str(info.tool_count or ""), _about(info)) for info in servers
     ]
     rows += [(name, "not trusted", "", "the project's") for name in withheld]
-    # What stands in it was written by others.
+    # The cells contain untrusted text.
     clean = [tuple(printable(cell) for cell in row) for row in rows]
     click.echo(table(("SERVER", "STATE", "TOOLS", "KIND"), clean))
     reasons = [f"{info.name}: {info.error}" for info in servers if info.error]
@@ -110,7 +110,7 @@ def _count(count: int, what: str) -> str:
 @click.argument("name")
 @where_options
 def logs(*, name: str, **where: Any) -> None:  # noqa: ANN401
-    """What a server has printed since it was started: its stderr, and what it logs."""
+    """Show the output of a server since its start: its stderr, and its log messages."""
     with sentences():
         link = entered(where)
         _settled(link, _PATIENCE)
@@ -163,7 +163,7 @@ def login(*, name: str, no_browser: bool, **where: Any) -> None:  # noqa: ANN401
         _say_state(link, name)
 
 
-# In the settings
+# Settings
 
 
 def _file(configuration: Configuration, *, project: bool) -> str:
@@ -187,7 +187,7 @@ _in_project = click.option("--project", is_flag=True, help="In the project's fil
 @click.argument("name")
 @click.argument("program", nargs=-1, metavar="[-- COMMAND [ARGS]...]")
 @click.option("--url", default="", help="Where it answers, if it is no program.")
-@click.option("--type", "way", type=click.Choice(["stdio", "http", "sse"]), help="How it is reached; seen by itself.")
+@click.option("--type", "way", type=click.Choice(["stdio", "http", "sse"]), help="Transport; detected by default.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable for the program.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Sent with every request.")
 @click.option("--tool", "tools", multiple=True, metavar="TOOL", help="Offer only this tool of it; may be repeated.")
@@ -247,7 +247,7 @@ def _add(configuration: Configuration, name: str, settings: dict[str, Any], *, p
 
 
 def _refuse_secrets(settings: dict[str, Any]) -> None:
-    """What was typed is in the shell's history already; at least it does not go into a file, too."""
+    """Refuse secrets: they are already in the shell's history, and must not be stored in a file as well."""
     from holdfast.workspace.secrets import redacted
 
     pairs = {**settings.get("env", {}), **settings.get("headers", {})}
@@ -278,7 +278,7 @@ def remove(*, name: str, project: bool, cwd: str, data_dir: str | None) -> None:
 
 
 def _elsewhere(configuration: Configuration, name: str) -> str:
-    """Which other file speaks of a server, also one of a project that is not trusted."""
+    """Name another file that configures a server, also one of a project that is not trusted."""
     reading = configuration.reading()
     places = [(origin.file, origin.line) for path, origin in reading.origins.items() if path[:2] == ("mcp", name)]
     places += [(item.file, item.line) for item in reading.withheld if item.path[:2] == ("mcp", name)]

@@ -1,4 +1,4 @@
-"""`holdfast mcp login`: shows where to go, and waits until somebody was there."""
+"""`holdfast mcp login`: shows the address of a login, and waits until it is complete."""
 
 import asyncio
 from typing import Any
@@ -17,12 +17,12 @@ _BETWEEN_LOOKS = 0.2
 
 
 async def log_in(link: Link, name: str, *, opens: bool) -> None:
-    """Raises what the server refuses."""
+    """Log in to an MCP server. Raises the server's refusal."""
     workspace = WorkspaceId(link.workspace)
     tasks = TaskOwner()
     async with Client(link.address, client_id=link.client_id) as client:
         cursor = (await client.snapshot(workspace)).cursor
-        # Who listens keeps the workspace open, however long it takes.
+        # The event stream keeps the workspace open for the duration of the login.
         async with client.events(workspace, since=cursor) as events:
             watching = tasks.start(_listen(events), name="stay", done=_ended)
             login = tasks.start(client.mcp_auth(workspace, name), name="log in", done=_ended)
@@ -47,7 +47,7 @@ async def _listen(events: EventStream) -> None:
 
 
 async def _show(client: Client, workspace: WorkspaceId, name: str, *, opens: bool) -> None:
-    while not (url := (await client.mcp_auth_url(workspace, name)).auth_url):  # noqa: ASYNC110 - nobody tells
+    while not (url := (await client.mcp_auth_url(workspace, name)).auth_url):  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(_BETWEEN_LOOKS)
     complain(f"Open this address to log in to {printable(name)}:\n\n  {printable(url)}\n")
     if opens and url.startswith(("https://", "http://")):

@@ -1,4 +1,4 @@
-"""`holdfast models`: which models there are, what they cost, and which of them can be used here and now."""
+"""`holdfast models`: the available models, their prices, and whether they can be used."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ _NO_KEY = (
 
 @click.command("models")
 @click.argument("term", nargs=-1)
-@click.option("--all", "shows_all", is_flag=True, help="Those of providers without a key, too.")
+@click.option("--all", "shows_all", is_flag=True, help="Include providers without a key.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, with all facts.")
 @click.option("--refresh", is_flag=True, help="Fetch the newest catalogue from the npm registry first.")
 @directory_options
@@ -75,7 +75,7 @@ def _models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, as_js
 
 
 async def _asked(models: "ChosenModels") -> tuple[dict[str, tuple[str, str]], list["ProviderView"], str]:
-    """What is chosen, everything there is, and why nothing could be chosen."""
+    """Return the selected models, all providers, and why no model could be selected."""
     from holdfast.domain.errors import ProviderError
     from holdfast.providers.client import close_connections
 
@@ -101,7 +101,7 @@ def _is_shown(view: "ProviderView") -> bool:
 
 
 def _matching(views: Iterable["ProviderView"], term: str) -> list["ProviderView"]:
-    """Every word has to be somewhere in a model's names or its provider's."""
+    """Return models whose names, or whose provider's names, contain every word."""
     import msgspec
 
     words = term.lower().split()

@@ -1,6 +1,6 @@
-"""Ids as people type them: the first characters of one that we made are enough, where only one begins so.
+"""Abbreviated ids: a unique prefix of a generated id is sufficient.
 
-A name that somebody chose is never guessed: a script that asks for job-1 does not mean job-10.
+A name that the user chose is never completed: a script that requests job-1 does not mean job-10.
 """
 
 from collections.abc import Iterable
@@ -15,14 +15,16 @@ __all__ = ["in_full", "run_named", "session_named"]
 
 _SHORTEST = 4
 _LONGEST = 32
-"""Ids that we make have this many hexadecimal digits: such a one is not looked for."""
+"""Generated ids have this many hexadecimal digits; a complete one is not looked up."""
 _DIGITS = frozenset("0123456789abcdef")
 _SHOWN = 5
 _MOST_RUNS = 1000
 
 
 def session_named(link: Link, text: str) -> SessionId:
-    """In the workspace of the link. What nobody knows stays as it is: the server says what is wrong with it."""
+    """Resolve a session id in the workspace of the link. An unknown id is returned unchanged, and the server refuses
+    it.
+    """
     if not _SHORTEST <= len(text) < _LONGEST:
         return SessionId(text)
     sessions = link.ask(tuple[Session, ...], "GET", link.path("sessions"))
@@ -30,7 +32,7 @@ def session_named(link: Link, text: str) -> SessionId:
 
 
 def run_named(link: Link, text: str, more: Iterable[str] = ()) -> RunId:
-    """The same for runs. `more` are ids that are known otherwise."""
+    """Resolve a run id. `more` contains ids that are known from elsewhere."""
     if not _SHORTEST <= len(text) < _LONGEST:
         return RunId(text)
     runs = link.ask(tuple[Run, ...], "GET", link.path("runs"), query=(("limit", _MOST_RUNS),))
@@ -38,7 +40,7 @@ def run_named(link: Link, text: str, more: Iterable[str] = ()) -> RunId:
 
 
 def in_full(text: str, known: Iterable[str]) -> str:
-    """The one id that begins so. Raises `BadRequest` if there are several."""
+    """Return the one id with this prefix. Raises `BadRequest` if there are several."""
     known = set(known)
     found = sorted(name for name in known if name.startswith(text) and len(name) == _LONGEST and set(name) <= _DIGITS)
     if text in known or not found:

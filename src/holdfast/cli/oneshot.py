@@ -1,7 +1,7 @@
-"""What `holdfast run` does, from what was asked to the exit code.
+"""`holdfast run`, from parsed arguments to the exit code.
 
-Up to the prompt on the wire it loads next to nothing: no click, no types of events. What follows the run is
-loaded while the server works already.
+Until the prompt is sent it imports as little as possible: no click, no event types. The modules that follow the run are
+imported while the server is already working.
 """
 
 import os
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 __all__ = ["REFUSED", "Misuse", "execute", "run_quickly"]
 
 REFUSED = 4
-"""The exit code when no server answers, or it refuses."""
+"""Exit code if no server answers, or it refuses."""
 
 _LOST = (ConnectionLost, TimedOut, Unreachable)
 _LONGEST_TITLE = 50
 _ID = 32
-"""How many characters an id of ours has."""
+"""Length of a generated id."""
 _AT_ONCE = 1 << 20
 _LOOKING = 3.0
-"""After so many seconds without a word on stdin, whoever looks on is told."""
+"""After this many seconds without input on stdin, a notice is printed on a terminal."""
 _LARGEST = 24 << 20
-"""As base64, with all that goes along, it is what a server takes."""
+"""Encoded as base64, with the rest of the request, this is the maximum body of a server."""
 
 Message = dict[str, object]
 
 
 class _Sent(NamedTuple):
-    """A prompt that is on its way. `may_be_old`: it may have been there before."""
+    """A prompt that has been sent. `may_be_old`: the run may have existed before."""
 
     run: str
     session: str
@@ -57,11 +57,11 @@ class _Sent(NamedTuple):
 
 
 class Misuse(Exception):
-    """The command line makes no sense: a sentence, and exit code 2."""
+    """The command line is invalid: an error message, and exit code 2."""
 
 
 def run_quickly(arguments: list[str]) -> int | None:
-    """The exit code, or None if click has to look at the command line."""
+    """Run the command and return the exit code, or None if click has to parse the command line."""
     asked = read_quickly(arguments)
     if asked is None:
         return None
@@ -74,7 +74,7 @@ def run_quickly(arguments: list[str]) -> int | None:
 
 
 def execute(asked: Asked) -> int:
-    """The exit code. Raises `Misuse` before anything is sent."""
+    """Run the command and return the exit code. Raises `Misuse` before anything is sent."""
     deadline = None if asked.timeout is None else time.monotonic() + asked.timeout
     try:
         text = _prompt(asked, deadline)
@@ -98,7 +98,7 @@ def execute(asked: Asked) -> int:
 
 
 def _prompt(asked: Asked, deadline: float | None) -> str:
-    """Stdin, if it is a pipe or a file, then the arguments."""
+    """Return stdin, if it is a pipe or a file, followed by the arguments."""
     pieces = [" ".join(asked.prompt).encode("utf-8", "replace").decode()]
     if _is_fed():
         fed = _read("What comes on stdin", _Fed(deadline, is_told=asked.is_quiet))
@@ -107,13 +107,14 @@ def _prompt(asked: Asked, deadline: float | None) -> str:
 
 
 class _Fed:
-    """Stdin, as long as there is time. Who looks on is told what is waited for: a pipe may have been left open."""
+    """Reads stdin until the deadline. Prints a notice while it waits, because a pipe may have been left open."""
 
     def __init__(self, deadline: float | None, *, is_told: bool) -> None:
         self._deadline = deadline
         self._is_told = is_told or not os.isatty(2)
 
     def read(self, most: int) -> bytes:
+        """Read up to `most` bytes."""
         pieces: list[bytes] = []
         while most > 0:
             self._wait()
@@ -137,7 +138,7 @@ class _Fed:
 
 
 def _read(what: str, file: "_Source") -> bytes:
-    """All of it, if it has an end that the server would take: not everything has one."""
+    """Read everything, up to the limit of the server. The input may be endless."""
     content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
         raise Misuse(
@@ -185,7 +186,7 @@ def _execute(asked: Asked, text: str, attachments: list[Message], deadline: floa
 
 
 def _surely(link: Link, signals: Signals, work: "Callable[[], T]") -> "T":
-    """Before the prompt is sent, a server that dies is followed by another; at worst an empty session is left."""
+    """Retry once with a new connection. Before the prompt is sent this is safe; at worst an empty session is left."""
     try:
         return work()
     except (ConnectionLost, Unreachable):
@@ -214,9 +215,9 @@ def _message(link: Link, asked: Asked, session: str, text: str) -> Message:
 
 
 def _requires_model(asked: Asked) -> bool:
-    """Programs read the answer: the scripted model must not reply to them in place of one that is missing.
+    """Return True if programs read the answer: the scripted model must not answer in place of a missing one.
 
-    A command that names a model gets that one or an error.
+    A command that names a model gets that model or an error.
     """
     if asked.model:
         return False
@@ -224,8 +225,8 @@ def _requires_model(asked: Asked) -> bool:
 
 
 def _session(link: Link, asked: Asked, text: str) -> tuple[str, bool]:
-    """The one that was chosen, the one where this run id was used before, the last one, or a new one; whether it is
-    new.
+    """Return the session and whether it is new: the given one, that of an earlier run with this run id, the last one,
+    or a new one.
     """
     if asked.model or asked.small_model:
         from holdfast.cli.setting import choose_models
@@ -244,7 +245,7 @@ def _session(link: Link, asked: Asked, text: str) -> tuple[str, bool]:
 
 
 def _named(link: Link, session: str) -> str:
-    """An id in full is not looked at here: the server knows best."""
+    """Resolve an abbreviated id. A complete id is left to the server."""
     if len(session) >= _ID:
         return session
     from holdfast.cli.names import session_named
@@ -253,7 +254,7 @@ def _named(link: Link, session: str) -> str:
 
 
 def _session_of(link: Link, run: str) -> str | None:
-    """Where a run is that was asked for already: in a new session the same words would be another prompt."""
+    """Return the session of an existing run: in a new session the same prompt would start another run."""
     try:
         return text_in(link.ask_plainly("GET", link.path("runs", run)), "session_id")
     except ServerProblem as problem:
@@ -263,7 +264,7 @@ def _session_of(link: Link, run: str) -> str | None:
 
 
 def _title(text: str) -> str:
-    """The first words of a prompt."""
+    """Return the first words of a prompt."""
     line = " ".join(text[:400].split())
     if len(line) <= _LONGEST_TITLE:
         return line or "New session"
@@ -272,7 +273,7 @@ def _title(text: str) -> str:
 
 
 def _post(link: Link, message: Message, signals: Signals, *, is_new: bool) -> bool:
-    """Send the prompt. Whether it had to be sent twice: with its run id that does no harm."""
+    """Send the prompt. Returns True if it was sent twice, which is harmless because of its run id."""
     signals.is_running = True
     try:
         link.send("POST", link.path("agent"), body=message, can_repeat=True)
@@ -288,7 +289,7 @@ def _post(link: Link, message: Message, signals: Signals, *, is_new: bool) -> bo
 
 
 def _take_back(link: Link, session: str) -> None:
-    """A session that was made for a prompt that was refused: nobody would know what it is for."""
+    """Delete a session that was created for a prompt that was refused."""
     try:
         link.send("DELETE", link.path("sessions", session))
     except HoldfastError:
@@ -296,7 +297,7 @@ def _take_back(link: Link, session: str) -> None:
 
 
 def _detach(link: Link, asked: Asked, run: str, session: str) -> int:
-    """Leave as soon as the prompt is stored."""
+    """Print the run id and exit as soon as the prompt is stored."""
     from holdfast.cli.detached import remember
 
     remember(link.where.data_dir, run, asked.cwd)
@@ -312,7 +313,7 @@ def _detach(link: Link, asked: Asked, run: str, session: str) -> int:
 
 
 def _load() -> None:
-    """What follows a run needs."""
+    """Import the modules that follow a run."""
     with undisturbed():
         load_msgspec()
         import_module("holdfast.cli.ask")
@@ -337,7 +338,7 @@ def _follow(link: Link, signals: Signals, asked: Asked, sent: _Sent, stream: "Th
         end = conduct.run(stream, sent.deadline, may_be_old=sent.may_be_old)
         return conclude(end, watch.said(end), speaker, is_overdue=conduct.is_overdue)
     except SystemExit:
-        # Who leaves without the answer fetches it later, from wherever they are by then.
+        # The user leaves without the answer and can fetch it later from any directory.
         remember(link.where.data_dir, sent.run, asked.cwd)
         raise
     except Gone as gone:

@@ -1,4 +1,4 @@
-"""Which settings a command means: those of a directory, under a data directory. Reads files, asks no server."""
+"""Local settings for commands: those of a directory, with a data directory. Reads files; sends no requests."""
 
 import os
 import sqlite3
@@ -21,11 +21,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def directory_options(function: F) -> F:
+    """Add the options that select a directory and a data directory."""
     data = click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
     return directory_option(data(function))
 
 
 def configuration_for(cwd: str, data_dir: str | None) -> Configuration:
+    """Return the configuration of a directory."""
     environment = dict(os.environ)
     environment.setdefault("HOME", os.path.expanduser("~"))
     data = os.path.realpath(data_directory(data_dir, environment, environment["HOME"]))
@@ -34,7 +36,7 @@ def configuration_for(cwd: str, data_dir: str | None) -> Configuration:
 
 
 def _workspace_id(data_dir: str, directory: str) -> str:
-    """As the server has written it down; empty if it has never worked there."""
+    """Return the workspace id that the server has stored; empty if there is none."""
     database = os.path.join(data_dir, "holdfast.db")
     if not os.path.isfile(database):
         return ""
@@ -48,12 +50,12 @@ def _workspace_id(data_dir: str, directory: str) -> str:
 
 
 def in_terminal() -> bool:
-    """Whether stdout is one, and may have colours."""
+    """Return True if stdout is a terminal that may show colours."""
     wants_none = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     return not wants_none and sys.stdout is not None and sys.stdout.isatty()
 
 
 def printable(text: str) -> str:
-    """Without what would move the cursor or change colours: files of a project are not ours."""
+    """Escape terminal control sequences: files of a project are untrusted."""
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
     return shown.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""`holdfast prompt`: what a model is told before the conversation, exactly."""
+"""`holdfast prompt`: the exact system prompt."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="The facts it is made of, as JSON.")
 @directory_options
 def command(*, as_json: bool, cwd: str, data_dir: str | None) -> None:
-    """Show what a model is told before the conversation: our words, your files, the state of this directory.
+    """Show the system prompt: our instructions, your context files, the state of this directory.
 
     \b
       holdfast prompt

@@ -1,4 +1,4 @@
-"""`holdfast run`: one prompt, one answer on stdout, an exit code that can be relied on."""
+"""`holdfast run`: one prompt, its answer on stdout, a reliable exit code."""
 
 import sys
 from typing import Any, get_args
@@ -44,7 +44,9 @@ class _Run(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Events instead of text, one JSON object a line.")
 @click.option("--stream", "streams", is_flag=True, help="Text as it comes, also into a pipe or file.")
 @click.option("--raw", "is_raw", is_flag=True, help="Keep terminal control sequences of the answer.")
-@click.option("--timeout", metavar="SECONDS", type=float, callback=_seconds, help="Then cancel, and exit with 124.")
+@click.option(
+    "--timeout", metavar="SECONDS", type=float, callback=_seconds, help="Cancel the run after this time; exit with 124."
+)
 @click.option(
     "--delivery",
     type=click.Choice(get_args(HowDelivered)),
@@ -59,7 +61,7 @@ class _Run(click.Command):
     type=click.Path(exists=True, dir_okay=False),
     help="Send a file along; can be repeated.",
 )
-@click.option("--run-id", metavar="ID", callback=_run_id, help="A name of your own: the same one twice asks once.")
+@click.option("--run-id", metavar="ID", callback=_run_id, help="Idempotency key: the same id starts no second run.")
 @click.option("--detach", is_flag=True, help="Print the run id and leave as soon as the prompt is stored.")
 @click.option("--yolo", is_flag=True, help="Allow what the tools of this run would ask about.")
 @click.option("-m", "--model", metavar="PROVIDER/MODEL", help="Choose the model of this workspace.")
@@ -68,7 +70,7 @@ class _Run(click.Command):
 def command(**given: Any) -> None:  # noqa: ANN401 - what click makes of the options
     """Send a prompt and print the answer.
 
-    What comes on stdin stands before the arguments. Ctrl-C cancels the run; a second one leaves at once. A closed
+    Text on stdin is placed before the arguments. Ctrl-C cancels the run; a second one leaves at once. A closed
     terminal leaves the run to the server.
 
     \b
@@ -96,7 +98,7 @@ def command(**given: Any) -> None:  # noqa: ANN401 - what click makes of the opt
 
 
 def complain_of_usage(misuse: Misuse) -> int:
-    """The same, for who has not come through click. The exit code."""
+    """Print a usage error for the path without click. Returns the exit code."""
     context = command.make_context("holdfast run", [], resilient_parsing=True)
     error = click.UsageError(str(misuse), context)
     error.show()

@@ -1,4 +1,4 @@
-"""`holdfast runs`: what was asked, how it ended, and the answers of those who did not wait."""
+"""`holdfast runs`: runs, their outcomes, and the answers of detached runs."""
 
 import sys
 import time
@@ -62,7 +62,7 @@ def list_runs(*, session: str | None, limit: int, as_json: bool, **where: str | 
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
-    """What is known of a run, and its text so far. The beginning of an id is enough.
+    """Show a run, and its text so far. The beginning of an id is enough.
 
     \b
       holdfast runs show 9a41
@@ -94,8 +94,8 @@ def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
 def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet: bool, **where: str | None) -> None:
     """Wait for a run and print its answer, from any directory. Exit codes are those of `holdfast run`.
 
-    Ctrl-C ends the waiting, not the run. What its tools ask is asked here, at a terminal; without one it is refused,
-    as in `holdfast run`, unless somebody works on it elsewhere.
+    Ctrl-C ends the waiting, not the run. Approvals are shown here, at a terminal; without one they are refused,
+    as in `holdfast run`, unless the run is open in an interactive client.
 
     \b
       holdfast runs wait ID > answer.md
@@ -128,7 +128,7 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet:
 @click.argument("run_id", metavar="ID")
 @where_options
 def cancel(*, run_id: str, **where: str | None) -> None:
-    """Stop one run; others of its session go on.
+    """Stop one run; others of its session continue.
 
     \b
       holdfast runs cancel 9a41
@@ -145,8 +145,8 @@ def _link(where: dict[str, Any]) -> Link:
 
 
 def _find(link: Link, run_id: str) -> Run:
-    """In the workspaces that are open, in the one noted when it was left, in that of this directory. The first
-    characters of an id will do, of the runs of this directory and of those that were left.
+    """Find a run in the open workspaces, in the recorded directory, and in the current directory. A prefix of the id is
+    sufficient for runs of this directory and detached runs.
     """
     from holdfast.cli.detached import noted
 
@@ -165,7 +165,7 @@ def _find(link: Link, run_id: str) -> Run:
 
 
 def _look(link: Link, run_id: str, here: str) -> Run | None:
-    """Wherever it is, the link is in its workspace then."""
+    """Find a run; the link is connected to its workspace afterwards."""
     from holdfast.cli.detached import directory_of
     from holdfast.client.errors import ServerProblem
     from holdfast.protocol.bodies import WorkspaceBody
@@ -173,7 +173,8 @@ def _look(link: Link, run_id: str, here: str) -> Run | None:
     workspaces = link.ask(tuple[WorkspaceBody, ...], "GET", "/v1/workspaces")
     directories = [item.path for item in workspaces if _in(link, item.id, run_id) is not None][:1]
     if not directories:
-        # The noted directory may be gone, or its workspace may have lost the run: this one is tried after it.
+        # The recorded directory may be gone, or its workspace may have lost the run; try the current directory after
+        # it.
         directories = [*filter(None, [directory_of(link.where.data_dir, run_id)]), here]
     for directory in dict.fromkeys(directories):
         link.directory = directory

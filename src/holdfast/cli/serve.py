@@ -1,4 +1,4 @@
-"""`holdfast serve`: the server in the foreground, with a log one can read."""
+"""`holdfast serve`: the server in the foreground, logging to stderr."""
 
 import sys
 
@@ -21,12 +21,12 @@ __all__ = ["command"]
 def command(*, data_dir: str | None, host: str | None, started_by_client: bool, verbose: bool) -> None:
     """Run the server here, until Ctrl-C.
 
-    Clients find it by themselves. Prompts that were accepted before go on; stopping it loses nothing: what waits
-    is taken up at the next start.
+    Clients find it by themselves. Prompts that were accepted before continue. Stopping it loses nothing:
+    queued prompts continue at the next start.
 
     \b
       holdfast serve                             for the default data directory
       holdfast serve --data-dir /srv/holdfast    another one, with a socket of its own
-      holdfast serve --host tcp://127.0.0.1:7437 over TCP too, for who has the token
+      holdfast serve --host tcp://127.0.0.1:7437 over TCP too, for clients with the token
     """
     sys.exit(boot(Start(data_dir, host, started_by_client, verbose)))

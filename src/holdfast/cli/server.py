@@ -1,4 +1,4 @@
-"""`holdfast server`: whether it runs, and its end."""
+"""`holdfast server`: status, start and stop."""
 
 import os
 import select
@@ -22,7 +22,7 @@ __all__ = ["command"]
 _PATIENCE = 15.0
 _NONE = "No server runs. One is started when it is needed, or by holdfast server start."
 _ANSWER = 5.0
-"""How many seconds a server that is well takes for any of this, and more."""
+"""Maximum seconds for a response of a healthy server."""
 
 
 class _Group(DefaultGroup):
@@ -45,7 +45,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def status(*, as_json: bool, **where: str | None) -> None:
-    """Whether the server runs. Does not start one; exits with 4 if there is none.
+    """Show whether the server runs. Does not start one; exits with 4 if there is none.
 
     \b
       holdfast server status
@@ -58,7 +58,7 @@ def status(*, as_json: bool, **where: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def start(*, as_json: bool, **where: str | None) -> None:
-    """Start the server in the background, if none runs. It leaves a minute after the last one who used it.
+    """Start the server in the background, if none runs. It exits a minute after the last client has left.
 
     \b
       holdfast server start
@@ -99,7 +99,7 @@ def _tell(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) ->
 
 
 def _problem(link: Link) -> str:
-    """Why the server accepts nothing, or an empty string."""
+    """Return why the server accepts nothing, or an empty string."""
     try:
         link.send("GET", "/v1/health", can_repeat=True)
     except ServerProblem as error:
@@ -115,7 +115,7 @@ def stop(*, force: bool, **where: str | None) -> None:
 
     \b
       holdfast server stop
-      holdfast server stop --force      what runs is interrupted, what waits goes on later
+      holdfast server stop --force      active runs are interrupted, queued ones continue later
     """
     with sentences():
         link = _link(where)
@@ -141,7 +141,7 @@ def _link(where: Mapping[str, str | None]) -> Link:
 
 @contextmanager
 def _stuck(link: Link) -> Iterator[None]:
-    """A server that listens and does not answer: who knows its process can end it."""
+    """Report the process of a server that listens and does not answer, so that the user can kill it."""
     try:
         yield
     except TimedOut:
@@ -175,7 +175,7 @@ def _has_gone(link: Link) -> bool:
         except (Unreachable, ConnectionLost):
             return True
         except ServerProblem:
-            # It is still there, and cannot store anything.
+            # It is still running, and cannot store anything.
             pass
         wait_quietly(0.02)
     return False

@@ -1,4 +1,4 @@
-"""`holdfast sessions`: the conversations of a directory."""
+"""`holdfast sessions`: the sessions of a directory."""
 
 import sys
 import time

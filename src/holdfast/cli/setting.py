@@ -1,4 +1,4 @@
-"""What a prompt may need before it is sent: the models that were chosen, the session that was used last."""
+"""Preparations of a prompt: model selection and the session that was used last."""
 
 from typing import Literal
 
@@ -10,14 +10,14 @@ __all__ = ["choose_models", "latest_session"]
 
 
 def latest_session(link: Link) -> Session | None:
-    """The one that was used last; those that agents open for themselves do not count."""
+    """Return the session that was used last; sessions of sub-agents do not count."""
     sessions = link.ask(tuple[Session, ...], "GET", link.path("sessions"))
     own = [session for session in sessions if not session.parent_session_id]
     return max(own, key=lambda session: session.updated_at, default=None)
 
 
 def choose_models(link: Link, large: str | None, small: str | None) -> None:
-    """Kept in the workspace's configuration, like a choice made on a screen."""
+    """Store the selected models in the workspace's configuration, as other clients do."""
     kind: Literal["large", "small"]
     for kind, name in (("large", large), ("small", small)):
         if name:
@@ -28,6 +28,6 @@ def choose_models(link: Link, large: str | None, small: str | None) -> None:
 
 
 def _choice(name: str) -> ModelChoice:
-    """A name alone is for the server to find: it knows who has it, and who can be used."""
+    """Split provider and model. A name without a provider is resolved by the server."""
     provider, slash, model = name.partition("/")
     return ModelChoice(model, provider) if slash and provider and model else ModelChoice(name, "")

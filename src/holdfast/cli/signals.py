@@ -1,4 +1,4 @@
-"""Signals while a run is followed: the first asks to stop, the second leaves, a hang-up lets go."""
+"""Signals while a run is followed: the first cancels, the second exits, a hang-up detaches."""
 
 import os
 import select
@@ -11,14 +11,14 @@ CANCELLED = 130
 DETACHED = 129
 
 _LEAVING = 0.25
-"""How many seconds whoever asks twice waits for the first wish to be on its way."""
+"""Seconds for which a second signal waits for the first one's cancel request to be sent."""
 
 
 class Signals:
-    """Counts. Before `is_running` there is nothing to cancel, and the first one leaves at once.
+    """Counts signals. Before `is_running` there is nothing to cancel, and the first one exits at once.
 
-    Two may come as one: `timeout` sends each of its own twice, and fingers are quick. The second leaves at once
-    when the server has heard of the first; else it gives that a moment (C-48).
+    Two signals may arrive together: `timeout` sends each one twice, and users press keys quickly. The second exits at
+    once if the server has received the cancel; otherwise it waits for a moment (C-48).
     """
 
     def __init__(self) -> None:
@@ -31,24 +31,25 @@ class Signals:
         os.set_blocking(self._write, False)
 
     def install(self) -> None:
-        """A signal that is ignored stays so: `nohup` and background jobs mean it."""
+        """Install the handlers. An ignored signal stays ignored, as `nohup` and background jobs require."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._heard)
 
     def heeded(self) -> None:
-        """The server knows. Who has asked twice leaves."""
+        """Record that the server has received the cancel. Exits after a second signal."""
         self._is_heeded = True
         if self.stops > 1:
             raise SystemExit(CANCELLED)
 
     def wait(self, seconds: float) -> None:
-        """A pause that a signal ends."""
+        """Sleep until a signal arrives or the time is over."""
         select.select([self.wake], [], [], seconds)
         self.drain()
 
     def drain(self) -> None:
+        """Empty the wake-up pipe."""
         try:
             while os.read(self.wake, 512):
                 pass

@@ -1,4 +1,4 @@
-"""`holdfast skills`: instructions for particular work, which models read when they need them."""
+"""`holdfast skills`: instructions for particular tasks, which models load when needed."""
 
 import base64
 
@@ -20,11 +20,11 @@ def command() -> None:
 
     \b
       holdfast skills                those that are known in this directory
-      holdfast skills show NAME      what one says
+      holdfast skills show NAME      the text of one
       holdfast run "/NAME …"         use one
 
     A skill is a directory with a SKILL.md, in .holdfast/skills, .agents/skills or .claude/skills of the project or of
-    your home directory, in ~/.config/holdfast/skills, or where options.skills_paths says.
+    your home directory, in ~/.config/holdfast/skills, or in options.skills_paths.
     """
 
 
@@ -54,7 +54,7 @@ def list_skills(*, as_json: bool, **where: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
 def show(*, skill: str, as_json: bool, **where: str | None) -> None:
-    """What a skill says, with its front matter."""
+    """Show a skill, with its front matter."""
     with sentences():
         link = entered(where)
         raw = link.send("POST", link.path("skills", "read"), body=SkillAsk(skill), can_repeat=True)

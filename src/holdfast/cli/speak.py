@@ -1,4 +1,4 @@
-"""What a run says to its user: the answer on stdout and nothing else there, a line of progress on stderr."""
+"""Output of a run: only the answer on stdout, progress on stderr."""
 
 import errno
 import os
@@ -18,21 +18,21 @@ __all__ = ["BROKEN_PIPE", "Mode", "Speaker", "complain", "conclude", "for_stdout
 Mode = Literal["final", "stream", "json"]
 
 BROKEN_PIPE = 141
-"""What a shell says of a program that wrote to a reader that had gone."""
+"""Exit code that a shell reports for a write to a closed pipe."""
 
 _CLEAR = "\r\x1b[K"
 _TURNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 def for_stdout(text: str) -> str:
-    """Remove what controls a terminal, also for a pipe or file: it may be displayed later. On a terminal, also what
-    changes the order of the text.
+    """Remove terminal control sequences, also for a pipe or file, which may be displayed later. On a terminal, also
+    characters that change the order of the text.
     """
     return harmless(text) if _is_terminal(1) else strip_escapes(text)
 
 
 def complain(text: str) -> None:
-    """One sentence on stderr. Nobody may be listening there."""
+    """Print a line on stderr. A closed stderr is ignored."""
     try:
         sys.stderr.write(harmless(text).rstrip() + "\n")
         sys.stderr.flush()
@@ -41,14 +41,14 @@ def complain(text: str) -> None:
 
 
 class Speaker:
-    """`mode` says what goes to stdout: the final text once, pieces as they come, or events. Terminal control sequences
-    in the text are removed unless `is_raw`.
+    """Writes the output of a run. `mode` selects stdout: the final text once, pieces as they arrive, or events.
+    Terminal control sequences in the text are removed unless `is_raw`.
     """
 
     def __init__(self, mode: Mode, *, is_quiet: bool = False, is_verbose: bool = False, is_raw: bool = False) -> None:
         self.mode = mode
         self.remedy = ""
-        """What to do if an answer cannot be written."""
+        """Advice that is printed if an answer cannot be written."""
         self._is_quiet = is_quiet
         self._is_verbose = is_verbose
         self._can_clear = os.environ.get("TERM") != "dumb"
@@ -66,9 +66,11 @@ class Speaker:
 
     @property
     def draws(self) -> bool:
+        """True if progress is drawn."""
         return self._draws
 
     def text(self, message: MessageId, piece: str) -> None:
+        """Write a piece of an answer in stream mode."""
         if self.mode != "stream":
             return
         if message != self._message and self._is_inside_line:
@@ -77,6 +79,7 @@ class Speaker:
         self.write(piece)
 
     def doing(self, what: str) -> None:
+        """Set the current activity."""
         if what == self._what:
             return
         self._what = what
@@ -84,6 +87,7 @@ class Speaker:
             complain(f"{time.monotonic() - self._began:7.1f} s  {what}")
 
     def note(self, text: str) -> None:
+        """Print a notice on stderr."""
         if not self._is_quiet:
             self.clear()
             if self._shares_terminal:
@@ -91,12 +95,12 @@ class Speaker:
             complain(f"holdfast: {text}")
 
     def withdrawn(self) -> None:
-        """What is written stays written; what comes instead begins on a line of its own."""
+        """Begin a new line: text that was already written is replaced by what follows."""
         if self.mode == "stream":
             self.end_line()
 
     def finish(self, message: MessageId, text: str, said: int) -> None:
-        """The final text, or what is missing of it (C-30)."""
+        """Write the final text, or the rest of it (C-30)."""
         if self.mode == "json":
             return
         missing = text[said:] if self.mode == "stream" else text
@@ -107,16 +111,17 @@ class Speaker:
         self.end_line(always=True)
 
     def end_line(self, *, always: bool = False) -> None:
-        """A streamed text that breaks off still ends its line."""
+        """End the current line, also of a streamed text that breaks off."""
         if self._is_inside_line or (always and self.mode == "final"):
             self.write("\n")
 
     def line(self, raw: bytes) -> None:
-        """An event, as it came."""
+        """Write an event unchanged in JSON mode."""
         if self.mode == "json":
             self._put(raw + b"\n")
 
     def write(self, text: str) -> None:
+        """Write text to stdout."""
         if self._filter is not None:
             # A sequence may be split between two pieces.
             text = self._filter.feed(text)
@@ -137,7 +142,7 @@ class Speaker:
             raise SystemExit(1) from None
 
     def draw(self) -> None:
-        """The line of progress, once more. It keeps away from an answer that is on the same terminal."""
+        """Redraw the progress line, unless an incomplete line of the answer is on the same terminal."""
         if not self._draws or (self._shares_terminal and self._is_inside_line):
             return
         self._turn = (self._turn + 1) % len(_TURNS)
@@ -146,7 +151,7 @@ class Speaker:
         self._to_stderr(f"{_CLEAR}{_TURNS[self._turn]} {_in_a_line(self._what)} · {seconds} s")
 
     def prompt(self, text: str) -> bool:
-        """Draw an input line in the place of the line of progress. Whether this terminal can."""
+        """Draw an input line in place of the progress line. Returns False if the terminal cannot."""
         if not self._can_clear:
             return False
         if not self._is_drawn or text != self._prompt:
@@ -155,6 +160,7 @@ class Speaker:
         return True
 
     def clear(self) -> None:
+        """Remove the progress line."""
         if self._is_drawn:
             self._is_drawn, self._prompt = False, ""
             self._to_stderr(_CLEAR)
@@ -164,14 +170,14 @@ class Speaker:
             sys.stderr.write(text)
             sys.stderr.flush()
         except (OSError, ValueError):
-            # The terminal has gone; the run has not.
+            # The terminal is gone; the run continues.
             self._draws = False
 
 
 def _write(data: bytes) -> None:
-    """Without a buffer: nothing is left to write when this process must leave at once."""
+    """Write to stdout without a buffer, so that nothing is left when the process exits at once."""
     if sys.stdout is None:
-        # Closed before this process began: the number may belong to something else by now.
+        # Closed before this process began: the descriptor may belong to another file by now.
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     rest = memoryview(data)
     while rest:
@@ -182,7 +188,7 @@ def _write(data: bytes) -> None:
 
 
 def _in_a_line(text: str) -> str:
-    """Of the width that there is: a line that wraps cannot be cleared."""
+    """Cut text to the width of the terminal: a line that wraps cannot be cleared."""
     try:
         columns = os.get_terminal_size(2).columns
     except OSError:
@@ -198,7 +204,9 @@ def _is_terminal(descriptor: int) -> bool:
 
 
 def conclude(end: "RunComplete", said: int, speaker: Speaker, *, is_overdue: bool) -> int:
-    """The exit code. Text for stdout only if it is the answer; for everything else a sentence."""
+    """Print the result and return the exit code. Only the answer is written to stdout; everything else is a message on
+    stderr.
+    """
     if end.outcome == "completed":
         speaker.finish(end.message_id, end.text, said)
         return 0

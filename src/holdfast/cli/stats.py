@@ -1,4 +1,4 @@
-"""`holdfast stats`: what was done, in numbers."""
+"""`holdfast stats`: usage statistics."""
 
 import time
 from collections.abc import Iterable, Sequence

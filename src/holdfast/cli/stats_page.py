@@ -1,7 +1,7 @@
-"""What was done, as a page of its own: drawn here, without a script, asking nobody for anything. Pure.
+"""Statistics as a self-contained HTML page without scripts or external resources. Pure.
 
-Colours carry one meaning each: blue is how much, and nothing else; outcomes have their own. Light and dark follow the
-reader.
+Each colour has one meaning: blue is a quantity, outcomes have their own colours. Light and dark follow the browser's
+setting.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +59,7 @@ footer{color:var(--faint);font-size:13px;margin-top:24px}
 
 
 def page(stats: Stats, today: date) -> str:
-    """The whole page. It is the same for the same numbers."""
+    """Return the page. It is deterministic for the same numbers."""
     single = stats.workspaces[0] if len(stats.workspaces) == 1 else ""
     where = single or f"{len(stats.workspaces)} directories"
     days = [today - timedelta(days=ago) for ago in reversed(range(_DAYS))]
@@ -128,7 +128,7 @@ def _short(number: int) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """How long something took, in as few characters as make sense."""
+    """Format a duration in a few characters."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
@@ -146,7 +146,7 @@ def _dollars(value: float) -> str:
 
 
 def _outcomes(stats: Stats) -> str:
-    """One bar in parts, with a gap between them, and what each of them is."""
+    """Draw one bar in parts with gaps, and a legend."""
     counts = [(name, stats.runs[name]) for name in _OUTCOMES if stats.runs.get(name)]
     total = sum(count for _, count in counts)
     if not total:
@@ -173,7 +173,7 @@ def _share(count: int, total: int) -> str:
 
 
 def _columns(values: Sequence[tuple[date, float]], shown: Callable[[float], str]) -> str:
-    """A column for each day. The highest is named; the others tell when they are pointed at."""
+    """Draw a column for each day, with the value as a tooltip."""
     high, wide, left = 150.0, 1000.0, 44.0
     most = max((value for _, value in values), default=0.0)
     step = (wide - left) / len(values)
@@ -197,7 +197,7 @@ def _columns(values: Sequence[tuple[date, float]], shown: Callable[[float], str]
 
 
 def _column(x: float, tall: float, wide: float, base: float, said: str) -> str:
-    """Rounded at its end, square where it stands."""
+    """Draw a column that is rounded at the top and square at the base."""
     radius = min(4.0, tall, wide / 2)
     y = base - tall
     path = (
@@ -208,7 +208,7 @@ def _column(x: float, tall: float, wide: float, base: float, said: str) -> str:
 
 
 def _round_up(value: float) -> float:
-    """A number that divides well, at least as large."""
+    """Return a round number that is at least as large."""
     if value <= 0:
         return 1.0
     size = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 0.1 if value >= 0.1 else 0.01
@@ -250,7 +250,7 @@ def _heat(week: Sequence[Sequence[int]]) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:
-    """The same numbers, for who cannot or does not want to read a chart."""
+    """Return the same numbers as a table, as an alternative to the chart."""
     lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
     return f"<details><summary>As a table</summary><table>{lines}</table></details>" if lines else ""
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or cannot be written: a sentence and an exit code, never a traceback."""
+"""Standard streams that are closed or not writable: an error message and an exit code, never a traceback."""
 
 import os
 import sys
@@ -10,10 +10,10 @@ __all__ = ["accept_all", "replace_closed", "unwritten"]
 
 
 def replace_closed() -> None:
-    """Put something in the place of streams that were closed before this process began.
+    """Replace standard streams that were closed before this process began.
 
-    Their numbers would go to the next files that are opened. What cannot be read has no end to wait for; what cannot
-    be written still fails when somebody writes.
+    Otherwise the next opened files would get their descriptors. Reading from a replacement ends at once; writing to it
+    still fails.
     """
     if sys.stdin is None:
         os.open(os.devnull, os.O_RDONLY)
@@ -27,14 +27,14 @@ def replace_closed() -> None:
 
 
 def accept_all() -> None:
-    """A letter that the terminal's encoding has not is written as its number: better than nothing at all."""
+    """Write characters that the terminal's encoding lacks as escapes instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def unwritten(error: OSError) -> int:
-    """The exit code after a command could not write. What is left in a buffer goes nowhere."""
+    """Return the exit code after a failed write, and discard buffered output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE

@@ -16,14 +16,14 @@ from holdfast.cli.key_decoder import Key, KeyDecoder
 __all__ = ["Terminal"]
 
 _LOCAL, _CHARS = 3, 6
-"""Places in the attributes of a terminal."""
+"""Indices into the attributes of a terminal."""
 _PASTES, _NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
 """Bracketed paste: the terminal marks where pasted text begins and ends."""
 
 
 class Terminal:
-    """stderr and stdin, if both are a terminal. With `opens`, a prompt may have come on stdin: then the controlling
-    terminal is read instead, if stderr goes there and this process is in the foreground.
+    """stderr and stdin, if both are a terminal. With `opens`, stdin may have contained the prompt: then the controlling
+    terminal is read instead, if stderr is a terminal and this process is in the foreground.
     """
 
     def __init__(self, *, opens: bool = False) -> None:
@@ -33,15 +33,17 @@ class Terminal:
         self._saved: list[Any] | None = None
         self._decoder = KeyDecoder()
         self.is_resumed = False
-        """The command was suspended since the last time keys were read; the reader resets it."""
+        """Set if the command was suspended since keys were last read; the caller resets it."""
         self.is_gone = False
-        """Nothing can be read any more."""
+        """Set when nothing can be read any more."""
 
     @property
     def is_there(self) -> bool:
+        """True if both directions are a terminal."""
         return os.isatty(self._input) and os.isatty(2)
 
     def say(self, text: str) -> None:
+        """Write text to stderr."""
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
@@ -49,7 +51,7 @@ class Terminal:
             return
 
     def discard_input(self) -> None:
-        """Drop what was typed before now."""
+        """Discard input that was typed before now."""
         try:
             if self._is_foreground():
                 termios.tcflush(self._input, termios.TCIFLUSH)
@@ -57,7 +59,7 @@ class Terminal:
             return
 
     def read_keys(self) -> list[Key]:
-        """Keys that have arrived, without waiting."""
+        """Return the keys that have arrived, without waiting."""
         try:
             if not self._listen():
                 return []
@@ -73,7 +75,7 @@ class Terminal:
         return found if not self.is_gone else []
 
     def release(self) -> None:
-        """Give the terminal back as it was."""
+        """Restore the attributes of the terminal."""
         saved, self._saved = self._saved, None
         if saved is None:
             return
@@ -86,7 +88,7 @@ class Terminal:
             return
 
     def _listen(self) -> bool:
-        """Read keys instead of lines. A shell resets this when it suspends and resumes the command."""
+        """Switch to reading keys instead of lines. A shell resets this when it suspends and resumes the command."""
         if not self._is_foreground():
             return False
         now = termios.tcgetattr(self._input)
@@ -105,7 +107,7 @@ class Terminal:
         return True
 
     def _is_foreground(self) -> bool:
-        """A background process that touches its terminal is stopped."""
+        """Return True if the process may access the terminal: a background process would be stopped."""
         try:
             return os.tcgetpgrp(self._input) == os.getpgrp()
         except OSError:

@@ -20,11 +20,12 @@ __all__ = ["as_markdown", "as_text", "asked_of", "ending_of", "said_by"]
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """Prompts behind `>`, tools in brackets, answers as they are."""
+    """Return the conversation as text: prompts after `>`, tool calls in brackets, answers unchanged."""
     return "\n\n".join(text for message in messages if (text := _plain(message)))
 
 
 def as_markdown(session: Session, messages: Sequence[Message]) -> str:
+    """Return the conversation as Markdown."""
     blocks = [f"# {session.title}"]
     for message in messages:
         if message.role == "user":
@@ -37,7 +38,7 @@ def as_markdown(session: Session, messages: Sequence[Message]) -> str:
 
 
 def ending_of(message: Message) -> str:
-    """A word for an answer that did not end well."""
+    """Return a notice for an answer that was cancelled or failed."""
     finish = message.finish
     if finish is None or finish.reason not in ("canceled", "error"):
         return ""
@@ -50,7 +51,7 @@ _LINES = 8
 
 
 def asked_of(call: ToolCall) -> str:
-    """What a tool is to do, in a line; empty if its name says it all."""
+    """Return the main argument of a tool call in one line; empty if there is none."""
     try:
         asked = msgspec.json.decode(call.input, type=dict[str, object])
     except msgspec.DecodeError:
@@ -60,7 +61,7 @@ def asked_of(call: ToolCall) -> str:
 
 
 def said_by(result: ToolResult) -> list[str]:
-    """The last lines that a command printed."""
+    """Return the last lines of a command's output."""
     lines = result.content.partition("\n<cwd>")[0].strip("\n").splitlines()
     return lines if len(lines) <= _LINES + 1 else [f"… {len(lines) - _LINES} lines before", *lines[-_LINES:]]
 

@@ -30,11 +30,11 @@ _NO_SETTINGS = """There are no settings in {}. If you trust it, language servers
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
 def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_dir: str | None) -> None:
-    """Let what a project brings along take effect: its servers, hooks and addresses, what its commands and agents may.
+    """Let a project's settings take effect: its servers, hooks, addresses, and permissions of its commands and agents.
 
     Until then its files may only choose models, name context files and make permissions tighter, and language
-    servers run nothing that lies in it. Trust is given to what the files say now: when one of them changes, you are
-    asked again.
+    servers run nothing that lies in it. Trust applies to the current contents of the files: when one of them changes,
+    it has to be given again.
 
     \b
       holdfast trust              see what would take effect, and decide
@@ -100,7 +100,7 @@ def _is_project(configuration: Configuration, file: str) -> bool:
 
 
 def _show(configuration: Configuration) -> None:
-    """Everything the files say: what needs trust is marked."""
+    """Print all settings of the project's files; those that need trust are marked."""
     for layer, withheld in configuration.project_layers():
         click.echo(printable(layer.file))
         needs = {item.path for item in withheld}
@@ -113,7 +113,7 @@ def _show(configuration: Configuration) -> None:
 
 
 def _show_brought(files: Sequence[BroughtFile]) -> None:
-    """What hooks would run, what commands and agents would be allowed. Their texts are in the files."""
+    """Print the hooks, and the permissions of commands and agents. Their texts are in the files."""
     for file in files:
         click.echo(printable(file.path))
         for key, line, value in file.wants[:_MOST_SHOWN]:

@@ -27,7 +27,7 @@ def command(*, session: str, continues: bool, yolo: bool, **where: str | None) -
     with sentences():
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise Failure('The terminal app needs a terminal. In a script, use holdfast run "…".')
-        # Set, they would pin the size, and a window that changes its own would go unnoticed.
+        # If set, they would fix the size, and resizing the window would have no effect.
         for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)
         with undisturbed():

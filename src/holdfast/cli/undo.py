@@ -1,4 +1,4 @@
-"""`holdfast undo`: take back what was changed."""
+"""`holdfast undo`: revert changes of files."""
 
 import os
 import sys
@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Take back the last change of FILE, or what a run changed, or the last run.
 
-    Each call goes one change further back. What is taken back stays in the history. If one file has changed
-    since, nothing is touched, and you see what differs. What commands did to files is not known and stays.
+    Each call goes one change further back. Reverted changes stay in the history. If one file has changed
+    since, nothing is touched, and you see what differs. Changes made by shell commands are not recorded and stay.
 
     \b
       holdfast undo                      the last run's changes

@@ -1,4 +1,4 @@
-"""A word on stderr for who waits, and a dot for every second of it."""
+"""Progress dots on stderr."""
 
 import sys
 import threading
@@ -14,7 +14,7 @@ _SECOND = 1.0
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Says what is waited for, at once. Dots only at a terminal: a file of them is of no use to anybody."""
+    """Print a message at once, and a dot for every second. Dots are printed only at a terminal."""
     if not sys.stderr.isatty():
         click.echo(f"{what} ...", err=True)
         yield

@@ -1,4 +1,4 @@
-"""What a run's events mean to the one who waits for it. Pure: events go in, text and the end come out."""
+"""Interprets the events of one run. Pure: events in, text and the end out."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -28,40 +28,44 @@ _NOTED = ("retrying", "fallback")
 
 
 class Ears(Protocol):
+    """Receiver of the text and progress of a run."""
+
     def text(self, message: MessageId, piece: str) -> None:
-        """A piece of an answer, each exactly once and in order."""
+        """Receive a piece of an answer, each exactly once and in order."""
 
     def doing(self, what: str) -> None:
-        """What the run is at now."""
+        """Receive the current activity of the run."""
 
     def note(self, text: str) -> None:
-        """What somebody should know, and nobody has to act on."""
+        """Receive a notice that needs no action."""
 
     def withdrawn(self) -> None:
-        """What was handed on of the last answer does not count: it comes anew, from its beginning."""
+        """Discard the text of the last answer: it is sent again from its beginning."""
 
 
 class _Handed:
-    """The text of one part, as far as it was handed on."""
+    """The text of one part that has been passed on."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self.length = 0
 
     def text(self) -> str:
+        """Return the text."""
         self._pieces = ["".join(self._pieces)]
         return self._pieces[0]
 
     def add(self, piece: str) -> None:
+        """Append a piece."""
         self._pieces.append(piece)
         self.length += len(piece)
 
 
 class Pieces:
-    """The text of answers as it grows, each piece handed on exactly once.
+    """The text of growing answers, each piece passed on exactly once.
 
-    An attempt that failed is taken back, and another comes in its place. What was handed on is compared with it:
-    where they differ the text is handed on anew, from its beginning.
+    A failed attempt is replaced by another one. Its text is compared with the text that was passed on: where they
+    differ, the text is passed on again from its beginning.
     """
 
     def __init__(self, ears: Ears) -> None:
@@ -71,7 +75,7 @@ class Pieces:
         self._handed: dict[tuple[MessageId, int], _Handed] = {}
 
     def said(self, message: MessageId, text: str) -> int:
-        """How many code points of a whole answer were handed on; none if what was is no beginning of it."""
+        """Return how many code points of a complete answer were passed on; 0 if they are not a prefix of it."""
         said = "".join(part.text() for (known, _), part in sorted(self._handed.items()) if known == message)
         if text.startswith(said):
             return len(said)
@@ -79,6 +83,7 @@ class Pieces:
         return 0
 
     def message(self, message: Message) -> None:
+        """Process a complete message."""
         if message.role != "assistant":
             return
         self._messages.add(message.id)
@@ -86,6 +91,7 @@ class Pieces:
             self._whole(message.id, index, part)
 
     def part(self, part: MessagePart) -> None:
+        """Process a new or complete part."""
         if part.message_id in self._messages:
             self._whole(part.message_id, part.part, part.content)
 
@@ -106,6 +112,7 @@ class Pieces:
                 pass
 
     def delta(self, delta: MessageDelta) -> None:
+        """Process a delta."""
         key = (delta.message_id, delta.part)
         if self._is_text.get(key):
             self._say(key, delta.offset, delta.text)
@@ -113,7 +120,7 @@ class Pieces:
     def _say(self, key: tuple[MessageId, int], offset: int, text: str) -> None:
         handed = self._handed.get(key) or _Handed()
         if offset > handed.length:
-            # A hole: the whole part comes with the message's next change, or with the end.
+            # A gap in the text: the next change of the message, or its end, contains the complete part.
             return
         if offset < handed.length:
             known = handed.text()
@@ -131,31 +138,32 @@ class Pieces:
 
 
 class Watch:
-    """Follows one run among all that a workspace says (C-29, C-30)."""
+    """Follows one run in the event stream of a workspace (C-29, C-30)."""
 
     def __init__(self, run: RunId, session: SessionId, ears: Ears) -> None:
         self.run = run
         self.session = session
         self.end: RunComplete | None = None
         self.error = ""
-        """What an error event of this run said."""
+        """Message of an error event of this run."""
         self.is_refused = False
         self.is_doubtful = False
-        """Something may have been missed: the run itself must be asked."""
+        """Set if events may have been missed: the stored run must be fetched."""
         self._ears = ears
         self._pieces = Pieces(ears)
 
     def said(self, end: RunComplete) -> int:
-        """How many code points of the final text were handed on."""
+        """Return how many code points of the final text were passed on."""
         return self._pieces.said(end.message_id, end.text)
 
     def catch_up(self, messages: Iterable[Message]) -> None:
-        """A conversation as it is now, for one who came late or missed something."""
+        """Process the current messages, after events may have been missed."""
         for message in messages:
             if message.run_id == self.run:
                 self._pieces.message(message)
 
     def take(self, item: Item) -> None:
+        """Process an event of the stream."""
         match item.event:
             case RunCompleteEvent(payload=change) if change.payload.run_id == self.run:
                 self.end = change.payload
@@ -164,7 +172,7 @@ class Watch:
             case AgentEvent(payload=Change(payload=notice)) if notice.type in _NOTED and notice.run_id == self.run:
                 self._ears.note(notice.error)
             case AgentEvent(payload=Change(payload=notice)) if _is_everybodys(notice):
-                # A full disk, say: the run waits for it, and so does whoever waits for the run (C-29).
+                # For example, a full disk: the run waits, and so does the caller (C-29).
                 self._ears.note(notice.error)
             case AgentEvent(payload=change) if self._concerns(change.payload):
                 self.error = change.payload.error or "The run failed."
@@ -181,7 +189,9 @@ class Watch:
                 pass
 
     def _concerns(self, notice: AgentNotice) -> bool:
-        """Of another run, even of our own session: no. Without a run id the session decides (C-29)."""
+        """Return True for an error of this run. Errors of other runs do not count; without a run id the session decides
+        (C-29).
+        """
         if notice.type != "error":
             return False
         if notice.run_id:
@@ -203,5 +213,5 @@ class Watch:
 
 
 def _is_everybodys(notice: AgentNotice) -> bool:
-    """Not of a run, not of a session: the server's own trouble."""
+    """Return True for a notice of the server itself, without run and session."""
     return notice.type == "error" and bool(notice.error) and not (notice.run_id or notice.session_id)

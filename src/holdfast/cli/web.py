@@ -1,4 +1,4 @@
-"""`holdfast web`: the page in the browser."""
+"""`holdfast web`: opens the web page in the browser."""
 
 import os
 import sys
@@ -58,7 +58,7 @@ def _close(link: Link) -> None:
 
 
 def _open(address: str) -> bool:
-    """In a browser with a window. One in the terminal would only be in the way."""
+    """Open a graphical browser. A text browser would take over the terminal."""
     known = os.environ
     if sys.platform == "linux" and not any(known.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
         return False

@@ -1,1 +1,3 @@
-"""The other mouth: talks to a server, follows its events, folds them into what a screen shows."""
+"""Client library: locates or starts a server, sends requests, follows its event stream, and folds events into view
+state. It contains no user interface; that belongs to `cli`, `tui` and `acp`.
+"""

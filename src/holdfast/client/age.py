@@ -1,7 +1,7 @@
-"""A client and a server of different ages: who gives way.
+"""Version check between a client and a running server.
 
-A server that a client started gives way to a newer client, if it has nothing to do. One that is in use goes on, and
-is used, as long as both understand each other.
+A server that was started by a client exits for a newer client if it is idle. A busy server keeps running and is used as
+long as the protocol versions are compatible.
 """
 
 import os
@@ -23,8 +23,8 @@ class WrongAge(ClientError):
 
 
 def gives_way(thin: Thin) -> bool:
-    """Return whether an identified server was older, and has left. Raises `WrongAge` if it stays and the client cannot
-    talk to it.
+    """Return whether an identified server was older and has exited. Raises `WrongAge` if it keeps running and its
+    protocol is incompatible.
     """
     server = thin.server
     if server is None:
@@ -44,13 +44,13 @@ def gives_way(thin: Thin) -> bool:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Of a version such as 1.2.3; one that reads otherwise counts as new."""
+    """Parse a version such as 1.2.3. Any other format counts as newer."""
     parts = version.split(".")
     return tuple(map(int, parts)) if all(part.isascii() and part.isdigit() for part in parts) else (1 << 30,)
 
 
 def _has_left(thin: Thin, process: int) -> bool:
-    """Ask it to leave, and wait until it has."""
+    """Request the exit of the server and wait for it. Returns whether the server agreed."""
     watch = end_of(process)
     try:
         status, _ = thin.request("POST", "/v1/control", body=_REPLACE)
@@ -66,7 +66,7 @@ def _has_left(thin: Thin, process: int) -> bool:
 
 
 def end_of(process: int) -> int | None:
-    """A descriptor that becomes readable when the process ends, where there is such a thing."""
+    """Return a descriptor that becomes readable when the process ends, or None where that is not supported."""
     try:
         return os.pidfd_open(process)
     except (AttributeError, OSError):

@@ -57,8 +57,8 @@ Target = Literal["composer", "request", "focus", "blur", "hold"]
 
 
 class Route(NamedTuple):
-    """Receiver of a key. `focus` and `blur`: the key moves the focus and does nothing else. `hold`: `release` says
-    later whether it acts.
+    """Receiver of a key. `focus` and `blur`: the key moves the focus and does nothing else. `hold`: `release`
+    determines later whether it acts.
     """
 
     target: Target
@@ -72,7 +72,7 @@ class Focus(NamedTuple):
     request: str = ""
     kind: Kind = "approval"
     is_empty: bool = True
-    """Whether the composer has the focus and holds neither text nor attachments."""
+    """True if the composer has the focus and holds neither text nor attachments."""
     is_focused: bool = False
     is_settled: bool = False
     settled_at: int = 0
@@ -83,12 +83,12 @@ class Focus(NamedTuple):
     last_key_at: int = -1_000_000
     digits: str = ""
     held_at: int | None = None
-    """When an Enter was pressed that may be the repetition of the one before."""
+    """Time of an Enter that may be the repetition of the one before."""
     repeat: int = REPEAT
 
     @property
     def is_active(self) -> bool:
-        """Whether the choices are drawn as available."""
+        """True if the choices are drawn as available."""
         return self.is_focused or self.is_settled
 
 
@@ -102,6 +102,7 @@ def appear(state: Focus, request: str, kind: Kind, at: int) -> Focus:
 
 
 def disappear(state: Focus) -> Focus:
+    """Remove the request."""
     return state._replace(request="", is_focused=False, is_settled=False, digits="", held_at=None)
 
 
@@ -149,13 +150,13 @@ def press(state: Focus, key: str, at: int, *, is_repeat: bool = False) -> tuple[
 
 
 def _acts(state: Focus, key: str) -> bool:
-    """Whether a settled request accepts the key."""
+    """Return whether a settled request accepts the key."""
     is_choice = key == "enter" or key in ARROWS or (state.kind == "question" and key in _DIGITS)
     return state.is_settled and is_choice
 
 
 def release(state: Focus, at: int) -> tuple[Focus, bool]:
-    """Whether the Enter that was kept back acts now, because no other key followed it."""
+    """Return whether the Enter that was kept back acts now, because no other key followed it."""
     if state.held_at is None or at - state.held_at < HOLD:
         return state, False
     return state._replace(held_at=None, last_key=""), True

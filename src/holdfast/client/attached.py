@@ -1,4 +1,4 @@
-"""A client's stay in the workspace of a directory: through streams that break, and servers that go and come back."""
+"""A client's connection to the workspace of a directory. It survives broken streams and server restarts."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ _FAREWELL = 1.0
 
 
 class Attached:
-    """Found or started when it is entered; a server that was started for somebody is started again when it is gone."""
+    """Finds or starts the server on entry. A server that may be started by clients is started again when it is gone."""
 
     def __init__(self, where: Where, directory: str, environment: Sequence[str] = ()) -> None:
         self._where = where
@@ -33,11 +33,12 @@ class Attached:
 
     @property
     def client(self) -> Client:
+        """The client of the server, available after `enter`."""
         assert self._client is not None, "it was entered"
         return self._client
 
     async def enter(self) -> WorkspaceBody:
-        """Raises `ClientError` if nobody answers, or the directory is refused."""
+        """Find or start the server and open the workspace. Raises `ClientError`."""
         thin = await asyncio.to_thread(find_or_start, self._where)
         address = thin.address
         thin.close()
@@ -50,7 +51,7 @@ class Attached:
         return body
 
     async def follow(self, since: int, take: Callable[[Item], Awaitable[None]]) -> None:
-        """Hand over every event after `since`, for ever. Whoever calls this cancels it."""
+        """Pass every event after `since` to `take`, until cancelled."""
         backoff = Backoff(random.random)
         while True:
             try:
@@ -68,7 +69,7 @@ class Attached:
                 await asyncio.sleep(backoff.wait())
 
     async def _watch(self, events: EventStream) -> None:
-        """A server that stays away for longer than a blink is started again."""
+        """Start the server again if the stream stays disconnected."""
         missed = 0
         while True:
             await asyncio.sleep(_LOOK)
@@ -80,6 +81,7 @@ class Attached:
                     continue
 
     async def leave(self) -> None:
+        """Leave the workspace and close the client."""
         self._tasks.cancel_all()
         await self._tasks.drain()
         if self._client is None:

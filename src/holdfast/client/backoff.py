@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt. Pure."""
+"""Retry delays with jitter. Pure."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ __all__ = ["Backoff"]
 
 
 class Backoff:
-    """Waits that double, with jitter so that many readers do not come back at one moment.
+    """Delays that double, with jitter, so that many clients do not reconnect at the same moment.
 
-    `jitter` gives a number from 0 to 1; a wait is between half of its length and all of it.
+    `jitter` returns a number from 0 to 1; a delay is between half of its nominal length and all of it.
     """
 
     def __init__(self, jitter: Callable[[], float], *, first: float = 0.25, most: float = 5.0) -> None:
@@ -18,8 +18,10 @@ class Backoff:
         self._next = first
 
     def wait(self) -> float:
+        """Return the next delay in seconds."""
         wait, self._next = self._next, min(self._next * 2, self._most)
         return wait * (0.5 + 0.5 * self._jitter())
 
     def reset(self) -> None:
+        """Start again with the first delay."""
         self._next = self._first

@@ -1,4 +1,4 @@
-"""Methods for skills, commands and agents."""
+"""Client methods for skills, commands and agents."""
 
 from collections.abc import Mapping
 
@@ -11,26 +11,27 @@ __all__ = ["BroughtCalls"]
 
 
 class BroughtCalls(Calls):
-    """What people bring along in files."""
+    """Routes for skills, commands and agents."""
 
     async def list_skills(self, workspace: WorkspaceId) -> tuple[SkillInfo, ...]:
+        """List the skills of a workspace."""
         return await self._ask(tuple[SkillInfo, ...], "list_skills", id=workspace)
 
     async def read_skill(self, workspace: WorkspaceId, skill: str) -> SkillText:
-        """By its id, or by its name."""
+        """Return the text of a skill, by its id or its name."""
         return await self._ask(SkillText, "read_skill", body=SkillAsk(skill), id=workspace)
 
     async def list_commands(self, workspace: WorkspaceId) -> tuple[CommandNote, ...]:
-        """All that can be sent as `/name …`."""
+        """List the commands that can be sent as `/name …`."""
         return await self._ask(tuple[CommandNote, ...], "list_commands", id=workspace)
 
     async def expand_command(
         self, workspace: WorkspaceId, prompt: str, arguments: Mapping[str, str] | None = None
     ) -> CommandText:
-        """What a command stands for. A prompt need not be expanded before it is sent."""
+        """Return the expansion of a command. Prompts are also expanded by the server, so this is optional."""
         body = CommandAsk(prompt, dict(arguments or {}))
         return await self._ask(CommandText, "expand_command", body=body, id=workspace)
 
     async def list_agents(self, workspace: WorkspaceId) -> tuple[AgentNote, ...]:
-        """All that a prompt may name with an `@`."""
+        """List the agents that a prompt can mention with an `@`."""
         return await self._ask(tuple[AgentNote, ...], "list_agents", id=workspace)

@@ -1,4 +1,4 @@
-"""How one route is called: the table of routes says where, msgspec says what, the pool carries it."""
+"""Request layer: calls a route of the route table, and encodes and decodes its bodies."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ _JSON = (("Accept", "application/json"),)
 
 
 class Calls:
-    """What all methods of the client share. `seconds` is how long an answer may take."""
+    """Base class of the client methods. `seconds` is the time limit for a response."""
 
     def __init__(self, address: Address, *, client_id: str, via: Via, seconds: float) -> None:
         self.client_id = client_id
@@ -32,19 +32,20 @@ class Calls:
 
     @property
     def address(self) -> Address:
+        """The address of the server."""
         return self._pool.address
 
     @address.setter
     def address(self, address: Address) -> None:
-        """Send further requests to a server that listens elsewhere by now."""
+        """Send further requests to another address, for example after a restart of the server."""
         self._pool.move(address)
 
     async def _ask(self, answer: type[T], name: str, *, query: QueryItems = (), body: object = None, **names: str) -> T:
-        """Call a route that answers with something."""
+        """Call a route that returns a body."""
         return self._decode(answer, name, await self._exchange(name, names, query=query, body=body))
 
     async def _send(self, name: str, *, query: QueryItems = (), body: object = None, **names: str) -> None:
-        """Call a route that answers with a status alone."""
+        """Call a route that returns only a status."""
         await self._exchange(name, names, query=query, body=body)
 
     async def _exchange(
@@ -57,7 +58,7 @@ class Calls:
         can_repeat: bool = False,
         is_patient: bool = False,
     ) -> bytes:
-        """Call a route; its body as it came. Every status from 200 to 299 is a yes, whatever the table says."""
+        """Call a route and return the raw body. Every 2xx status counts as success, regardless of the route table."""
         route = _BY_NAME[name]
         message = build_request(
             self.address,

@@ -1,4 +1,4 @@
-"""The client for programs that stay: async, typed, one method for each route.
+"""The asynchronous client for long-running programs, with one typed method for each route.
 
 `docs/examples/client.py` attaches, prompts, streams and cancels.
 """
@@ -26,12 +26,12 @@ _MOST_OF_A_REFUSAL = 64 * 1024
 
 
 def new_client_id() -> str:
-    """A client is known to the server by a UUID of its own."""
+    """Return a new UUID that identifies a client to the server."""
     return str(uuid.UUID(bytes=os.urandom(16), version=4))
 
 
 class Client(WorkspaceCalls, SessionCalls):
-    """Keeps a few connections. Belongs to one event loop; close it there."""
+    """Keeps a few idle connections. Belongs to one event loop and has to be closed there."""
 
     def __init__(self, address: Address, *, client_id: str | None = None, via: Via = "", seconds: float = 30.0) -> None:
         super().__init__(address, client_id=client_id or new_client_id(), via=via, seconds=seconds)
@@ -50,7 +50,9 @@ class Client(WorkspaceCalls, SessionCalls):
         backoff: Backoff | None = None,
         quiet_seconds: float = QUIET_SECONDS,
     ) -> EventStream:
-        """All durable events after the number `since` (0: all that is held), each once, and live ones between."""
+        """Follow the events of a workspace: all durable events after the number `since` (0: all that are stored), each
+        once, with live events between them.
+        """
 
         async def connect(after: int) -> OpenResponse:
             return await self._open_events(workspace, after)
@@ -58,7 +60,7 @@ class Client(WorkspaceCalls, SessionCalls):
         return EventStream(connect, since=since, backoff=backoff or Backoff(random.random), quiet_seconds=quiet_seconds)
 
     async def close(self) -> None:
-        """Requests under way end with `ConnectionLost`; streams are closed by those who opened them."""
+        """Close all connections. Requests in progress raise `ConnectionLost`; streams are closed by their owners."""
         self._pool.close()
         await asyncio.sleep(0)
 
@@ -73,7 +75,7 @@ class Client(WorkspaceCalls, SessionCalls):
 
 
 async def _refusal(response: OpenResponse, seconds: float | None) -> bytes:
-    """The body of an answer that is no stream. What is too long or too late is no message."""
+    """Return the body of an error response, or nothing if it is too long or too slow."""
     body = b""
     try:
         async with asyncio.timeout(seconds):

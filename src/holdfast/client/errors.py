@@ -1,14 +1,14 @@
-"""What can go wrong between a client and its server. Part of the one tree of errors.
+"""Errors between a client and its server. Part of the single error hierarchy.
 
 HoldfastError
 └── ClientError
-    ├── Unreachable        nobody answers: nothing was asked
-    ├── ConnectionLost     it was asked, and no answer came: look what became of it
-    ├── TimedOut           the same, after the time the caller gave
-    ├── BrokenResponse     what came is not an answer
-    ├── UnsafePlace        somebody else could reach the place of the socket
-    ├── StartFailed        a server was started and did not get ready
-    └── ServerProblem      the server answers that it cannot or will not
+    ├── Unreachable        no server responds: nothing was requested
+    ├── ConnectionLost     the request was sent, and there was no response: its effect is unknown
+    ├── TimedOut           the same, after the caller's time limit
+    ├── BrokenResponse     the response is not valid
+    ├── UnsafePlace        another user could access the directory of the socket
+    ├── StartFailed        a server was started and did not become ready
+    └── ServerProblem      the server returned an error
 """
 
 import json
@@ -66,7 +66,7 @@ class ServerProblem(ClientError):
 
 
 def message_of(body: bytes) -> str | None:
-    """The message of an error body, or None if it has none that can be read: then the status must do."""
+    """Return the message of an error body, or None if it has none; the status is then shown alone."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""A server on another machine, reached through ssh: its socket there becomes a socket here.
+"""SSH transport: forwards a local socket to the socket of a server on another machine.
 
-One ssh connection does it all: it finds or starts the server over there, says where its socket is, and forwards a
-socket of ours to it. It lives as long as this process: it reads our end of a pipe, and ends with it, however that ends.
+One ssh connection finds or starts the remote server, reads the path of its socket, and forwards a local socket to it.
+It ends with this process in every case, because the remote command reads a pipe of this process until its end.
 """
 
 import atexit
@@ -26,7 +26,7 @@ from holdfast.client.places import BadHost, socket_directories, socket_path
 __all__ = ["Forward", "Target", "parse_target"]
 
 _PATIENCE = 60.0
-"""Somebody may have to type a password."""
+"""Time limit in seconds. The user may have to type a password."""
 _MOST = 64 * 1024
 _THERE = 'PATH="$HOME/.local/bin:$HOME/bin:$PATH"; export PATH; holdfast server start --json && exec cat >/dev/null'
 _NOT_FOUND = 127
@@ -38,7 +38,7 @@ class NoForward(Unreachable):
 
 
 class Target(NamedTuple):
-    """`ssh://user@machine:port/directory`. The directory is where the work is, over there."""
+    """A host of the form `ssh://user@machine:port/directory`. The directory is on the remote machine."""
 
     machine: str
     user: str = ""
@@ -47,10 +47,12 @@ class Target(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The destination argument of ssh."""
         return f"{self.user}@{self.machine}" if self.user else self.machine
 
 
 def parse_target(text: str) -> Target:
+    """Parse an ssh host. Raises `BadHost`."""
     parts = urlsplit(text)
     try:
         port = parts.port or 0
@@ -58,7 +60,7 @@ def parse_target(text: str) -> Target:
         port = -1
     is_plain = not (parts.query or parts.fragment or parts.password)
     machine, user = parts.hostname or "", unquote(parts.username or "")
-    # A name that begins with a dash would be an option of ssh.
+    # A name that begins with a dash would be interpreted as an option of ssh.
     if parts.scheme != "ssh" or not machine or port < 0 or not is_plain or machine[0] == "-" or user[:1] == "-":
         raise BadHost("A host over ssh is ssh://user@machine:port/directory; user, port and directory may be left out.")
     directory = unquote(parts.path)
@@ -66,7 +68,7 @@ def parse_target(text: str) -> Target:
 
 
 class Forward:
-    """Open until this process ends, or `close`. `path` is the socket here."""
+    """A forwarded socket, open until the process ends or `close` is called. `path` is the local socket."""
 
     def __init__(self, target: Target, environment: Mapping[str, str]) -> None:
         self._target = target
@@ -81,7 +83,7 @@ class Forward:
         atexit.register(self.close)
 
     def open(self) -> None:
-        """Raises `NoForward`, which says what is wrong and what to do. Opens it anew if it is broken."""
+        """Open the connection, replacing a broken one. Raises `NoForward` with the cause and a remedy."""
         self._end()
         secure_directory(os.path.dirname(self.path))
         _sweep(os.path.dirname(self.path))
@@ -116,6 +118,7 @@ class Forward:
             raise NoForward(f"{self._target.name} does not let its socket be forwarded: {said or 'ssh says no more.'}")
 
     def close(self) -> None:
+        """End the connection."""
         self._end()
         atexit.unregister(self.close)
 
@@ -123,7 +126,7 @@ class Forward:
         return ["-p", str(self._target.port)] if self._target.port else []
 
     def _address(self, process: subprocess.Popen[bytes]) -> str:
-        """Where the socket is over there, as the server's own command says it."""
+        """Read the path of the remote socket from the output of the remote command."""
         assert process.stdout is not None
         deadline = time.monotonic() + _PATIENCE
         said = b""
@@ -146,7 +149,7 @@ class Forward:
         return address.removeprefix("unix://")
 
     def _explain(self, process: subprocess.Popen[bytes]) -> None:
-        """The connection has ended before it said anything: why."""
+        """Raise an error with the reason why the connection ended without output."""
         _, complaint = process.communicate(timeout=_PATIENCE)
         self._end()
         line = _last_line(complaint)
@@ -171,7 +174,7 @@ class Forward:
 
 
 def _sweep(directory: str) -> None:
-    """Remove what clients that were killed have left: sockets at which nobody listens. New ones may not listen yet."""
+    """Remove sockets of killed clients, which have no listener. New ones are kept, because they may not listen yet."""
     for path in glob.glob(os.path.join(glob.escape(directory), "ssh-*.sock")):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             if time.time() - os.lstat(path).st_mtime < _PATIENCE:

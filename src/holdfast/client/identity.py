@@ -1,7 +1,7 @@
-"""Checks that the server on a socket is the one of a data directory: another one must never get its prompts.
+"""Checks that the server on a socket has the expected data directory, so that prompts never reach another server.
 
-A socket path alone proves nothing. Two data directories may share a runtime directory, a lock file outlives its server,
-and a path may be taken over by another server. So the server names the id of its data directory, which the client
+A socket path alone proves nothing: two data directories may share a runtime directory, a lock file outlives its server,
+and a path may be reused by another server. Therefore the server reports the id of its data directory, which the client
 computes itself.
 """
 
@@ -15,11 +15,13 @@ from holdfast.lockfile import LockOwner, directory_id
 __all__ = ["describe", "is_server_of"]
 
 _CLOCK_ERROR = 2.0
-"""Seconds. The start time of a process is computed from the boot time, which is known to the second."""
+"""Tolerance in seconds. The start time of a process is computed from the boot time, which has a
+resolution of a second.
+"""
 
 
 def describe(thin: Thin, seconds: float) -> ServerInfo | None:
-    """Request the server's version and identity; None if it is no Holdfast server or refuses. Raises `TimedOut`."""
+    """Request the server's version and identity. Returns None for another program or an error. Raises `TimedOut`."""
     try:
         status, body = thin.request("GET", "/v1/version", timeout=seconds)
         if not 200 <= status < 300:
@@ -36,8 +38,8 @@ def describe(thin: Thin, seconds: float) -> ServerInfo | None:
 def is_server_of(thin: Thin, data_dir: str, owner: LockOwner | None) -> bool:
     """Return whether the identified server has this data directory.
 
-    Servers of earlier versions do not name it. Such a server is the right one only if it is the process in the lock
-    file, and that process was there when the lock file was written: process ids are used again.
+    Servers of earlier versions do not report it. Such a server is accepted only if it is the process in the lock file,
+    and that process existed when the lock file was written, because process ids are reused.
     """
     if thin.server is None:
         return False
@@ -50,7 +52,7 @@ def is_server_of(thin: Thin, data_dir: str, owner: LockOwner | None) -> bool:
 
 
 def _started_at(process: int) -> float | None:
-    """Return when a process began, in seconds since the epoch; None where the system does not show it."""
+    """Return the start time of a process in seconds since the epoch, or None where it is not available."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])

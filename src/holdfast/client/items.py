@@ -1,7 +1,6 @@
-"""What a stream hands to its reader: events, decoded once, with their numbers. Pure.
+"""Decoded stream events with their numbers. Pure.
 
-A `Follower` is the part of a resumable reader that has no socket: it knows the last number, and keeps what was
-shown from being shown again.
+`Follower` is the part of a resumable reader that needs no socket: it tracks the last number and drops duplicates.
 """
 
 from typing import TypeAlias
@@ -15,7 +14,7 @@ __all__ = ["Follower", "Item", "Other", "decode_item"]
 
 
 class Other(msgspec.Struct, frozen=True):
-    """An event this client has no type for: the server may be newer. `type` is empty if it cannot be read."""
+    """An event of an unknown type, for example of a newer server. `type` is empty if the event cannot be decoded."""
 
     type: str
     payload: object = None
@@ -25,7 +24,7 @@ Said: TypeAlias = Spoken | Other
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One event of a stream. Durable ones have a number."""
+    """One event of a stream. Durable events have a number."""
 
     event: Said
     number: int | None = None
@@ -36,7 +35,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 def decode_item(raw: SseEvent) -> Item:
-    """Never fails: an event that cannot be understood still has its number, and the stream goes on behind it."""
+    """Decode an event. Never raises: an event that cannot be decoded keeps its number, and the stream continues."""
     event: Said
     try:
         event = decode_spoken(raw.data)
@@ -49,13 +48,13 @@ def decode_item(raw: SseEvent) -> Item:
 
 
 class Follower:
-    """Where a reader stands in a numbered log. `since` is the last number it has; 0 asks for all that is held."""
+    """Position of a reader in the numbered log. `since` is the last number received; 0 requests all stored events."""
 
     def __init__(self, since: int) -> None:
         self.since = since
 
     def accept(self, item: Item) -> bool:
-        """Whether the reader is to see this. After a gap the stream goes on at the gap's cursor, wherever that is."""
+        """Return whether the event is new. After a gap the stream continues at the cursor of the gap event."""
         if isinstance(item.event, GapEvent):
             self.since = item.event.payload.cursor
         elif item.number is not None and not isinstance(item.event, HelloEvent):

@@ -1,4 +1,4 @@
-"""The process of a server that a client starts: detached, with a log of its own."""
+"""Starts a server process for a client: detached, with its own log."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _MOST_OF_LOG = 16 * 1024
 
 
 def prepare(data_dir: str, log: str) -> None:
-    """Make the directories of the data and the log: without a log the server cannot report why it does not start."""
+    """Create the data and log directories. Without a log the server could not report why it does not start."""
     try:
         for directory in (data_dir, os.path.dirname(log)):
             os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -34,7 +34,7 @@ def spawn(command: Sequence[str], log: str) -> tuple[int, int]:
 
 
 def _spawn(command: Sequence[str], log: str) -> int:
-    """Detached: in a session of its own, with nothing of this process but the environment."""
+    """Start detached: in a new session, inheriting only the environment."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         command[0],
@@ -55,13 +55,13 @@ def exit_code(process: int) -> int | None:
     try:
         found, status = os.waitpid(process, os.WNOHANG)
     except ChildProcessError:
-        # Another part of this process collects its children. The deadline must do.
+        # Another part of this process reaps its children; rely on the deadline.
         return None
     return os.waitstatus_to_exitcode(status) if found else None
 
 
 def last_lines(log: str, begin: int) -> str:
-    """Return the last lines that this start wrote, for an error message."""
+    """Return the last log lines of this start, for an error message."""
     try:
         with open(log, "rb") as file:
             size = file.seek(0, os.SEEK_END)

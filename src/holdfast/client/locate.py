@@ -1,4 +1,5 @@
-"""Finds the server of a data directory, or starts it. Blocking, and without an event loop: commands are short.
+"""Finds the server of a data directory, or starts it. Blocking, without an event loop, because commands are
+short-lived.
 
 The lock file of the data directory names the socket; `identity.py` checks that the right server listens there. Several
 clients may find no server at the same moment: a lock beside the socket lets one of them start it while the others wait.
@@ -47,7 +48,7 @@ __all__ = [
 
 _IN_THE_WAY = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
 TAKEN = 75
-"""The exit code of a server that a client starts and that finds another in its place: that one may be leaving."""
+"""Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
 
 _BETWEEN_TRIES = 0.005
 _BETWEEN_STARTS = 0.1
@@ -55,38 +56,38 @@ _PATIENCE = 10.0
 
 
 class Where(NamedTuple):
-    """Where a server is or will be. One that was named as a host is somebody's own: it is not started for them."""
+    """Location of a server. A server given as a host is managed by its user: clients do not start it."""
 
     address: Address
     data_dir: str
     can_be_started: bool
     directories: tuple[str, ...] = ()
-    """Where a server that is started from this environment may have its socket."""
+    """Directories in which a server started from this environment may have its socket."""
     again: Callable[[], None] | None = None
-    """Opens the way to a server on another machine anew. The directories there are not ours."""
+    """Reopens the connection to a remote server. Set only for remote servers, whose directories are not local."""
     directory: str = ""
-    """Where the work is over there, if the host says so."""
+    """The remote working directory, if the host contains one."""
 
     @property
     def log(self) -> str:
-        """Where a server that a client starts writes to."""
+        """The log file of a server started by a client."""
         return _log_of(self.data_dir)
 
     @property
     def usual(self) -> str:
-        """The socket of a server that is started from this environment, unless another server has that name."""
+        """The socket of a server started from this environment, unless another server uses that name."""
         if not self.directories:
             return self.address.path
         return socket_path(next(socket_names(self.data_dir, _usual_data_directory())), self.directories)
 
     @property
     def can_come_back(self) -> bool:
-        """Whether something can be done here about a server that does not answer any more."""
+        """True if this client can restore a server that does not respond."""
         return self.can_be_started or self.again is not None
 
 
 class ListenPlaces(NamedTuple):
-    """Where a server has its data, and where it listens: at the first of the sockets that is free, and over TCP."""
+    """The data directory of a server, and its listeners: the first free one of the sockets, and optionally TCP."""
 
     data_dir: str
     sockets: tuple[str, ...]
@@ -94,11 +95,12 @@ class ListenPlaces(NamedTuple):
 
     @property
     def log(self) -> str:
+        """The log file of the server."""
         return _log_of(self.data_dir)
 
 
 def locate(host: str | None = None, data_dir: str | None = None, environment: Mapping[str, str] | None = None) -> Where:
-    """Return which server is meant, by command line and environment, and by the lock file of the data directory."""
+    """Determine the server from the arguments, the environment, and the lock file of the data directory."""
     known = os.environ if environment is None else environment
     chosen = _chosen_directory(data_dir, known)
     named = host or known.get("HOLDFAST_HOST")
@@ -114,7 +116,7 @@ def locate(host: str | None = None, data_dir: str | None = None, environment: Ma
 
 
 def listen_places(host: str | None, data_dir: str | None, environment: Mapping[str, str]) -> ListenPlaces:
-    """Return where a server listens. A TCP host is additional: the unix socket is always there."""
+    """Determine where a server listens. A TCP host is additional: the unix socket always exists."""
     chosen = _chosen_directory(data_dir, environment)
     named = host or environment.get("HOLDFAST_HOST")
     address = parse_host(named) if named else Address()
@@ -131,7 +133,7 @@ def _chosen_directory(data_dir: str | None, environment: Mapping[str, str]) -> s
 
 
 def _usual_data_directory() -> str:
-    """Return the default data directory below the home of the password database; nothing if it has no such user."""
+    """Return the default data directory below the home of the password database, or nothing without such a user."""
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -151,7 +153,7 @@ def _is_socket(path: str) -> bool:
 
 
 def _forwarded(host: str, where: Where, environment: Mapping[str, str]) -> Where:
-    # Few commands need it, and all of them load this module.
+    # Imported on demand: every command loads this module, and few need ssh.
     forward = import_module("holdfast.client.forward")
     target = forward.parse_target(host)
     way = forward.Forward(target, environment)
@@ -162,8 +164,8 @@ def _forwarded(host: str, where: Where, environment: Mapping[str, str]) -> Where
 def find(where: Where, patience: float = _PATIENCE) -> Thin | None:
     """Return a client with an open connection to the running server, or None if there is none.
 
-    A server that was named as a host is taken as it is. Any other has to prove that it has the data directory. Raises
-    `TimedOut` if a server accepts the connection and does not answer.
+    A server given as a host is accepted as it is. Any other server has to prove that it has the data directory. Raises
+    `TimedOut` if a server accepts the connection and does not respond.
     """
     if not where.can_be_started:
         thin = _connected(where.address)
@@ -189,9 +191,9 @@ def find(where: Where, patience: float = _PATIENCE) -> Thin | None:
 
 
 def _candidates(where: Where, owner: LockOwner | None) -> Iterator[str]:
-    """Yield the sockets on which the server may listen: the one in the lock file, then the usual one.
+    """Yield the sockets on which the server may listen: the one in the lock file, then the default one.
 
-    A server of an earlier version wrote its socket to a file of its own, and used the name `server.sock` for every
+    A server of an earlier version wrote its socket to a separate file, and used the name `server.sock` for every
     default data directory.
     """
     seen = {""}
@@ -219,7 +221,7 @@ def _beside(path: str, name: str) -> str:
 
 
 def _is_secure(path: str) -> bool:
-    """Return whether a socket is in a directory of our own, into which no other user could have put it."""
+    """Return whether a socket is in a directory that belongs to us and that no other user can write to."""
     directory = os.path.dirname(path)
     if "\0" in directory or not os.path.isdir(directory):
         return False
@@ -237,11 +239,11 @@ def find_or_start(
     patience: float = _PATIENCE,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Thin:
-    """Return a client with an open connection to the server, which is started if need be and possible. `meanwhile` is
+    """Return a client with an open connection to the server, which is started if necessary and possible. `meanwhile` is
     called while it starts.
 
-    Raises `Unreachable` if no server answers and it must not be started, `StartFailed` with the end of its log
-    if it does not get ready.
+    Raises `Unreachable` if no server responds and it must not be started, and `StartFailed` with the end of its log if
+    it does not become ready.
     """
     thin = find(where, patience)
     if thin is not None:
@@ -262,21 +264,23 @@ def find_or_start(
 
 
 def unreachable(where: Where) -> Unreachable:
-    """Return the error for a server that is not there and must not be started."""
+    """Return the error for a server that does not respond and must not be started."""
     return Unreachable(
         f"No Holdfast server answers at {where.address}: look at the address, or start it there: holdfast serve."
     )
 
 
 def serve_command(where: Where) -> list[str]:
-    """How a client starts a server. `-P` keeps Python from importing what lies in the current directory, which may
-    be anybody's.
+    """Return the command that starts a server. `-P` prevents imports from the current directory, which may be
+    untrusted.
     """
     return [sys.executable, "-P", "-m", "holdfast", "serve", "--started-by-client", "--data-dir", where.data_dir]
 
 
 def secure_directory(directory: str) -> None:
-    """Make it if it is missing; refuse one that others own or can enter: they could take the server's place."""
+    """Create the directory if it is missing. Raises `UnsafePlace` if other users own it or can access it, because they
+    could impersonate the server.
+    """
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.lstat(directory)
@@ -307,7 +311,7 @@ def _connected(address: Address) -> Thin | None:
 
 @contextmanager
 def _starter(where: Where, deadline: float) -> Iterator[Thin | None]:
-    """Hold the lock of the client that starts the server. Yields a client if the server is there by then."""
+    """Hold the lock of the client that starts the server. Yields a client if the server is available by then."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     path = f"{where.usual}.start"
     try:
@@ -336,10 +340,10 @@ def _is_taken(lock: int) -> bool:
 
 
 def _start(where: Where, command: Sequence[str], deadline: float, meanwhile: Callable[[], None]) -> Thin:
-    """Start the server and wait until it is ready: it listens as soon as it has its lock and its store.
+    """Start the server and wait until it is ready: it listens as soon as it holds its lock and has opened its store.
 
-    A server that does not get ready in time is left alone: it may yet. One that finds another in its place, which does
-    not answer, is started again: a server that leaves ends its work first.
+    A server that is not ready in time keeps running and may still become ready. A server that exits because another
+    one, which does not respond, is in its place is started again: the other one may be shutting down.
     """
     launch.prepare(where.data_dir, where.log)
     process, begin = launch.spawn(command, where.log)
@@ -351,7 +355,7 @@ def _start(where: Where, command: Sequence[str], deadline: float, meanwhile: Cal
             return thin
         code = launch.exit_code(process)
         if code is not None:
-            # It may have lost to a server that was started without our lock.
+            # The process may have exited because a server was started without our lock.
             thin = _ready(where, deadline)
             if thin is not None:
                 return thin
@@ -369,12 +373,12 @@ def _ready(where: Where, deadline: float) -> Thin | None:
     try:
         return find(where, max(0.001, deadline - time.monotonic()))
     except ClientError:
-        # It went away again; the next try tells more.
+        # The server exited again; the next attempt reports the cause.
         return None
 
 
 def _pause(deadline: float, seconds: float = _BETWEEN_TRIES) -> bool:
-    """A short wait between two tries: there is nothing to wait for that could be waited for. False if time is up."""
+    """Wait briefly between two attempts, as there is no event to wait for. Returns False after the deadline."""
     if time.monotonic() >= deadline:
         return False
     select.select([], [], [], seconds)

@@ -1,6 +1,6 @@
-"""Where things are, as rules: the data directory, the socket that belongs to it, what a host means. Pure.
+"""Rules for the data directory, its socket, and the syntax of hosts. Pure.
 
-Server and client come to the same place by the same rules, so that they find each other without being told.
+Server and client derive the same paths from the same rules, so that they find each other without configuration.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 LONGEST_SOCKET_PATH = 104
-"""What the systems we run on allow, the strictest of them."""
+"""Maximum length of a socket path in bytes, the strictest limit of the supported systems."""
 
 
 _HASHED_NAMES = 4
@@ -33,34 +33,35 @@ class BadHost(BadRequest):
 
 
 def default_data_directory(environment: Mapping[str, str], home: str) -> str:
+    """Return the default data directory."""
     base = environment.get("XDG_DATA_HOME", "")
     return join(base if base.startswith("/") else join(home, ".local/share"), "holdfast")
 
 
 def data_directory(chosen: str | None, environment: Mapping[str, str], home: str) -> str:
-    """The one that was chosen on the command line or in the environment, or the default one."""
+    """Return the data directory from the command line or the environment, or the default one."""
     return chosen or environment.get("HOLDFAST_DATA_DIR") or default_data_directory(environment, home)
 
 
 def socket_directories(environment: Mapping[str, str], uid: int) -> tuple[str, ...]:
-    """Where sockets may be, best first. A runtime directory that is not absolute does not count."""
+    """Return the directories for sockets, best first. A relative runtime directory is ignored."""
     runtime = environment.get("XDG_RUNTIME_DIR", "")
     fallback = f"/tmp/holdfast-{uid}"
-    # The path is one line of the lock file.
+    # The path is stored as one line of the lock file.
     is_usable = runtime.startswith("/") and "\n" not in runtime
     return (join(runtime, "holdfast"), fallback) if is_usable else (fallback,)
 
 
 def socket_names(data_dir: str, usual: str) -> Iterator[str]:
-    """Yield the names that a server may give its socket, best first. Both paths are real paths.
+    """Yield the possible names of a server's socket, best first. Both arguments are real paths.
 
-    Each data directory has a server of its own, and so a socket of its own. `usual` is the default data directory below
-    the home of the password database, which does not depend on $HOME; only its socket has the name that clients of
-    other makers know. The further names are for the case that a server of another directory has the first.
+    Each data directory has its own server and its own socket. `usual` is the default data directory below the home of
+    the password database, which does not depend on $HOME; only its socket has the name that Crush clients know. The
+    further names are used if a server of another directory has taken the first.
     """
     if data_dir == usual:
         yield "server.sock"
-    # Loading hashlib takes longer than finding the server. Most commands need the first name only.
+    # Importing hashlib takes longer than finding the server, and most commands need only the first name.
     sha256 = import_module("hashlib").sha256
     path = data_dir.encode("utf-8", "surrogateescape")
     for number in range(_HASHED_NAMES):
@@ -68,7 +69,7 @@ def socket_names(data_dir: str, usual: str) -> Iterator[str]:
 
 
 def socket_path(name: str, directories: tuple[str, ...]) -> str:
-    """The first place where the whole path is short enough for a socket."""
+    """Return the first path that is short enough for a socket. Raises `BadHost`."""
     for directory in directories:
         path = join(directory, name)
         if len(path.encode("utf-8", "surrogateescape")) <= LONGEST_SOCKET_PATH:
@@ -77,7 +78,7 @@ def socket_path(name: str, directories: tuple[str, ...]) -> str:
 
 
 def parse_host(text: str, token: str = "") -> Address:
-    """`unix://…` or `tcp://host:port`. The token is for TCP only."""
+    """Parse `unix://…` or `tcp://host:port`. The token is used for TCP only. Raises `BadHost`."""
     scheme, separator, rest = text.partition("://")
     if separator and scheme == "unix" and rest.startswith("/") and "\n" not in rest:
         if len(rest.encode("utf-8", "surrogateescape")) > LONGEST_SOCKET_PATH:

@@ -1,7 +1,7 @@
-"""Connections to one server on an event loop, kept for the next request.
+"""Connection pool of the asynchronous client, for one server.
 
-A connection is an `asyncio.Protocol` of our own, not a pair of streams: one that says something while nobody
-asks is closed, so that no answer can ever be taken for the answer to another request.
+A connection is a custom `asyncio.Protocol`, not a pair of streams: data that arrives while no request is pending closes
+the connection, so that it can never be mistaken for the response to a later request.
 """
 
 import asyncio
@@ -17,20 +17,22 @@ __all__ = ["Answer", "Connection", "OpenResponse", "Pool"]
 
 _MOST_IDLE = 4
 _IDLE_SECONDS = 30.0
-"""Shorter than servers keep an idle connection: a request must not meet the closing of its connection."""
+"""Idle timeout in seconds. Shorter than the server's, so that a request does not race with the closing of its
+connection.
+"""
 _CONNECT_SECONDS = 10.0
 _MOST_UNREAD = 256 * 1024
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole response."""
+    """A complete response."""
 
     head: Head
     body: bytes
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Reading pauses while its user does not keep up."""
+    """One connection. Reading pauses while its consumer does not keep up."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -44,10 +46,12 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport."""
         self._transport = cast(asyncio.Transport, transport)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
+        """Queue received data. Unexpected data closes the connection."""
         if not self.in_use:
             self.close()
             return
@@ -59,16 +63,18 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Record the end of the connection and wake the reader."""
         self.is_open = False
         self._error = exc
         self._wake()
 
     def send(self, message: bytes) -> None:
+        """Write a request."""
         if self._transport is not None and self.is_open:
             self._transport.write(message)
 
     async def receive(self) -> bytes:
-        """What has come; nothing when the connection has ended. Raises what broke it."""
+        """Return the next data, or nothing at the end of the connection. Raises the error that broke it."""
         while not self._unread:
             if not self.is_open:
                 if self._error is not None:
@@ -87,7 +93,7 @@ class Connection(asyncio.Protocol):
         return data
 
     def close(self) -> None:
-        """At once: what was not sent or read is of no interest any more."""
+        """Abort the connection. Unsent and unread data is dropped."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
@@ -99,7 +105,7 @@ class Connection(asyncio.Protocol):
 
 
 class OpenResponse:
-    """A response whose body is still coming. The connection is used up by it."""
+    """A response whose body is still being received. Its connection is not reused."""
 
     def __init__(self, connection: Connection, reader: ResponseReader, head: Head, begun: bytes) -> None:
         self.head = head
@@ -108,7 +114,7 @@ class OpenResponse:
         self._begun = begun
 
     async def read(self) -> bytes | None:
-        """The next bytes of the body, possibly none; None at its end. Raises `ConnectionLost` if it breaks off."""
+        """Return the next bytes of the body, possibly none, or None at its end. Raises `ConnectionLost`."""
         if self._begun:
             body, self._begun = self._begun, b""
             return body
@@ -125,11 +131,14 @@ class OpenResponse:
         return None
 
     def close(self) -> None:
+        """Close the connection."""
         self._connection.close()
 
 
 class Pool:
-    """Makes connections and keeps a few. There is no limit on those in use: each belongs to a caller who waits."""
+    """Opens connections and keeps a few idle ones. Connections in use are not limited: each belongs to a waiting
+    caller.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -138,10 +147,10 @@ class Pool:
         self._is_closed = False
 
     async def exchange(self, message: bytes, *, method: str, can_repeat: bool, seconds: float | None) -> Answer:
-        """Send a request and read its answer.
+        """Send a request and return its response.
 
-        A kept connection that turns out to be closed is replaced once: always when nothing was sent on it,
-        else only if the request can be repeated without harm. In every other case the caller is told.
+        An idle connection that turns out to be closed is replaced once if the request can be repeated safely. Otherwise
+        `ConnectionLost` is raised, because the server may have processed the request.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -160,7 +169,7 @@ class Pool:
             raise TimedOut from None
 
     async def open(self, message: bytes, *, seconds: float | None) -> OpenResponse:
-        """Send a GET and read the head of its answer, on a connection of its own."""
+        """Send a GET request and read the head of the response, on a separate connection."""
         connection = await self._connect()
         try:
             async with asyncio.timeout(seconds):
@@ -183,7 +192,7 @@ class Pool:
         return OpenResponse(connection, reader, reader.head, body)
 
     def move(self, address: Address) -> None:
-        """Open further connections to another address. Requests and streams under way keep their connections."""
+        """Open further connections to another address. Requests and streams in progress keep their connections."""
         if address != self.address:
             self.address = address
             for connection in self._idle:
@@ -191,14 +200,16 @@ class Pool:
             self._idle.clear()
 
     def close(self) -> None:
-        """Requests under way end with `ConnectionLost`. Streams belong to who opened them."""
+        """Close idle and busy connections. Requests in progress raise `ConnectionLost`; streams are closed by their
+        owners.
+        """
         self._is_closed = True
         for connection in (*self._idle, *self._in_use):
             connection.close()
         self._idle.clear()
 
     def _kept(self) -> Connection | None:
-        """A connection on which the server was heard of lately; the latest first."""
+        """Return the most recently used idle connection that has not timed out."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle.pop()
@@ -214,6 +225,7 @@ class Pool:
         if self._is_closed or len(self._idle) >= _MOST_IDLE:
             connection.close()
             return
+        # From now on any received data is unexpected and closes the connection.
         connection.in_use = False
         connection.idle_since = asyncio.get_running_loop().time()
         self._idle.append(connection)
@@ -241,7 +253,7 @@ class Pool:
         return connection
 
     async def _try(self, connection: Connection, message: bytes, method: str) -> Answer | None:
-        """The answer, or None if the connection ended before a byte of it came."""
+        """Return the response, or None if the connection ended before its first byte."""
         reader = ResponseReader(method)
         body: list[bytes] = []
         is_kept = False

@@ -1,8 +1,8 @@
-"""Follows the events of a workspace through broken connections.
+"""Follows the events of a workspace across broken connections.
 
-A numbered event is handed out exactly once, in order. When the connection breaks, goes quiet or is cut, the
-stream opens again by itself, after the last number that came. It ends when it is closed, or when the server
-says that there is no such workspace; the workspace can then be created again and followed from `cursor`.
+Each numbered event is returned exactly once, in order. When the connection breaks or times out, the stream reconnects
+after the last number received. It ends when it is closed, or when the server reports that the workspace does not exist;
+the workspace can then be created again and followed from `cursor`.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from holdfast.protocol.sse import SseReader
 __all__ = ["QUIET_SECONDS", "EventStream"]
 
 QUIET_SECONDS = 45.0
-"""The server says something every 15 s. After three times that, the connection is dead."""
+"""The server sends a heartbeat every 15 s. A connection without data for three times that is considered dead."""
 
 _NEVER_RIGHT = frozenset({400, 401, 403, 405})
-"""Asking again in the same way does not help: the caller has to know."""
+"""Statuses for which a retry is useless; the error is raised."""
 
 
 class EventStream:
-    """An iterator of items. A cancelled step loses nothing: the next one goes on where it stopped."""
+    """An iterator of events. Cancelling a step loses nothing: the next step continues at the same position."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class EventStream:
         self._closed = asyncio.Event()
         self._attempt: asyncio.Timeout | None = None
         self.cursor = since
-        """The last number that was handed out."""
+        """The last number returned."""
         self.is_gone = False
-        """Whether the stream ended because the workspace did."""
+        """True if the stream ended because the workspace does not exist any more."""
         self.trouble: ClientError | None = None
-        """Why there is no connection at the moment."""
+        """The reason why there is currently no connection."""
 
     async def __aenter__(self) -> "EventStream":
         return self
@@ -78,10 +78,11 @@ class EventStream:
 
     @property
     def is_connected(self) -> bool:
+        """True if there is a connection."""
         return self._response is not None
 
     async def close(self) -> None:
-        """Ends the iteration, also for somebody who waits in it. What was not handed out is dropped."""
+        """End the iteration, also of a waiting consumer. Events that were not returned are dropped."""
         self._closed.set()
         self._ready.clear()
         self._let_go()
@@ -91,7 +92,7 @@ class EventStream:
         await asyncio.sleep(0)
 
     async def _open(self) -> None:
-        """One attempt; after a failure it waits, so that the next one comes later."""
+        """Make one connection attempt. After a failure, wait before returning."""
         try:
             response = await self._try()
         except ServerProblem as problem:
@@ -110,13 +111,13 @@ class EventStream:
         await self._pause()
 
     async def _try(self) -> OpenResponse:
-        """A connection that answers, unless the stream is closed meanwhile."""
+        """Return an open response. Raises `ClientError`, also if the stream is closed meanwhile."""
         response: OpenResponse | None = None
         try:
             async with asyncio.timeout(None) as self._attempt:
                 response = await self._connect(self._follower.since)
         except TimeoutError:
-            # Only `close` sets an end to an attempt.
+            # Only `close` sets a deadline for an attempt.
             pass
         finally:
             self._attempt = None
@@ -129,7 +130,7 @@ class EventStream:
         return response
 
     async def _read(self, response: OpenResponse) -> None:
-        """The next bytes. The end of a stream, proper or not, is a reason to open the next one."""
+        """Read the next bytes. The end of a response, regular or not, leads to a new connection."""
         try:
             async with asyncio.timeout(self._quiet_seconds):
                 data = await response.read()
@@ -154,7 +155,7 @@ class EventStream:
                 self._ready.append(item)
 
     async def _pause(self) -> None:
-        """Waits, unless it is closed meanwhile."""
+        """Wait for the backoff delay, or until the stream is closed."""
         try:
             async with asyncio.timeout(self._backoff.wait()):
                 await self._closed.wait()

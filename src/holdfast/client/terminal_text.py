@@ -36,6 +36,7 @@ class EscapeFilter:
         self._state: _State = "text"
 
     def feed(self, text: str) -> str:
+        """Return the text of a piece without control sequences and control characters."""
         if self._state == "text" and not any(mark in text for mark in _INTRODUCERS):
             return text.translate(self._dropped)
         return "".join([char for char in text if self._is_shown(char)])

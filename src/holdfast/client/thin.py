@@ -1,6 +1,6 @@
-"""A blocking client for commands that live for a moment: one socket, no event loop, little to import.
+"""A blocking client for short-lived commands: one socket, no event loop, few imports.
 
-The client for programs that stay is `holdfast.client.client`.
+The client for long-running programs is `holdfast.client.client`.
 """
 
 import select
@@ -19,13 +19,13 @@ __all__ = ["ServerInfo", "Thin", "ThinStream"]
 
 _AT_ONCE = 64 * 1024
 _QUIET = 45.0
-"""Seconds. The server gives a sign of life three times as often."""
+"""Heartbeat timeout in seconds. The server sends a heartbeat three times as often."""
 
 _STREAM_HEADERS = (("Accept", "text/event-stream"), ("Cache-Control", "no-cache"))
 
 
 class ServerInfo(NamedTuple):
-    """A server's answer to `GET /v1/version`. Servers of earlier versions have no `data_id`."""
+    """A server's response to `GET /v1/version`. Servers of earlier versions have no `data_id`."""
 
     version: str
     protocol: int
@@ -34,7 +34,7 @@ class ServerInfo(NamedTuple):
 
 
 class Thin:
-    """One kept connection for requests; each stream has its own. Not for several threads at once."""
+    """Keeps one connection for requests; each stream has its own. Not thread-safe."""
 
     def __init__(self, address: Address, *, timeout: float = 30.0) -> None:
         self.address = address
@@ -50,14 +50,15 @@ class Thin:
         self.close()
 
     def connect(self) -> None:
-        """Open the connection the next request will use. Raises `Unreachable` if nobody answers."""
+        """Open the connection for the next request. Raises `Unreachable` if no server responds."""
         if self._kept is None:
             self._kept = self._open(self._timeout)
 
     def peer_pid(self) -> int:
-        """Return the process that listens on the unix socket; 0 without a connection or where the system has no answer.
+        """Return the process that listens on the unix socket; 0 without a connection or where the system does not
+        support it.
 
-        The process id is 0, too, if that process is in another PID namespace.
+        The process id is also 0 if that process is in another PID namespace.
         """
         if self._kept is None or self._kept.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
             return 0
@@ -73,10 +74,10 @@ class Thin:
         timeout: float | None = None,
         can_repeat: bool = False,
     ) -> tuple[int, bytes]:
-        """Status and body of the answer, whatever the status.
+        """Return the status and the body of the response, for any status.
 
-        A kept connection that the server closed is replaced once, if asking twice does no harm: by the
-        method, or because the caller says so with `can_repeat`.
+        An idle connection that the server has closed is replaced once if a repetition is safe: the method is
+        idempotent, or the caller sets `can_repeat`.
         """
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         message = build_request(self.address, method, path, query, body, (("Accept", "application/json"),))
@@ -96,11 +97,12 @@ class Thin:
         return answer
 
     def stream(self, path: str, query: QueryItems = (), *, quiet: float = _QUIET) -> "ThinStream":
-        """Open a stream of events. Raises `ServerProblem` if the server does not want to."""
+        """Open an event stream. Raises `ServerProblem` if the server returns an error."""
         message = build_request(self.address, "GET", path, query, headers=_STREAM_HEADERS)
         return ThinStream(self._open(self._timeout), message, self._timeout, quiet)
 
     def close(self) -> None:
+        """Close the connection."""
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.close()
@@ -124,7 +126,7 @@ class Thin:
     def _exchange(
         self, connection: socket.socket, message: bytes, method: str, deadline: float
     ) -> tuple[int, bytes] | None:
-        """The answer, or None if the connection ended before a byte of it came."""
+        """Return the response, or None if the connection ended before its first byte."""
         reader = ResponseReader(method)
         body: list[bytes] = []
         is_kept = False
@@ -156,8 +158,8 @@ class Thin:
 
 
 class ThinStream:
-    """The events of one stream, as they came. Iterating ends when the server ends the stream properly and raises
-    `ConnectionLost` when it breaks, or when for `quiet` seconds not even a sign of life has come.
+    """The raw events of one stream. The iteration ends when the server ends the stream properly, and raises
+    `ConnectionLost` when it breaks or no heartbeat arrives for `quiet` seconds.
     """
 
     def __init__(self, connection: socket.socket, message: bytes, timeout: float, quiet: float) -> None:
@@ -187,9 +189,11 @@ class ThinStream:
                 raise ConnectionLost("The server has gone quiet.")
 
     def take(self, timeout: float | None = None, *, wake: int | None = None) -> list[SseEvent]:
-        """What has come, at least one event; none when the time is over, the stream is, or `wake` can be read.
+        """Return the events received, at least one; none after the timeout, at the end of the stream, or when `wake` is
+        readable.
 
-        `wake` is a file descriptor, such as the one signals write to: a handler alone does not end a wait.
+        `wake` is a file descriptor, such as a signal wakeup descriptor, because a signal handler alone does not end the
+        wait.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._ready and not self.is_over:
@@ -201,11 +205,12 @@ class ThinStream:
         return events
 
     def close(self) -> None:
+        """Close the connection."""
         self.is_over = True
         self._connection.close()
 
     def _begin(self, message: bytes, deadline: float) -> None:
-        """Send the request and wait for the head of the answer."""
+        """Send the request and read the head of the response."""
         refusal: list[bytes] = []
         try:
             _send(self._connection, message, deadline)
@@ -228,7 +233,7 @@ class ThinStream:
         self.is_over = self._response.is_done
 
     def _wait(self, deadline: float | None, wake: int | None) -> bool:
-        """Whether the connection has something to say."""
+        """Wait until the connection is readable. Returns False after the deadline, or if only `wake` is readable."""
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         if wake is not None:
@@ -251,7 +256,7 @@ class ThinStream:
 
 
 def _is_quiet(connection: socket.socket) -> bool:
-    """Whether a kept connection is still good: one that has something to say has been closed."""
+    """Return whether an idle connection is usable. A readable one was closed by the server."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return not poll.poll(0)
@@ -269,7 +274,7 @@ def _send(connection: socket.socket, message: bytes, deadline: float) -> None:
     try:
         connection.sendall(message)
     except (BrokenPipeError, ConnectionResetError):
-        # A server that refuses a large request stops listening and still has something to say.
+        # A server that rejects a large request stops reading, but its response can still be read.
         return
 
 

@@ -1,7 +1,7 @@
-"""What a screen shows: a fold of a snapshot and the events after it. Pure.
+"""View state of a workspace: a fold of a snapshot and the events after it. Pure.
 
-Whoever starts from a snapshot and applies what comes after it sees the same as one who saw everything. A
-delta costs the same however long its message is: pieces are kept and joined when somebody looks.
+A snapshot followed by later events produces the same state as the complete event stream. The cost of a delta does not
+depend on the length of its message: deltas are collected, and joined when the message is read.
 """
 
 from collections import deque
@@ -44,13 +44,13 @@ from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 __all__ = ["Ask", "View", "ViewSettings"]
 
 Ask: TypeAlias = dict[str, object]
-"""A permission or a batch of questions, as it came."""
+"""A permission request or a batch of questions, as received."""
 
 _FOLD_AFTER = 1024
 
 
 class ViewSettings(msgspec.Struct, frozen=True):
-    """`keeps_all`: messages of every session are kept; otherwise only of those that are watched."""
+    """Limits of a view. `keeps_all`: messages of every session are kept; otherwise only those of watched sessions."""
 
     keeps_all: bool = True
     ended_runs: int = 50
@@ -59,7 +59,7 @@ class ViewSettings(msgspec.Struct, frozen=True):
 
 
 class _Draft:
-    """A message with the growth that nobody has looked at yet."""
+    """A message with deltas that were not joined yet."""
 
     __slots__ = ("_growth", "_limit", "_message")
 
@@ -69,13 +69,15 @@ class _Draft:
         self._limit = _FOLD_AFTER
 
     def add(self, growth: MessageDelta | MessagePart) -> None:
+        """Append a delta or part."""
         self._growth.append(growth)
         if len(self._growth) >= self._limit:
-            # Each fold copies the text; doubling keeps the cost of all folds together in proportion to it.
+            # Each fold copies the text. Doubling the limit keeps the total cost proportional to the length of the text.
             self._limit *= 2
             self.look()
 
     def look(self) -> Message:
+        """Join the deltas and return the message."""
         if self._growth:
             self._message = grow(self._message, self._growth)
             self._growth.clear()
@@ -83,7 +85,7 @@ class _Draft:
 
 
 class View:
-    """The state of a workspace as far as events told it. `is_stale` after a gap: load a snapshot."""
+    """The state of a workspace according to its events. `is_stale` is set after a gap: load a snapshot."""
 
     def __init__(self, settings: ViewSettings | None = None) -> None:
         self._settings = settings or ViewSettings()
@@ -99,37 +101,40 @@ class View:
         self.workspace: WorkspaceBody | None = None
         self.sessions: dict[SessionId, Session] = {}
         self.runs: dict[RunId, Run] = {}
-        """Those that have not ended, and the last that have, in the order of their acceptance."""
+        """Active runs and the most recent ended runs, in the order of their acceptance."""
         self.permissions: dict[str, Ask] = {}
         self.questions: dict[str, Ask] = {}
         self.outputs: dict[ToolCallId, str] = {}
-        """The newest of what each tool that still works has printed; gone when its result is there."""
+        """The latest output of each running tool; removed when its result arrives."""
         self.presence: object = None
         self.notices: deque[AgentNotice] = deque(maxlen=self._settings.notices)
 
     def messages(self, session: SessionId) -> tuple[Message, ...]:
-        """The conversation of a session, with the text streamed so far."""
+        """Return the messages of a session, with the text streamed so far."""
         return tuple(draft.look() for draft in self._drafts.get(session, {}).values())
 
     def message(self, session: SessionId, message: MessageId) -> Message | None:
+        """Return a message, with the text streamed so far."""
         draft = self._drafts.get(session, {}).get(message)
         return None if draft is None else draft.look()
 
     def runs_of(self, session: SessionId) -> tuple[Run, ...]:
+        """Return the runs of a session."""
         return tuple(run for run in self.runs.values() if run.session_id == session)
 
     def forget(self, session: SessionId) -> None:
-        """Nobody looks at the session any more: its messages go."""
+        """Stop watching a session and drop its messages, unless all are kept."""
         self._watched.discard(session)
         if not self._settings.keeps_all:
             self._drafts.pop(session, None)
 
     def load(self, snapshot: SnapshotBody, session: SessionId | None = None) -> None:
-        """Be what the snapshot says; `session` is the one whose messages it has, and is watched from now on.
+        """Replace the state by a snapshot. `session` is the session whose messages it contains, and is watched from now
+        on.
 
-        A snapshot may be newer than the stream that feeds this view. The numbered events it has already are
-        passed over when they come, and so is the growth between them, which it has too. A view that was fed
-        nothing yet is taken to get its stream from the snapshot's cursor on.
+        A snapshot may be newer than the stream that feeds this view. Numbered events that it already contains are
+        ignored when they arrive, as are the deltas between them. A view without earlier events expects its stream to
+        start at the cursor of the snapshot.
         """
         self.cursor = snapshot.cursor
         if not self._is_fed:
@@ -153,7 +158,7 @@ class View:
             self._drafts.setdefault(message.session_id, {})[message.id] = _Draft(message)
 
     def apply(self, item: Item) -> bool:
-        """Take one item of a stream. Whether it may have changed anything."""
+        """Apply one stream event. Returns whether it may have changed the state."""
         self._is_fed = True
         if item.number is not None:
             self._seen = max(self._seen, item.number)
@@ -163,7 +168,7 @@ class View:
             self.cursor = item.number
         match item.event:
             case HelloEvent(payload=hello):
-                # What is live comes after all that is numbered up to the hello's cursor.
+                # Live events follow all numbered events up to the cursor of the hello event.
                 self._is_ahead = self._is_ahead and hello.cursor < self.cursor
                 return False
             case GapEvent(payload=gap):
@@ -234,12 +239,14 @@ class View:
         if change.type == "deleted":
             self._drafts.get(message.session_id, {}).pop(message.id, None)
         elif self._settings.keeps_all or message.session_id in self._watched:
-            # A message that is known keeps its place.
+            # Assigning to an existing key keeps the position of the message.
             self._drafts.setdefault(message.session_id, {})[message.id] = _Draft(message)
         self._count(change)
 
     def _count(self, change: Change[Message]) -> None:
-        """A message counts in its session when it comes. The session's own event may come much later, or never."""
+        """Update the message count of a session when a message arrives, because the session's own
+        event may be delayed.
+        """
         message = change.payload
         session = self.sessions.get(message.session_id)
         if session is None or change.type == "updated":
@@ -272,12 +279,12 @@ class View:
             return
         before = self.runs.get(run.run_id)
         if before is not None and not run.prompt:
-            # Only the first event of a run carries the prompt.
+            # Only the first event of a run contains the prompt.
             run = msgspec.structs.replace(run, prompt=before.prompt)
         self.runs[run.run_id] = run
 
     def _end_run(self, end: RunComplete) -> None:
-        # A server that died has withdrawn nothing; a run that has ended waits for nobody.
+        # A server that crashed has not withdrawn its requests; those of an ended run cannot be answered.
         self._drop_asks("run_id", end.run_id)
         before = self.runs.get(end.run_id)
         if before is None:
@@ -300,21 +307,21 @@ class View:
             self._ended.remove(run)
 
     def _other(self, other: object) -> bool:
-        """What this view does not show, or has no type for: presence comes as a plain object."""
+        """Handle events that this view does not show or has no type for. Presence is received as a plain object."""
         if isinstance(other, Other) and other.type == "presence":
             self.presence = other.payload
             return True
         return False
 
     def _answered(self, notice: Ask) -> bool:
-        """Whether an ask was closed by it: the first notice of an ask only says that it is open."""
+        """Close a resolved permission request. Returns False for the first notice, which only announces the request."""
         if not (notice.get("granted") or notice.get("denied") or notice.get("withdrawn")):
             return False
         self._resolve_permission(notice)
         return True
 
     def _resolve_permission(self, notice: Ask) -> None:
-        """By the ask's id if it is given, else by its tool call: stock notices know only that."""
+        """Remove a request by its id, or by its tool call: notices for Crush clients contain only the latter."""
         if "id" in notice:
             self.permissions.pop(str(notice["id"]), None)
             return

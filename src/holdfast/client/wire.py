@@ -1,7 +1,7 @@
-"""HTTP/1.1 as bytes: a request is built, a response is taken apart as it comes. Pure, and quick to import.
+"""HTTP/1.1 requests and incremental response parsing. Pure, and fast to import.
 
-A short-lived command cannot afford the standard library's HTTP. What we need of it is small: one request,
-one response, bodies by length, in chunks, or until the connection ends.
+The HTTP client of the standard library is too slow to import for short-lived commands. The required subset is small:
+one request, one response, and bodies delimited by length, chunks, or the end of the connection.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,10 +22,10 @@ __all__ = [
 ]
 
 HOST_ON_SOCKETS = "holdfast.localhost"
-"""A unix socket has no host; HTTP wants one."""
+"""The Host header for unix sockets, because HTTP requires one."""
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-"""What may be asked again when nobody knows whether it was heard."""
+"""Methods that can be repeated if it is unknown whether the server processed the request."""
 
 QueryItems: TypeAlias = Iterable[tuple[str, str | int | None]]
 
@@ -36,17 +36,18 @@ _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
 class Address(NamedTuple):
-    """Where a server is: a unix socket, or a host and port with the token that opens it."""
+    """Address of a server: a unix socket, or a host and port with a token."""
 
     path: str = ""
     host: str = ""
     port: int = 0
     token: str = ""
     data_id: str = ""
-    """The data directory that is meant, if it is known. A server that has another one refuses the request."""
+    """The expected data directory, if it is known. A server with another one rejects the request."""
 
     @property
     def authority(self) -> str:
+        """The value of the Host header."""
         if self.path:
             return HOST_ON_SOCKETS
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -55,7 +56,7 @@ class Address(NamedTuple):
         return f"unix://{self.path}" if self.path else f"tcp://{self.authority}"
 
     def __repr__(self) -> str:
-        """Without the token: an address ends up in logs."""
+        """Omit the token, because addresses are logged."""
         return f"Address({self})"
 
 
@@ -70,7 +71,7 @@ def quote(text: str) -> str:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """The path of a route with its names filled in."""
+    """Return the path of a route with its placeholders replaced."""
     return "/".join([_segment(segment, values) for segment in template.split("/")])
 
 
@@ -91,7 +92,7 @@ def build_request(
     body: bytes | None = None,
     headers: Iterable[tuple[str, str]] = (),
 ) -> bytes:
-    """The bytes of a request. `path` is encoded already; values of the query that are None are left out."""
+    """Return the bytes of a request. `path` is already encoded; query values that are None are omitted."""
     asked = "&".join([f"{quote(name)}={quote(str(value))}" for name, value in query if value is not None])
     lines = [f"{method} {path}?{asked} HTTP/1.1" if asked else f"{method} {path} HTTP/1.1"]
     lines.append(f"Host: {address.authority}")
@@ -111,22 +112,21 @@ def build_request(
 
 
 class Head(NamedTuple):
-    """Status and headers. Names are in lower case; a name that comes twice has its values joined."""
+    """Status and headers. Names are in lower case; the values of repeated names are joined."""
 
     status: int
     headers: dict[str, str]
     is_old: bool = False
-    """HTTP/1.0: the connection ends with the response unless it says otherwise."""
+    """HTTP/1.0: the connection ends with the response unless a header keeps it open."""
 
 
 _Framing: TypeAlias = Literal["none", "length", "chunked", "close"]
 
 
 class ResponseReader:
-    """One response. Takes bytes as they come, split anywhere, and gives back what of the body is readable.
+    """Parser for one response. Accepts input split anywhere, and returns the decoded body incrementally.
 
-    After `is_done`, `rest` is what came behind the response, and `can_be_kept` tells whether the connection
-    is good for another request.
+    After `is_done`, `rest` is the input after the response, and `can_be_kept` is whether the connection can be reused.
     """
 
     def __init__(self, method: str = "GET") -> None:
@@ -142,10 +142,12 @@ class ResponseReader:
 
     @property
     def rest(self) -> bytes:
+        """Input after the end of the response."""
         return bytes(self._buffer) if self.is_done else b""
 
     @property
     def can_be_kept(self) -> bool:
+        """True if the connection can be used for another request."""
         if self.head is None or not self.is_done or self._framing == "close" or self._buffer:
             return False
         headers = self.head.headers
@@ -157,7 +159,7 @@ class ResponseReader:
         return "close" not in options and (not self.head.is_old or "keep-alive" in options)
 
     def feed(self, data: bytes) -> bytes:
-        """The part of the body that these bytes bring."""
+        """Add input and return the part of the body that it contains."""
         self.has_begun = self.has_begun or bool(data)
         if self.is_done or self.head is None:
             self._buffer += data
@@ -177,7 +179,7 @@ class ResponseReader:
                 return b""
 
     def end(self) -> None:
-        """The connection has ended. That is the end of some responses; others are cut."""
+        """Report the end of the connection. Raises `ConnectionLost` unless that is the end of the response."""
         if self.head is not None and self._framing == "close":
             self.is_done = True
         if not self.is_done:
@@ -188,7 +190,7 @@ class ResponseReader:
         self._buffer[:] = rest
 
     def _read_head(self) -> bool:
-        """Reads heads until one is final; those of 1xx only announce another."""
+        """Parse heads until the final one; 1xx responses precede another head."""
         while self.head is None:
             end, width = _end_of_head(self._buffer)
             if end > _LONGEST_HEAD or (end < 0 and len(self._buffer) > _LONGEST_HEAD):
@@ -227,7 +229,9 @@ class ResponseReader:
         return b"".join(body)
 
     def _chunk_line(self) -> bool:
-        """One line between the data: a size, the end of a chunk, or a trailer. Whether it was whole."""
+        """Parse one line between the data: a size, the end of a chunk, or a trailer. Returns whether the line was
+        complete.
+        """
         end = self._buffer.find(b"\n")
         if end > _LONGEST_CHUNK_LINE or (end < 0 and len(self._buffer) > _LONGEST_CHUNK_LINE):
             raise BrokenResponse
@@ -252,7 +256,7 @@ class ResponseReader:
 
 
 def _end_of_head(buffer: bytearray) -> tuple[int, int]:
-    """Where the head ends and how many bytes say so; -1 while it does not."""
+    """Return the end of the head and the length of its terminator; -1 if it is incomplete."""
     end = buffer.find(b"\r\n\r\n")
     bare = buffer.find(b"\n\n")
     if bare >= 0 and (end < 0 or bare < end):

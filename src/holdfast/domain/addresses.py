@@ -30,7 +30,7 @@ _WHOLE = "give it whole, such as https://example.org/page."
 
 
 class BadAddress(Exception):
-    """Not an address of the web. The text says what to do."""
+    """Not an address of the web. The message contains the remedy."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -44,11 +44,13 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def netloc(self) -> str:
+        """The host, in brackets if it is IPv6, and the port unless it is the scheme's own."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
+        """The address as a string."""
         query = "" if self.query is None else f"?{self.query}"
         return f"{self.scheme}://{self.netloc}{self.path}{query}"
 
@@ -61,7 +63,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_address(text: str) -> Address:
-    """Raises `BadAddress`."""
+    """Parse and normalise an address. Raises `BadAddress`."""
     given = text.strip()
     if any(ord(character) <= 32 or ord(character) == 127 for character in given):
         raise BadAddress(f"The url has no host, or spaces in it: {_WHOLE}")
@@ -157,7 +159,7 @@ class AddressPattern(msgspec.Struct, frozen=True):
 
     The host is compared as a whole, the port is the scheme's own unless one is written (`:*` is any). A path without
     a query covers addresses without one; a path that ends with `*` covers any query. In a rule that forbids, a path
-    covers what lies below it, and any query.
+    covers everything below it, and any query.
     """
 
     scheme: str
@@ -167,6 +169,7 @@ class AddressPattern(msgspec.Struct, frozen=True):
     query: str | None = None
 
     def matches(self, address: Address, *, leniently: bool) -> bool:
+        """Return True if the address matches: any decoding of its path if `leniently`, otherwise all of them."""
         if self.scheme not in ("*", address.scheme) or not _glob(self.host, "[^/]*").fullmatch(address.host):
             return False
         port = self.port or str(_PORTS[address.scheme])
@@ -200,7 +203,7 @@ def _glob(pattern: str, star: str) -> re.Pattern[str]:
 
 
 def parse_pattern(text: str) -> AddressPattern:
-    """Raises `BadAddress`. Earlier versions wrote a literal `?`, `*` or `[` in brackets."""
+    """Parse a pattern. Raises `BadAddress`. Earlier versions wrote a literal `?`, `*` or `[` in brackets."""
     plain = _OLD_ESCAPE.sub(lambda found: "%2A" if found[1] == "*" else found[1], text.strip())
     scheme, _, rest = plain.partition("://")
     netloc, path, query = _split(rest)
@@ -222,7 +225,7 @@ def _split(rest: str) -> tuple[str, str, str | None]:
 
 
 def _pattern_path(path: str) -> str:
-    """Dot segments of a pattern are removed as those of an address are."""
+    """Remove dot segments from a pattern, as from an address."""
     return _without_dots(path.replace("\\", "/")) if path else ""
 
 

@@ -1,4 +1,4 @@
-"""What people are asked, and what they answer: permissions of tools, and questions of the model."""
+"""Permission requests of tools, questions of the model, and the answers to both."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -24,17 +24,17 @@ __all__ = [
 
 Decision: TypeAlias = Literal["allow", "ask", "deny"]
 GrantAction: TypeAlias = Literal["allow", "allow_session", "allow_always", "deny"]
-"""Once; for what was shown, in this session; as a rule that is kept; no."""
+"""Allow once; allow the same call for the rest of the session; allow and save a rule; deny."""
 QuestionKind: TypeAlias = Literal["yes_no", "single_choice", "multi_choice", "free_text"]
 Via: TypeAlias = Literal["terminal", "page", "command", "editor", ""]
-"""In which kind of client somebody answered; empty if it did not say."""
+"""The kind of client that sent the answer; empty if the client did not report it."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the rules say of something a tool is about to do. `why` is a sentence for people and models.
+    """The result of the permission rules for one tool call. `why` is a sentence for people and models.
 
-    `saves` are the rules that would let it through from now on; none if no rule of that kind could. `insists`: a
-    person has to agree, whatever was allowed before, also under yolo; where nobody can be asked it is refused.
+    `saves` are the rules that would allow the call in future; empty if no rule could. `insists`: a person has to agree
+    even if the call was allowed before and under yolo; without a client that can answer, the call is refused.
     """
 
     decision: Decision
@@ -44,8 +44,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool asks. `why` says what made it ask, `rules` what "always" would save. `insists`: no client may answer it
-    by itself, whatever its user has allowed in general. `continues`: see `Permit`.
+    """A tool requests permission. `why` is the reason for the request, `rules` are the rules that "always" would save.
+    `insists`: clients must not answer automatically, even if their user has allowed everything. `continues`: see
+    `Permit`.
     """
 
     id: str
@@ -64,8 +65,9 @@ class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of an ask. Neither granted nor denied: it is open. `withdrawn`: nobody answered, its run ended or
-    the time was up. `by` is the client that answered, `via` of which kind it is, `action` what it chose.
+    """The state of a permission request. Neither granted nor denied: it is open. `withdrawn`: it was closed without an
+    answer, because its run ended or its timeout expired. `by` is the client that answered, `via` the kind of that
+    client, `action` its choice.
     """
 
     tool_call_id: ToolCallId
@@ -80,6 +82,8 @@ class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One option of a single-choice or multiple-choice question."""
+
     id: str
     label: str
     description: str = ""
@@ -109,7 +113,7 @@ class QuestionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class QuestionAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to one question, which `request_id` names. Empty of everything: it was skipped."""
+    """The answer to the question named by `request_id`. If all other fields are empty, the question was skipped."""
 
     request_id: str
     selected_ids: tuple[str, ...] | None = None
@@ -119,7 +123,7 @@ class QuestionAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class QuestionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A batch is closed: answered, cancelled by somebody, or `withdrawn` with its run."""
+    """A batch is closed: answered, cancelled by a client, or `withdrawn` with its run."""
 
     batch_id: str
     session_id: SessionId = SessionId("")
@@ -136,8 +140,9 @@ _PLACES: dict[Via, str] = {
     "editor": "in an editor",
     "": "on another screen",
 }
+"""Descriptions of the client kinds, for display."""
 
 
 def where_answered(notice: PermissionNotification | QuestionNotification) -> str:
-    """For people: what kind of client it was, and which of that kind."""
+    """Return the kind and the abbreviated id of the client that answered, for display."""
     return _PLACES[notice.via] + (f" ({notice.by[:8]})" if notice.by else "")

@@ -1,4 +1,4 @@
-"""Commands and agents as clients know them: what can be typed after a slash or an at sign."""
+"""Slash commands and agents as clients know them: the completions of `/` and `@`."""
 
 from typing import Literal
 
@@ -10,13 +10,15 @@ CommandSource = Literal["user", "project", "skill", "mcp"]
 
 
 class CommandArgument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A parameter of a command."""
+
     name: str
     description: str = ""
     required: bool = False
 
 
 class CommandNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prompt of the form `/name …` that the server knows. `hint` tells what may follow the name.
+    """A prompt of the form `/name …` that the server expands. `hint` describes the text after the name.
 
     `withheld` are the keys of its front matter that have no effect, because the project is not trusted.
     """
@@ -33,7 +35,7 @@ class CommandNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AgentNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An agent that a prompt may name with `@name`. Without `tools` it has all that the model has which sends it."""
+    """An agent that a prompt may name with `@name`. Without `tools` it has all tools of the agent that starts it."""
 
     name: str
     source: Literal["user", "project"]

@@ -1,13 +1,13 @@
-"""What can go wrong, as one tree. An exception's docstring is its default message.
+"""The tree of exceptions. An exception's docstring is its default message.
 
 HoldfastError
-├── BadRequest                 what the caller asked makes no sense: it changes nothing
+├── BadRequest                 the request is invalid and had no effect
 │   ├── EmptyPrompt
 │   ├── InvalidRunId
 │   └── UnknownSession
 ├── NotFound
 │   └── UnknownRun
-├── Conflict                   it makes sense, but not now
+├── Conflict                   the request is valid, but not in the current state
 │   ├── SessionBusy
 │   ├── WorkspaceClosing
 │   ├── RunIdTaken
@@ -17,14 +17,14 @@ HoldfastError
 ├── StorageError
 │   ├── StorageUnavailable     nothing was written
 │   │   └── StorageDetached    the data directory's path shows other files than the open ones
-│   ├── StorageUnknown         it may or may not be written: look
+│   ├── StorageUnknown         it may or may not be written: read the state
 │   ├── OwnerChanged           another server owns the workspace now
 │   ├── DataDirectoryBusy
 │   ├── DatabaseDamaged
 │   └── DatabaseTooNew
 ├── ProviderError              the model's side failed
-└── ToolError                  a tool could not do it: a result for the model, never the end of a turn
-    └── PermissionDenied       somebody, or a rule, said no
+└── ToolError                  a tool failed: a result for the model, never the end of a turn
+    └── PermissionDenied       a person or a rule refused
 """
 
 from typing import Literal, TypeAlias
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 Trouble: TypeAlias = Literal[
-    "busy",  # asked to come back later: 408, 409, 429, 5xx
+    "busy",  # temporarily unable to answer: 408, 409, 429, 5xx
     "connection",  # could not be reached, or the connection broke
     "not_running",  # a server on this machine that does not listen: a refused connection on loopback
     "loading",  # a local server that still loads its model: 503
@@ -74,7 +74,7 @@ Trouble: TypeAlias = Literal[
     "refused",  # the request as it is will never be answered: unknown model, bad parameter, forbidden
     "other",
 ]
-"""What kind of failure a provider's is; what is tried next depends on nothing else."""
+"""The kind of a provider failure. The retry policy depends on nothing else."""
 
 
 class HoldfastError(Exception):
@@ -187,7 +187,7 @@ class ProviderError(HoldfastError):
         self.title = title
         self.trouble: Trouble = trouble
         self.retry_after = retry_after
-        """How many seconds the provider asks to wait before the next attempt, if it said so."""
+        """Seconds to wait before the next attempt, if the provider sent a number."""
 
 
 class ToolError(HoldfastError):

@@ -1,7 +1,7 @@
-"""Everything a workspace says to those who listen.
+"""The events of a workspace, and the frames of an event stream.
 
-Durable events are stored and numbered; a reader gets each of them exactly once. Live events have no
-number; a slow reader may get the whole part instead of its deltas. Every event encodes to the one
+Durable events are stored and numbered; a reader receives each of them exactly once. Live events have no
+number; a slow reader may receive the whole part instead of its deltas. Every event encodes to the one
 line of JSON that is stored and sent: `{"type": T, "payload": P}`.
 """
 
@@ -68,7 +68,7 @@ ChangeKind = Literal["created", "updated", "deleted"]
 
 
 class Change(msgspec.Struct, Generic[T], frozen=True):
-    """What happened to a thing, and the thing as it is now."""
+    """A change of an object, with the object in its current state."""
 
     type: ChangeKind
     payload: T
@@ -83,8 +83,8 @@ class MessageEvent(msgspec.Struct, frozen=True, tag="message"):
 
 
 class SessionEvent(msgspec.Struct, frozen=True, tag="session"):
-    """Durable. `deleted` is the last event of a session, and carries no more than its id. Every turn's end is preceded
-    by an `updated`.
+    """Durable. `deleted` is the last event of a session and contains only its id. An `updated` precedes the end of
+    every turn.
     """
 
     payload: Change[Session]
@@ -97,15 +97,15 @@ class FileEvent(msgspec.Struct, frozen=True, tag="file"):
 
 
 class RunEvent(msgspec.Struct, frozen=True, tag="run"):
-    """Durable. `created` when accepted, with the prompt; `updated`, without it, when started, at each
-    step, folded, moved, asked to stop; `deleted` when refused after it was stored.
+    """Durable. `created` when accepted, with the prompt; `updated`, without it, when started, at each step, when
+    folded, moved or marked for cancellation; `deleted` when refused after it was stored.
     """
 
     payload: Change[Run]
 
 
 class RunComplete(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The one end of a run. `text` and `message_id` are those of the last assistant message of its turn."""
+    """The single end of a run. `text` and `message_id` are those of the last assistant message of its turn."""
 
     session_id: SessionId
     message_id: MessageId
@@ -125,25 +125,27 @@ class RunCompleteEvent(msgspec.Struct, frozen=True, tag="run_complete"):
 
 
 class PermissionRequestEvent(msgspec.Struct, frozen=True, tag="permission_request"):
-    """Durable. A tool waits for somebody to allow what it is about to do."""
+    """Durable. A tool waits for permission."""
 
     payload: Change[PermissionRequest]
 
 
 class PermissionNotificationEvent(msgspec.Struct, frozen=True, tag="permission_notification"):
-    """Durable. Once when an ask is opened, and once when it is answered or withdrawn: before the end of its run."""
+    """Durable. Once when a permission request is opened, and once when it is answered or withdrawn, before its run
+    ends.
+    """
 
     payload: Change[PermissionNotification]
 
 
 class QuestionRequestEvent(msgspec.Struct, frozen=True, tag="question_batch_request"):
-    """Durable. The model waits for somebody to answer its questions."""
+    """Durable. The model waits for answers to its questions."""
 
     payload: Change[QuestionRequest]
 
 
 class QuestionNotificationEvent(msgspec.Struct, frozen=True, tag="question_batch_notification"):
-    """Durable. Once for each batch, when it is answered, cancelled or withdrawn: before the end of its run."""
+    """Durable. Once for each batch, when it is answered, cancelled or withdrawn, before its run ends."""
 
     payload: Change[QuestionNotification]
 
@@ -155,16 +157,18 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 class RemovedEvent(msgspec.Struct, frozen=True, tag="removed"):
-    """Durable. Replaces an event of a session that was deleted later; its number stays. Stock clients never get it."""
+    """Durable. Replaces an event of a session that was deleted later; the number is kept. Stock clients never receive
+    it.
+    """
 
     payload: Removed
 
 
 class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`agent_finished`: a turn is over, look again. `error`: a run failed, or the storage does.
-    `re_authenticate`: a provider refuses the key; `error` says which and what to do. `retrying`: a provider
-    failed and is asked again; `error` says why and when. `fallback`: the model that was named cannot be had, and
-    another one is asked; `error` says why, and which. Stock clients do not get these three.
+    """`agent_finished`: a turn ended; reload the session. `error`: a run or the storage failed. `re_authenticate`: a
+    provider refuses the key; `error` names the provider and the remedy. `retrying`: a request to a provider failed and
+    is repeated; `error` has the reason and the delay. `fallback`: the selected model is not available and another one
+    is used; `error` has the reason and the other model. Stock clients do not receive the last three.
     """
 
     type: Literal["agent_finished", "error", "re_authenticate", "retrying", "fallback"]
@@ -175,56 +179,56 @@ class AgentNotice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AgentEvent(msgspec.Struct, frozen=True, tag="agent_event"):
-    """Live. An `error` comes before the `run_complete` of its run, `agent_finished` after it."""
+    """Live. An `error` precedes the `run_complete` of its run, `agent_finished` follows it."""
 
     payload: Change[AgentNotice]
 
 
 class ConfigChanged(msgspec.Struct, frozen=True):
-    """Where a setting was changed; not which, for a screen reads all of them."""
+    """The workspace whose settings changed. The settings are not listed, because clients reload all of them."""
 
     workspace_id: WorkspaceId
 
 
 class ConfigChangedEvent(msgspec.Struct, frozen=True, tag="config_changed"):
-    """Live. Somebody changed a setting: read the workspace again."""
+    """Live. A setting was changed: load the workspace again."""
 
     payload: Change[ConfigChanged]
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """How many clients look at a session now."""
+    """The number of clients that currently show a session."""
 
     session_id: SessionId
     clients: int
 
 
 class AttachedEvent(msgspec.Struct, frozen=True, tag="attached"):
-    """Live. Somebody began to look at a session, or does not any more."""
+    """Live. A client opened a session or left it."""
 
     payload: Change[Attached]
 
 
 class LspEvent(msgspec.Struct, frozen=True, tag="lsp_event"):
-    """Live. A language server has come to another state, or finds something else wrong."""
+    """Live. The state or the diagnostics of a language server changed."""
 
     payload: Change[LspNotice]
 
 
 class McpEvent(msgspec.Struct, frozen=True, tag="mcp_event"):
-    """Live. A server of tools has come to another state, or offers something else."""
+    """Live. The state or the offered lists of an MCP server changed."""
 
     payload: Change[McpNotice]
 
 
 class SkillsEvent(msgspec.Struct, frozen=True, tag="skills_event"):
-    """Live. Skills have come, gone or changed."""
+    """Live. Skills were added, removed or changed."""
 
     payload: Change[SkillStates]
 
 
 class MessageDelta(msgspec.Struct, frozen=True):
-    """Text to append to a part. `offset` counts the code points that stand before it."""
+    """Text to append to a part. `offset` is the length of the preceding text in code points."""
 
     session_id: SessionId
     message_id: MessageId
@@ -240,7 +244,7 @@ class MessageDeltaEvent(msgspec.Struct, frozen=True, tag="message_delta"):
 
 
 class MessagePart(msgspec.Struct, frozen=True):
-    """A whole part, as it is now. It replaces what the reader has at that index."""
+    """A whole part in its current state. It replaces the reader's part at that index."""
 
     session_id: SessionId
     message_id: MessageId
@@ -249,13 +253,15 @@ class MessagePart(msgspec.Struct, frozen=True):
 
 
 class MessagePartEvent(msgspec.Struct, frozen=True, tag="message_part"):
-    """Live. After a replay for each open part, and wherever a reader missed deltas."""
+    """Live. Sent after a replay for each open part, and whenever a reader missed deltas."""
 
     payload: MessagePart
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """What a tool that still works has printed since the last of these. `offset` counts the code points before it."""
+    """Output that a running tool has printed since the previous event. `offset` is the length of the preceding output
+    in code points.
+    """
 
     session_id: SessionId
     message_id: MessageId
@@ -265,13 +271,13 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 
 class ToolOutputEvent(msgspec.Struct, frozen=True, tag="tool_output"):
-    """Live. Only between a call's start and its result, which is what counts in the end."""
+    """Live. Only between the start of a call and its result, which replaces the output."""
 
     payload: ToolOutput
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Where the log stands. `cursor` is the newest number; what follows it comes live."""
+    """The state of the log. `cursor` is the newest number; later events follow live."""
 
     cursor: int
     oldest: int
@@ -279,13 +285,13 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class HelloEvent(msgspec.Struct, frozen=True, tag="hello"):
-    """Of a stream, not of the workspace: the first frame of every subscription."""
+    """A frame of the stream, not an event of the workspace: the first frame of every subscription."""
 
     payload: Hello
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """The stream goes on after `cursor`; what came between the reader's number and that is not sent."""
+    """The stream continues after `cursor`; the events between the reader's number and `cursor` are not sent."""
 
     cursor: int
     oldest: int
@@ -293,8 +299,8 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class GapEvent(msgspec.Struct, frozen=True, tag="gap"):
-    """Of a stream. When the reader's number is older than what is held, or newer than what was given: take a
-    snapshot.
+    """A frame of the stream. Sent if the reader's number is older than the oldest stored event or newer than the newest
+    one: the reader has to load a snapshot.
     """
 
     payload: Gap
@@ -319,6 +325,7 @@ LiveEvent: TypeAlias = (
 )
 Event: TypeAlias = DurableEvent | LiveEvent
 Spoken: TypeAlias = Event | HelloEvent | GapEvent
+"""Everything that a reader of a stream can receive."""
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
@@ -326,14 +333,15 @@ _spoken_decoder: msgspec.json.Decoder[Spoken] = msgspec.json.Decoder(Spoken)
 
 
 def encode_event(event: Event) -> bytes:
-    """The bytes that are stored and sent. Called once per event, whoever reads it."""
+    """Return the bytes that are stored and sent. Called once per event, however many readers there are."""
     return _encoder.encode(event)
 
 
 def decode_event(body: bytes) -> Event:
+    """Decode a stored event."""
     return _decoder.decode(body)
 
 
 def decode_spoken(body: bytes) -> Spoken:
-    """What a reader of a stream gets: the events, and what the stream says of itself."""
+    """Decode a frame of a stream: an event of the workspace or a frame about the stream itself."""
     return _spoken_decoder.decode(body)

@@ -1,4 +1,4 @@
-"""Versions of files a session changed, what it has read, and taking changes back."""
+"""Versions of the files that a session changed, marks of the files that it read, and undo."""
 
 from typing import Literal
 
@@ -9,14 +9,14 @@ from holdfast.domain.ids import RunId, SessionId
 __all__ = ["FileVersion", "Origin", "ReadMark", "UndoAsk", "UndoReport", "UndoneFile"]
 
 Origin = Literal["tool", "outside", "undo"]
-"""Who made a version: a tool of the session, somebody else before it, or somebody who took a change back."""
+"""The origin of a version: a tool of the session, a change from outside before it, or an undo."""
 
 
 class FileVersion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One state of a file in a session's history. Versions count from 0 per session and path; the store counts.
+    """One state of a file in a session's history. The store numbers the versions from 0 per session and path.
 
-    Before a file is changed its old state is stored, so every change has a version before it. `is_missing`: there
-    was no file, which is another state than an empty one. `restores` is the version an undo went back to.
+    The old state of a file is stored before the file is changed, so every change has a preceding version. `is_missing`:
+    there was no file, which differs from an empty one. `restores` is the version to which an undo returned.
     """
 
     id: str
@@ -32,12 +32,13 @@ class FileVersion(msgspec.Struct, frozen=True, omit_defaults=True):
     restores: int = -1
 
     def is_same_state(self, other: "FileVersion") -> bool:
+        """Return True if both versions have the same content or are both missing."""
         return self.content == other.content and self.is_missing == other.is_missing
 
 
 class ReadMark(msgspec.Struct, frozen=True):
-    """When a session last read a file, in Unix milliseconds, and the digest of the bytes it read; empty if nobody
-    knows, then only the time counts.
+    """The time at which a session last read a file, in Unix milliseconds, and the digest of the bytes. If the digest is
+    unknown it is empty, and only the time is compared.
     """
 
     session_id: SessionId
@@ -47,10 +48,11 @@ class ReadMark(msgspec.Struct, frozen=True):
 
 
 class UndoAsk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is to be taken back: the last change of a file, or all that a run changed, or the last run's changes.
+    """An undo request: for the last change of a file, for all changes of a run, or for those of the last run.
 
-    Without a `session_id` it is the run's session, or the one that changed something last. `force` goes on where
-    a file has changed since; `dry_run` only says what would be done.
+    Without a `session_id` it applies to the run's session, or to the one that changed a file last. `force` proceeds
+    even
+    if a file has changed since; `dry_run` only reports the plan.
     """
 
     path: str = ""
@@ -61,8 +63,8 @@ class UndoAsk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UndoneFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one file: `restored` to what it was, `removed` because it was made by the change, left
-    `unchanged` because it is so already, or `refused`. `diff` shows what is gained by it, or why not.
+    """The result for one file: `restored` to its earlier content, `removed` because the change created it, `unchanged`
+    because it already has that content, or `refused` with a `reason`. `diff` shows the effect.
     """
 
     path: str
@@ -73,7 +75,7 @@ class UndoneFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UndoReport(msgspec.Struct, frozen=True):
-    """Unless `is_done`, nothing was changed: because only a plan was asked for, or one file was refused."""
+    """The result of an undo. Unless `is_done`, nothing was changed: it was a dry run, or one file was refused."""
 
     files: tuple[UndoneFile, ...]
     is_done: bool

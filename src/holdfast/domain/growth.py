@@ -1,6 +1,6 @@
-"""How a message grows: the one fold of deltas and whole parts into a message. Pure.
+"""Growth of messages: the single fold of deltas and whole parts into a message. Pure.
 
-Used wherever growth meets a message: by the stores when they read, by every client's view.
+Used by the stores when they read a message, and by the view of every client.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ __all__ = ["grow", "text_length"]
 
 
 def text_length(part: Part) -> int | None:
-    """How many code points a growing part holds, or None for a part that does not grow."""
+    """Return the length of a growing part in code points, or None for a part that does not grow."""
     match part:
         case TextPart(data=data):
             return len(data.text)
@@ -25,7 +25,7 @@ def text_length(part: Part) -> int | None:
 
 
 def grow(message: Message, growth: Iterable[MessageDelta | MessagePart]) -> Message:
-    """The message after `growth`. What overlaps is dropped; what would leave a hole is ignored."""
+    """Return the message after `growth`. Overlapping text is dropped; a delta that would leave a gap is ignored."""
     parts = list(message.parts)
     pieces: dict[int, list[str]] = {}
     lengths: dict[int, int] = {}

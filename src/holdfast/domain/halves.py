@@ -23,12 +23,12 @@ _REPLACEMENT = rb"\ufffd"
 
 
 def encodable(text: str) -> str:
-    """The text with half characters replaced, each by one other."""
+    """Return the text with each half character replaced by U+FFFD."""
     return text if text.isascii() else _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def whole_json(data: bytes) -> bytes:
-    """JSON text with half characters replaced, and bytes that are no UTF-8 as well."""
+    """Return JSON text with half characters and invalid UTF-8 replaced."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -37,12 +37,13 @@ def whole_json(data: bytes) -> bytes:
 
 
 class Halves:
-    """Replaces half characters in JSON text that comes in any pieces. What may be half of a pair waits for the rest."""
+    """Replaces half characters in JSON text that arrives in pieces. The possible first half of a pair is held back."""
 
     def __init__(self) -> None:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
+        """Return the text up to the last complete escape; the rest is held back for the next call."""
         if self._held:
             data, self._held = self._held + data, b""
         if b"\\" not in data:
@@ -53,7 +54,7 @@ class Halves:
         return _replaced(data)
 
     def end(self) -> bytes:
-        """What was held back. Nothing more comes."""
+        """Return the rest that was held back, at the end of the text."""
         data, self._held = self._held, b""
         return _replaced(data)
 
@@ -65,7 +66,7 @@ def _replaced(data: bytes) -> bytes:
 
 
 def _complete(data: bytes) -> int:
-    """How much of it ends with a whole escape that is not the first half of a pair."""
+    """Return the length up to which the data ends with a whole escape that is not the first half of a pair."""
     last = before = None
     for found in _ESCAPE.finditer(data):
         before, last = last, found

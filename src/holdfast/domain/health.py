@@ -1,4 +1,4 @@
-"""What a look at a workspace and its server found, said so that somebody can mend it."""
+"""The findings of a health check of a workspace and its server, with remedies."""
 
 from typing import Literal
 
@@ -7,14 +7,14 @@ import msgspec
 __all__ = ["Finding", "Health", "Severity"]
 
 Severity = Literal["ok", "note", "warning", "error"]
-"""`error` keeps something from working, `warning` makes it worse than it could be, `note` is good to know."""
+"""`error` prevents something from working, `warning` degrades it, `note` is information."""
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that is so. Neither text repeats a value that may be a key.
+    """One finding. Neither text repeats a value that may be a key.
 
-    `area` is what it belongs to, in small letters, in the plural where there may be several. `what_to_do` is a sentence
-    for who reads it, empty where nothing has to be done. `line` counts from 1; 0 is the file as a whole.
+    `area` is the subject, in lower case, in the plural where there may be several. `what_to_do` is a remedy for the
+    reader, empty if nothing has to be done. `line` counts from 1; 0 is the file as a whole.
     """
 
     area: str
@@ -26,6 +26,6 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """All that was found, area by area, in the order in which somebody should read it."""
+    """All findings, grouped by area, in the order in which they should be read."""
 
     findings: tuple[Finding, ...]

@@ -1,4 +1,4 @@
-"""What hooks are asked, and what they say together: commands of people that are run when something happens."""
+"""Hooks: user-defined commands that run on events of a session, and their combined result."""
 
 import re
 from typing import Any, Literal
@@ -11,21 +11,23 @@ from holdfast.domain.tool_names import CLAUDE_NAMES, TOOLS
 __all__ = ["HOOK_EVENTS", "HookDecision", "HookEvent", "Ruling", "ToolUse", "event_of", "matcher_trouble"]
 
 HookEvent = Literal["PreToolUse", "PostToolUse", "UserPromptSubmit", "RunEnd", "SessionStart"]
-"""When hooks are run: around a tool, before a prompt reaches a model, after a run's end, when a session begins."""
+"""The events on which hooks run: before and after a tool call, before a prompt reaches a model, after a run has ended,
+when a session begins.
+"""
 
 HOOK_EVENTS: tuple[HookEvent, ...] = ("PreToolUse", "PostToolUse", "UserPromptSubmit", "RunEnd", "SessionStart")
 
 _EVENTS: dict[str, HookEvent] = {event.lower(): event for event in HOOK_EVENTS} | {"stop": "RunEnd"}
 _TOOL_EVENTS = frozenset({"PreToolUse", "PostToolUse"})
 _SOURCES = ("startup", "resume", "clear", "compact")
-"""How a session may begin, here and in Claude Code."""
+"""The ways in which a session may begin, here and in Claude Code."""
 
 HookDecision = Literal["", "allow", "ask", "deny"]
-"""Empty: no opinion."""
+"""Empty: no decision."""
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """A tool call, as hooks see it."""
+    """A tool call, as passed to hooks."""
 
     session_id: SessionId
     run_id: RunId
@@ -35,10 +37,10 @@ class ToolUse(msgspec.Struct, frozen=True):
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """What all hooks of an event said together: the strictest counts.
+    """The combined result of all hooks of an event; the strictest decision wins.
 
-    `allow` spares somebody the question, and outdoes no rule that denies. `halts` ends the turn. `context` is for the
-    model. `input` is the call's new input, whole. `report` is for screens, and empty if no hook was run.
+    `allow` replaces a permission request, but does not override a rule that denies. `halts` ends the turn. `context` is
+    for the model. `input` is the complete new input of the call. `report` is for clients; it is empty if no hook ran.
     """
 
     decision: HookDecision = ""

@@ -25,14 +25,15 @@ _RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def is_valid_run_id(text: str) -> bool:
-    """A client may choose a run id: 1 to 128 letters, digits, dots, underscores or dashes."""
+    """Return True for 1 to 128 letters, digits, dots, underscores or dashes. Clients may choose run ids."""
     return _RUN_ID.fullmatch(text) is not None
 
 
 def helper_session(message: MessageId, call: ToolCallId) -> SessionId:
-    """The session of a helper says which call sent it: screens show it there."""
+    """Return the id of a sub-agent's session. It contains the call that started it, for display in clients."""
     return SessionId(f"{message}{_SENT_BY}{call}")
 
 
 def is_helper_session(session: SessionId) -> bool:
+    """Return True if the session belongs to a sub-agent."""
     return _SENT_BY in session

@@ -1,4 +1,4 @@
-"""Background jobs: commands that go on after the call that started them."""
+"""Background jobs: commands that continue after the call that started them."""
 
 from typing import Literal
 
@@ -10,11 +10,11 @@ from holdfast.domain.ids import RunId, SessionId
 __all__ = ["JobInfo", "JobOutput", "JobState", "NoRoomForJobs", "ShellResult", "UnknownJob"]
 
 JobState = Literal["running", "completed", "killed"]
-"""`completed`: it ended by itself, whatever its exit code; `killed`: somebody stopped it."""
+"""`completed`: it ended by itself, with any exit code; `killed`: it was stopped by a call or a client."""
 
 
 class JobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One job. Times are Unix milliseconds. `exit_code` is there as soon as the command itself has ended."""
+    """One job. Times are Unix milliseconds. `exit_code` is set as soon as the command itself has ended."""
 
     id: str
     session_id: SessionId
@@ -29,7 +29,7 @@ class JobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JobOutput(msgspec.Struct, frozen=True):
-    """A job and what it has said so far, or as much of it as is shown."""
+    """A job and its output so far, possibly truncated."""
 
     job: JobInfo
     stdout: str
@@ -37,7 +37,7 @@ class JobOutput(msgspec.Struct, frozen=True):
 
 
 class ShellResult(msgspec.Struct, frozen=True):
-    """What a command that a user typed has said, and its exit code."""
+    """The output and exit code of a shell command that a user typed."""
 
     output: str
     exit_code: int

@@ -1,4 +1,4 @@
-"""Language servers, as clients are told of them."""
+"""Language servers, as clients see them."""
 
 from enum import IntEnum
 from typing import Literal
@@ -8,11 +8,11 @@ import msgspec
 __all__ = ["NEVER", "LspInfo", "LspNotice", "LspState"]
 
 NEVER = "0001-01-01T00:00:00Z"
-"""A moment that was not yet."""
+"""The timestamp of an event that has not happened."""
 
 
 class LspState(IntEnum):
-    """Where a language server stands. The numbers are those of the wire."""
+    """The state of a language server. The numbers are those of the wire."""
 
     UNSTARTED = 0
     STARTING = 1
@@ -23,7 +23,9 @@ class LspState(IntEnum):
 
 
 class LspInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A language server as it is now. `error` says why it is not ready, and what to do; it may be set in any state."""
+    """The current state of a language server. `error` has the reason why it is not ready and a remedy; it may be set in
+    any state.
+    """
 
     name: str
     state: LspState
@@ -33,7 +35,7 @@ class LspInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LspNotice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What has changed about a language server, and how it is now."""
+    """A change of a language server, and its current state."""
 
     type: Literal["state_changed", "diagnostics_changed"]
     name: str

@@ -1,9 +1,9 @@
-"""What is asked of the store, and what it answers.
+"""The operations of the store and their results.
 
-A `Write` is a list of operations that happen together or not at all. Several writes of one workspace
-go to the store as one numbered batch; each of them is done or refused on its own. The store hands out
-the event numbers. Operations name what happened, not rows: what each one stores and says is decided
-once, for every store, in `holdfast.storage.operations`.
+A `Write` is a list of operations that are applied together or not at all. Several writes of one workspace
+are sent to the store as one numbered batch; each of them is done or refused on its own. The store assigns
+the event numbers. Operations name facts, not rows: `holdfast.storage.operations` defines once, for every store,
+the rows and events of each operation.
 """
 
 from typing import Literal, TypeAlias
@@ -61,8 +61,8 @@ __all__ = [
 
 
 class Admit(msgspec.Struct, frozen=True):
-    """A prompt is accepted. The store fills in `number`, `position` and `state`. One that interrupts marks every
-    other run of its session that has not ended, as `CancelSession` does.
+    """Accept a prompt. The store sets `number`, `position` and `state`. A run that interrupts marks every other run of
+    its session that has not ended, as `CancelSession` does.
 
     Refused: `run_exists`, `unknown_session`, `busy` (a `reject` while the session has runs without an end).
     """
@@ -74,9 +74,9 @@ class Admit(msgspec.Struct, frozen=True):
 
 
 class RemoveRun(msgspec.Struct, frozen=True):
-    """A stored run was refused after all; its row goes away and `run deleted` is said. A run that has ended stays.
+    """Remove a stored run that was refused after all, with a `run deleted` event. A run that has ended stays.
 
-    `spared` are runs it had marked, as an interrupt does: the marks go away with it.
+    `spared` are runs that it had marked, as an interrupt does: their marks are removed as well.
     """
 
     run_id: RunId
@@ -84,21 +84,21 @@ class RemoveRun(msgspec.Struct, frozen=True):
 
 
 class CancelSession(msgspec.Struct, frozen=True):
-    """Marks every run of the session that has not ended. Nothing to mark: nothing is written or said."""
+    """Mark every run of the session that has not ended. If there is none, nothing is written and no event is made."""
 
     session_id: SessionId
     by: str = ""
 
 
 class CancelRun(msgspec.Struct, frozen=True):
-    """Marks one run, unless it has ended. Refused: `unknown_run`."""
+    """Mark one run for cancellation, unless it has ended. Refused: `unknown_run`."""
 
     run_id: RunId
     by: str = ""
 
 
 class ClearQueue(msgspec.Struct, frozen=True):
-    """Marks the runs of a session that have neither started nor been folded, but for those to `keep`."""
+    """Mark the runs of a session that have neither started nor been folded, except those in `keep`."""
 
     session_id: SessionId
     keep: tuple[RunId, ...] = ()
@@ -106,8 +106,8 @@ class ClearQueue(msgspec.Struct, frozen=True):
 
 
 class Reorder(msgspec.Struct, frozen=True):
-    """The runs named trade places among themselves, so that they stand in this order. Says `run updated` for
-    `moved`. Refused: `not_waiting` if any of them has started, been folded or ended, or is unknown.
+    """Exchange the positions of the named runs so that they are in this order, with a `run updated` event for `moved`.
+    Refused: `not_waiting` if any of them has started, been folded or ended, or is unknown.
     """
 
     order: tuple[RunId, ...]
@@ -115,14 +115,14 @@ class Reorder(msgspec.Struct, frozen=True):
 
 
 class Redeliver(msgspec.Struct, frozen=True):
-    """A waiting run gets another delivery. Refused: `not_waiting`."""
+    """Change the delivery of a waiting run. Refused: `not_waiting`."""
 
     run_id: RunId
     delivery: Literal["steer", "queue"]
 
 
 class StartRun(msgspec.Struct, frozen=True):
-    """A run begins its turn; one that is to stop begins it `cancelling`.
+    """Begin the turn of a run, in the state `cancelling` if it is marked.
 
     Refused: `unknown_run`, `already_ended`, `already_started`.
     """
@@ -132,7 +132,7 @@ class StartRun(msgspec.Struct, frozen=True):
 
 
 class FoldRun(msgspec.Struct, frozen=True):
-    """A waiting run joins the turn of `host`. Refused: `unknown_run`, `already_ended`, `already_started`."""
+    """Fold a waiting run into the turn of `host`. Refused: `unknown_run`, `already_ended`, `already_started`."""
 
     run_id: RunId
     host: RunId
@@ -140,14 +140,14 @@ class FoldRun(msgspec.Struct, frozen=True):
 
 
 class StepRun(msgspec.Struct, frozen=True):
-    """A run begins its `step`-th provider request. Refused: `unknown_run`, `already_ended`."""
+    """Begin the `step`-th provider request of a run. Refused: `unknown_run`, `already_ended`."""
 
     run_id: RunId
     step: int
 
 
 class EndRun(msgspec.Struct, frozen=True):
-    """The one end of a run: its row, then `run_complete`. Refused: `unknown_run`, `already_ended`."""
+    """Store the single end of a run: its row, then `run_complete`. Refused: `unknown_run`, `already_ended`."""
 
     run_id: RunId
     outcome: Outcome
@@ -160,49 +160,49 @@ class EndRun(msgspec.Struct, frozen=True):
 
 
 class PutMessage(msgspec.Struct, frozen=True):
-    """A message as it is now: `created` the first time, `updated` later; what it had grown by is absorbed.
+    """Store the current state of a message: `created` the first time, `updated` later. It replaces the stored growth.
 
-    A new message goes to the end of its session. Refused: `unknown_session`.
+    A new message is appended to its session. Refused: `unknown_session`.
     """
 
     message: Message
 
 
 class GrowMessage(msgspec.Struct, frozen=True):
-    """What a message has grown by since it was put. Says nothing; unknown messages are passed over."""
+    """Store the growth of a message since its last `PutMessage`. Makes no event; unknown messages are skipped."""
 
     growth: tuple[MessageDelta | MessagePart, ...]
 
 
 class DeleteMessage(msgspec.Struct, frozen=True):
-    """Says `deleted`, with the message emptied of its parts; unknown messages are passed over."""
+    """Delete a message, with a `deleted` event without its parts; unknown messages are skipped."""
 
     message_id: MessageId
 
 
 class CreateSession(msgspec.Struct, frozen=True):
-    """Refused: `session_exists`."""
+    """Store a new session. Refused: `session_exists`."""
 
     session: Session
 
 
 class PatchSession(msgspec.Struct, frozen=True):
-    """Refused: `unknown_session`."""
+    """Change a session. Refused: `unknown_session`."""
 
     patch: SessionPatch
 
 
 class DeleteSession(msgspec.Struct, frozen=True):
-    """Removes the session and all that belongs to it, child sessions first, and their content from the log: numbers
-    stay, run ids stay reserved, and each end keeps run id and outcome (`domain.removal`). Refused: `unknown_session`,
-    `busy` while one of their runs has not ended.
+    """Delete the session and everything that belongs to it, child sessions first, and their content from the log:
+    numbers stay, run ids stay reserved, and each end keeps run id and outcome (`domain.removal`). Refused:
+    `unknown_session`, `busy` while one of their runs has not ended.
     """
 
     session_id: SessionId
 
 
 class AddFile(msgspec.Struct, frozen=True):
-    """The store gives the version its number; content that is the last one already is not stored again.
+    """Add a version of a file. The store numbers it; content equal to that of the last version is not stored again.
 
     Refused: `unknown_session`.
     """
@@ -211,21 +211,21 @@ class AddFile(msgspec.Struct, frozen=True):
 
 
 class MarkRead(msgspec.Struct, frozen=True):
-    """Says nothing; marks of unknown sessions are passed over."""
+    """Store a read mark. Makes no event; marks of unknown sessions are skipped."""
 
     mark: ReadMark
 
 
 class Announce(msgspec.Struct, frozen=True):
-    """Stores an event about a request for permission or a batch of questions. A new request can be closed from now on;
-    one that the event closes is closed.
+    """Store an event about a permission request or a batch of questions: it opens a new request, or closes the one that
+    the event closes.
     """
 
     event: AskEvent
 
 
 class CloseRequest(msgspec.Struct, frozen=True):
-    """Closes a request by a numbered answer, withdrawal or expiry: the first one that is stored.
+    """Close a request by a numbered answer, withdrawal or expiry. The first one stored wins.
 
     Refused: `already_closed`, also for a request that was never stored.
     """
@@ -259,7 +259,7 @@ Operation: TypeAlias = (
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Operations that happen together. With `sync` they are on the disk before the answer comes."""
+    """Operations that are applied together. With `sync` they are on disk before the result is returned."""
 
     operations: tuple[Operation, ...]
     sync: bool = True
@@ -274,9 +274,9 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """The write is done. `runs` are those it admitted or marked, in their order, as they are now.
+    """The write is done. `runs` are those it admitted or marked, in their order and current state.
 
-    A cancel's receipt lists every run it covers, also those that were marked before.
+    The receipt of a cancel lists every run it covers, including those that were marked before.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -297,7 +297,7 @@ RefusalReason = Literal[
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The write left no trace, and why."""
+    """The write had no effect, for this reason."""
 
     reason: RefusalReason
 
@@ -306,7 +306,9 @@ Answer: TypeAlias = Receipt | Refusal
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """A run with what only its owner needs: the hash of its request, the attached bytes, what the prompt stands for."""
+    """A run with the data that only its owner needs: the hash of its request, the attached bytes, the brief of its
+    prompt.
+    """
 
     run: Run
     body_hash: bytes
@@ -315,7 +317,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 class Briefing(msgspec.Struct, frozen=True):
-    """What a run needs to know to begin: itself, its session, and the conversation so far."""
+    """The data with which a run begins: its record, its session, and the conversation so far."""
 
     record: RunRecord
     session: Session
@@ -323,10 +325,10 @@ class Briefing(msgspec.Struct, frozen=True):
 
 
 class WorkspaceRecord(msgspec.Struct, frozen=True):
-    """A directory the server works in. `epoch` grows each time somebody takes the workspace over.
+    """A directory the server works in. `epoch` grows with each change of the owning server.
 
-    `oldest` is the smallest number still held, `newest` the last one given; after an unclean end the
-    numbering jumps, so that a number once seen is never used again.
+    `oldest` is the smallest number still stored, `newest` the last one assigned; after an unclean end the
+    numbering skips ahead, so that a number once seen is never used again.
     """
 
     id: WorkspaceId
@@ -337,7 +339,7 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What is stored, true at one point of the log: `cursor`."""
+    """The stored state at one point of the log, `cursor`."""
 
     cursor: int
     epoch: int

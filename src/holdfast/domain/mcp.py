@@ -1,4 +1,4 @@
-"""Servers of tools, prompts and resources, as clients see them."""
+"""MCP servers, which offer tools, prompts and resources, as clients see them."""
 
 from typing import Literal
 
@@ -16,15 +16,16 @@ __all__ = [
 ]
 
 McpState = Literal["disabled", "starting", "connected", "error", "needs auth"]
-"""`needs auth`: somebody has to log in. Stock clients know these five words and no others."""
+"""`needs auth`: a user has to log in. Stock clients know these five words and no others."""
 
 McpChange = Literal["state_changed", "tools_list_changed", "prompts_list_changed", "resources_list_changed"]
 
 NEVER = "0001-01-01T00:00:00Z"
+"""The timestamp of an event that has not happened, as stock clients expect it."""
 
 
 class McpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A server as it is now. `error` says why it is not connected, and what to do."""
+    """The current state of a server. `error` has the reason for a missing connection and a remedy."""
 
     name: str
     state: McpState
@@ -34,13 +35,13 @@ class McpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_count: int = 0
     resource_count: int = 0
     type: str = ""
-    """How it is reached."""
+    """The transport."""
     tools: tuple[str, ...] = ()
-    """What models know its tools by."""
+    """The names of its tools in model requests."""
 
 
 class McpNotice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What has become of a server, or of its lists."""
+    """A change of the state or of the lists of a server."""
 
     type: McpChange
     name: str
@@ -52,7 +53,7 @@ class McpNotice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class McpArgument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a prompt wants to know before it is made."""
+    """A parameter of a prompt."""
 
     id: str
     title: str
@@ -61,7 +62,7 @@ class McpArgument(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class McpPrompt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A text that a server makes for a user: a slash command. `client_id` is the server's name."""
+    """A prompt template of a server, offered as a slash command. `client_id` is the server's name."""
 
     id: str
     prompt_id: str
@@ -81,7 +82,7 @@ class McpContents(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class McpLogin(msgspec.Struct, frozen=True):
-    """A server that waits for a login, and its address."""
+    """A server that waits for a login, and the login URL."""
 
     name: str
     url: str

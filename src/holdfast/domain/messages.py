@@ -46,18 +46,18 @@ FinishReason = Literal[
     "unknown",
     "stop",
 ]
-"""Why a message ended. `stop` is the mark of user and tool messages, which are complete when written."""
+"""The reason for the end of a message. `stop` marks user and tool messages, which are complete when stored."""
 
 
 class Text(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is shown. `meant` is what a model reads in its place: the whole of a command, what hooks have added."""
+    """Visible text. `meant` is the text that a model reads instead: an expanded command, or the additions of hooks."""
 
     text: str
     meant: str = ""
 
 
 class Reasoning(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the model thought. `redacted` blocks come back encrypted and are handed back untouched."""
+    """The reasoning of the model. `redacted` blocks are encrypted by the provider and returned to it unchanged."""
 
     thinking: str
     signature: str
@@ -75,7 +75,7 @@ class Binary(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request of the model. `input` is JSON text; it is empty until the call is `finished`."""
+    """A tool call of the model. `input` is JSON text; it is empty until the call is `finished`."""
 
     id: ToolCallId
     name: str
@@ -84,7 +84,7 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a tool answered. `metadata` is JSON text for screens, never shown to the model."""
+    """The result of a tool call. `metadata` is JSON text for clients, never shown to the model."""
 
     tool_call_id: ToolCallId
     name: str
@@ -96,6 +96,8 @@ class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The end of a message: its reason and time, and the error text if it failed."""
+
     reason: FinishReason
     time: int
     message: str = ""
@@ -103,7 +105,7 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ShellCommand(msgspec.Struct, frozen=True):
-    """What a person ran beside the conversation, for the model to see with the next prompt."""
+    """A command that a user ran beside the conversation; the model sees it with the next prompt."""
 
     command: str
     output: str
@@ -111,30 +113,44 @@ class ShellCommand(msgspec.Struct, frozen=True):
 
 
 class TextPart(msgspec.Struct, frozen=True, tag="text"):
+    """A part with visible text."""
+
     data: Text
 
 
 class ReasoningPart(msgspec.Struct, frozen=True, tag="reasoning"):
+    """A part with reasoning."""
+
     data: Reasoning
 
 
 class BinaryPart(msgspec.Struct, frozen=True, tag="binary"):
+    """A part with an attached file."""
+
     data: Binary
 
 
 class ToolCallPart(msgspec.Struct, frozen=True, tag="tool_call"):
+    """A part with a tool call."""
+
     data: ToolCall
 
 
 class ToolResultPart(msgspec.Struct, frozen=True, tag="tool_result"):
+    """A part with the result of a tool call."""
+
     data: ToolResult
 
 
 class ShellCommandPart(msgspec.Struct, frozen=True, tag="shell_command"):
+    """A part with a shell command of the user."""
+
     data: ShellCommand
 
 
 class FinishPart(msgspec.Struct, frozen=True, tag="finish"):
+    """The part that ends a message."""
+
     data: Finish
 
 
@@ -142,7 +158,7 @@ Part: TypeAlias = TextPart | ReasoningPart | BinaryPart | ToolCallPart | ToolRes
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One entry of a conversation. Its place in it is given by the store, never by a time."""
+    """One entry of a conversation. The store assigns its position in the conversation; times do not matter for it."""
 
     parts: tuple[Part, ...]
     id: MessageId
@@ -157,6 +173,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def finish(self) -> Finish | None:
+        """The end of the message, or None while it grows."""
         for part in reversed(self.parts):
             if isinstance(part, FinishPart):
                 return part.data
@@ -164,13 +181,15 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
+        """The tool calls of the message, in order."""
         return [part.data for part in self.parts if isinstance(part, ToolCallPart)]
 
     @property
     def tool_results(self) -> list[ToolResult]:
+        """The tool results of the message, in order."""
         return [part.data for part in self.parts if isinstance(part, ToolResultPart)]
 
 
 def text_of(message: Message) -> str:
-    """The visible text of a message, without reasoning."""
+    """Return the visible text of a message, without reasoning."""
     return "".join(part.data.text for part in message.parts if isinstance(part, TextPart))

@@ -1,4 +1,4 @@
-"""What the engine says to a model and what a model answers: one request in, a stream of parts out."""
+"""The interface to model providers: a request, and the stream of parts that is the response."""
 
 from typing import Literal, TypeAlias
 
@@ -38,16 +38,16 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     price: Price = Price()
     supports_images: bool = False
     name: str = ""
-    """What people call it; the model's id if nobody said."""
+    """The display name; the model's id if the provider names none."""
     can_reason: bool = False
     reasoning_levels: tuple[str, ...] = ()
     default_reasoning_effort: str = ""
     takes_media_in_results: bool = False
-    """Whether a tool's result may hold an image; elsewhere it is moved to a message after it."""
+    """True if a tool result may contain an image; otherwise the image is moved to the following message."""
     is_scripted: bool = False
-    """Not a model at all: it plays a script, so that everything can be tried without a key."""
+    """Not a real model: it plays a script, so that Holdfast can be tried without a key."""
     fallback_reason: str = ""
-    """Why the scripted model was chosen although nothing selects it; empty for every other model."""
+    """The reason why the scripted model was chosen although it was not selected; empty for every other model."""
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -69,22 +69,32 @@ class ModelRequest(msgspec.Struct, frozen=True):
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
+    """Text to append to the response."""
+
     text: str
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
+    """Text to append to the reasoning."""
+
     text: str
 
 
 class ReasoningSignature(msgspec.Struct, frozen=True):
+    """The provider's signature of the reasoning, which later requests have to include."""
+
     signature: str
 
 
 class RedactedReasoning(msgspec.Struct, frozen=True):
+    """A block of reasoning that the provider has encrypted."""
+
     data: str
 
 
 class ToolCallStart(msgspec.Struct, frozen=True):
+    """The beginning of a tool call."""
+
     id: ToolCallId
     name: str
 
@@ -97,10 +107,14 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCallEnd(msgspec.Struct, frozen=True):
+    """The end of a tool call: its arguments are complete."""
+
     id: ToolCallId
 
 
 class UsagePart(msgspec.Struct, frozen=True):
+    """The token counts of the request."""
+
     usage: Usage
 
 

@@ -30,7 +30,7 @@ class _Subject(msgspec.Struct, frozen=True):
 
 
 class _Change(msgspec.Struct, frozen=True):
-    """A change of something, or, in a `removed` event, what is left of it."""
+    """The payload of a change, or the session id of a `removed` event."""
 
     payload: _Subject = _Subject()
     session_id: str = ""
@@ -44,12 +44,14 @@ class About(msgspec.Struct, frozen=True):
 
     @property
     def session(self) -> str:
+        """The session that the event belongs to."""
         if self.type == "removed":
             return self.payload.session_id
         return self.payload.payload.id if self.type == "session" else self.payload.payload.session_id
 
     @property
     def run(self) -> str:
+        """The run that the event belongs to; empty if none."""
         return self.payload.payload.run_id
 
 
@@ -57,17 +59,17 @@ _decoder = msgspec.json.Decoder(About)
 
 
 def about(body: bytes) -> About:
-    """Read only as much of a stored event as says what it is about."""
+    """Decode only the fields of a stored event that identify its session and run."""
     return _decoder.decode(body)
 
 
 def empty_body(body: bytes, session: str) -> bytes:
-    """The bytes that replace a stored event of a deleted session."""
+    """Return the bytes that replace a stored event of a deleted session."""
     return encode_event(empty_event(decode_event(body), session))
 
 
 def empty_event(event: object, session: str) -> RunCompleteEvent | RemovedEvent:
-    """The event that replaces one of a deleted session."""
+    """Return the event that replaces one of a deleted session."""
     if isinstance(event, RunCompleteEvent):
         change = event.payload
         end = msgspec.structs.replace(change.payload, message_id=MessageId(""), text="", error="")
@@ -76,7 +78,7 @@ def empty_event(event: object, session: str) -> RunCompleteEvent | RemovedEvent:
 
 
 def empty_session(session: Session) -> Session:
-    """A deleted session, as its last event shows it: its id and its place, without title, tasks and counts."""
+    """Return a deleted session as its last event shows it: its ids and times, without title, tasks and counts."""
     return Session(
         id=session.id,
         parent_session_id=session.parent_session_id,
@@ -94,7 +96,7 @@ def empty_session(session: Session) -> Session:
 
 
 def session_of(event: object) -> str:
-    """The session that an event, stored or live, belongs to; empty if it belongs to none."""
+    """Return the session that an event, stored or live, belongs to; empty if it belongs to none."""
     match event:
         case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
             return growth.session_id

@@ -83,7 +83,8 @@ class _Reader:
         if pattern is not None and not pattern.strip():
             raise self.bad("the pattern is empty; leave the parentheses out to cover everything.")
         tool, actions = self._tool(name, action, has_pattern=pattern is not None)
-        # In a rule that allows, a lone star is one part of a path; one that forbids would leave out what lies below.
+        # In a rule that allows, a lone star is one part of a path. A rule that forbids has to include everything below
+        # it.
         is_broad = name != tool or (self.effect != "allow" and tool != _SHELL)
         if pattern is None or (is_broad and pattern.strip() == "*"):
             return (self._rule(tool, actions, scope=scope),)
@@ -127,7 +128,7 @@ class _Reader:
         return tool, (action,) if action else ()
 
     def _mcp_tool(self, name: str, tool: str) -> str:
-        """Names of tools whose server is not running are accepted by their form."""
+        """Return the name of an MCP tool. Its form is checked only, because the server may not be running."""
         if name.startswith("mcp__") and tool.count("_") < 2 and "*" not in tool:
             # Claude Code's way to name all tools of a server.
             tool = f"{tool}_*"
@@ -157,7 +158,7 @@ class _Reader:
             self._check_shell(pattern, words)
         variants = [(pattern, words)]
         if scope is None and words[-1].endswith(":*"):
-            # Claude Code's form of "and whatever follows".
+            # Claude Code's form of "and any further words".
             begin = words[-1].removesuffix(":*")
             words = (*words[:-1], *([begin] if begin else []), "*")
             variants.append((f"{pattern.removesuffix(':*')} *".strip(), words))
@@ -165,12 +166,12 @@ class _Reader:
 
     def _command(self, actions: tuple[str, ...], pattern: str, words: tuple[str, ...], scope: Scope | None) -> Rule:
         if self.effect != "allow":
-            # A program is forbidden by its name, in whichever directory and with whatever arguments.
+            # A program is forbidden by its name, in any directory and with any arguments.
             words = (posixpath.basename(words[0]) or words[0], *words[1:], *(["*"] if words[-1] != "*" else []))
         return self._rule(_SHELL, actions, "command", pattern, words, scope)
 
     def _check_shell(self, pattern: str, words: Sequence[str]) -> None:
-        """Reject what could only match by accident, because a command is compared word by word."""
+        """Reject patterns that could only match by accident, because a command is compared word by word."""
         if not words or not words[0]:
             raise self.bad("it names no program.")
         program = words[0]
@@ -259,7 +260,7 @@ class _Reader:
 
 
 def parse_rules(text: str, effect: Decision) -> tuple[Rule, ...]:
-    """Raises `BadRule`, whose text names the rule, what is wrong with it and what to write."""
+    """Parse the text of a rule. Raises `BadRule`, whose message names the rule, the mistake and the remedy."""
     return _Reader(text, effect).rules()
 
 
@@ -276,7 +277,9 @@ def _unquoted(pattern: str) -> str:
 
 
 def _claude_paths(pattern: str, effect: Decision) -> tuple[str, ...]:
-    """`//x` is absolute, `/x` is relative to the project, a bare name is found at any depth."""
+    """Return the patterns that a Claude Code path means: `//x` is absolute, `/x` is relative to the project, and a bare
+    name matches at any depth.
+    """
     if pattern.startswith(("//", "~/")):
         return (pattern,)
     if pattern.startswith("/"):

@@ -1,13 +1,13 @@
 """A permission rule and what it matches. Pure; `rule_syntax.py` parses the text of one.
 
-For a shell the pattern is a command, word by word: `bash(git status *)`. A lone `*` stands for any number of
-words, a `*` in a word for any characters of it; `bash(= …)` is one whole line, exactly. For other tools the pattern is
+For a shell the pattern is a command, word by word: `bash(git status *)`. A lone `*` matches any number of
+words, a `*` in a word any characters of it; `bash(= …)` is one whole line, exactly. For other tools the pattern is
 a path, relative to the workspace, to the home directory (`~/`) or absolute (`write(src/**)`), or the address that is
 fetched. A rule saved by "always allow" has a scope behind the pattern: the directory, and the files that relative
 names resolved to.
 
 Rules that forbid are matched leniently, rules that allow strictly: a command that begins with denied words is denied,
-a directory stands for what is in it, and names of tools are compared without regard to case.
+a directory includes its contents, and names of tools are compared without regard to case.
 """
 
 import json
@@ -31,10 +31,10 @@ _PLAIN_PATH = re.compile(r"/[\w./+@,=:~%-]*")
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What a saved rule is limited to. It matches only a call whose own scope is equal.
+    """The limits of a saved rule. It matches only a call whose own scope is equal.
 
     `directory` is the real path in which a command runs, `uses` the real paths of its relative programs and of the
-    files it is redirected to, `target` the file that is downloaded to, `params` the parameters of a call as JSON.
+    files it is redirected to, `target` the destination of a download, `params` the parameters of a call as JSON.
     """
 
     directory: str = ""
@@ -78,24 +78,27 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def ours(self) -> str:
-        """The rule as it is written in our own notation."""
+        """The rule in Holdfast's own notation."""
         tool = ":".join((self.tool, *self.actions[:1]))
         pattern = f"= {self.pattern}" if self.subject == "line" else self.pattern
         return f"{tool}({pattern}){self.scope or ''}" if pattern else f"{tool}{self.scope or ''}"
 
     @property
     def is_lenient(self) -> bool:
+        """True for rules that ask or deny, which are matched leniently."""
         return self.effect != "allow"
 
     @property
     def is_naming(self) -> bool:
-        """Whether the rule names its subject. A rule for everything does not override a warning about something."""
+        """True if the rule names its subject. A rule for everything does not override a warning about something
+        specific.
+        """
         if self.subject == "all":
             return self.scope is not None
         return self.words[:1] != ("*",) and self.pattern not in ("*", "**", "/**")
 
     def is_about(self, permit: Permit) -> bool:
-        """Whether the rule covers this tool and action."""
+        """Return True if the rule covers this tool and action."""
         tool, pattern = permit.tool, self.tool
         if self.is_lenient:
             tool, pattern = tool.lower(), pattern.lower()
@@ -104,13 +107,15 @@ class Rule(msgspec.Struct, frozen=True):
         )
 
     def fits_command(self, argv: Sequence[str], *, is_open: bool = False, scope: Scope | None = None) -> bool:
-        """An open command, with words that are not known yet, matches only what ends with a lone `*`."""
+        """Return True if the rule matches the command. An open command, with words that are not known yet, matches only
+        a rule that ends with a lone `*`.
+        """
         if self.subject != "command" or (is_open and self.words[-1:] != ("*",)):
             return False
         return self.scope in (None, scope) and _fits_words(self.words, tuple(argv))
 
     def may_fit(self, known: Sequence[str]) -> bool:
-        """Whether a command of which only the first words are known could match."""
+        """Return True if a command of which only the first words are known could match."""
         if self.subject != "command":
             return False
         for pattern, word in zip_longest(self.words, known):
@@ -121,15 +126,19 @@ class Rule(msgspec.Struct, frozen=True):
         return True
 
     def fits_line(self, line: str, scope: Scope | None = None) -> bool:
+        """Return True if the rule is for exactly this line."""
         return self.subject == "line" and self.pattern == line.strip() and self.scope in (None, scope)
 
     def fits_address(self, address: Address | None) -> bool:
-        """An address that cannot be parsed matches no rule that allows, and every rule that forbids."""
+        """Return True if the rule matches the address. An unparsable address matches every rule that forbids and no
+        rule that allows.
+        """
         if self.address is None:
             return False
         return self.is_lenient if address is None else self.address.matches(address, leniently=self.is_lenient)
 
     def fits_path(self, root: str, path: str, home: str = "") -> bool:
+        """Return True if the rule matches the path. `root` is the base of relative patterns, `home` that of `~/`."""
         if self.subject != "path" or (self.pattern.startswith("~/") and not home):
             return False
         start = posixpath.join(home, self.pattern[2:]) if self.pattern.startswith("~/") else self.pattern

@@ -22,7 +22,7 @@ Delivery = Literal["steer", "queue", "reject", "interrupt"]
 """How a prompt joins a session that is busy: see GLOSSARY.md."""
 
 Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
-"""How a run ended: it answered, it broke, somebody asked, or the server stopped."""
+"""How a run ended: it answered, it failed, a client cancelled it, or the server stopped."""
 
 RunState = Literal["waiting", "accepted", "active", "cancelling", "folded", "ended"]
 
@@ -30,6 +30,8 @@ Kind = Literal["prompt", "summary"]
 
 
 class Attachment(msgspec.Struct, frozen=True):
+    """A file that was sent with a prompt."""
+
     content: bytes
     file_path: str
     file_name: str
@@ -37,7 +39,7 @@ class Attachment(msgspec.Struct, frozen=True):
 
 
 class AttachmentNote(msgspec.Struct, frozen=True):
-    """What a run tells about an attachment: not its bytes."""
+    """The description of an attachment in a run, without its bytes."""
 
     file_name: str
     mime_type: str
@@ -45,10 +47,12 @@ class AttachmentNote(msgspec.Struct, frozen=True):
 
 
 class Brief(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a prompt stands for, where that is more than what was typed: found when it is accepted, kept with its run.
+    """The expansion of a prompt that means more than its text, such as a slash command. Made when the prompt is
+    accepted
+    and stored with its run.
 
-    `text` is what the model reads in its place. `model` is `large`, `small` or a name, empty where the prompt does not
-    say; `allow` are rules that hold for this run, and outdo no rule that denies.
+    `text` is what the model reads instead. `model` is `large`, `small` or a name, empty if the prompt selects none.
+    `allow` are rules for this run only; they do not override a rule that denies.
     """
 
     text: str
@@ -58,7 +62,7 @@ class Brief(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What somebody asks. Without a run id one is minted; without a delivery the run id decides."""
+    """A request for a run. Without a run id one is generated; without a delivery the run id determines it."""
 
     session_id: SessionId
     prompt: str
@@ -75,7 +79,7 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def effective_delivery(self) -> Delivery:
-        """A caller that waits for its run id gets a turn of its own; a follow-up steers."""
+        """The delivery, or its default: `queue` if the caller chose a run id and waits for it, otherwise `steer`."""
         if self.delivery is not None:
             return self.delivery
         return "queue" if self.run_id else "steer"
@@ -91,7 +95,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     accepted_at: int
     prompt: str = ""
     position: int = 0
-    """How many runs were ahead of it in its session when it was accepted."""
+    """The number of runs ahead of it in its session when it was accepted."""
     number: int = 0
     """The event number at which it was accepted: a cancel covers runs with a smaller number."""
     kind: Kind = "prompt"
@@ -99,9 +103,9 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     client_id: str = ""
     interactive: bool = False
     yolo: bool = False
-    """Whoever sent it allowed what its tools would ask about; what a rule denies is denied."""
+    """The sender allowed all calls that would require permission; rules that deny still apply."""
     require_model: bool = False
-    """Fails instead of being answered by the scripted model that stands in where no model is usable."""
+    """Fail if no model is usable, instead of falling back to the scripted model."""
     parent_run_id: RunId = RunId("")
     started_at: int = 0
     step: int = 0

@@ -1,4 +1,4 @@
-"""What the commands of a workspace may do."""
+"""The sandbox of the commands of a workspace."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ import msgspec
 __all__ = ["PROTECTED", "Mechanism", "SandboxState"]
 
 Mechanism = Literal["bubblewrap", "landlock"]
-"""Who enforces it: a program that is installed beside, or the kernel, with the guard's help."""
+"""The enforcing mechanism: the program bubblewrap, or the kernel (Landlock), set up by the guard."""
 
 
 PROTECTED = (
@@ -23,12 +23,13 @@ PROTECTED = (
     ".cursor",
     ".hg/hgrc",
 )
-"""In the directory of a workspace: settings, hooks, servers, skills, commands and agents, which are obeyed outside of
-the sandbox. Git directories are protected besides."""
+"""Paths in a workspace directory that are read outside of the sandbox, as settings, hooks, servers, skills, commands
+and agents, and therefore protected in it. Git directories are protected in addition.
+"""
 
 
 class SandboxState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The sandbox in force, for people and clients. `gaps` are what this machine cannot close."""
+    """The sandbox in force, for clients. `gaps` are restrictions that this machine cannot enforce."""
 
     mode: Literal["off", "workspace"] = "off"
     mechanism: Mechanism | None = None

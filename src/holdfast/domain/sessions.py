@@ -1,4 +1,4 @@
-"""Sessions: a title, a conversation, what it has cost so far."""
+"""Sessions: a conversation with a title, token counts and costs."""
 
 from typing import Literal
 
@@ -10,6 +10,8 @@ __all__ = ["Session", "SessionPatch", "Todo", "apply_patch"]
 
 
 class Todo(msgspec.Struct, frozen=True):
+    """One entry of the model's task list."""
+
     content: str
     status: Literal["pending", "in_progress", "completed"]
     active_form: str
@@ -41,7 +43,9 @@ class SessionPatch(msgspec.Struct, frozen=True, omit_defaults=True):
     updated_at: int
     title: str | None = None
     only_if_title: str | None = None
-    """The title is changed only if it still is this: a late answer does not undo what somebody chose meanwhile."""
+    """Change the title only if it still equals this value, so that a late generated title does not replace a user's
+    choice.
+    """
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     estimated_usage: bool | None = None
@@ -52,7 +56,7 @@ class SessionPatch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def apply_patch(session: Session, patch: SessionPatch) -> Session:
-    """The one place that says what a patch does; every store uses it."""
+    """Return the session after the patch. Every store uses this function."""
     fields = ("title", "prompt_tokens", "completion_tokens", "estimated_usage", "summary_message_id", "todos")
     changed = {name: value for name in fields if (value := getattr(patch, name)) is not None}
     if patch.only_if_title is not None and session.title != patch.only_if_title:

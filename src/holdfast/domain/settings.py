@@ -1,8 +1,8 @@
-"""What a user may set: the one shape of the configuration, whichever file it came from.
+"""The settings: one structure for the configuration, whichever file a value is from.
 
-The names are those of the files (`models.large.provider`). Strings such as keys and addresses stand here as
-they were written; who uses one expands it. Keys nobody knows are kept out of here and reported by `config check`.
-What may hold a key or a token is never part of a `repr`: those end up in logs.
+The names are those of the files (`models.large.provider`). Strings such as keys and addresses are stored as
+written; the code that uses one expands it. Unknown keys are not part of this structure; `config check` reports them.
+Fields that may contain a key or a token are never part of a `repr`, because those end up in logs.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -52,7 +52,7 @@ PROVIDER_TYPES = (
     "litellm",
     "omlx",
 )
-"""What a provider's `type` may be, in all spellings."""
+"""The values of a provider's `type`, in all spellings."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
@@ -60,7 +60,7 @@ Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _Guarded(msgspec.Struct, frozen=True):
-    """Its `repr` shows the fields of `_shown` and no others."""
+    """Base class whose `repr` shows the fields of `_shown` and no others."""
 
     _shown: ClassVar[tuple[str, ...]] = ()
 
@@ -70,7 +70,7 @@ class _Guarded(msgspec.Struct, frozen=True):
 
 
 class Selection(_Guarded, frozen=True, omit_defaults=True):
-    """Which model is used for what, and how it is asked. Unset means: as the provider does."""
+    """A model and its request parameters. Unset parameters are left to the provider."""
 
     _shown = ("model", "provider", "reasoning_effort")
 
@@ -88,14 +88,14 @@ class Selection(_Guarded, frozen=True, omit_defaults=True):
 
 
 class Models(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The two that a workspace uses."""
+    """The two models of a workspace."""
 
     large: Selection = Selection()
     small: Selection = Selection()
 
 
 class RecentModels(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was used before, newest first: a picker offers them again."""
+    """Models that were used before, newest first, for the model picker."""
 
     large: tuple[Selection, ...] = ()
     small: tuple[Selection, ...] = ()
@@ -122,7 +122,7 @@ class ModelSettings(_Guarded, frozen=True, omit_defaults=True):
 
 
 class ProviderSettings(_Guarded, frozen=True, omit_defaults=True):
-    """One provider. `type` says which wire it speaks; left out, it is the catalogue's, else `openai-compat`."""
+    """One provider. `type` selects the wire protocol; the default is the catalogue's type, else `openai-compat`."""
 
     _shown = ("id", "name", "type", "disable")
 
@@ -145,7 +145,7 @@ class ProviderSettings(_Guarded, frozen=True, omit_defaults=True):
 
 
 class McpSettings(_Guarded, frozen=True, omit_defaults=True):
-    """A server of tools, prompts and resources, and how it is reached."""
+    """An MCP server, which offers tools, prompts and resources, and how to connect to it."""
 
     _shown = ("type", "disabled")
 
@@ -184,12 +184,12 @@ class LspSettings(_Guarded, frozen=True, omit_defaults=True):
 
 
 class Attribution(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is written below a commit message."""
+    """The lines appended to a commit message."""
 
     trailer_style: Literal["none", "co-authored-by", "assisted-by"] = "assisted-by"
     generated_with: bool = True
     co_authored_by: bool | None = None
-    """An old name for a trailer style; `trailer_style` says it better."""
+    """An older setting for the trailer; prefer `trailer_style`."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -216,22 +216,22 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     sandbox: Literal["", "workspace"] = ""
     sandbox_network: bool = True
     ask_timeout: Count = 86_400
-    """How many seconds an ask waits while nobody is attached; then it is denied."""
+    """Seconds that a permission request waits while no client is attached; then it is denied."""
     job_linger: Count = 28_800
-    """How many seconds background jobs may keep a workspace open that nobody looks at."""
+    """Seconds that background jobs may keep a workspace open without an attached client."""
     max_steps: Count = 500
     max_minutes: Amount = 480.0
     max_cost: Amount = 0.0
     max_retries: Count = 5
-    """How often a model request that failed is repeated."""
+    """Maximum number of retries of a failed model request."""
     model_load_timeout: Count = 300
-    """How many seconds a local server that is still loading its model is waited for."""
+    """Seconds to wait for a local server that is still loading its model."""
     metrics: bool = False
     telemetry: str = ""
     max_agents: Count = 16
-    """How many agents of one run may work at once."""
+    """Maximum number of concurrent sub-agents of a run."""
     max_agent_depth: Count = 2
-    """How many agents may stand below each other."""
+    """Maximum nesting depth of sub-agents."""
 
 
 class PermissionSettings(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -261,7 +261,7 @@ class SandboxSettings(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HookSettings(_Guarded, frozen=True, omit_defaults=True):
-    """A command that is run when something happens; `matcher` says for which tools."""
+    """A command that runs on an event; `matcher` selects the tools."""
 
     _shown = ("name", "matcher")
 
@@ -272,7 +272,7 @@ class HookSettings(_Guarded, frozen=True, omit_defaults=True):
 
 
 class Settings(_Guarded, frozen=True, omit_defaults=True):
-    """Everything. An empty one is a valid one."""
+    """All settings. Every field has a default."""
 
     _shown = ("models",)
 

@@ -1,4 +1,4 @@
-"""Skills as screens know them."""
+"""Skills, as clients see them."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ __all__ = ["SkillState", "SkillStates"]
 
 
 class SkillState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A skill that was found. `state` is 0 if it can be used and 1 if it cannot: `error` says why."""
+    """A skill that was found. `state` is 0 if it can be used and 1 if it cannot; `error` is the reason."""
 
     name: str
     path: str

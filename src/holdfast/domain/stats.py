@@ -1,4 +1,4 @@
-"""What was done, in numbers: counted by the store, drawn by whoever likes."""
+"""Usage statistics, counted by the store."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ __all__ = ["ModelUse", "Stats"]
 
 
 class ModelUse(msgspec.Struct, frozen=True):
-    """How many answers a model gave, and how long one took from its beginning to its end, on average."""
+    """The number of answers of a model, and their average duration."""
 
     provider: str
     model: str
@@ -15,14 +15,14 @@ class ModelUse(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """What was done in a workspace, or in all of them. Sessions that agents open for themselves count in all but
+    """The statistics of a workspace, or of all of them. Sessions of sub-agents are included in everything except
     `sessions`.
 
     `runs` counts by outcome; those that have not ended are `open`. `days` counts runs by the day they were accepted
-    on, `costs` adds up dollars by the day a session was begun on. `week` counts prompts: seven days from Monday on,
-    with 24 hours each. Days and hours are those of a clock that is `zone` minutes ahead of UTC. `seconds` is how long a
-    completed run took from its start to its end, on average, `response_seconds` how long an answer did. `tools` counts
-    calls.
+    on, `costs` sums dollars by the day a session was created on. `week` counts prompts: seven days from Monday on,
+    with 24 hours each. Days and hours are those of a clock that is `zone` minutes ahead of UTC. `seconds` is the
+    average
+    duration of a completed run, `response_seconds` that of an answer. `tools` counts calls.
     """
 
     sessions: int

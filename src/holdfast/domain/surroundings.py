@@ -1,4 +1,4 @@
-"""Where a session works: what a model is told about it before anything else."""
+"""Project context of a session: the facts about its directory in the system prompt."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ __all__ = ["ContextFile", "GitChanges", "GitState", "Surroundings"]
 
 
 class ContextFile(msgspec.Struct, frozen=True):
-    """A file that says how people want to work here, such as AGENTS.md. `left_out` counts the characters cut off."""
+    """A file with instructions for agents, such as AGENTS.md. `left_out` counts the characters that were cut off."""
 
     path: str
     text: str
@@ -31,7 +31,7 @@ class GitChanges(msgspec.Struct, frozen=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """Facts that do not change while a session goes on, so that a provider can keep what it has read."""
+    """Facts that stay unchanged during a session, so that the provider's prompt cache stays valid."""
 
     directory: str
     platform: str = ""
@@ -39,6 +39,6 @@ class Surroundings(msgspec.Struct, frozen=True):
     git: GitState | None = None
     context: tuple[ContextFile, ...] = ()
     notes: tuple[str, ...] = ()
-    """What extensions want a model to know: instructions of servers, skills."""
+    """Additions of extensions: instructions of MCP servers, skills."""
     trailer: str = ""
-    """The line that belongs below a commit message, if one does."""
+    """The trailer for commit messages, if one is configured."""

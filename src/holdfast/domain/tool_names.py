@@ -53,8 +53,9 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "web_fetch": ("use",),
     "write": ("write",),
 }
-"""The built-in tools with the actions they request; `use` has no effect outside of the conversation. A hook can have
-any tool asked about, as `execute`."""
+"""The built-in tools with the actions they request; `use` has no effect outside of the conversation. A hook can require
+permission for any tool, as `execute`.
+"""
 
 UNASKED = frozenset(
     {
@@ -102,7 +103,9 @@ FOREIGN = frozenset({"notebookedit", "notebookread", "exitplanmode", "slashcomma
 
 
 def our_tool(name: str) -> str:
-    """`Read` is our `view`, `mcp__git__log` our `mcp_git_log`; an unknown name is returned unchanged."""
+    """Return our name of a tool: `view` for `Read`, `mcp_git_log` for `mcp__git__log`. An unknown name is returned
+    unchanged.
+    """
     if name.startswith("mcp__"):
         return "_".join(piece for piece in name.split("__", 2) if piece)
     return _OURS.get(name.lower(), name)
@@ -121,7 +124,9 @@ def matching_tools(pattern: str) -> tuple[str, ...]:
 
 
 def is_known_tool(name: str) -> bool:
-    """Accept a name of ours, of Claude Code or of Crush, with or without wildcards, and every name of the MCP form."""
+    """Return True for a name of ours, of Claude Code or of Crush, with or without wildcards, and for every name of the
+    MCP form.
+    """
     if name.lower() in FOREIGN:
         return True
     ours = our_tool(name)

@@ -1,4 +1,4 @@
-"""What a tool is: what it may know and do, and what it answers."""
+"""The interface between tools and the engine: the context a tool receives and the outcome it returns."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -14,11 +14,11 @@ from holdfast.domain.models import ToolSpec
 __all__ = ["ASKS_PEOPLE", "Errand", "Inquiry", "Permit", "Tool", "ToolContext", "ToolOutcome"]
 
 ASKS_PEOPLE = frozenset({"question"})
-"""The tools that only ask whoever sent the prompt: of no use to helpers, nor where nobody is there to answer."""
+"""Tools that only put questions to the user. Sub-agents and unattended runs do not get them."""
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
-    """What a tool answers. `stops_turn`: the model is not asked again (a person said no)."""
+    """The result of a tool call. `stops_turn`: no further model request is made in this turn (a person refused)."""
 
     content: str
     metadata: str = ""
@@ -29,12 +29,13 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 
 
 class Permit(msgspec.Struct, frozen=True):
-    """What a tool is about to do, as a person or a rule is asked about it.
+    """A permission request of a tool, before the rules are applied.
 
-    `action` is a verb (`execute`, `write`, `read`, `list`, `fetch`, `download`), `path` where it takes effect,
-    `params` what a dialog shows. `command` is the shell line, if one is to be run: rules judge it by its parts.
-    `is_agreed`: it follows from what was agreed to, and only a rule that speaks against it counts.
-    `continues`: the call was allowed something before, so it may have had effects already.
+    `action` is a verb (`execute`, `write`, `read`, `list`, `fetch`, `download`), `path` the location of the effect, and
+    `params` is the content of the dialog. `command` is the shell line, if one is to be run: rules judge it by its
+    parts.
+    `is_agreed`: the call follows from an earlier agreement, so only a rule that denies it has an effect.
+    `continues`: an earlier request of this call was allowed, so the call may have had effects already.
     """
 
     tool: str
@@ -48,7 +49,7 @@ class Permit(msgspec.Struct, frozen=True):
 
 
 class Inquiry(msgspec.Struct, frozen=True):
-    """Questions for the person who sent the prompt, answered together. Their ids are given when they are asked."""
+    """Questions for the user, answered as one batch. Their ids are assigned when the request is published."""
 
     questions: tuple[Question, ...]
     confirm_title: str = ""
@@ -56,7 +57,7 @@ class Inquiry(msgspec.Struct, frozen=True):
 
 
 class Errand(msgspec.Struct, frozen=True):
-    """What a helper is sent to do, in a session of its own below the one that asks. `kind` says with which means."""
+    """A task for a sub-agent, which runs in a child session of the caller's. `kind` selects the type of sub-agent."""
 
     prompt: str
     title: str
@@ -64,59 +65,72 @@ class Errand(msgspec.Struct, frozen=True):
 
 
 class ToolContext(Protocol):
-    """What a tool may know and do. Its effects are stored with the run's."""
+    """The services a tool may use. Operations that it records are stored with those of its run."""
 
     @property
-    def workspace_path(self) -> str: ...
+    def workspace_path(self) -> str:
+        """The absolute path of the workspace directory."""
 
     @property
-    def session_id(self) -> SessionId: ...
+    def session_id(self) -> SessionId:
+        """The session of the run."""
 
     @property
-    def run_id(self) -> RunId: ...
+    def run_id(self) -> RunId:
+        """The run that made the call."""
 
     @property
-    def message_id(self) -> MessageId: ...
+    def message_id(self) -> MessageId:
+        """The assistant message that contains the call."""
 
     @property
-    def tool_call_id(self) -> ToolCallId: ...
+    def tool_call_id(self) -> ToolCallId:
+        """The id of the call."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Return the current Unix time in milliseconds."""
 
-    async def record(self, *operations: Operation) -> Receipt: ...
+    async def record(self, *operations: Operation) -> Receipt:
+        """Store the operations in one write and publish their events."""
 
-    async def read_mark(self, path: str) -> ReadMark | None: ...
+    async def read_mark(self, path: str) -> ReadMark | None:
+        """Return when the session last read the file, or None if it has not."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What the client that opened the workspace had set."""
+        """The environment of the client that opened the workspace."""
 
     @property
     def takes_images(self) -> bool:
-        """Whether the model that will read the result can look at pictures."""
+        """True if the model that receives the result accepts images."""
 
     async def permit(self, permit: Permit) -> None:
-        """Return when it may be done, at once or after somebody was asked. Raises `PermissionDenied`."""
+        """Return when the action may proceed, at once or after a person agreed. Raises `PermissionDenied`."""
 
     async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
-        """The answers, one for each question, in their order. None if the person dismissed them; raises `ToolError`
-        where nobody can be asked.
+        """Return one answer for each question, in the same order; None if the person dismissed the batch. Raises
+        `ToolError` if there is no client that can answer.
         """
 
     async def send(self, errand: Errand) -> str:
-        """The last words of a helper, which is stopped when this call is. Raises `ToolError` if it has none."""
+        """Run a sub-agent and return its final text. Cancelling this call stops it. Raises `ToolError` if there is no
+        text.
+        """
 
     def say(self, text: str) -> None:
-        """Output of a tool that still works, for those who watch. The model sees only the outcome."""
+        """Publish output of a tool that is still running, for clients. The model receives only the outcome."""
 
 
 class Tool(Protocol):
+    """A tool that a model can call."""
+
     @property
-    def spec(self) -> ToolSpec: ...
+    def spec(self) -> ToolSpec:
+        """The name, description and parameters that the model receives."""
 
     @property
     def is_parallel(self) -> bool:
-        """May run beside other tools of its step."""
+        """True if the tool may run concurrently with other calls of the same step."""
 
     async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
-        """Raises `ToolError`; any other exception becomes an error result too."""
+        """Execute the call. Raises `ToolError`; any other exception becomes an error result too."""

@@ -1,4 +1,4 @@
-"""Tokens and money."""
+"""Token counts and costs."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one provider request used. All zero means that the provider did not say."""
+    """The tokens of one provider request. All zero means that the provider did not report them."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -17,11 +17,12 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_reported(self) -> bool:
+        """True if the provider reported any count."""
         return bool(self.input_tokens or self.output_tokens or self.cache_read_tokens or self.cache_write_tokens)
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Dollars for a million tokens."""
+    """Dollars per million tokens."""
 
     input: float = 0.0
     output: float = 0.0
@@ -30,6 +31,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def cost_of(usage: Usage, price: Price) -> float:
+    """Return the cost of the usage in dollars."""
     return (
         usage.input_tokens * price.input
         + usage.output_tokens * price.output
@@ -39,5 +41,5 @@ def cost_of(usage: Usage, price: Price) -> float:
 
 
 def estimate_tokens(characters: int) -> int:
-    """A rough count for providers that report none."""
+    """Return a rough token count, for providers that report none."""
     return -(-characters // _CHARACTERS_PER_TOKEN)

@@ -1,1 +1,1 @@
-"""Who decides: the lifecycle machine, its shell, and the loop that drives one run."""
+"""The run engine: lifecycle state machine, its asyncio driver, and the agent loop."""

@@ -1,4 +1,4 @@
-"""What a run works with: everything of the outside that the step loop uses."""
+"""Dependencies of a run: the ports, callbacks and settings that the agent loop uses."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -62,6 +62,8 @@ class NoHooks:
 
 
 class Kit(msgspec.Struct, frozen=True):
+    """Dependencies of the runs of one workspace."""
+
     workspace: WorkspaceId
     path: str
     ledger: Ledger

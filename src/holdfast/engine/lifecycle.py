@@ -78,14 +78,18 @@ class StepBoundary(msgspec.Struct, frozen=True):
     run: RunId
 
 
-class Cancel(msgspec.Struct, frozen=True): ...
+class Cancel(msgspec.Struct, frozen=True):
+    """Cancel every run that is in the lane now."""
 
 
 class CancelRun(msgspec.Struct, frozen=True):
+    """Cancel one run; a folded run is refused."""
+
     run: RunId
 
 
-class ClearQueue(msgspec.Struct, frozen=True): ...
+class ClearQueue(msgspec.Struct, frozen=True):
+    """Cancel the waiting runs; the head continues."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -96,6 +100,8 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Redeliver(msgspec.Struct, frozen=True):
+    """Change the delivery of a waiting run."""
+
     run: RunId
     delivery: Literal["steer", "queue"]
 
@@ -107,7 +113,8 @@ class Finish(msgspec.Struct, frozen=True):
     outcome: Literal["completed", "failed"]
 
 
-class Shutdown(msgspec.Struct, frozen=True): ...
+class Shutdown(msgspec.Struct, frozen=True):
+    """Close the lane: interrupt an active head and park the waiting runs."""
 
 
 LaneEvent: TypeAlias = (
@@ -116,6 +123,8 @@ LaneEvent: TypeAlias = (
 
 
 class Spawn(msgspec.Struct, frozen=True):
+    """Start the task of the new head of the lane."""
+
     run: RunId
 
 
@@ -138,6 +147,8 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
+    """Reject a prompt or a queue change, with the reason."""
+
     run: RunId
     reason: RefuseReason
     host: RunId | None = None
@@ -258,7 +269,7 @@ def _rearrange(lane: Lane, event: Move | Redeliver) -> Step:
     place = queue.index(found)
     del queue[place]
     if isinstance(event, Move):
-        # Any number is a place, also one that no list could be asked for.
+        # Clamp the position to the queue.
         queue.insert(min(max(0, event.position), len(queue)), found)
     else:
         queue.insert(place, Waiting(event.run, event.delivery))
@@ -287,7 +298,7 @@ def _shutdown(lane: Lane) -> Step:
 
 
 def _stop_head(lane: Lane, cause: Cause) -> Step:
-    """Nobody, or somebody who is stopping already: nothing. A run that has not begun learns it on entry."""
+    """Stop the head. No-op without a head or if it is stopping; a head not yet entered is interrupted by Enter."""
     if lane.head is None or lane.phase == "cancelling":
         return lane, ()
     effects = (Interrupt(lane.head),) if lane.phase == "active" else ()

@@ -17,6 +17,8 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
+    """Limits, timeouts and intervals of the engine, in seconds where no unit is named."""
+
     grace: float = 2.0
     """How long the tools of a cancelled run may take to stop."""
     margin: float = 0.15

@@ -1,1 +1,3 @@
-"""What people bring along: servers of tools and languages, skills, hooks, commands, agents."""
+"""Extensions that users configure: MCP servers, language servers, skills, hooks, slash commands and sub-agents.
+Built-in tools belong to `tools`, and the decision which extension tools a run may use to `engine` and `permissions`.
+"""

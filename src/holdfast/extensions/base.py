@@ -1,4 +1,4 @@
-"""What an extension gets from its workspace, and what a workspace asks of it."""
+"""The interface between a workspace and its extensions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ __all__ = ["Extension", "Ground"]
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """Where extensions stand: the workspace as far as they may know it.
+    """The workspace services available to extensions.
 
-    The settings are asked for whenever they are needed (`configuration.current()`), since they change. What a project
-    wants to run counts only when its files are trusted: the configuration holds it back until then.
+    Settings change, so they are read whenever they are needed (`configuration.current()`). Project settings that
+    execute programs take effect only when their files are trusted; until then the configuration withholds them.
     """
 
     path: str
@@ -28,28 +28,30 @@ class Ground(msgspec.Struct, frozen=True):
     configuration: Configuration
     credentials: Credentials
     spawn: GuardedSpawn
-    """Starts programs under the guard: they end with the server, however it ends."""
+    """Starts programs under the process guard, so that they end with the server in every case."""
     environment: Mapping[str, str]
-    """The client's."""
+    """The environment of the client."""
     publish: Callable[[LiveEvent], None]
-    """To everybody who is attached. Never waits; before the workspace is open it says nothing."""
+    """Publishes to all attached clients. Never blocks; has no effect before the workspace is open."""
     secrets: Callable[[], tuple[Sequence[str], Sequence[str]]] = lambda: ((), ())
-    """Names of variables, and values, that belong to models: no program gets them unasked."""
+    """Names of variables, and values, that contain model credentials. They are withheld from child processes by
+    default.
+    """
     git: PrivateGit | None = None
-    """For searches where there is no ripgrep."""
+    """Used for searches when ripgrep is not installed."""
 
 
 class Extension(Protocol):
-    """One kind of them. Nothing of it may delay a prompt or the start of the server."""
+    """One kind of extension. It must not delay a prompt or the start of the server."""
 
     def start(self) -> None:
-        """Begin in the background. Called once, when the workspace is open."""
+        """Start in the background. Called once, when the workspace is open."""
 
     def refresh(self) -> None:
-        """The settings, or the trust in the project, have become others. Never waits."""
+        """Apply changed settings or trust. Never blocks."""
 
     def tools(self) -> Sequence[Tool]:
-        """What it offers to models now; asked before every step."""
+        """Return the tools that are currently available to models. Called before every step."""
 
     async def close(self) -> None:
-        """Leave no process and no task behind."""
+        """Stop all processes and tasks."""

@@ -1,4 +1,4 @@
-"""How Claude Code names models and events, and what we call them; its names of tools are in the domain. Pure."""
+"""Mapping of Claude Code's model and event names to ours. Tool names are mapped in the domain. Pure."""
 
 __all__ = ["our_model", "their_event"]
 
@@ -6,10 +6,10 @@ _ALIASES = {"": "", "inherit": "", "default": "", "sonnet": "", "opus": "", "hai
 
 
 def their_event(name: str) -> str:
-    """Scripts look at what they are called for."""
+    """Return Claude Code's name of an event, because hook scripts inspect it."""
     return "Stop" if name == "RunEnd" else name
 
 
 def our_model(name: str) -> str:
-    """`large`, `small` or a name; empty where nothing else is wanted than usual."""
+    """Return `large`, `small` or a model name; empty for the default model."""
     return _ALIASES.get(name.strip().lower(), name.strip())

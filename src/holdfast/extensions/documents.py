@@ -1,4 +1,4 @@
-"""What skills, commands and agents share: a Markdown file with front matter, or what is wrong with it. Pure."""
+"""Helpers shared by skills, commands and agents for Markdown files with front matter. Pure."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ __all__ = ["document_of", "first_error", "model_problems", "problem_in", "text_i
 
 
 def document_of(file: MarkdownFile) -> Document | Problem:
-    """The file taken apart, or the first thing that keeps it from being read."""
+    """Parse the file, or return the first problem that prevents parsing."""
     if file.trouble:
         return problem_in(file, 0, file.trouble)
     try:
@@ -22,17 +22,18 @@ def document_of(file: MarkdownFile) -> Document | Problem:
 
 
 def problem_in(file: MarkdownFile, line: int, text: str, key: str = "") -> Problem:
-    """One that keeps the file from being used."""
+    """Return a problem that makes the file unusable."""
     return Problem("error", file.path, line, key, text)
 
 
 def text_in(document: Document, key: str) -> str:
-    """What stands at a key; empty if that is no text."""
+    """Return the text of a key, or an empty string if it is not a text."""
     value = document.fields.get(key, "")
     return value.strip() if isinstance(value, str) else ""
 
 
 def model_problems(file: MarkdownFile, document: Document) -> tuple[Problem, ...]:
+    """Return a warning if the model is not a text."""
     if isinstance(document.fields.get("model", ""), str):
         return ()
     text = "expected the name of one: until then the usual one is asked."
@@ -40,7 +41,7 @@ def model_problems(file: MarkdownFile, document: Document) -> tuple[Problem, ...
 
 
 def first_error(problems: Iterable[Problem]) -> str:
-    """Why something cannot be used; empty if it can."""
+    """Return the first error as text, or an empty string if there is none."""
     for problem in problems:
         if problem.severity == "error":
             where = [f"line {problem.line}"] if problem.line else []

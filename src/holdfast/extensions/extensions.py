@@ -30,13 +30,16 @@ _log = logging.getLogger("holdfast.server")
 
 
 class Extensions:
-    """They begin together, are asked together and go together; one that fails takes no other with it."""
+    """Starts, refreshes and closes the extensions together. An extension that fails to close does not affect the
+    others.
+    """
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
         self.lsp = LanguageServers(ground)
         self.mcp = Mcp(ground)
-        # Whose files count as the user's own is the server's to know: what they hold may run commands.
+        # The directories of user files are taken from the server's environment, not from the client's, because these
+        # files may run commands.
         self.skills = Skills(ground, os.environ)
         self.hooks = Hooks(ground, os.environ)
         self.commands = Commands(ground, os.environ)
@@ -53,30 +56,33 @@ class Extensions:
         )
 
     def start(self) -> None:
+        """Start all extensions."""
         for extension in self._all:
             extension.start()
 
     def refresh(self) -> None:
+        """Apply changed settings or trust to all extensions."""
         for extension in self._all:
             extension.refresh()
 
     def tools(self) -> Sequence[Tool]:
+        """Return the tools of all extensions, without disabled ones."""
         unwanted = frozenset(map(our_tool, self.ground.configuration.settings.options.disabled_tools))
         brought = (tool for extension in self._all for tool in extension.tools())
         return tuple(tool for tool in brought if tool.spec.name not in unwanted)
 
     def notes(self) -> tuple[str, ...]:
-        """What they want models to know before a conversation."""
+        """Return the notes of the extensions for the system prompt."""
         return (*self.skills.notes(), *self.mcp.notes(), *self.lsp.notes())
 
     async def look(self) -> None:
-        """What lies on the disk now: before each run, and not longer than a disk should take."""
-        # One after the other: looks at the disk in several threads at once wait for each other more than for the disk.
+        """Scan the disk for skills and agents. Called before each run, with a time limit."""
+        # Sequential, because concurrent scans in several threads slow each other down.
         await self.skills.fresh()
         await self.agents.fresh()
 
     async def brief(self, prompt: str) -> Brief | None:
-        """What a prompt stands for, if it is a command or names agents. Raises `HoldfastError`."""
+        """Expand a prompt that invokes a command or mentions agents; None for other prompts. Raises `HoldfastError`."""
         brief = await self.commands.brief(prompt)
         if "@" not in prompt:
             return brief
@@ -87,10 +93,11 @@ class Extensions:
         return msgspec.structs.replace(brief, text=f"{brief.text}\n\n{_NAMED.format(', '.join(named))}")
 
     async def settled(self) -> None:
-        """Until each has what it can have at the beginning; only a run that nobody attends waits for that."""
+        """Wait until the initial MCP tools are available. Only unattended runs wait for it."""
         await self.mcp.settled()
 
     async def close(self) -> None:
+        """Close all extensions. Errors are logged."""
         ends = await asyncio.gather(*(extension.close() for extension in self._all), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):

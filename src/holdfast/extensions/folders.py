@@ -1,6 +1,6 @@
-"""Where people keep what they bring along: in which directories, whose they are, and in whose manner they are written.
+"""Directories of skills, commands, agents and hooks, with their owner and dialect.
 
-Later ones stand above earlier ones: what is the project's above what is the user's, our own names above others'.
+Later directories take precedence over earlier ones: project over user, our own names over those of other programs.
 """
 
 import os
@@ -27,7 +27,9 @@ _PROJECT_AGENTS: tuple[tuple[str, Dialect], ...] = ((".claude/agents", "claude")
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """A directory, or a file, that may not be there. `within` is set for a project's: its links may not lead out."""
+    """A directory or a file that may not exist. `within` is set for project folders: symbolic links
+    must not leave it.
+    """
 
     path: str
     owner: Owner
@@ -36,7 +38,9 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 def skill_folders(places: Places, environment: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[Folder, ...]:
-    """`more` are those of the settings; a relative one counts from the workspace."""
+    """Return the directories of skills. `more` are those of the settings; relative ones are resolved against the
+    workspace.
+    """
     home, config = _home(environment), _config(environment)
     own = (
         environment.get("CRUSH_SKILLS_DIR") or join(config, "crush/skills"),
@@ -56,6 +60,7 @@ def skill_folders(places: Places, environment: Mapping[str, str], more: tuple[st
 
 
 def command_folders(places: Places, environment: Mapping[str, str]) -> tuple[Folder, ...]:
+    """Return the directories of commands."""
     home = _home(environment)
     return _unique(
         Folder(join(_config(environment), "crush/commands"), "user", "crush"),
@@ -67,6 +72,7 @@ def command_folders(places: Places, environment: Mapping[str, str]) -> tuple[Fol
 
 
 def agent_folders(places: Places, environment: Mapping[str, str]) -> tuple[Folder, ...]:
+    """Return the directories of agents."""
     return _unique(
         Folder(join(_claude(environment), "agents"), "user", "claude"),
         Folder(join(os.path.dirname(places.user_file), "agents"), "user"),
@@ -75,7 +81,7 @@ def agent_folders(places: Places, environment: Mapping[str, str]) -> tuple[Folde
 
 
 def claude_files(places: Places, environment: Mapping[str, str]) -> tuple[Folder, ...]:
-    """The files of settings that Claude Code reads: hooks may stand there."""
+    """Return the settings files of Claude Code, which may contain hooks."""
     names: tuple[tuple[str, Dialect], ...] = (
         (".claude/settings.json", "claude"),
         (".claude/settings.local.json", "claude"),
@@ -84,7 +90,7 @@ def claude_files(places: Places, environment: Mapping[str, str]) -> tuple[Folder
 
 
 def _unique(*folders: Folder) -> tuple[Folder, ...]:
-    """Who works in their own home directory has the user's folders there, not a project's."""
+    """Remove duplicates. In the home directory a path can be both the user's and the project's; the user's is kept."""
     kept: dict[str, Folder] = {}
     for folder in folders:
         kept.setdefault(os.path.normpath(folder.path), folder)
@@ -100,7 +106,7 @@ def _of_project(places: Places, names: tuple[tuple[str, Dialect], ...]) -> tuple
 
 
 def _project(places: Places) -> tuple[str, ...]:
-    """The top of the repository, and the directory itself."""
+    """Return the root of the repository and the workspace directory."""
     return (places.root,) if places.root == places.directory else (places.root, places.directory)
 
 

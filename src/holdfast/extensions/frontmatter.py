@@ -1,8 +1,8 @@
-"""The front matter of a Markdown file: the keys between two lines of dashes. Pure.
+"""Parser for the front matter of Markdown files, the keys between two lines of dashes. Pure.
 
-It reads as much of YAML as people write there: texts, plain, quoted or in blocks, lists, and tables inside each other.
-What YAML would refuse and everybody understands, a colon in the middle of a sentence, is text. There are no anchors,
-no tags and no types to be made: a file from anywhere can only become texts, truths, lists and tables.
+Supports a subset of YAML: plain, quoted and block text, lists and nested tables. A colon inside plain text, which YAML
+rejects, is accepted as text. Anchors, tags and custom types are not supported, so an untrusted file can only produce
+texts, booleans, lists and tables.
 """
 
 import re
@@ -25,11 +25,11 @@ _DEEPEST = 8
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A file taken apart. `problem` is the first thing that keeps its front matter from being read, with its line."""
+    """A parsed file. `problem` is the line and the message of the first error in the front matter."""
 
     fields: dict[str, Value]
     lines: dict[str, int]
-    """On which line each key stands."""
+    """Line number of each key."""
     body: str
     body_line: int = 1
     problem: tuple[int, str] | None = None
@@ -49,7 +49,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Document:
-    """Never raises. A file without front matter is all body."""
+    """Parse a file. Never raises. A file without front matter consists of the body only."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if lines[0].rstrip() != "---":
         return Document({}, {}, "\n".join(lines))
@@ -69,7 +69,7 @@ def parse(text: str) -> Document:
 
 
 def texts(value: "Value | None") -> tuple[str, ...]:
-    """A list of texts, however it was written: as a list, or with commas between. Brackets keep commas together."""
+    """Return a list of texts, from a list or from text separated by commas. Commas in parentheses do not separate."""
     if isinstance(value, list):
         return tuple(item.strip() for item in value if isinstance(item, str) and item.strip())
     if not isinstance(value, str):
@@ -89,7 +89,7 @@ def _at_commas(text: str) -> list[str]:
 
 
 class _Reader:
-    """Goes through the lines once. `lines` collects where the keys of the outermost table stand."""
+    """Reads the lines once. `lines` collects the line numbers of top-level keys."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._raw = lines
@@ -97,7 +97,7 @@ class _Reader:
         self.lines: dict[str, int] = {}
 
     def _peek(self) -> _Line | None:
-        """The next line that says something."""
+        """Return the next line that is neither empty nor a comment."""
         while self._at < len(self._raw):
             raw = self._raw[self._at]
             stripped = raw.lstrip(" ")
@@ -109,10 +109,12 @@ class _Reader:
         return None
 
     def expect_end(self) -> None:
+        """Raise an error if lines remain."""
         if (line := self._peek()) is not None:
             raise _Unreadable(line.number, "expected `key: value` here, at the beginning of the line.")
 
     def table(self, indent: int, depth: int) -> dict[str, Value]:
+        """Parse the keys and values at this indentation."""
         found: dict[str, Value] = {}
         while (line := self._peek()) is not None and line.indent == indent:
             key = _KEY.match(line.text)
@@ -128,7 +130,7 @@ class _Reader:
         return found
 
     def _value(self, line: _Line, text: str, indent: int, depth: int) -> Value:
-        """What stands after a key or a dash, on its line or below it."""
+        """Parse the value after a key or a dash, on the same line or on the following ones."""
         if depth >= _DEEPEST:
             raise _Unreadable(line.number, f"expected at most {_DEEPEST} levels, found more.")
         if block := _BLOCK.match(text):
@@ -159,7 +161,7 @@ class _Reader:
         return found
 
     def _plain(self, text: str, indent: int) -> str:
-        """Plain text goes on on lines that are indented further."""
+        """Parse plain text, including continuation lines with deeper indentation."""
         pieces = [_COMMENT.sub("", text).strip()]
         while (line := self._peek()) is not None and line.indent > indent:
             pieces.append(_COMMENT.sub("", line.text).strip())
@@ -167,7 +169,7 @@ class _Reader:
         return " ".join(piece for piece in pieces if piece)
 
     def _block(self, block: re.Match[str], indent: int) -> str:
-        """Lines as they are (`|`), or joined (`>`)."""
+        """Parse a literal (`|`) or folded (`>`) block."""
         taken: list[str] = []
         while self._at < len(self._raw):
             raw = self._raw[self._at]
@@ -183,7 +185,7 @@ class _Reader:
         return text if "-" in block[2] or not text else text + "\n"
 
     def _quoted(self, line: _Line, text: str) -> str:
-        """It may go on for several lines, until its quote is closed."""
+        """Parse quoted text, which may span several lines."""
         quote, whole = text[0], text
         while (end := _closing(whole, quote)) < 0:
             if self._at >= len(self._raw):
@@ -196,7 +198,7 @@ class _Reader:
         return _unquoted(whole[: end + 1])
 
     def _flow(self, line: _Line, text: str, indent: int) -> Value:
-        """A list in brackets or a table in braces. What only looks like one is text."""
+        """Parse a list in brackets or a table in braces. Text that only resembles one is returned as text."""
         whole = self._plain(text, indent) if not text.rstrip().endswith(("]", "}")) else text
         opening, closing = whole[0], "]" if whole[0] == "[" else "}"
         if not whole.endswith(closing) or whole.find(closing) != len(whole) - 1 or whole.find(opening, 1) > 0:
@@ -225,7 +227,7 @@ def _folded(lines: Sequence[str]) -> str:
 
 
 def _closing(text: str, quote: str) -> int:
-    """Where the quote that opens the text is closed; -1 if it is not."""
+    """Return the index of the closing quote, or -1."""
     at = 1
     while at < len(text):
         if quote == '"' and text[at] == "\\":

@@ -1,6 +1,6 @@
-"""Markdown files in directories, read when they have changed. Everything here blocks: it is called in a thread.
+"""Reads Markdown files in directories, and caches them until they change. All functions block: call them in a thread.
 
-Whatever stands there, a look ends: links that lead in circles, pipes, files of others, a whole disk behind a link.
+Every scan is bounded, also with cyclic links, pipes, unreadable files, or a link to a whole disk.
 """
 
 import os
@@ -17,7 +17,7 @@ from holdfast.workspace.paths import is_within
 __all__ = ["Layout", "MarkdownFile", "Shelf", "contents_within"]
 
 Layout: TypeAlias = Literal["files", "skills"]
-"""`files`: every Markdown file is one. `skills`: every directory with a `SKILL.md` is one."""
+"""`files`: every Markdown file is an entry. `skills`: every directory with a `SKILL.md` is an entry."""
 
 T = TypeVar("T")
 
@@ -29,18 +29,18 @@ _SKIPPED = frozenset({"node_modules", "__pycache__"})
 
 
 class MarkdownFile(msgspec.Struct, frozen=True):
-    """A file as it was read. Without data it could not be, and `trouble` says why."""
+    """A file as it was read. If it could not be read, `trouble` is the reason."""
 
     path: str
     name: str
-    """From the folder down, without its ending; directories are namespaces, with a colon between."""
+    """Path relative to the folder, without the extension; directories are separated by colons."""
     folder: Folder
     data: bytes = b""
     trouble: str = ""
 
 
 class Shelf(Generic[T]):
-    """What the files of some folders say, in the folders' order. `read` makes it of a file, and never raises."""
+    """Entries of some folders, in the order of the folders. `read` converts a file to an entry and never raises."""
 
     def __init__(self, layout: Layout, read: Callable[[MarkdownFile], T]) -> None:
         self._layout = layout
@@ -48,7 +48,7 @@ class Shelf(Generic[T]):
         self._known: dict[tuple[str, Folder], tuple[Signature, T]] = {}
 
     def look(self, folders: Sequence[Folder]) -> tuple[T, ...]:
-        """Reads again only what has changed."""
+        """Scan the folders and return the entries. Only changed files are read again."""
         known: dict[tuple[str, Folder], tuple[Signature, T]] = {}
         room = _MOST_BYTES
         for folder in folders:
@@ -80,8 +80,8 @@ def _taken(path: str, name: str, folder: Folder) -> MarkdownFile:
 
 
 def contents_within(path: str, within: str) -> bytes:
-    """The whole file; with `within`, only if it lies there when it is opened. `FileNotFoundError` if there is none,
-    `Unreadable` if it cannot be read.
+    """Return the whole file; with `within`, only if it is inside that directory when it is opened. Raises
+    `FileNotFoundError`, or `Unreadable` if it cannot be read.
     """
     if not within:
         return contents(path)[0]
@@ -97,7 +97,7 @@ def contents_within(path: str, within: str) -> bytes:
 
 
 def _walk(folder: Folder, layout: Layout) -> Iterator[tuple[str, str]]:
-    """The files, each with its name."""
+    """Yield the path and the name of each file."""
     count = 0
     seen: set[tuple[int, int]] = set()
     waiting = [(folder.path, 0)]
@@ -122,7 +122,7 @@ def _walk(folder: Folder, layout: Layout) -> Iterator[tuple[str, str]]:
 
 
 def _entries(place: str, seen: set[tuple[int, int]]) -> list[os.DirEntry[str]]:
-    """By name. A directory that was there before, under whatever name, is empty."""
+    """Return the entries sorted by name. A directory that was visited before, by any path, is empty."""
     try:
         status = os.stat(place)
         if (status.st_dev, status.st_ino) in seen:

@@ -1,4 +1,4 @@
-"""What `$(command)` in a settings file says. It runs under the guard: nothing of it outlives the server."""
+"""Runs `$(command)` substitutions of settings files under the process guard, so that they end with the server."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ __all__ = ["Substitution"]
 
 
 class Substitution:
-    """Called in a thread, which waits; the command is its event loop's. Raises `ExpansionFailed`."""
+    """Blocks its thread while the event loop runs the command. Raises `ExpansionFailed`."""
 
     def __init__(self, spawn: GuardedSpawn) -> None:
         self._spawn = spawn
@@ -22,7 +22,7 @@ class Substitution:
 
     def __call__(self, command: str, environment: Mapping[str, str]) -> str:
         if threading.get_ident() == self._home:
-            # Whoever waits here keeps the loop from doing anything: it has to do without.
+            # Called on the event loop's own thread, which would wait for itself: run the command without the guard.
             return run_command(command, environment)
         try:
             return asyncio.run_coroutine_threadsafe(self._run(command, environment), self._loop).result()

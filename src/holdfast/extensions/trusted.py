@@ -1,7 +1,8 @@
-"""What a project brings along that runs something or widens what may be done: it counts once somebody trusts the file.
+"""Trust for project files that execute programs or extend permissions: they take effect once the user trusts them.
 
-Settings of our own are `config/trust.py`'s. Here are the hooks in Claude Code's files, and the front matter of commands
-and agents. Each file is trusted by what it says, whole: what a command may do is nothing without what it says to do.
+Our own settings are handled by `config/trust.py`. This module covers hooks in Claude Code's settings, and the front
+matter of commands and agents. A file is trusted as a whole, by its contents, because the permissions of a command
+cannot be judged without its instructions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ __all__ = ["BroughtFile", "brought_files", "digest_with", "give_trust", "take_tr
 
 
 class BroughtFile(msgspec.Struct, frozen=True):
-    """A file of the project that needs trust. `wants` tells what it would do: a key, its line, and its value."""
+    """A project file that requires trust. `wants` lists the relevant keys with their lines and values."""
 
     path: str
     digest: str
@@ -29,7 +30,7 @@ class BroughtFile(msgspec.Struct, frozen=True):
 
 
 def brought_files(places: Places, environment: Mapping[str, str]) -> tuple[BroughtFile, ...]:
-    """Blocks. All of them, trusted or not."""
+    """Return all such files, trusted or not. Blocks."""
     commands: Shelf[Command] = Shelf("files", read_command)
     agents: Shelf[AgentFile] = Shelf("files", read_agent)
     return (
@@ -40,18 +41,19 @@ def brought_files(places: Places, environment: Mapping[str, str]) -> tuple[Broug
 
 
 def untrusted(files: Sequence[BroughtFile], trust: TrustStore) -> tuple[BroughtFile, ...]:
+    """Return the files that are not trusted."""
     return tuple(file for file in files if not trust.is_file_trusted(file.path, file.digest))
 
 
 def digest_with(project: str, files: Sequence[BroughtFile]) -> str:
-    """One name for all that is shown before somebody trusts: the settings' digest, and that of each file."""
+    """Return one digest of everything shown in a trust prompt: the settings and each file."""
     if not files:
         return project
     return digest_of([("", project.encode()), *((file.path, file.digest.encode()) for file in files)])
 
 
 def give_trust(configuration: Configuration, files: Sequence[BroughtFile], *, at: float) -> None:
-    """To the project's settings as they were read last, though there may be none, and to these files."""
+    """Trust the project settings as they were last read, even if there are none, and these files."""
     project = configuration.reading().project
     configuration.trust.trust(project.anchor, project.digest, at=at)
     if files:
@@ -59,7 +61,7 @@ def give_trust(configuration: Configuration, files: Sequence[BroughtFile], *, at
 
 
 def take_trust_back(configuration: Configuration, files: Sequence[BroughtFile]) -> bool:
-    """Whether there was any."""
+    """Revoke the trust. Returns whether there was any."""
     was_trusted = configuration.trust.revoke(configuration.reading().project.anchor)
     return configuration.trust.revoke_files(file.path for file in files) or was_trusted
 

@@ -1,6 +1,6 @@
-"""The last look at the disk, and the next: shared by all who ask, waited for only so long.
+"""Cached result of a disk scan, refreshed on request. Concurrent callers share a scan, and wait for a limited time.
 
-A look is taken in a thread, unless the one before took next to no time: to wake a thread takes longer than that.
+A scan runs in a thread, unless the previous one was faster than starting a thread.
 """
 
 import asyncio
@@ -23,7 +23,9 @@ _log = logging.getLogger("holdfast.server")
 
 
 class Watch(Generic[T]):
-    """`look` blocks and never raises; `on_change` is called in the loop when it has found something else."""
+    """The cached result. `look` blocks and never raises; `on_change` is called in the event loop when the result
+    differs.
+    """
 
     def __init__(self, look: Callable[[], T], nothing: T, on_change: Callable[[], None] = lambda: None) -> None:
         self._look = look
@@ -33,18 +35,19 @@ class Watch(Generic[T]):
         self._begun = self._applied = 0
         self._took = _PATIENCE
         self.current = nothing
-        """As of the last look."""
+        """Result of the last scan."""
 
     @property
     def has_looked(self) -> bool:
+        """True if a scan has finished."""
         return self._applied > 0
 
     def begin(self) -> None:
-        """Look in the background."""
+        """Start a scan in the background."""
         self._start()
 
     async def fresh(self, patience: float = _PATIENCE) -> T:
-        """What is there now; what was there before, if the disk is too slow to say."""
+        """Scan and return the result; the previous result if the scan takes longer than `patience`."""
         if self._took < _NO_TIME:
             self._begun += 1
             self._take(self._begun, self._timed())
@@ -53,7 +56,7 @@ class Watch(Generic[T]):
         return self.current
 
     def _start(self) -> asyncio.Task[None]:
-        """A look that begins now; where a disk does not answer, they do not pile up."""
+        """Start a scan. The number of concurrent scans is bounded, in case the disk does not respond."""
         if self._latest is None or len(self._tasks) < _MOST:
             self._latest = self._tasks.start(self._see(), name="look at extensions")
         return self._latest
@@ -64,7 +67,7 @@ class Watch(Generic[T]):
         self._take(number, await asyncio.to_thread(self._timed))
 
     def _timed(self) -> T | None:
-        """What is there; None if the look failed."""
+        """Scan and measure the duration. Returns None if the scan failed."""
         began = time.perf_counter()
         try:
             return self._look()
@@ -82,32 +85,38 @@ class Watch(Generic[T]):
                 self._on_change()
 
     async def close(self) -> None:
+        """Cancel running scans."""
         self._tasks.cancel_all()
         await self._tasks.drain()
 
 
 class Looking(Generic[T]):
-    """An extension that is a look at the disk and nothing more: it has no tools and no processes."""
+    """Base class of extensions that only scan the disk: they have no tools and no processes."""
 
     def __init__(self, watch: Watch[T]) -> None:
         self._watch = watch
 
     @property
     def current(self) -> T:
-        """As of the last look."""
+        """Result of the last scan."""
         return self._watch.current
 
     async def fresh(self) -> T:
+        """Scan and return the result."""
         return await self._watch.fresh()
 
     def start(self) -> None:
+        """Start the first scan."""
         self._watch.begin()
 
     def refresh(self) -> None:
+        """Start a new scan."""
         self._watch.begin()
 
     def tools(self) -> Sequence[Tool]:
+        """Return no tools."""
         return ()
 
     async def close(self) -> None:
+        """Cancel running scans."""
         await self._watch.close()

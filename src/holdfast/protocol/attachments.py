@@ -1,4 +1,4 @@
-"""Which files can go along with a prompt, and as what: the same for every client and for the server. Pure."""
+"""The kinds of files that can be attached to a prompt, the same for every client and for the server. Pure."""
 
 import mimetypes
 
@@ -9,7 +9,9 @@ _PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
 
 def kind_of(path: str, content: bytes) -> str | None:
-    """The kind as a model gets it: pictures and PDFs as they are, the rest as text; None if it is neither."""
+    """Return the type under which a model receives the file: images and PDFs unchanged, others as text; None if
+    neither.
+    """
     kind = mimetypes.guess_type(path)[0] or ""
     if path.lower().endswith(_PICTURES) or kind == "application/pdf":
         return kind

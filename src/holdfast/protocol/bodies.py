@@ -1,4 +1,4 @@
-"""The bodies of requests and answers that are not domain types themselves."""
+"""The bodies of requests and responses that are not domain types."""
 
 from typing import Annotated, Any, Literal
 
@@ -55,8 +55,9 @@ __all__ = [
 
 
 class VersionInfo(msgspec.Struct, frozen=True):
-    """`protocol` tells whether client and server understand each other; it grows with every change that breaks.
-    `data_id` is the device and inode of the data directory, by which a client recognises its server.
+    """`protocol` is the protocol version: it grows with every incompatible change, and client and server
+    compare it. `data_id` is the device and inode of the data directory, by which a client recognises its
+    server.
     """
 
     version: str
@@ -70,12 +71,16 @@ class VersionInfo(msgspec.Struct, frozen=True):
 
 
 class Control(msgspec.Struct, frozen=True):
+    """A command for the server process."""
+
     command: str
     force: bool = False
 
 
 class WorkspaceBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A workspace as it is created and answered. `config` holds what screens need; `env` goes over the socket only."""
+    """A workspace, in requests and responses. `config` has the settings that clients need; `env` is sent over
+    the socket only.
+    """
 
     id: WorkspaceId
     path: str
@@ -89,29 +94,31 @@ class WorkspaceBody(msgspec.Struct, frozen=True, omit_defaults=True):
     channels: tuple[str, ...] = ()
     skills: tuple[dict[str, Any], ...] = ()
     problems: tuple[str, ...] = ()
-    """Errors in the settings, each with its file and line: clients show them."""
+    """Errors in the settings, each with its file and line, for display."""
 
 
 class NewWorkspace(WorkspaceBody, frozen=True, omit_defaults=True):
-    """The same as it is asked for: `path` and `client_id`, and what else there is to say."""
+    """A request for a workspace: `path` and `client_id` are required, the other fields are optional."""
 
     id: WorkspaceId = WorkspaceId("")
     path: str = ""
 
 
 class CurrentSession(msgspec.Struct, frozen=True):
+    """The session that a client shows."""
+
     session_id: SessionId = SessionId("")
 
 
 class NewSession(msgspec.Struct, frozen=True):
-    """Only the title of a session can be given."""
+    """A request for a session. Only its title can be set."""
 
     title: str = "New session"
     id: SessionId = SessionId("")
 
 
 class SessionChange(msgspec.Struct, frozen=True):
-    """A session as a screen has it. Its title counts, nothing else; without one nothing is changed."""
+    """A session as a client has it. Only its title is used; without one nothing is changed."""
 
     title: str | None = None
 
@@ -124,16 +131,20 @@ class FileNames(msgspec.Struct, frozen=True):
 
 
 class FileRead(msgspec.Struct, frozen=True):
+    """A file that a session has read."""
+
     session_id: SessionId
     path: str
 
 
 class AgentInit(msgspec.Struct, frozen=True):
+    """A request to initialise the agent."""
+
     interactive: bool = False
 
 
 class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prompt."""
+    """A prompt, as sent by a client."""
 
     session_id: SessionId = SessionId("")
     prompt: str = ""
@@ -147,6 +158,7 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Refuse the prompt if only the built-in scripted model could answer it, and no setting selects that one."""
 
     def to_prompt(self) -> Prompt:
+        """Return the prompt as a domain type."""
         return Prompt(
             self.session_id,
             self.prompt,
@@ -161,7 +173,7 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The prompt is on disk. `position`: how many runs were ahead of it."""
+    """The prompt is on disk. `position`: the number of runs ahead of it."""
 
     run_id: RunId
     session_id: SessionId
@@ -170,17 +182,21 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """Every run the cancel covers; the same ids again while they are still ending."""
+    """Every run that the cancel covers; the same ids are returned again while the runs are still ending."""
 
     cancelled: tuple[RunId, ...]
 
 
 class RunPatch(msgspec.Struct, frozen=True):
+    """A change of a waiting run."""
+
     position: int | None = None
     delivery: Literal["steer", "queue"] | None = None
 
 
 class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Facts about a model, in the form of stock clients."""
+
     id: str
     name: str
     cost_per_1m_in: float
@@ -196,6 +212,8 @@ class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ModelChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A model selection, in the form of stock clients."""
+
     model: str
     provider: str
     max_tokens: int = 0
@@ -210,6 +228,8 @@ class ModelChoice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AgentInfo(msgspec.Struct, frozen=True):
+    """The state of the agent and its model."""
+
     is_busy: bool
     is_ready: bool
     model: ModelFacts
@@ -217,18 +237,24 @@ class AgentInfo(msgspec.Struct, frozen=True):
 
 
 class Skip(msgspec.Struct, frozen=True):
+    """The setting that skips permission requests."""
+
     skip: bool
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """The ask that is meant, as it came: only its id counts, but a client that lost the parameters has shown none."""
+    """The permission request that is answered. Only its id is used; a request without parameters was not shown
+    to a person.
+    """
 
     params: Any
     id: str = ""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """The answer to an ask. `reason` goes with a no: the model is told, and goes on."""
+    """The answer to a permission request. `reason` accompanies a denial: the model receives it, and the turn
+    continues.
+    """
 
     permission: Granted
     action: GrantAction
@@ -236,13 +262,15 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """The answers to a batch of questions. Without its id the ids of the questions say which is meant."""
+    """The answers to a batch of questions. Without a batch id, the ids of the questions identify it."""
 
     responses: tuple[QuestionAnswer, ...] = ()
     batch_request_id: str = ""
 
 
 class Resolved(msgspec.Struct, frozen=True):
+    """The result of an answer."""
+
     resolved: bool
 
 
@@ -255,13 +283,15 @@ class ConfigChange(msgspec.Struct, frozen=True):
 
 
 class ConfigModel(msgspec.Struct, frozen=True):
+    """A request to change the selected model."""
+
     model_type: Literal["large", "small"]
     model: ModelChoice
     scope: int = 0
 
 
 class ConfigProblem(msgspec.Struct, frozen=True):
-    """One thing to mend in a file of settings: where it is, and what was expected there."""
+    """One mistake in a settings file: its place, and the expected value."""
 
     severity: Literal["error", "warning"]
     file: str
@@ -271,15 +301,19 @@ class ConfigProblem(msgspec.Struct, frozen=True):
 
 
 class NeedsInit(msgspec.Struct, frozen=True):
+    """The result of the check for a project description."""
+
     needs_init: bool
 
 
 class InitPrompt(msgspec.Struct, frozen=True):
+    """The prompt that creates a project description."""
+
     prompt: str
 
 
 class SnapshotBody(msgspec.Struct, frozen=True):
-    """All that a screen needs, true at `cursor`; what follows comes on the stream with `since=cursor`."""
+    """The complete state for a client at `cursor`; later events follow on the stream with `since=cursor`."""
 
     cursor: int
     epoch: int
@@ -293,7 +327,7 @@ class SnapshotBody(msgspec.Struct, frozen=True):
 
 
 class ShellAsk(msgspec.Struct, frozen=True):
-    """A command that a person typed. `term_width`: how wide its output is shown."""
+    """A shell command that a user typed. `term_width`: the width at which its output is shown."""
 
     command: str
     session_id: SessionId = SessionId("")
@@ -301,7 +335,7 @@ class ShellAsk(msgspec.Struct, frozen=True):
 
 
 class WithheldKey(msgspec.Struct, frozen=True):
-    """A setting of a project that has no effect until the project is trusted, and where it stands."""
+    """A setting of a project that has no effect until the project is trusted, with its place."""
 
     key: str
     file: str
@@ -309,7 +343,7 @@ class WithheldKey(msgspec.Struct, frozen=True):
 
 
 class TrustBody(msgspec.Struct, frozen=True):
-    """Whether a project's own settings are in force. `digest` names the files as they are now."""
+    """The trust state of a project. `digest` identifies the current content of its files."""
 
     trusted: bool
     files: tuple[str, ...] = ()
@@ -327,7 +361,7 @@ class LoggedEvent(msgspec.Struct, frozen=True):
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    """Events, oldest first. While there are `more`, ask again for those after `next`."""
+    """Events, oldest first. While there are `more`, request those after `next`."""
 
     events: tuple[LoggedEvent, ...]
     next: int
@@ -335,14 +369,16 @@ class LogPage(msgspec.Struct, frozen=True):
 
 
 class WebAsk(msgspec.Struct, frozen=True):
-    """A link for a page is wanted. `env` is the environment the page's workspace is opened in; port 0 is any."""
+    """A request for a link to the web page. `env` is the environment in which the page's workspace is opened;
+    port 0 is any.
+    """
 
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
     env: tuple[str, ...] = ()
 
 
 class WebLink(msgspec.Struct, frozen=True):
-    """Where the page is, and the code that lets one in. It belongs into the fragment, which no server sees."""
+    """The address of the page and its login code. The code belongs into the fragment, which is not sent to servers."""
 
     url: str
     code: str
@@ -350,11 +386,13 @@ class WebLink(msgspec.Struct, frozen=True):
 
 
 class PageCode(msgspec.Struct, frozen=True):
+    """The login code of a page."""
+
     code: str
 
 
 class PagePass(msgspec.Struct, frozen=True):
-    """`token` is for requests; `page` and `key` are for coming back to the server's successor."""
+    """`token` authorises requests; with `page` and `key` the page can return to the server's successor."""
 
     token: str
     page: str
@@ -362,17 +400,21 @@ class PagePass(msgspec.Struct, frozen=True):
 
 
 class PageHello(msgspec.Struct, frozen=True):
+    """The first message of a returning page."""
+
     page: str
     nonce: Annotated[str, msgspec.Meta(min_length=16, max_length=128)]
 
 
 class PageGreeting(msgspec.Struct, frozen=True):
-    """The server's number, and its proof that it knows the page."""
+    """The server's nonce, and its proof that it knows the page."""
 
     nonce: str
     proof: str
 
 
 class PageReturn(msgspec.Struct, frozen=True):
+    """The proof of a returning page."""
+
     page: str
     proof: str

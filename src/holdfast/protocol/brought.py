@@ -1,4 +1,4 @@
-"""What is said about skills and commands."""
+"""Bodies about skills and commands."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ SkillSource = Literal["user", "project", "system"]
 
 
 class SkillInfo(msgspec.Struct, frozen=True):
-    """A skill that can be used. `id` is what its text is asked for with."""
+    """A usable skill. `id` is the key with which its text is requested."""
 
     id: str
     name: str
@@ -21,10 +21,14 @@ class SkillInfo(msgspec.Struct, frozen=True):
 
 
 class SkillAsk(msgspec.Struct, frozen=True):
+    """A request for the text of a skill."""
+
     skill_id: str
 
 
 class SkillFacts(msgspec.Struct, frozen=True):
+    """Facts about a skill."""
+
     name: str
     description: str
     source: SkillSource
@@ -32,21 +36,21 @@ class SkillFacts(msgspec.Struct, frozen=True):
 
 
 class SkillText(msgspec.Struct, frozen=True):
-    """All that stands in its file."""
+    """The full text of a skill's file."""
 
     content: bytes
     result: SkillFacts
 
 
 class CommandAsk(msgspec.Struct, frozen=True):
-    """A prompt of the form `/name …`; `arguments` are named ones, apart from what was typed."""
+    """A prompt of the form `/name …`; `arguments` are named ones, in addition to the typed text."""
 
     prompt: str
     arguments: dict[str, str] = {}
 
 
 class CommandText(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a command stands for. Sent as a prompt, it is expanded by the server; this only shows it."""
+    """The expansion of a command, for display only: the server expands a command that is sent as a prompt."""
 
     prompt: str
     command: str

@@ -1,4 +1,4 @@
-"""The routes of language servers, and what goes over them."""
+"""The routes of language servers, and their bodies."""
 
 from typing import Any
 
@@ -11,25 +11,25 @@ __all__ = ["LSP_ROUTES", "LspLog", "LspName", "LspPath", "LspRestarted"]
 
 
 class LspPath(msgspec.Struct, frozen=True):
-    """The file that servers are wanted for."""
+    """The file for which servers are requested."""
 
     path: str
 
 
 class LspName(msgspec.Struct, frozen=True):
-    """Which server is meant; all that run, if it is empty."""
+    """The name of a server; empty for all that run."""
 
     name: str
 
 
 class LspRestarted(msgspec.Struct, frozen=True):
-    """Those that are being started again."""
+    """The servers that are being restarted."""
 
     names: tuple[str, ...]
 
 
 class LspLog(msgspec.Struct, frozen=True):
-    """What has become of a server, and what it has printed for people. `file`: where all that is said is written."""
+    """The history of a server and its output. `file` is the path of the full log."""
 
     name: str
     text: str

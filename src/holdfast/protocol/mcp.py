@@ -1,4 +1,4 @@
-"""The routes of MCP servers, and what goes over them."""
+"""The routes of MCP servers, and their bodies."""
 
 from typing import Annotated
 
@@ -22,13 +22,13 @@ __all__ = [
 
 
 class McpName(msgspec.Struct, frozen=True):
-    """Which server is meant."""
+    """The name of a server."""
 
     name: str
 
 
 class McpAskPrompt(msgspec.Struct, frozen=True):
-    """`client_id` is the server's name."""
+    """A request for a prompt. `client_id` is the server's name."""
 
     client_id: str
     prompt_id: str
@@ -42,34 +42,34 @@ class McpText(msgspec.Struct, frozen=True):
 
 
 class McpAskResource(msgspec.Struct, frozen=True):
-    """Which resource of which server."""
+    """A request for a resource of a server."""
 
     name: str
     uri: str
 
 
 class McpAuthUrl(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where somebody has to go to log in; empty while nobody logs in."""
+    """The address at which a user has to log in; empty while no login is in progress."""
 
     auth_url: str = ""
 
 
 class McpLog(msgspec.Struct, frozen=True):
-    """What a server has printed for people."""
+    """The output of a server."""
 
     name: str
     text: str
 
 
 class McpLoan(msgspec.Struct, frozen=True):
-    """All servers that a client brings along, by name: there while it is, and kept nowhere."""
+    """All servers that a client provides, by name. They exist while the client is connected and are not stored."""
 
     client_id: str
     servers: dict[Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,40}$")], McpSettings]
 
 
 class McpDone(msgspec.Struct, frozen=True):
-    """It is done, and there is nothing more to say."""
+    """The request succeeded; there is no content."""
 
 
 _M = "/workspaces/{id}/mcp"

@@ -1,6 +1,6 @@
-"""Whether client and server understand each other."""
+"""The protocol version."""
 
 __all__ = ["PROTOCOL"]
 
 PROTOCOL = 1
-"""Grows with every change that an older client or server would stumble over."""
+"""Incremented with every change that an older client or server could not handle."""

@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page for people. It asks nobody for anything: no script, no image, one style of its own."""
+"""The OpenAPI document as an HTML page. It loads nothing: no script, no image, and its style is inline."""
 
 from base64 import b64encode
 from functools import cache
@@ -23,7 +23,7 @@ _STYLE = (
 
 @cache
 def policy() -> str:
-    """What the page may load: its style, known by its hash, and nothing else."""
+    """Return the content security policy of the page: only its own style, identified by its hash."""
     digest = b64encode(sha256(_STYLE.encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -32,6 +32,7 @@ def policy() -> str:
 
 @cache
 def page() -> str:
+    """Return the HTML page."""
     whole = document()
     routes = [
         _operation(path, method, operation)

@@ -1,4 +1,4 @@
-"""How errors travel: a status and `{"message": "…"}`, from one table. Nothing else maps errors to statuses."""
+"""The mapping of errors to a status and `{"message": "…"}`. No other module maps errors to statuses."""
 
 import msgspec
 
@@ -31,7 +31,7 @@ class TooManyStreams(HoldfastError):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """The body of every error. Unknown fields of others are ignored."""
+    """The body of every error response. Unknown fields are ignored."""
 
     message: str
 
@@ -51,7 +51,7 @@ _OURS = "Something in Holdfast broke. The log has the details."
 
 
 def status_of(error: BaseException) -> int:
-    """The status of an error; 500 for what is a fault of our own."""
+    """Return the status of an error; 500 for an internal one."""
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return status
@@ -59,5 +59,5 @@ def status_of(error: BaseException) -> int:
 
 
 def problem_of(error: BaseException) -> Problem:
-    """What is said of an error. A fault of our own tells nothing of itself."""
+    """Return the message for clients. Internal errors reveal no details."""
     return Problem(str(error) if status_of(error) != 500 else _OURS)

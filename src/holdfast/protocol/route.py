@@ -1,4 +1,4 @@
-"""What a route is."""
+"""Routes: the type, and constructors for GET and POST."""
 
 from typing import Any
 
@@ -10,13 +10,15 @@ PREFIX = "/v1"
 
 
 class Query(msgspec.Struct, frozen=True):
+    """A query parameter."""
+
     name: str
     is_required: bool = False
     kind: str = "string"
 
 
 class Route(msgspec.Struct, frozen=True):
-    """`name` is the handler's and the client's method. `errors` are the statuses beside `status` it may answer."""
+    """`name` is that of the handler and of the client's method. `errors` are the possible statuses besides `status`."""
 
     name: str
     method: str
@@ -30,22 +32,25 @@ class Route(msgspec.Struct, frozen=True):
     request_is_optional: bool = False
     streams: bool = False
     is_page: bool = False
-    """Answers with a page for people, as text."""
+    """The response is an HTML page."""
     media: str = ""
-    """Answers with text of this kind."""
+    """The response is text of this media type."""
     is_at_root: bool = False
-    """Stands beside `/v1`, where other programs look for it."""
+    """The path is not below `/v1`, because other programs expect it elsewhere."""
     ends_with_caller: bool = False
-    """What it does is stopped when the caller goes before it is done."""
+    """The handler is cancelled when the caller disconnects."""
 
     @property
     def full_path(self) -> str:
+        """The path with its prefix, as clients request it."""
         return self.path if self.is_at_root else PREFIX + self.path
 
 
 def get(name: str, path: str, summary: str, answer: Any = None, **more: Any) -> Route:  # noqa: ANN401
+    """Return a GET route."""
     return Route(name, "GET", path, summary, answer=answer, **more)
 
 
 def post(name: str, path: str, summary: str, request: Any = None, answer: Any = None, **more: Any) -> Route:  # noqa: ANN401
+    """Return a POST route."""
     return Route(name, "POST", path, summary, request=request, answer=answer, **more)

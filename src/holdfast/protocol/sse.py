@@ -9,27 +9,28 @@ from typing import NamedTuple
 __all__ = ["HEARTBEAT", "QUIET_HEARTBEAT", "SseEvent", "SseReader", "frame"]
 
 HEARTBEAT = b": still here\n\n"
-"""A comment, for readers of the resumable form."""
+"""A comment as keep-alive, for readers of the resumable form."""
 
 QUIET_HEARTBEAT = b"\n"
-"""A blank line, which stock clients pass over in silence."""
+"""A blank line as keep-alive, which stock clients ignore."""
 
 
 def frame(body: bytes, number: int | None = None) -> bytes:
+    """Return one event in the wire format."""
     if number is None:
         return b"data: " + body + b"\n\n"
     return b"id: %d\ndata: " % number + body + b"\n\n"
 
 
 class SseEvent(NamedTuple):
-    """One event as it came. `number` is set for durable events of the resumable form."""
+    """One received event. `number` is set for durable events of the resumable form."""
 
     data: bytes
     number: int | None = None
 
 
 class SseReader:
-    """Takes bytes as they come, split anywhere, and gives back whole events. What is not whole is kept."""
+    """Parses bytes, split anywhere, into whole events. An incomplete event is kept for the next call."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -37,9 +38,10 @@ class SseReader:
         self._number: int | None = None
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
+        """Return the events that are complete after this chunk."""
         self._rest.append(chunk)
         if b"\n" not in chunk:
-            # A long line that comes in many pieces is joined once, when it is whole.
+            # A long line that arrives in many pieces is joined once, when it is complete.
             return []
         *lines, rest = b"".join(self._rest).split(b"\n")
         self._rest = [rest]

@@ -1,4 +1,4 @@
-"""How a provider is reached: addresses, keys and options, all of them already expanded."""
+"""Connection data of a provider: addresses, keys and options, all of them already expanded."""
 
 import ipaddress
 from typing import Any
@@ -9,17 +9,17 @@ import msgspec
 __all__ = ["BETWEEN", "FIRST_BYTE", "Access", "is_loopback", "is_secret_name"]
 
 FIRST_BYTE = 300.0
-"""Seconds until something has to come. Local servers load a model of many gigabytes first."""
+"""Seconds to wait for the first byte of a response. Local servers may load a model of many gigabytes first."""
 
 BETWEEN = 120.0
-"""Seconds between two pieces of an answer. Some models think behind the scenes and say nothing meanwhile."""
+"""Seconds to wait between two chunks of a response. Some models reason without sending anything meanwhile."""
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What an adapter needs to reach its provider. Never printed: it holds the key.
+    """Address, credentials and options that an adapter needs. Contains the key, so its repr shows the address only.
 
-    `headers` and `body` are added to each request, `options` are the provider's own; `extras` holds what only
-    some know: region, project, location, api_version.
+    `headers` and `body` are added to each request, `options` are provider-specific; `extras` holds the values that
+    only some providers have: region, project, location, api_version.
     """
 
     base_url: str = ""
@@ -40,19 +40,19 @@ class Access(msgspec.Struct, frozen=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not appear in any message."""
+        """Values to redact from every message. Shorter ones than 6 characters would redact ordinary text."""
         hidden = (value for name, value in self.headers.items() if is_secret_name(name))
         kept = (value for name, value in self.extras.items() if is_secret_name(name))
         return tuple(value for value in (self.api_key, *hidden, *kept) if len(value) >= 6)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a header of this name holds something to be kept."""
+    """Return whether a header or option of this name contains a credential."""
     return any(word in name.lower() for word in ("auth", "key", "token", "secret", "cookie", "credential"))
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether an address is one of this machine. A name that only resembles one is not."""
+    """Return whether the host of a URL is this machine. Names that merely resemble an address do not count."""
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

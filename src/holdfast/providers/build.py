@@ -1,4 +1,4 @@
-"""Makes the object that speaks to a model. What it needs is imported when the first one of its kind is made."""
+"""Factory for model adapters. The adapter module is imported when the first model of its kind is built."""
 
 from collections.abc import AsyncGenerator
 from typing import Any, Protocol
@@ -19,16 +19,20 @@ _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_pen
 
 
 class Speaker(Protocol):
-    """A model that can be asked, as the engine knows it."""
+    """A model as the engine uses it."""
 
     @property
-    def info(self) -> ModelInfo: ...
+    def info(self) -> ModelInfo:
+        """Facts about the model."""
+        ...
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]: ...
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        """Send a request and yield the parts of the response."""
+        ...
 
 
 class Blueprint(msgspec.Struct, frozen=True):
-    """All that decides how a model is asked. Two that are equal make models that are. Never printed: it holds a key."""
+    """Complete configuration of a model instance. Equal blueprints build equal models. The repr omits the key."""
 
     type: str
     info: ModelInfo
@@ -39,12 +43,16 @@ class Blueprint(msgspec.Struct, frozen=True):
         return f"Blueprint({self.info.provider}/{self.info.model})"
 
     def mark(self) -> bytes:
-        """The same for equal ones."""
+        """Cache key: equal blueprints have equal marks."""
         return msgspec.json.encode(self, order="sorted")
 
 
 def blueprint(offer: Offer, reach: Reach, model: Described, selection: Selection) -> Blueprint:
-    """Options add up: how the server wants to be told, the provider's, the model's; the selection's come last."""
+    """Combine an offer, its credentials, a model and a selection into a blueprint.
+
+    Precedence of options, lowest first: reasoning dialect of the server, provider, model. Sampling parameters of the
+    selection take precedence over those of the model.
+    """
     info, selection = fitting(selection, model)
     options = dict(model.options)
     given = {name: options.pop(name, None) for name in _SAMPLING}
@@ -56,6 +64,7 @@ def blueprint(offer: Offer, reach: Reach, model: Described, selection: Selection
     dialect = reasoning_body(model.thinking, info, selection) if model.type == "openai-compat" else {}
     named = {name: value for name, value in offer.settings.provider_options.items() if name not in reach.extras}
     access = Access(
+        # A model of the catalogue may have its own address; the provider's expanded address applies otherwise.
         base_url=model.base_url if model.base_url != offer.base_url else reach.base_url,
         api_key=reach.api_key,
         headers=reach.headers,
@@ -71,7 +80,9 @@ def blueprint(offer: Offer, reach: Reach, model: Described, selection: Selection
 
 
 async def build(plan: Blueprint) -> Speaker:
-    """Imports the adapter in a thread, if it is the first of its kind; its library comes with the first request."""
+    """Build the adapter for a blueprint. Its module is imported in a thread; its SDK is loaded with the
+    first request.
+    """
     made: Speaker
     if plan.type == "openai-compat":
         compatible = await in_thread("holdfast.providers.compatible")

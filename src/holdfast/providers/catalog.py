@@ -1,7 +1,7 @@
-"""What is known about providers and their models: a snapshot that comes with the package, or a newer one.
+"""Catalogue of providers and models: the snapshot shipped with the package, or a newer one in the data directory.
 
-It is read when somebody needs it, not before. `scripts/update-catalog` makes the snapshot; `holdfast models
---refresh` puts a newer one into the data directory, which is used while it is newer and valid.
+It is read on first use. `scripts/update-catalog` generates the snapshot; `holdfast models --refresh` writes a newer
+one into the data directory, which is used if it is valid and not older than the snapshot.
 """
 
 import difflib
@@ -34,7 +34,7 @@ _WORD = re.compile(r"[a-z]{3,}")
 
 
 class CatalogModel(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One model of a provider. Prices are dollars for a million tokens; 0 is free or unknown."""
+    """One model of a provider. Prices are in dollars per million tokens; 0 means free or unknown."""
 
     id: str
     name: str = ""
@@ -49,16 +49,16 @@ class CatalogModel(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     default_reasoning_effort: str = ""
     images: bool = False
     thinking: str = ""
-    """How a server of the OpenAI chat wire wants to be told about reasoning, where it has its own way."""
+    """Dialect for reasoning parameters on the OpenAI chat wire, if it is not the standard one."""
     type: str = ""
-    """The wire, where it is not the provider's; then `base_url` is its address."""
+    """Wire protocol, if it differs from the provider's; `base_url` is then its address."""
     base_url: str = ""
 
 
 class CatalogProvider(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
-    """A provider: how it is spoken to, where its key is looked for, what it offers.
+    """A provider: wire protocol, environment variables of its key, and models.
 
-    `api_key` names variables of the environment, the best first. `base_url` is a template that is expanded.
+    `api_key` lists environment variables in order of preference. `base_url` is a template, expanded later.
     """
 
     id: str
@@ -77,22 +77,23 @@ class CatalogProvider(msgspec.Struct, frozen=True, omit_defaults=True, dict=True
         return {model.id: model for model in self.models}
 
     def model(self, id: str) -> CatalogModel | None:
+        """Return the model with this id, or None."""
         return self._by_id.get(id)
 
 
 class CatalogSource(msgspec.Struct, frozen=True):
-    """Where the facts come from."""
+    """Origin of the catalogue data."""
 
     package: str
     version: str
     made: str
-    """The day the package's data were made, as YYYY-MM-DD."""
+    """Date on which the package's data were generated, as YYYY-MM-DD."""
     licence: str
     prices: str = ""
 
 
 class Catalog(msgspec.Struct, frozen=True, dict=True):
-    """All providers, in the order in which one is chosen when nothing else decides."""
+    """All providers, in the order of automatic selection."""
 
     source: CatalogSource
     providers: tuple[CatalogProvider, ...]
@@ -104,12 +105,12 @@ class Catalog(msgspec.Struct, frozen=True, dict=True):
         return names | {provider.id: provider for provider in self.providers}
 
     def provider(self, name: str) -> CatalogProvider | None:
-        """By its id or one of its other names, in any case."""
+        """Look up a provider by id or alias, case-insensitively."""
         return self._by_name.get(name) or self._by_name.get(name.lower())
 
 
 def info_of(provider: str, model: CatalogModel) -> ModelInfo:
-    """The facts as the engine knows them."""
+    """Convert a catalogue entry to the engine's model type."""
     return ModelInfo(
         provider=provider,
         model=model.id,
@@ -125,7 +126,7 @@ def info_of(provider: str, model: CatalogModel) -> ModelInfo:
 
 
 def parse_catalog(data: bytes) -> Catalog:
-    """Raises `ValueError` if it is not a catalogue, or one of another format."""
+    """Decode a catalogue. Raises `ValueError` if the data are invalid or have another format version."""
     catalog = msgspec.json.decode(data, type=Catalog)
     if catalog.format != CATALOG_FORMAT:
         raise ValueError(f"its format is {catalog.format}, not {CATALOG_FORMAT}")
@@ -135,7 +136,7 @@ def parse_catalog(data: bytes) -> Catalog:
 
 
 def encode_catalog(catalog: Catalog) -> bytes:
-    """One model a line, so that a difference can be read."""
+    """Encode with one model per line, so that diffs are readable."""
     encode = msgspec.json.encode
     lines = [b'{"format":%d,"source":%s,"providers":[' % (catalog.format, encode(catalog.source))]
     for number, provider in enumerate(catalog.providers):
@@ -148,11 +149,12 @@ def encode_catalog(catalog: Catalog) -> bytes:
 
 
 def refreshed_file(data_dir: Path) -> Path:
+    """Return the path of the refreshed catalogue in a data directory."""
     return data_dir / "catalog.json"
 
 
 def load_catalog(data_dir: Path | None = None) -> Catalog:
-    """The snapshot, or what was fetched since, if that is newer and can be read."""
+    """Return the refreshed catalogue if it is valid and not older than the snapshot, else the snapshot."""
     snapshot = _snapshot()
     if data_dir is None:
         return snapshot
@@ -169,6 +171,7 @@ def _snapshot() -> Catalog:
     return parse_catalog(Path(__file__).with_name("catalog.json").read_bytes())
 
 
+# Decoded catalogues by path, with the modification time they were read at.
 _fetched: dict[Path, tuple[int, Catalog]] = {}
 
 
@@ -180,7 +183,7 @@ def _read(path: Path, stamp: int) -> Catalog:
 
 
 def close_matches(name: str, names: Iterable[str], *, most: int = 4) -> list[str]:
-    """Names that somebody who wrote `name` may have meant, the closest first."""
+    """Return known names similar to a misspelled one, the closest first."""
     by_key: dict[str, str] = {}
     by_word: dict[str, list[str]] = {}
     for known in names:

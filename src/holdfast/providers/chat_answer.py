@@ -1,4 +1,4 @@
-"""What a server says on the OpenAI chat wire, in any of its dialects, into stream parts. Pure."""
+"""Convert responses on the OpenAI chat wire, in all its dialects, to stream parts. Pure."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -31,9 +31,9 @@ class NotUnderstood(Exception):
 
 
 class ErrorInStream(Exception):
-    """The server reports a failure in the middle of its answer. `error` is what it says, of any shape."""
+    """An error object inside the response stream. `error` is the server's value, of any type."""
 
-    def __init__(self, error: Any) -> None:  # noqa: ANN401 - whatever the server sent
+    def __init__(self, error: Any) -> None:  # noqa: ANN401 - any JSON value
         super().__init__()
         self.error = error
 
@@ -125,7 +125,7 @@ _FINISHES: dict[str, StepFinish] = {
 
 
 class _Open:
-    """A tool call that is being said. It begins for others when its name is known."""
+    """A tool call in progress. It is published once its name is known; earlier arguments are buffered in `held`."""
 
     def __init__(self, said_id: str) -> None:
         self.said_id = said_id
@@ -134,7 +134,7 @@ class _Open:
 
 
 class Answer:
-    """One answer. Feed it the data of each event; it gives the parts."""
+    """Parser state of one response: fed with the data of SSE events, returns stream parts."""
 
     def __init__(self) -> None:
         self._calls: list[_Open] = []
@@ -143,15 +143,17 @@ class Answer:
         self._usage = Usage()
         self._has_plain = False
         self.is_done = False
-        """Whether the server has said that nothing more comes."""
+        """True if the server sent its end marker."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether the answer itself is complete."""
+        """True if the response is complete: end marker or finish reason received."""
         return self.is_done or self._reason is not None
 
     def feed(self, events: Iterable[bytes]) -> list[StreamPart]:
-        """Words that came together stay together. Raises `NotUnderstood`, `ErrorInStream`."""
+        """Convert the data of events to stream parts. Adjacent text is merged. Raises `NotUnderstood`,
+        `ErrorInStream`.
+        """
         parts: list[StreamPart] = []
         words: list[str] = []
         for data in events:
@@ -174,7 +176,7 @@ class Answer:
         return parts
 
     def end(self) -> list[StreamPart]:
-        """The last parts. Only for an answer that is finished."""
+        """Return the final parts. Valid only if `is_finished`."""
         parts: list[StreamPart] = []
         self._seal(parts)
         parts += [ToolCallEnd(call.id) for call in self._calls if call.id]
@@ -182,6 +184,7 @@ class Answer:
             parts.append(UsagePart(self._usage))
         reason = self._reason or "stop"
         has_calls = any(call.id for call in self._calls)
+        # Some servers report "stop" although the response contains tool calls.
         parts.append(FinishedPart("tool_calls" if has_calls and reason in ("stop", "other") else reason))
         return parts
 
@@ -228,7 +231,7 @@ class Answer:
                 parts += self._take_call(call)
 
     def _seal(self, parts: list[StreamPart]) -> None:
-        """Remember where plain thoughts came from, once they are complete."""
+        """Close plain reasoning with its signature, so that later requests return it under the same key."""
         if self._has_plain:
             self._has_plain = False
             parts.append(ReasoningSignature(PLAIN_REASONING))
@@ -251,7 +254,9 @@ class Answer:
                 call.held.append(text)
 
     def _find(self, said: _Call, function: _Function) -> _Open:
-        """Which call goes on here. Some servers count, some give ids, some do both badly."""
+        """Return the call that a delta belongs to. Servers identify calls by index, by id, or
+        inconsistently by both.
+        """
         known = self._at.get(said.index) if said.index is not None else (self._calls[-1] if self._calls else None)
         if said.index is None and said.id:
             known = next((call for call in self._calls if call.said_id == said.id), None)
@@ -276,7 +281,7 @@ class Answer:
 
 
 def _only_text(chunk: _Chunk, choice: _Choice) -> str | None:
-    """The text of a chunk that is nothing but text, as nearly all are."""
+    """Return the text of a chunk that contains only text, else None. Fast path for the common case."""
     delta = choice.delta
     if delta is None or chunk.usage is not None or choice.finish_reason or chunk.error or choice.error:
         return None
@@ -288,7 +293,7 @@ def _only_text(chunk: _Chunk, choice: _Choice) -> str | None:
 
 
 def _check_oddity(data: bytes) -> None:
-    """Some servers report a failure as if it were a piece of an answer. Raises `ErrorInStream`."""
+    """Raise `ErrorInStream` for servers that report a failure as an ordinary chunk."""
     value = _loose(data) if b"\n" not in data else None
     if isinstance(value, dict) and "error" not in value and (value.get("object") or value.get("type")) == "error":
         raise ErrorInStream(value)
@@ -304,12 +309,12 @@ def _chunks(data: bytes) -> Iterable[_Chunk]:
     except msgspec.DecodeError:
         if b"\n" not in data:
             raise NotUnderstood(data[:200].decode("utf-8", "replace")) from None
-        # Some servers forget the empty line between events.
+        # Some servers omit the empty line between events.
         return [chunk for line in data.split(b"\n") if line.strip() != b"[DONE]" for chunk in _chunks(line)]
 
 
 def _salvaged(data: bytes) -> _Chunk:
-    """A chunk with numbers as text, or other keys than we know: what can be read of it."""
+    """Decode a chunk leniently: numbers as strings are converted. Raises `NotUnderstood`."""
     value = _loose(data)
     try:
         if isinstance(value, dict):
@@ -325,7 +330,7 @@ def _known(reason: str | None) -> str:
 
 
 def _usage(said: _Usage) -> Usage:
-    """Cached tokens are counted apart; on this wire they are part of the prompt."""
+    """Convert token counts. This wire includes cached tokens in the prompt; `Usage` counts them separately."""
     details = said.prompt_tokens_details or _Details()
     read = details.cached_tokens or said.prompt_cache_hit_tokens or 0
     written = details.cache_write_tokens or 0

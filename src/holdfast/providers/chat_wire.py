@@ -1,7 +1,7 @@
-"""A request as the OpenAI chat wire has it. Pure.
+"""Request body of the OpenAI chat wire. Pure.
 
-The wire has many dialects. What is sent here is what all of them take; the rest a user can add (`extra_body`,
-`provider_options`) or take away, by setting a key to null.
+The wire has many dialects. The body contains only keys that all of them accept; users add others with `extra_body`
+and `provider_options`, and remove one by setting it to null.
 """
 
 import base64
@@ -28,14 +28,14 @@ from holdfast.providers.access import Access
 __all__ = ["PLAIN_REASONING", "chat_body", "effort_of", "output_tokens_of"]
 
 PLAIN_REASONING = "reasoning_content"
-"""The signature of reasoning that came under this key: such servers want it back under the same key."""
+"""Signature of reasoning received under this key. Such servers require it back under the same key."""
 
 _encode = msgspec.json.Encoder().encode
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 
 def chat_body(request: ModelRequest, info: ModelInfo, access: Access, selection: Selection) -> bytes:
-    """The body to post. Its cost is linear in the conversation."""
+    """Encode the request body. The cost is linear in the length of the conversation."""
     body: dict[str, Any] = {
         "model": info.model,
         "messages": [*_system(request, access), *_messages(request.messages, info)],
@@ -55,7 +55,9 @@ def chat_body(request: ModelRequest, info: ModelInfo, access: Access, selection:
 
 
 def effort_of(info: ModelInfo, selection: Selection) -> str:
-    """How hard to think: what was asked for if the model knows it, else its own default; empty to say nothing."""
+    """Return the reasoning effort to request: the selected one if the model supports it, else the model's default;
+    empty to omit the parameter.
+    """
     if not info.can_reason:
         return ""
     asked = selection.reasoning_effort
@@ -65,11 +67,12 @@ def effort_of(info: ModelInfo, selection: Selection) -> str:
 
 
 def output_tokens_of(request: ModelRequest, selection: Selection) -> int:
+    """Return the output limit of the selection, else of the request."""
     return selection.max_tokens or request.max_output_tokens
 
 
 def _merged(body: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
-    """Tables are merged, everything else is replaced."""
+    """Merge recursively: dictionaries are merged, other values are replaced."""
     out = dict(body)
     for name, value in added.items():
         before = out.get(name)
@@ -101,7 +104,7 @@ def _messages(messages: Sequence[Message], info: ModelInfo) -> Iterable[dict[str
                     shown.append(result)
             continue
         if shown:
-            # Results stand together behind their calls: what they show comes after the last of them.
+            # The wire requires results directly after their calls, so media of results follow the last result.
             yield _shown(shown)
             shown = []
         yield _assistant(message, info) if message.role == "assistant" else _user(message)
@@ -112,7 +115,7 @@ def _messages(messages: Sequence[Message], info: ModelInfo) -> Iterable[dict[str
 def _user(message: Message) -> dict[str, Any]:
     texts = [part.data.text for part in message.parts if isinstance(part, TextPart)]
     if not any(isinstance(part, BinaryPart) for part in message.parts):
-        # Small servers take plain text only.
+        # Small servers accept only a plain string.
         return {"role": "user", "content": "\n\n".join(texts)}
     content: list[dict[str, Any]] = []
     for part in message.parts:
@@ -175,7 +178,7 @@ def _assistant(message: Message, info: ModelInfo) -> dict[str, Any]:
 
 
 def _details(thought: Reasoning) -> Iterable[dict[str, Any] | msgspec.Raw]:
-    """As OpenRouter gave them: signed text, and encrypted blocks as they were."""
+    """Return signed text and encrypted blocks in the format of OpenRouter, unchanged."""
     if thought.signature and thought.signature != PLAIN_REASONING:
         yield {"type": "reasoning.text", "text": thought.thinking, "signature": thought.signature}
     for block in thought.redacted:

@@ -1,6 +1,6 @@
-"""The HTTP client that all providers of one event loop share, made when somebody first needs it.
+"""HTTP clients shared by all providers of one event loop, created on first use.
 
-Models are made anew as often as their settings are read; connections outlive them.
+Models are rebuilt whenever settings change; connections outlive them.
 """
 
 import asyncio
@@ -31,15 +31,17 @@ _proxied: "WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient]" = W
 
 
 async def in_thread(module: str) -> ModuleType:
-    """Import a module that takes long, while everything else goes on. Raises `ImportError`."""
+    """Import a slow module in a thread without blocking the event loop. Raises `ImportError`."""
     if (loaded := sys.modules.get(module)) is not None and not _is_loading(loaded):
         return loaded
     return await asyncio.to_thread(_load, module)
 
 
 def _load(module: str) -> ModuleType:
-    """Its hundred thousand objects stay for ever. Looking through them for garbage, now or in the middle of some
-    answer, would stop the whole server for as long as a person notices.
+    """Import with garbage collection disabled, then freeze the new objects.
+
+    An SDK creates about a hundred thousand permanent objects. Scanning them, now or during a response, would block
+    the whole server noticeably.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -52,7 +54,7 @@ def _load(module: str) -> ModuleType:
 
 
 async def http_client(url: str) -> "httpx2.AsyncClient":
-    """The client for this address: with our own connections, or httpx2's where a proxy is set for it."""
+    """Return the shared client for a URL: own connections, or those of httpx2 if a proxy applies to the URL."""
     loop = asyncio.get_running_loop()
     kept = _proxied if await _needs_proxy(url) else _direct
     transport = await in_thread("holdfast.providers.transport")
@@ -64,7 +66,9 @@ async def http_client(url: str) -> "httpx2.AsyncClient":
 
 
 async def post_form(url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
-    """Send a form and give the decoded answer, whatever its status: a refusal says why in its body."""
+    """Post a form and return the decoded JSON response of any status, because error responses carry the reason. A
+    response that is not JSON becomes an empty mapping.
+    """
     client = await http_client(url)
     answer = await client.post(url, data=dict(form), headers={"accept": "application/json"}, timeout=_FORM_SECONDS)
     try:
@@ -74,7 +78,7 @@ async def post_form(url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 async def close_connections() -> None:
-    """Close what this loop has open, in use or not. Whoever asks again gets new connections."""
+    """Close all connections of this event loop, including those in use. Later requests open new ones."""
     loop = asyncio.get_running_loop()
     for kept in (_direct, _proxied):
         client = kept.pop(loop, None)
@@ -83,12 +87,12 @@ async def close_connections() -> None:
 
 
 async def _needs_proxy(url: str) -> bool:
-    """Whether this address is reached through another. Elsewhere than on Linux the system is asked too."""
+    """Return whether a proxy applies to a URL. On other systems than Linux the system settings count too."""
     if sys.platform.startswith("linux") and not any(name.lower().endswith("_proxy") for name in os.environ):
         return False
     parts = urlsplit(url)
     if parts.hostname in ("localhost", "127.0.0.1", "::1"):
-        # A server of this machine is not on the other side of a proxy, whatever the variables say.
+        # Local servers are never behind a proxy, regardless of the environment variables.
         return False
     request = await in_thread("urllib.request")
     proxies = request.getproxies()
@@ -97,5 +101,5 @@ async def _needs_proxy(url: str) -> bool:
 
 
 def _is_loading(module: ModuleType) -> bool:
-    """Whether another thread is still at it."""
+    """Return whether another thread is still importing the module."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

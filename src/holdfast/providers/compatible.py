@@ -1,6 +1,6 @@
-"""Every server that speaks the OpenAI chat wire: Ollama, vLLM, LM Studio, llama.cpp, OpenRouter, DeepSeek, Groq …
+"""Adapter for the OpenAI chat wire: Ollama, vLLM, LM Studio, llama.cpp, OpenRouter, DeepSeek, Groq …
 
-One attempt for each request; what is tried next is decided elsewhere, by the trouble that an error names.
+Each request is attempted once. The engine decides about retries from the `trouble` of the error.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _Read = Callable[[], Coroutine[Any, Any, bytes]]
 
 
 class CompatibleModel:
-    """A model behind the OpenAI chat wire. Without a client of its own it shares that of its event loop."""
+    """A model on the OpenAI chat wire. Uses the shared client of its event loop unless a client is passed."""
 
     def __init__(
         self, info: ModelInfo, access: Access, selection: Selection, *, client: "httpx2.AsyncClient | None" = None
@@ -59,9 +59,11 @@ class CompatibleModel:
 
     @property
     def info(self) -> ModelInfo:
+        """Facts about the model."""
         return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        """Send a request and yield the parts of the response. Raises `ProviderError`."""
         url = _address(self._access.base_url, self._place)
         body = chat_body(request, self._info, self._access, self._selection)
         client = self._client or await http_client(url)
@@ -100,13 +102,13 @@ class CompatibleModel:
 
 
 def session_headers(session: SessionId) -> dict[str, str]:
-    """Let a provider send the requests of one session to the same machine, which has its beginning in memory."""
+    """Headers that let a provider route the requests of a session to the same machine, where the prefix is cached."""
     mark = hashlib.blake2b(session.encode(), digest_size=8).hexdigest()
     return {"x-session-id": mark, "x-session-affinity": mark}
 
 
 class _Exchange:
-    """One request and its answer, as long as they last. However it is left, nothing stays open by accident."""
+    """One request and its response. Every exit path closes the connection or returns it for reuse."""
 
     def __init__(self, place: Place, watch: Watch) -> None:
         self._place = place
@@ -117,7 +119,7 @@ class _Exchange:
         self._has_events = False
 
     async def open(self, client: "httpx2.AsyncClient", url: str, headers: dict[str, str], body: bytes) -> _Read:
-        """Post it, and wait for an answer that is one. Raises `ProviderError`."""
+        """Send the request and wait for the headers of a successful response. Raises `ProviderError`."""
         httpx2 = await in_thread("httpx2")
         try:
             request = client.build_request(
@@ -144,7 +146,9 @@ class _Exchange:
         return read
 
     async def next(self, read: _Read, answer: Answer) -> bytes:
-        """What came; empty at the end, and also after the end of the answer proper."""
+        """Return the next bytes; empty at the end of the body. A broken connection after a complete
+        response is ignored.
+        """
         try:
             data = await read()
         except (ConnectionBroken, TimeoutError) as error:
@@ -157,6 +161,7 @@ class _Exchange:
         return data
 
     def understood(self, answer: Answer, events: list[bytes]) -> list[StreamPart]:
+        """Convert events to stream parts. Raises `ProviderError`."""
         if events:
             self._has_events = True
         try:
@@ -167,7 +172,7 @@ class _Exchange:
             raise cut_error(self._place, f"it said something that is no part of an answer: {error}") from None
 
     def unfinished(self) -> ProviderError:
-        """Why an answer that ended is none."""
+        """Return the error for a response that ended without being complete."""
         opening = self._opening.lstrip()
         if opening.startswith(b"<"):
             return refusal(self._place, 200, {}, opening, now=time.time())
@@ -177,18 +182,19 @@ class _Exchange:
         return cut_error(self._place)
 
     def done(self) -> None:
-        """The answer is complete: the connection may serve again."""
+        """Return the connection for reuse after a complete response."""
         if self._connection is not None and not self._watch.is_over:
             self._connection.release()
             self._watch.finish()
 
     async def close(self) -> None:
+        """Abort the exchange unless it has finished."""
         self._watch.hang_up()
         if self._response is not None and self._connection is None:
             await self._response.aclose()
 
     def _whole(self, body: bytes) -> _Read:
-        """Some servers answer in one piece, whatever they are asked for."""
+        """Return a reader for servers that ignore `stream` and send one JSON document: it is wrapped as one event."""
         self._opening = body[:_MOST_OPENING]
         pieces = [b"", b"data: " + b" ".join(body.splitlines()) + b"\n\n"]
 
@@ -198,7 +204,7 @@ class _Exchange:
         return read
 
     async def _rest(self, read: _Read) -> bytes:
-        """The whole body, as far as it comes and is worth reading."""
+        """Read the body up to `_MOST_ERROR` bytes. A broken connection ends it early."""
         pieces, size = [], 0
         try:
             while size < _MOST_ERROR and (data := await read()):
@@ -220,7 +226,7 @@ class _Exchange:
 
 
 class _Slow:
-    """Reads through httpx2, for answers that are packed and connections that are not ours."""
+    """Reads through httpx2: for compressed responses and for proxied connections."""
 
     def __init__(self, pieces: AsyncIterator[bytes], watch: Watch, broken: type[Exception]) -> None:
         self._pieces = pieces

@@ -1,8 +1,7 @@
-"""Connections to providers, kept open between requests. Plain HTTP/1.1 on asyncio and httptools.
+"""Persistent HTTP/1.1 connections to providers, on asyncio and httptools.
 
-General HTTP clients spend several times more on a small piece of an answer than reading it takes; here a piece
-goes from the socket to its reader in one step. And they are closed at once when somebody says so, whatever
-they are doing.
+General HTTP clients spend several times longer on a small chunk than parsing it takes. Here a chunk passes from the
+socket to its reader in one step, and a connection can be aborted synchronously at any time.
 """
 
 import asyncio
@@ -29,14 +28,15 @@ __all__ = [
 ]
 
 KEEP_SECONDS = 50.0
-"""How long a connection that nobody uses is kept. Many servers close theirs after a minute."""
+"""Lifetime of an idle connection. Many servers close theirs after one minute."""
+# Time for the rest of a response whose reader is done; afterwards the connection is closed instead of reused.
 DRAIN_SECONDS = 1.0
 _MOST_UNREAD = 262_144
 _MOST_HEADERS = 200
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Whom to connect to."""
+    """Address of a server."""
 
     host: str
     port: int
@@ -56,21 +56,25 @@ class ConnectionBroken(OSError):
 
 
 class Reply(msgspec.Struct):
-    """The head of an answer."""
+    """Status and headers of a response."""
 
     status: int = 0
     headers: list[tuple[bytes, bytes]] = []
     ends_with_connection: bool = False
 
     def is_silent_about_its_end(self) -> bool:
-        """Whether only the end of the connection tells that the answer is complete."""
+        """Return whether the body is terminated only by the end of the connection."""
         names = {name.lower() for name, _ in self.headers}
         has_body = self.status not in (204, 304)
         return has_body and not names & {b"content-length", b"transfer-encoding"}
 
 
 class Connection(asyncio.Protocol):
-    """One connection, for one request at a time."""
+    """One connection, for one request at a time.
+
+    The event loop calls the asyncio.Protocol methods, the parser calls the `on_…` methods, and the reader calls the
+    rest.
+    """
 
     def __init__(self, origin: Origin, owner: "Connections") -> None:
         self._loop = asyncio.get_running_loop()
@@ -92,18 +96,20 @@ class Connection(asyncio.Protocol):
         self.reply = Reply()
         self.requests = 0
         self.has_heard = False
-        """Whether anything of the current answer has come."""
+        """True if any byte of the current response was received. If not, the request may be repeated."""
 
-    # From the loop
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no children of asyncio's.
+        """Store the transport."""
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        """Parse received bytes and wake the reader. Reading is paused while too much is unread."""
         watch = self._watch
         if watch is None or self._parser is None:
-            # Nobody asked: whatever this is, the connection cannot be used any more.
+            # Unsolicited data: the connection can no longer be used.
             self.hang_up()
             return
         watch.last = self._loop.time()
@@ -122,15 +128,17 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def eof_received(self) -> bool:
+        """Let the transport close itself."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Complete a response that ends with the connection; fail any other that is incomplete."""
         if self._transport is None:
             return
         self._transport = None
         self._owner.forget(self)
         if not self._is_complete:
-            # One that we hung up ourselves has not come to its end.
+            # A connection aborted by this side did not complete its response.
             if self._has_head and self.reply.ends_with_connection and error is None and self._error is None:
                 self._is_complete = True
             else:
@@ -138,20 +146,23 @@ class Connection(asyncio.Protocol):
         self._stop_timer()
         self._wake()
 
-    # From the parser
+    # Called by the parser
 
     def on_message_begin(self) -> None:
+        """Reject a response without a request."""
         if self._is_complete:
-            # Another answer, to nothing: whoever sends it cannot be trusted with the next question.
+            # A second response to one request: the connection must not be reused.
             self._may_stay = False
             raise httptools.HttpParserError("more than was asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header; their number is bounded."""
         if len(self.reply.headers) >= _MOST_HEADERS:
             raise httptools.HttpParserError("too many headers")
         self.reply.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        """Store the status. Interim responses (1xx) are skipped."""
         assert self._parser is not None
         self.reply.status = self._parser.get_status_code()
         if self.reply.status >= 200:
@@ -159,31 +170,35 @@ class Connection(asyncio.Protocol):
             self._has_head = True
 
     def on_body(self, body: bytes) -> None:
+        """Store a part of the body for the reader."""
         self._pieces.append(body)
         self._unread += len(body)
 
     def on_message_complete(self) -> None:
+        """Mark the response complete, and return an abandoned connection for reuse."""
         if self.reply.status < 200:
             self.reply = Reply(headers=[])
             return
         self._is_complete = True
-        # Asked later, the parser has forgotten it.
+        # The parser forgets this value after the message.
         self._may_stay = self._parser is not None and self._parser.should_keep_alive()
         if self._is_abandoned:
             self._give_back()
 
-    # From the one who asks
+    # Called by the reader
 
     @property
     def is_usable(self) -> bool:
+        """True if the connection is open and has no response in progress."""
         return self._transport is not None and not self._transport.is_closing() and self._is_complete
 
     @property
     def has_unread(self) -> bool:
+        """True if received body data are waiting for a reader."""
         return bool(self._pieces)
 
     def send(self, request: Sequence[bytes], watch: Watch) -> None:
-        """Begin an exchange. `watch` may end it. Raises `ConnectionBroken`."""
+        """Send a request and begin an exchange, which `watch` may abort. Raises `ConnectionBroken`."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionBroken("the connection was closed")
         self._stop_timer()
@@ -198,7 +213,7 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(request)
 
     async def head(self) -> Reply:
-        """Raises `ConnectionBroken`."""
+        """Wait for the headers of the response. Raises `ConnectionBroken`."""
         while not self._has_head:
             if self._error is not None:
                 raise self._error
@@ -206,7 +221,7 @@ class Connection(asyncio.Protocol):
         return self.reply
 
     async def read(self) -> bytes:
-        """All that has come of the body since the last call; empty at its end. Raises `ConnectionBroken`."""
+        """Return all body bytes received since the last call; empty at the end. Raises `ConnectionBroken`."""
         while not self._pieces:
             if self._is_complete:
                 return b""
@@ -223,7 +238,7 @@ class Connection(asyncio.Protocol):
         return body
 
     def release(self) -> None:
-        """The reader has what it wanted. The rest of the answer, if there is any, may come for a moment."""
+        """End the exchange. If the response is incomplete, its rest is discarded for at most `DRAIN_SECONDS`."""
         if self._is_abandoned or self._transport is None:
             return
         self._pieces, self._unread = [], 0
@@ -237,13 +252,14 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def hang_up(self) -> None:
+        """Abort the connection."""
         self._fail(ConnectionBroken("hung up"))
 
     def wait_unused(self, seconds: float) -> None:
-        """Stay open for a while without anything to do."""
+        """Abort the connection unless it is used again within this time."""
         self._timer = self._loop.call_later(seconds, self.hang_up)
 
-    # Within
+    # Internal
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
@@ -281,7 +297,7 @@ class Connection(asyncio.Protocol):
 
 
 class Connections:
-    """All connections of one event loop, by whom they lead to."""
+    """All connections of one event loop, idle ones by origin."""
 
     def __init__(self) -> None:
         self._idle: dict[Origin, list[Connection]] = {}
@@ -291,7 +307,7 @@ class Connections:
         return len(self._open)
 
     def waiting(self, origin: Origin) -> Connection | None:
-        """One that has nothing to do, if there is one."""
+        """Return an idle connection, the most recently used first, or None."""
         idle = self._idle.get(origin, [])
         while idle:
             connection = idle.pop()
@@ -300,11 +316,11 @@ class Connections:
         return None
 
     async def make(self, origin: Origin, tls: ssl.SSLContext | None, seconds: float | None) -> Connection:
-        """A new one. Raises `NotReached`, or `TimeoutError`."""
+        """Open a connection. Raises `NotReached` or `TimeoutError`."""
         loop = asyncio.get_running_loop()
         connection = Connection(origin, self)
         if not 0 < origin.port < 65_536:
-            # The system would take the rest of it, and lead elsewhere.
+            # The system would truncate the number and connect to another port.
             raise NotReached(f"there is no port {origin.port}")
         try:
             async with asyncio.timeout(seconds):
@@ -321,39 +337,41 @@ class Connections:
         return connection
 
     def keep(self, connection: Connection) -> None:
-        """For the next request to the same."""
+        """Keep an idle connection for the next request to the same origin."""
         self._idle.setdefault(connection.origin, []).append(connection)
         connection.wait_unused(KEEP_SECONDS)
 
     def forget(self, connection: Connection) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         self._open.discard(connection)
         idle = self._idle.get(connection.origin)
         if idle is not None and connection in idle:
             idle.remove(connection)
 
     def close(self) -> None:
-        """Close all, those in use too."""
+        """Abort all connections, including those in use."""
         for connection in tuple(self._open):
             connection.hang_up()
 
 
 def not_reached(error: OSError) -> NotReached:
-    """Return the failure of an attempt to connect, with its reason in words."""
+    """Convert a failure to connect to an error with a readable reason."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return NotReached(
-            f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE may name who vouches for it"
+            f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE can name a file with its issuer"
         )
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or "no reason").replace("_", " ").lower()
-        return NotReached(f"it does not speak TLS as it should ({reason})")
+        return NotReached(f"the TLS handshake failed ({reason})")
     if _is_refused(error):
         return ConnectionRefused("the connection was refused")
     return NotReached((error.strerror or str(error)).lower())
 
 
 def _is_refused(error: OSError) -> bool:
-    """A name with several addresses gives one error that lists those of all attempts."""
+    """Return whether all attempts were refused. A name with several addresses raises one error that
+    lists all attempts.
+    """
     numbers = re.findall(r"\[Errno (\d+)\]", str(error))
     return isinstance(error, ConnectionRefusedError) or (
         error.errno is None and bool(numbers) and {int(number) for number in numbers} == {errno.ECONNREFUSED}

@@ -1,6 +1,6 @@
-"""How servers of the OpenAI chat wire want to be told about reasoning, each in its own words. Pure.
+"""Dialects of the OpenAI chat wire for reasoning parameters. Pure.
 
-Said only if a user asked for it: else a provider does as it does by itself.
+The parameters are sent only if a user selected reasoning; otherwise the provider's default applies.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["reasoning_body"]
 
 
 def reasoning_body(way: str, info: ModelInfo, selection: Selection) -> dict[str, Any]:
-    """What is added to a request's body. A value of None takes the key away that is sent otherwise."""
+    """Return additions to the request body. A value of None removes a key that is sent by default."""
     asked = selection.reasoning_effort
     if not way or not info.can_reason or not (asked or selection.think):
         return {}
@@ -33,6 +33,6 @@ def reasoning_body(way: str, info: ModelInfo, selection: Selection) -> dict[str,
         case _:
             return {}
     if not info.reasoning_levels:
-        # Such a model can be told to think, but not how hard.
+        # Reasoning of such a model can be switched on, but has no levels.
         body["reasoning_effort"] = None
     return body

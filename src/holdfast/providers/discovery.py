@@ -1,7 +1,7 @@
-"""Which models a server offers, asked of the server itself: of local ones always, of others if they are configured.
+"""Model discovery: queries the server for its models. Local servers always, others if they are configured.
 
-Answers are kept for some minutes. Whoever asks meanwhile, or at the same time, gets the same one. A server that is
-silent, slow or talks nonsense is one that offers nothing; nobody waits longer than `LIMIT` for it.
+Results are cached for some minutes, and concurrent queries share one request. A server that is silent, slow or sends
+invalid data counts as one without models; a query takes at most `LIMIT` seconds.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ LIMIT = 3.0
 _CONNECT = 0.5
 _LARGEST = 8 * 1024 * 1024
 _MOST_SHOWN = 64
-"""Of how many models Ollama is asked for details."""
+"""Maximum number of models whose details are requested from Ollama."""
 _KEPT = 300.0
 _KEPT_NOTHING = 20.0
 
@@ -41,7 +41,7 @@ Kind: TypeAlias = Literal["openai", "ollama", "lmstudio"]
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where to ask, and as whom. Its address and its headers may hold a key: neither is printed."""
+    """Address and credentials of a query. The address and the headers may contain a key, so the repr omits both."""
 
     base_url: str
     kind: Kind = "openai"
@@ -52,14 +52,15 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What came of asking. `has_answered` is false when nobody is there."""
+    """Result of a query. `has_answered` is false if the server did not respond."""
 
     models: tuple[Found, ...] = ()
     has_answered: bool = False
     error: str = ""
-    """Why the server did not answer, where that is known."""
+    """Reason for a missing response, if known."""
 
     def model(self, id: str) -> Found | None:
+        """Return the model with this id, or None."""
         return next((found for found in self.models if found.id == id), None)
 
 
@@ -67,11 +68,11 @@ LOCAL_SERVERS: tuple[tuple[str, str, Kind, str], ...] = (
     ("ollama", "Ollama", "ollama", "http://127.0.0.1:11434/v1"),
     ("lmstudio", "LM Studio", "lmstudio", "http://127.0.0.1:1234/v1"),
 )
-"""Who may be running on this machine: id, name, how it is asked, where."""
+"""Servers that may run on this machine: id, name, kind of API, address."""
 
 
 def ollama_address(environment: Mapping[str, str]) -> str:
-    """Where Ollama listens: `OLLAMA_HOST` as Ollama itself reads it, or the usual place."""
+    """Return the address of Ollama: `OLLAMA_HOST`, interpreted as Ollama does, or the default."""
     given = environment.get("OLLAMA_HOST", "").strip()
     if not given:
         return LOCAL_SERVERS[0][3]
@@ -82,13 +83,14 @@ def ollama_address(environment: Mapping[str, str]) -> str:
     except ValueError:
         return LOCAL_SERVERS[0][3]
     port = port or {"http": 80, "https": 443}.get(scheme if separator else "", 11434)
+    # A wildcard address is for listening; connect to the loopback address instead.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     host = f"[{host}]" if ":" in host else host
     return f"{scheme or 'http'}://{host}:{port}{parts.path.rstrip('/')}/v1"
 
 
 class Discovery:
-    """Asks, and remembers. One for all workspaces of a server."""
+    """Queries servers and caches the results. One instance serves all workspaces of a server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -96,28 +98,30 @@ class Discovery:
         self._known: dict[Place, tuple[float, Finding]] = {}
         self._asking: dict[Place, asyncio.Task[Finding]] = {}
         self.version = 0
-        """Grows when something else than before was found."""
+        """Incremented whenever a result differs from the previous one."""
 
     def known(self, place: Place) -> Finding | None:
-        """What is remembered, without asking anybody."""
+        """Return the cached result without a query, or None."""
         held = self._known.get(place)
         return held[1] if held is not None and self._clock() < held[0] else None
 
     async def ask(self, place: Place) -> Finding:
-        """What the server offers. Never fails."""
+        """Return the models of a server, from the cache or by a query. Never raises."""
         known = self.known(place)
+        # Shielded, because other callers may share the query.
         return known if known is not None else await asyncio.shield(self._ask(place))
 
     def ask_in_background(self, place: Place) -> None:
-        """For the next one who wants to know."""
+        """Start a query unless a result is cached, to fill the cache."""
         if self.known(place) is None:
             self._ask(place)
 
     def forget(self) -> None:
-        """Ask again the next time."""
+        """Clear the cache."""
         self._known.clear()
 
     async def close(self) -> None:
+        """Cancel running queries and wait for their end."""
         self._tasks.cancel_all()
         await self._tasks.drain()
 
@@ -161,7 +165,9 @@ class _Nonsense(Exception):
 
 
 async def _connect_error(url: str) -> str:
-    """Return why no server listens on this machine. Elsewhere a proxy may be in between: there a request decides."""
+    """Return why no local server listens at the address, or an empty string. Remote servers may be behind a proxy, so
+    only a request shows whether they are reachable.
+    """
     if not is_loopback(url):
         return ""
     parts = urlsplit(url)
@@ -181,8 +187,8 @@ async def _connect_error(url: str) -> str:
 
 
 async def _fetch(place: Place, url: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
-    """A JSON object. Raises `_Nonsense`."""
-    import httpx2  # noqa: PLC0415 - loaded by now, in a thread
+    """Request a JSON object. Raises `_Nonsense`."""
+    import httpx2  # noqa: PLC0415 - http_client has loaded it in a thread
 
     client = await http_client(url)
     headers = {"accept": "application/json", **dict(place.headers)}
@@ -205,7 +211,7 @@ async def _fetch(place: Place, url: str, body: object = None) -> Any:  # noqa: A
 
 
 async def _look_openai(place: Place, found: list[Found]) -> None:
-    """`/models`, and what this kind of server says more about its models where it says too little there."""
+    """Query `/models`, then the server's own API for models without a context size."""
     answer = await _fetch(place, f"{place.base_url.rstrip('/')}/models")
     models, maker = of_openai(answer)
     found += models
@@ -217,6 +223,7 @@ async def _look_openai(place: Place, found: list[Found]) -> None:
             await _look_ollama(place, more)
         elif maker == "organization_owner":
             await _look_lm_studio(place, more)
+        # llama.cpp serves one model; its context size is a property of the server.
         elif maker == "llamacpp":
             window = _window_of(await _fetch(place, f"{_root(place)}/props"))
             more = [Found(id=model.id, context_window=window) for model in models]
@@ -237,7 +244,7 @@ async def _look_ollama(place: Place, found: list[Found]) -> None:
             shown[name] = await _fetch(place, f"{root}/api/show", {"model": name})
 
     try:
-        # A few at a time: Ollama reads each model's file for it.
+        # Four at a time, because Ollama reads the model's file for each request.
         names = [model.id for model in found][:_MOST_SHOWN]
         for start in range(0, len(names), 4):
             async with asyncio.TaskGroup() as group:

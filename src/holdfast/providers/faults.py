@@ -1,4 +1,4 @@
-"""The exceptions of libraries into our errors. Knows them by what they carry, so that none has to be imported."""
+"""Convert exceptions of SDKs to `ProviderError`. They are recognized by attributes and class names, without imports."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ _SIGNED_OUT = {"DefaultCredentialsError", "RefreshError", "NoCredentialsError", 
 
 
 def fault_of(place: Place, watch: Watch, error: BaseException | None, *, now: float) -> ProviderError:
-    """What went wrong. Without an error, the request was given up."""
+    """Return the error for a failed request. Without an exception, the request was cancelled."""
     if isinstance(error, ProviderError):
         return error
     if watch.has_stalled:
@@ -49,7 +49,7 @@ def fault_of(place: Place, watch: Watch, error: BaseException | None, *, now: fl
 
 
 def _instead(place: Place, status: int, body: bytes, *, now: float) -> ProviderError:
-    """Something else came than the stream that was asked for: a failure in words, or a web page."""
+    """Return the error for a response that is a JSON error or a web page instead of the requested stream."""
     if body.lstrip().startswith((b"{", b"[")):
         return error_in_stream(place, body.decode("utf-8", "replace"), now=now)
     return refusal(place, status, {"content-type": "text/html"}, body, now=now)
@@ -65,7 +65,7 @@ def _by_name(place: Place, chain: Sequence[BaseException], *, has_begun: bool) -
         is_refused = any(isinstance(item, ConnectionRefused | ConnectionRefusedError) for item in chain)
         return cut_error(place, reason) if has_begun else connection_error(place, reason, is_refused=is_refused)
     if "ValidationError" in names:
-        # A whole piece that does not fit: it would be the same the next time.
+        # A complete chunk that does not match the schema would not match after a retry either.
         return _not_understood(place, next(filter(None, map(_objection, chain)), "ValidationError"))
     if names & _GARBLED:
         return cut_error(place, reason)
@@ -81,7 +81,7 @@ def _not_understood(place: Place, why: str) -> ProviderError:
 
 
 def _objection(error: BaseException) -> str:
-    """What did not fit where, as pydantic has it; without the value, which is nobody's business."""
+    """Return field and reason of a pydantic validation error, without the value, which may be confidential."""
     try:
         first: Any = error.errors()[0]  # type: ignore[attr-defined]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -90,7 +90,9 @@ def _objection(error: BaseException) -> str:
 
 
 def _told(place: Place, error: BaseException, *, now: float) -> ProviderError | None:
-    """A status and a body, wherever the library has put them."""
+    """Return the error for an exception that carries an HTTP status, else None. Libraries store status and body in
+    different attributes.
+    """
     status = getattr(error, "status_code", getattr(error, "code", None))
     if not isinstance(status, int):
         return None
@@ -104,7 +106,7 @@ def _told(place: Place, error: BaseException, *, now: float) -> ProviderError | 
     return refusal(place, status, lowered, _bytes(body), now=now)
 
 
-def _bytes(body: Any) -> bytes:  # noqa: ANN401 - whatever the library kept
+def _bytes(body: Any) -> bytes:  # noqa: ANN401 - any value of the library
     if body is None:
         return b""
     if isinstance(body, bytes):
@@ -118,7 +120,7 @@ def _bytes(body: Any) -> bytes:  # noqa: ANN401 - whatever the library kept
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what caused it; groups are taken apart."""
+    """Yield an error and its causes; groups are flattened."""
     seen: set[int] = set()
     pending: list[BaseException] = [error]
     while pending:

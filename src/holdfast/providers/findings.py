@@ -1,6 +1,6 @@
-"""What servers say about their models, in each one's own way, as one kind of fact. Pure.
+"""Convert the model lists of servers, each in its own format, to `Found`. Pure.
 
-Nothing here trusts what it reads: a field of the wrong kind counts as absent.
+The input is untrusted: a field of the wrong type counts as absent.
 """
 
 import re
@@ -22,7 +22,7 @@ _CONTEXT = (
     "n_ctx",
     "n_ctx_train",
 )
-"""Names under which servers hide the size of the context, what is in force before what would be possible."""
+"""Keys for the context size; the size in effect precedes the possible maximum."""
 
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})$", re.MULTILINE)
 _NOT_FOR_TALK = re.compile(
@@ -31,7 +31,7 @@ _NOT_FOR_TALK = re.compile(
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A model that a server offers. None is what it did not say."""
+    """A model offered by a server. None means that the server did not report the property."""
 
     id: str
     name: str = ""
@@ -41,11 +41,11 @@ class Found(msgspec.Struct, frozen=True):
     images: bool | None = None
     tools: bool | None = None
     is_loaded: bool = False
-    """Whether it is in memory: then it answers at once."""
+    """True if the model is in memory and can respond at once."""
 
 
 def of_openai(answer: Mapping[str, Any]) -> tuple[list[Found], str]:
-    """The answer to `/models`, and who made it, as far as it shows."""
+    """Parse `/models`. Returns the models and the `owned_by` of the first one, which identifies the server software."""
     found: list[Found] = []
     maker = ""
     for item in _objects(answer.get("data")):
@@ -60,10 +60,10 @@ def of_openai(answer: Mapping[str, Any]) -> tuple[list[Found], str]:
 
 
 def of_ollama(tags: Mapping[str, Any], shown: Mapping[str, Any], running: Mapping[str, Any]) -> list[Found]:
-    """`/api/tags`, the answers of `/api/show` by model, and `/api/ps`. Models that cannot talk are left out.
+    """Parse `/api/tags`, the `/api/show` responses by model, and `/api/ps`. Models without completion are left out.
 
-    The size of the context is the one in force: what a model's file sets, else what it was loaded with, else
-    what it was made for.
+    The context size is the one in effect: the one set in the model's file, else the one it was loaded with, else the
+    one it was trained for.
     """
     loaded = {_text(item, "model") or _text(item, "name"): item for item in _objects(running.get("models"))}
     found: list[Found] = []
@@ -90,7 +90,7 @@ def of_ollama(tags: Mapping[str, Any], shown: Mapping[str, Any], running: Mappin
 
 
 def of_lm_studio(answer: Mapping[str, Any]) -> list[Found]:
-    """`/api/v0/models`."""
+    """Parse `/api/v0/models`."""
     found: list[Found] = []
     for item in _objects(answer.get("data")):
         id = _text(item, "id")
@@ -105,7 +105,9 @@ def of_lm_studio(answer: Mapping[str, Any]) -> list[Found]:
 
 
 def with_context(models: Iterable[Found], more: Iterable[Found]) -> list[Found]:
-    """The first, completed by what the second know; those that turned out to be unable to talk are gone."""
+    """Add the details of the second list to the first. Models without details are removed: they cannot
+    complete text.
+    """
     details = {item.id: item for item in more}
     if not details:
         return list(models)

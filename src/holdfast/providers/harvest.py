@@ -1,7 +1,7 @@
-"""Makes a catalogue of the model data in an npm package: its tarball in, our own schema out. Pure but for prices.
+"""Generator of the catalogue: converts the model data of an npm package to our schema. Pure except for prices.
 
-The package is `@earendil-works/pi-ai` (MIT). It holds facts only as far as this is concerned: limits, prices,
-reasoning levels, addresses. Which providers we speak to, in what order, and their defaults, are ours.
+The package is `@earendil-works/pi-ai` (MIT). Only facts are used: limits, prices, reasoning levels, addresses. The
+set of supported providers, their order and their defaults are defined here.
 """
 
 import io
@@ -20,10 +20,10 @@ PACKAGE = "@earendil-works/pi-ai"
 _DATA = "package/dist/providers/data/"
 _LARGEST = 32 * 1024 * 1024
 _MOST_OUTPUT = 64_000
-"""What is asked for at most unless a user says more: some providers hold back money for all of it."""
+"""Upper limit of the default output tokens. Some providers reserve credit for all of them."""
 
 _NOT_NOW = (":batch", "-batch")
-"""Cheaper twins that answer hours later."""
+"""Cheaper batch variants, which respond hours later."""
 
 Pricing: TypeAlias = Callable[[str, str, Price], Price]
 """Completes the price of a provider's model."""
@@ -38,14 +38,14 @@ _WIRES = {
     "bedrock-converse-stream": "bedrock",
     "mistral-conversations": "mistral",
 }
-"""The package's names for wires, and ours. What is not here is not spoken."""
+"""Wire names of the package, mapped to ours. Models on other wires are skipped."""
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What we say about a provider: its file in the package, our id and name, its key, the models to begin with.
+    """Our part of a provider's entry: its file in the package, id, name, key variables and default models.
 
-    `only` forces one wire at one address, for servers that speak several; `thinking` is how reasoning is asked for
-    there.
+    `only` forces one wire and address, for servers that support several; `thinking` is the dialect of reasoning
+    parameters.
     """
 
     file: str
@@ -197,7 +197,7 @@ _PLANS = (
 
 
 def harvest(tarball: bytes, pricing: Pricing, prices: str) -> Catalog:
-    """Raises `ValueError` if the tarball does not hold what it should."""
+    """Build a catalogue from the package. Raises `ValueError` if the tarball has an unexpected content."""
     held = dict(_members(tarball))
     try:
         package = msgspec.json.decode(held["package/package.json"])
@@ -225,7 +225,7 @@ def _members(tarball: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _provider(plan: _Plan, data: bytes, pricing: Pricing) -> CatalogProvider:
-    """Models by id. The wire and the address that most of them share are the provider's."""
+    """Build one provider. The wire and address shared by most of its models become the provider's."""
     id = plan.id or plan.file
     raw = [
         (api, model)
@@ -262,7 +262,7 @@ def _provider(plan: _Plan, data: bytes, pricing: Pricing) -> CatalogProvider:
 
 
 def _place(api: str, url: str) -> tuple[str, str]:
-    """Our wire and address, as a template. Clients that know where to go by region or project get no address."""
+    """Return our wire and the address as a template. Wires addressed by region or project have no address."""
     wire = _WIRES[api]
     if wire in ("bedrock", "vertexai", "azure"):
         return wire, ""
@@ -297,7 +297,7 @@ def _model(provider: str, raw: dict[str, Any], pricing: Pricing, place: tuple[st
 
 
 def _levels(raw: dict[str, Any]) -> tuple[str, ...]:
-    """What may be asked for, weakest first: the words that are sent, not the package's own."""
+    """Return the reasoning levels, weakest first, by the names that are sent, not the package's own."""
     if not raw["reasoning"] or raw.get("compat", {}).get("supportsReasoningEffort") is False:
         return ()
     given = raw.get("thinkingLevelMap") or {}
@@ -319,7 +319,7 @@ def _first(wanted: tuple[str, ...], models: dict[str, CatalogModel]) -> str:
 
 
 def _dearest(models: tuple[CatalogModel, ...]) -> str:
-    """Of those that are not made for the few: price stands for strength where we know nothing better."""
+    """Return the most expensive model below an upper limit. Price approximates strength for lack of better data."""
     fair = [model for model in models if model.cost_out <= 30.0] or list(models)
     return (
         max(fair, key=lambda model: (model.can_reason, model.cost_out, model.context_window, model.id)).id

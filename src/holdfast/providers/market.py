@@ -1,6 +1,6 @@
-"""Everything on offer under one state of the settings: who can be used, and which model a selection means.
+"""Provider registry for one state of the settings: usable providers, and the model that a selection denotes.
 
-Expanding a template may run a command, and a stored key may be slow to get: both happen in a thread, once.
+Expanding a template may run a command, and a stored key may be slow to read: both run in a thread, once.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _KINDS = {id: kind for id, _, kind, _ in LOCAL_SERVERS}
 
 
 class Pick(msgspec.Struct, frozen=True):
-    """One model of one provider that can be reached."""
+    """One model of a reachable provider."""
 
     offer: Offer
     reach: Reach
@@ -41,7 +41,9 @@ class Pick(msgspec.Struct, frozen=True):
 
 
 class Market:
-    """`tour` is what answers when there is nobody else: a pick of it is None."""
+    """Providers and models available under one state of the settings. `tour` is the built-in scripted model, used
+    when no other is available; its pick is None.
+    """
 
     def __init__(
         self, catalog: Catalog, settings: Settings, sources: Sources, discovery: Discovery, tour: ModelInfo
@@ -56,7 +58,7 @@ class Market:
 
     @cached_property
     def offers(self) -> dict[str, Offer]:
-        """By id, in the order in which they are tried."""
+        """Providers by id, in the order in which they are tried."""
         local = [
             Offer(
                 id, name, "openai-compat", "local", ollama_address(self._sources.environment) if id == "ollama" else url
@@ -65,12 +67,14 @@ class Market:
         ]
         return {offer.id: offer for offer in offers_of(self._catalog, self._settings, local)}
 
-    # Picking
+    # Selection
 
     async def pick(self, selection: Selection) -> Pick | None:
-        """What a selection means; without a provider and a model, the best there is. Raises `ProviderError`."""
+        """Resolve a selection; without a provider and model, select automatically. None means the scripted model.
+        Raises `ProviderError`.
+        """
         if not f"{selection.provider}{selection.model}".isprintable():
-            # A project names models too, and errors are printed on terminals.
+            # Project settings can name models, and errors are printed on terminals.
             raise ProviderError(
                 "A name of a model or provider has characters that cannot be shown: look at models in your settings.",
                 title="Unknown Model",
@@ -91,7 +95,7 @@ class Market:
         return await self._by_model(model, selection) if model else await self._best(selection)
 
     async def pick_small(self, large: Pick | None, selection: Selection) -> Pick | None:
-        """The small model that goes with a large one: the provider's, else the same."""
+        """Return the small model for a large one: the provider's default, else the same model."""
         if large is None:
             return None
         name = large.offer.default_small
@@ -99,7 +103,7 @@ class Market:
         return msgspec.structs.replace(large, model=model or large.model, selection=selection)
 
     def _split(self, selection: Selection) -> tuple[str, str]:
-        """A model may be named together with its provider."""
+        """Split a model name that includes its provider."""
         if selection.provider:
             return selection.provider, selection.model
         head, slash, rest = selection.model.partition("/")
@@ -107,13 +111,13 @@ class Market:
             return "", selection.model
         if head == self._tour.provider:
             return head, rest
-        # Many models have a maker's name and a slash in their own name: then it is no provider's.
+        # Many model names contain the maker's name and a slash; such a prefix is not a provider.
         offer = self.find(head)
         is_provider = offer is not None and (offer.catalog is None or describe(offer, rest) is not None)
         return (head, rest) if is_provider else ("", selection.model)
 
     def find(self, name: str) -> Offer | None:
-        """A provider by its id or another of its names."""
+        """Look up a provider by id or alias."""
         known = self._catalog.provider(name)
         return self.offers.get(name) or self.offers.get(known.id if known else name.lower())
 
@@ -151,7 +155,9 @@ class Market:
         )
 
     async def _best(self, selection: Selection) -> Pick | None:
-        """The first that can be used: those the settings name, those with a key, local servers, the tour."""
+        """Select automatically: providers named in the settings, those with a key, local servers, then the scripted
+        model.
+        """
         offers = [offer for offer in self.offers.values() if offer.origin != "local" or offer.is_named]
         await asyncio.to_thread(self._try, offers)
         silent: list[tuple[Offer, Reach]] = []
@@ -170,7 +176,7 @@ class Market:
         return pick
 
     async def fallback_reason(self) -> str:
-        """Return why no model is usable: the first provider of the settings that lacks something, or all of them."""
+        """Return why no model is usable, with the deficiency of the first provider of the settings that has one."""
         named = [
             offer
             for offer in self.offers.values()
@@ -214,7 +220,7 @@ class Market:
         return ProviderError(message, title="Unknown Model", trouble="refused")
 
     async def _model(self, offer: Offer, found: Reach, id: str) -> Described:
-        """Raises `ProviderError` if the provider has no such model, as far as anybody can tell."""
+        """Describe a model. Raises `ProviderError` if the provider's known models do not include it."""
         place = _place(offer, found)
         remembered = self._discovery.known(place)
         described = describe(offer, id, remembered.model(id) if remembered else None)
@@ -223,23 +229,24 @@ class Market:
                 self._discovery.ask_in_background(place)
             return described
         finding = await self._ask(offer, found) if _can_ask(offer) else Finding()
+        # Ollama appends ":latest" to names without a tag.
         listed = finding.model(id) or finding.model(f"{id}:latest")
         names = [model.info.model for model in models_of(offer, finding.models)]
         if listed is None and names:
             raise _unknown_model(offer.name, offer.id, id, names)
-        # Nobody says what there is. The server will know.
+        # The provider publishes no model list; let it validate the name.
         named = describe(offer, listed.id if listed else id, listed or Found(id))
         assert named is not None
         return named
 
     def key_variables(self) -> set[str]:
-        """The names of all variables that a key is looked for in."""
+        """Return the environment variables that may contain a key."""
         return {name for offer in self.offers.values() for name in key_variables(offer)}
 
-    # Asking
+    # Discovery
 
     def _own(self) -> list[Offer]:
-        """Those of whom only they themselves know what they have."""
+        """Providers whose models are known only by a query."""
         return [offer for offer in self.offers.values() if offer.origin in ("settings", "local") and _can_ask(offer)]
 
     async def _ask(self, offer: Offer, found: Reach) -> Finding:
@@ -252,7 +259,9 @@ class Market:
         return known
 
     def _try(self, offers: Iterable[Offer]) -> None:
-        """One after the other until one can be used: a thread for each would take longer than all of them."""
+        """Resolve providers one after the other until one is usable. One thread for all is faster than
+        one thread each.
+        """
         for offer in offers:
             if offer.id not in self._reached:
                 self._reached[offer.id] = reach(offer, self._sources)
@@ -266,14 +275,14 @@ class Market:
             found.sentence, title="Provider Not Ready", trouble="credentials" if found.is_key else "refused"
         )
 
-    # Showing
+    # Views
 
     async def view(self) -> tuple[ProviderView, ...]:
-        """All of them. Servers are asked what they have."""
+        """Return all providers. Waits for servers to list their models."""
         return await self._views_of(await self._tried(), asks=True)
 
     async def usable_view(self) -> tuple[ProviderView, ...]:
-        """Those that can be used now, as far as it is remembered what they have: nobody waits for a server."""
+        """Return the usable providers with their cached models. Does not wait for servers."""
         offers = [offer for offer in await self._tried() if isinstance(self._reached[offer.id], Reach)]
         return tuple(view for view in await self._views_of(offers, asks=False) if view.is_usable)
 
@@ -313,7 +322,7 @@ class Market:
 
 
 def _counts(found: Reach | Lack, offer: Offer) -> TypeGuard[Reach]:
-    """Whether it may be taken though nobody chose it: what a machine happens to be signed in to may not."""
+    """Return whether the provider may be selected automatically. Ambient credentials, such as AWS, do not qualify."""
     return isinstance(found, Reach) and (offer.is_named or not found.is_ambient)
 
 
@@ -328,7 +337,7 @@ def _place(offer: Offer, found: Reach) -> Place:
 
 
 def _best_of(models: Iterable[Found]) -> Found | None:
-    """One that is in memory, one that can use tools; else as the server lists them."""
+    """Prefer models that can use tools, then those in memory; otherwise keep the server's order."""
     ranked = sorted(models, key=lambda model: (model.tools is False, not model.is_loaded))
     return ranked[0] if ranked else None
 

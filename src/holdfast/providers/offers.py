@@ -1,4 +1,4 @@
-"""A provider as it is in force: what the catalogue knows, with what a user says above it, field by field. Pure."""
+"""Effective providers: catalogue entries overridden by settings, field by field. Pure."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
@@ -25,7 +25,7 @@ WIRES = (
     "azure",
     "mistral",
 )
-"""What `type` of a provider may be. `openai` is the responses API at OpenAI itself, the older one elsewhere."""
+"""Valid values of a provider's `type`. `openai` is the responses API at OpenAI itself, the chat API elsewhere."""
 
 _OTHER_NAMES = {
     "google": "gemini",
@@ -39,20 +39,20 @@ _OTHER_NAMES = {
 }
 
 _MEDIA_IN_RESULTS = frozenset({"anthropic", "bedrock"})
-"""Wires on which a tool's result may hold an image."""
+"""Wires on which a tool result may contain an image."""
 
 Origin = Literal["catalog", "settings", "local"]
-"""Who knows of a provider."""
+"""Source of a provider's definition."""
 
 
 def wire_of(name: str) -> str:
-    """The wire a `type` stands for, in either spelling; as it is if nobody knows it."""
+    """Return the wire for a `type` or one of its aliases; unknown names are returned unchanged."""
     name = name.strip().lower()
     return _OTHER_NAMES.get(name, name)
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """One provider in force. Its templates are still to be expanded."""
+    """One effective provider. Its templates are not expanded yet."""
 
     id: str
     name: str
@@ -64,15 +64,16 @@ class Offer(msgspec.Struct, frozen=True):
     settings: ProviderSettings = ProviderSettings()
     catalog: CatalogProvider | None = None
     path: tuple[str, ...] = ()
-    """Its key in the settings, if they speak of it."""
+    """Its path in the settings; empty if they do not mention it."""
 
     @property
     def is_named(self) -> bool:
+        """True if the settings mention the provider."""
         return bool(self.path)
 
 
 class Described(msgspec.Struct, frozen=True):
-    """A model of an offer: facts, and how its wire differs from the provider's."""
+    """A model of an offer: its facts, and its wire if it differs from the provider's."""
 
     info: ModelInfo
     type: str
@@ -80,11 +81,11 @@ class Described(msgspec.Struct, frozen=True):
     thinking: str = ""
     options: dict[str, Any] = {}
     knows_levels: bool = False
-    """Whether an empty list of reasoning levels means that there are none."""
+    """True if an empty list of reasoning levels means that there are none."""
 
 
 def offers_of(catalog: Catalog, settings: Settings, local: Iterable[Offer] = ()) -> Iterator[Offer]:
-    """All of them: those the settings name, then those of the catalogue, then local servers. Each id once."""
+    """Yield all providers, each id once: those of the settings, then the catalogue, then local servers."""
     seen: set[str] = set()
     at_home = {offer.id: offer for offer in local}
     for name, given in settings.providers.items():
@@ -116,7 +117,7 @@ def _plain(known: CatalogProvider) -> Offer:
 
 
 def _with_settings(name: str, given: ProviderSettings, catalog: Catalog, local: Offer | None) -> Offer:
-    """`id` gives a second name to a provider of the catalogue, for another account or another address."""
+    """Apply settings to a provider. `id` derives another name from a catalogue provider, e.g. for a second account."""
     base = local or Offer(name, name, "openai-compat", "settings")
     if (known := catalog.provider(name)) is not None:
         base = _plain(known)
@@ -133,7 +134,7 @@ def _with_settings(name: str, given: ProviderSettings, catalog: Catalog, local: 
 
 
 def describe(offer: Offer, id: str, found: Found | None = None) -> Described | None:
-    """What is known about a model: the user's word, then the catalogue's, then the server's. None if it is unknown."""
+    """Combine the facts about a model, in order of precedence: settings, catalogue, server. None if it is unknown."""
     listed = offer.catalog.model(id) if offer.catalog else None
     given = next((model for model in offer.settings.models if model.id == id), None)
     if listed is None and given is None and found is None:
@@ -154,7 +155,7 @@ def describe(offer: Offer, id: str, found: Found | None = None) -> Described | N
 
 
 def models_of(offer: Offer, found: Iterable[Found] = ()) -> list[Described]:
-    """Everything it offers, by id; what the settings list comes first."""
+    """Return all models of a provider, each id once; those listed in the settings come first."""
     by_id = {model.id: model for model in found}
     names = dict.fromkeys(model.id for model in offer.settings.models)
     names |= dict.fromkeys(model.id for model in (offer.catalog.models if offer.catalog else ()))
@@ -184,7 +185,7 @@ def _with_given(info: ModelInfo, given: ModelSettings) -> ModelInfo:
         price=Price(
             _or(given.cost_per_1m_in, price.input),
             _or(given.cost_per_1m_out, price.output),
-            # The names are the wire's: what is written to the cache counts as input, what is read from it as output.
+            # The names follow the wire: cache writes count as input, cache reads as output.
             _or(given.cost_per_1m_out_cached, price.cache_read),
             _or(given.cost_per_1m_in_cached, price.cache_write),
         ),
@@ -200,11 +201,13 @@ def _or(given: Any, known: Any) -> Any:  # noqa: ANN401 - any fact
 
 
 def fitting(selection: Selection, model: Described) -> tuple[ModelInfo, Selection]:
-    """The selection as this model takes it: an effort only if it can reason, and one that it knows."""
+    """Adapt a selection to a model: reasoning effort only if the model can reason, and only a level that
+    it supports.
+    """
     info = model.info
     is_asked = bool(selection.reasoning_effort or selection.think)
     if is_asked and not info.can_reason and not model.knows_levels:
-        # Nobody knows whether it can; the user says so.
+        # Support for reasoning is unknown; the user's selection decides.
         info = msgspec.structs.replace(info, can_reason=True)
     if not info.can_reason:
         return info, msgspec.structs.replace(selection, reasoning_effort="", think=False)

@@ -1,4 +1,4 @@
-"""What models cost, where the catalogue's source does not say. Used when a catalogue is made, never while running."""
+"""Prices for models that the catalogue's source does not list. Used when a catalogue is generated, never at runtime."""
 
 from typing import Any
 
@@ -16,19 +16,20 @@ _PROVIDERS = {
     "minimax-cn": "minimax",
     "cloudflare-workers-ai": "cloudflare",
 }
-"""Our names for providers, and the ones of the price list."""
+"""Our provider ids, mapped to those of the price list."""
 
 _KINDS = ("input", "output", "cache_read", "cache_write")
 
 
 def prices_version() -> str:
+    """Return name and version of the price list."""
     from importlib.metadata import version  # noqa: PLC0415 - only when a catalogue is made
 
     return f"genai-prices {version('genai-prices')}"
 
 
 def known_price(provider: str, model: str) -> Price | None:
-    """What the price list says, or None. The plain price, without steps for long conversations."""
+    """Return the listed price or None. It is the base price, without tiers for long contexts."""
     from genai_prices.data import providers  # noqa: PLC0415 - half a second
 
     name = _PROVIDERS.get(provider, provider)
@@ -42,7 +43,7 @@ def known_price(provider: str, model: str) -> Price | None:
 
 
 def completed(price: Price, listed: Price | None) -> Price:
-    """A price without gaps: all of it from the list if none is known, else only the cache's."""
+    """Fill gaps of a price: use the listed price if none is known, else only its cache prices."""
     if listed is None:
         return price
     if not price.input and not price.output:

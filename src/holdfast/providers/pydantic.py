@@ -1,8 +1,8 @@
-"""The providers that have a wire and a library of their own: OpenAI, Anthropic, Google, Bedrock, Azure, Mistral.
+"""Adapter for providers with an SDK: OpenAI, Anthropic, Google, Bedrock, Azure, Mistral.
 
-pydantic-ai's direct API speaks to them. Its libraries take seconds to import, so they are imported in a thread,
-at the first request. A request runs in a task of its own: whatever a library does when it is left, the connection
-is closed here, at once.
+Requests go through pydantic-ai's direct API. The SDKs take seconds to import, so they are imported in a thread with
+the first request. A request runs in a separate task: however an SDK reacts to cancellation, the connection is closed
+at once.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "bedrock": ("bedrock", "build", "bedrock"),
     "mistral": ("mistral", "build", "mistral"),
 }
-"""For each kind: the module of `holdfast.providers.sdk`, its function, and the extra that has to be installed."""
+"""For each kind: module of `holdfast.providers.sdk`, function, and the extra to install."""
 
 _KEYLESS = frozenset({"vertex", "vertexai", "google-vertex", "bedrock"})
 _DEFAULT_URLS = {
@@ -57,7 +57,7 @@ _tasks = TaskOwner()
 
 
 class PydanticModel:
-    """A model behind a library. `kind` is one of `KINDS`."""
+    """A model behind an SDK. `kind` is one of `KINDS`."""
 
     def __init__(self, info: ModelInfo, access: Access, selection: Selection, *, kind: str) -> None:
         self._info = info
@@ -72,9 +72,11 @@ class PydanticModel:
 
     @property
     def info(self) -> ModelInfo:
+        """Facts about the model."""
         return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        """Send a request and yield the parts of the response. Raises `ProviderError`."""
         watch = Watch(self._access.first_byte, self._access.between)
         queue: asyncio.Queue[StreamPart | None] = asyncio.Queue()
         await self._prepare()
@@ -93,7 +95,7 @@ class PydanticModel:
                 await asyncio.wait({task}, timeout=_GOODBYE_SECONDS)
 
     async def _prepare(self) -> None:
-        """Import what is needed and make the library's client, once."""
+        """Import the SDK and create its client, once per event loop."""
         loop = asyncio.get_running_loop()
         if self._model is not None and self._loop is loop:
             return
@@ -108,14 +110,14 @@ class PydanticModel:
         client = await http_client(self._access.base_url or _DEFAULT_URLS.get(module, "https:"))
         try:
             build = getattr(self._sdk, function)
-            # Some libraries take a body only once, for all their requests.
+            # Some SDKs accept extra body fields only once, for all requests.
             body = (await in_thread(f"{_SDK}.settings")).body_for(self._access, self._selection)
             access = msgspec.structs.replace(self._access, body=body)
             self._model = await asyncio.to_thread(build, self._info, access, client)
         except ProviderError:
             raise
         except Exception as error:
-            # Libraries refuse what they do not like in ways of their own.
+            # SDKs raise various exceptions for settings they reject.
             raise refused_error(self._place, f"its settings do not do: {error}") from None
         self._direct, self._loop = direct, loop
 
@@ -139,7 +141,7 @@ class PydanticModel:
         )
 
     def _known(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Without the settings that this kind does not take: pydantic-ai would only complain about them."""
+        """Remove settings that this kind does not support; pydantic-ai would only warn about them."""
         unknown: frozenset[str] = getattr(self._model, "unsupported_settings", frozenset())
         return {name: value for name, value in settings.items() if name not in unknown}
 

@@ -1,4 +1,4 @@
-"""How an offer is reached: its templates expanded, its key found where keys may be. Or what it lacks, in a sentence."""
+"""Resolution of offers: expands templates and finds the key, or returns the reason why that is impossible."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -38,11 +38,11 @@ _AZURE_ENDPOINTS = ("AZURE_OPENAI_API_ENDPOINT", "AZURE_OPENAI_ENDPOINT", "AZURE
 
 
 Expand: TypeAlias = Callable[[str, tuple[str | int, ...]], str]
-"""Expands a template that stands under this key of the settings; which file it came from decides what it may do."""
+"""Expands a template found at this path of the settings. The file it came from decides what the template may do."""
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """Where values come from: templates expanded, stored keys by provider, the environment."""
+    """Sources of values: template expansion, stored keys by provider, environment."""
 
     expand: Expand
     key_of: Callable[[str], str | None]
@@ -50,7 +50,7 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """What is needed to reach a provider. Never printed: it holds the key."""
+    """Resolved connection data of a provider. Contains the key, so its repr shows the address only."""
 
     base_url: str = ""
     api_key: str = ""
@@ -58,29 +58,31 @@ class Reach(msgspec.Struct, frozen=True):
     body: dict[str, Any] = {}
     extras: dict[str, str] = {}
     is_ambient: bool = False
-    """Found only in what a machine has anyway, such as AWS credentials: good if asked for, not chosen by itself."""
+    """True if the credentials were found only in the machine's environment, e.g. AWS. They are used if the provider
+    is selected explicitly, but do not qualify it for automatic selection.
+    """
 
     def __repr__(self) -> str:
         return f"Reach(base_url={self.base_url!r})"
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """Why a provider cannot be used. `variable` is what would have to be set, if that is all."""
+    """Reason why a provider cannot be used. `variable` is the environment variable to set, if that is sufficient."""
 
     sentence: str
     variable: str = ""
     is_key: bool = False
-    """Whether a key, or what stands for one, is missing."""
+    """True if a key or its equivalent is missing."""
 
 
 def reach(offer: Offer, sources: Sources) -> Reach | Lack:
-    """Runs what templates ask to run: slow, perhaps."""
+    """Resolve an offer. Expanding templates may run commands, so this can be slow and belongs in a thread."""
     given = offer.settings
     if given.disable:
         return Lack(f"{offer.name} is switched off: providers.{offer.id}.disable is true.")
     if offer.type not in WIRES:
         known = ", ".join(WIRES)
-        return Lack(f"providers.{offer.id}.type is {offer.type!r}, which nobody here speaks. Known are: {known}.")
+        return Lack(f"Unknown provider type {offer.type!r} in providers.{offer.id}.type; supported types: {known}.")
     try:
         base_url = _expanded(given.base_url, (*offer.path, "base_url"), sources)
         headers = _expanded(given.extra_headers, (*offer.path, "extra_headers"), sources)
@@ -113,7 +115,7 @@ def _expanded(value: Any, path: tuple[str | int, ...], sources: Sources) -> Any:
 
 
 def _key(offer: Offer, sources: Sources) -> str:
-    """The settings' own, then one that was stored by `holdfast login`, then the environment's."""
+    """Return the key: from the settings, else the one stored by `holdfast login`, else from the environment."""
     given = offer.settings
     failure: Exception | None = None
     try:
@@ -131,13 +133,14 @@ def _key(offer: Offer, sources: Sources) -> str:
     except _ERRORS as error:
         failure = error
     key = _first(sources.environment, offer.catalog.api_key if offer.catalog else ())
+    # A template that merely names an unset variable means "no key"; other failures are reported.
     if not key and failure is not None and not _is_unset(given.api_key, sources.environment):
         raise failure
     return key
 
 
 def _is_unset(template: str, environment: Mapping[str, str]) -> bool:
-    """Whether all that is wrong with a template is a variable that nobody has set."""
+    """Return whether the only failure of a template is an unset variable."""
     return "$(" not in template and bool(_missing(template, environment))
 
 
@@ -157,7 +160,7 @@ def _check_key(offer: Offer, found: Reach, _: Mapping[str, str]) -> Reach | Lack
 
 
 def key_variables(offer: Offer) -> list[str]:
-    """Where its key is looked for in the environment: as the settings say, then as the catalogue does."""
+    """Return the environment variables of the key: those of the settings, then those of the catalogue."""
     return [*_VARIABLE.findall(offer.settings.api_key), *(offer.catalog.api_key if offer.catalog else ())]
 
 
@@ -200,7 +203,7 @@ _CHECKS = {"bedrock": _check_bedrock, "vertexai": _check_vertex, "azure": _check
 
 
 def _extras(offer: Offer, environment: Mapping[str, str]) -> dict[str, str]:
-    """What only some wires need: from the provider's options, else from the environment."""
+    """Return wire-specific values from the provider's options, else from the environment."""
     options: dict[str, Any] = offer.settings.provider_options
     wanted = _EXTRAS.get(offer.type, {})
     values = {name: str(options.get(name) or _first(environment, variables)) for name, variables in wanted.items()}
@@ -216,5 +219,5 @@ def _missing(template: str, environment: Mapping[str, str]) -> str:
 
 
 def _filled(template: str, environment: Mapping[str, str]) -> str:
-    """The catalogue's own templates, which name nothing but variables."""
+    """Expand a template of the catalogue, which contains only variables."""
     return re.sub(r"\$\{(\w+)\}", lambda found: environment.get(found[1], ""), template)

@@ -1,7 +1,7 @@
-"""Fetches the package that the catalogue is made of, and puts what comes of it into the data directory. Blocking.
+"""Refresh of the catalogue: download the source package, convert it, and store the result. Blocking.
 
-`npm` fetches it where it is installed, for it knows proxies and registries. Without it the registry that
-`npm_config_registry` names is asked over HTTP, and what it sends is checked against the sum it tells.
+`npm` downloads the package if it is installed, because it knows proxies and registries. Otherwise the registry in
+`npm_config_registry` is requested over HTTP, and the tarball is verified against its published checksum.
 """
 
 import base64
@@ -29,13 +29,13 @@ from holdfast.providers.prices import completed, known_price, prices_version
 __all__ = ["LIMIT", "RefreshFailed", "fetch_package", "made_of", "refresh_catalog"]
 
 LIMIT = 30.0
-"""How many seconds all of it may take. Who has waited so long looks at their network."""
+"""Maximum duration of the whole refresh in seconds; a longer one indicates a network problem."""
 
 _SILENCE = 10.0
 _LARGEST = 64 * 1024 * 1024
 
 _NPM_PATIENCE = {"npm_config_fetch_timeout": f"{_SILENCE * 1_000:.0f}", "npm_config_fetch_retries": "1"}
-"""Left alone, npm tries for minutes."""
+"""By default npm retries for minutes."""
 
 
 class RefreshFailed(HoldfastError):
@@ -46,10 +46,11 @@ class RefreshFailed(HoldfastError):
 
 
 def refresh_catalog(data_dir: Path, environment: Mapping[str, str]) -> Catalog:
-    """Fetch the newest data and keep them. Raises `RefreshFailed`, and then nothing has changed."""
+    """Download and store the newest data. Raises `RefreshFailed`; the stored catalogue is then unchanged."""
     try:
         catalog = made_of(fetch_package(environment))
         data = encode_catalog(catalog)
+        # Validate before replacing the stored file.
         parse_catalog(data)
     except ValueError as error:
         raise RefreshFailed(str(error)) from error
@@ -62,7 +63,7 @@ def refresh_catalog(data_dir: Path, environment: Mapping[str, str]) -> Catalog:
 
 
 def made_of(tarball: bytes) -> Catalog:
-    """The catalogue of a package, with its prices completed. Raises `ValueError`."""
+    """Build a catalogue from a package and complete its prices. Raises `ValueError`."""
 
     def pricing(provider: str, model: str, price: Price) -> Price:
         is_free = model.endswith((":free", "-free"))
@@ -72,7 +73,7 @@ def made_of(tarball: bytes) -> Catalog:
 
 
 def fetch_package(environment: Mapping[str, str]) -> bytes:
-    """The newest tarball. Raises `RefreshFailed`."""
+    """Download the newest tarball. Raises `RefreshFailed`."""
     npm = shutil.which("npm", path=environment.get("PATH"))
     if npm is not None:
         return _by_npm(npm, environment)
@@ -96,7 +97,7 @@ def _by_npm(npm: str, environment: Mapping[str, str]) -> bytes:
 
 
 def _run(command: list[str], place: str, environment: Mapping[str, str]) -> int:
-    """Its exit status. What it starts goes with it when the time is up."""
+    """Run a command and return its exit status. On timeout its whole process group is killed."""
     quiet = subprocess.DEVNULL
     with subprocess.Popen(
         command, cwd=place, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True

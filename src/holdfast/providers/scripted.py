@@ -1,7 +1,7 @@
-"""The built-in scripted model: it plays back what it was given.
+"""The built-in scripted model: plays back a script.
 
-It needs no key and no network, and is always labelled as scripted. A script is a list of steps; each provider
-request plays the next one. Words are streamed one by one, with a pause between them if one is set.
+It needs no key and no network, and is always labelled as scripted. A script is a list of steps; each provider request
+plays the next one. Words are streamed one by one, with an optional pause between them.
 """
 
 import asyncio
@@ -38,12 +38,14 @@ class Say(msgspec.Struct, frozen=True):
 
 
 class Think(msgspec.Struct, frozen=True):
+    """Stream this text as reasoning, followed by its signature if there is one."""
+
     text: str
     signature: str = ""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Ask for a tool. `arguments` is JSON text, sent as it is, valid or not."""
+    """Request a tool call. `arguments` is JSON text, sent unchanged even if it is invalid."""
 
     name: str
     arguments: str = "{}"
@@ -51,7 +53,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """Break at this point: with an error, or by hanging up without a word."""
+    """Fail at this point: raise an error, or end the stream without a finish part."""
 
     message: str = "The scripted model was told to fail."
     hangs_up: bool = False
@@ -63,7 +65,7 @@ Act: TypeAlias = Say | Think | Call | Fail
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One answer. Without a `finish` it is `tool_calls` if it calls a tool, else `stop`."""
+    """One response. Without `finish`, the finish reason is `tool_calls` if it calls a tool, else `stop`."""
 
     acts: tuple[Act, ...]
     usage: Usage = Usage()
@@ -76,7 +78,7 @@ _INFO = ModelInfo(provider="demo", model="scripted", context_window=200_000, max
 
 
 def tokens_of(text: str) -> Iterator[str]:
-    """Words with the space before them, as models stream them."""
+    """Split text into words, each with its preceding space, as models stream them."""
     start = 0
     for place, character in enumerate(text):
         if character == " " and place > start:
@@ -87,7 +89,9 @@ def tokens_of(text: str) -> Iterator[str]:
 
 
 class ScriptedModel:
-    """Answers each request with the step its script gives it. Who answers for months must not remember them."""
+    """Responds to each request with the step returned by its script. With `remembers=False` requests are not
+    recorded, so that memory stays constant in a long-lived server.
+    """
 
     def __init__(
         self,
@@ -101,16 +105,18 @@ class ScriptedModel:
         self._info = info
         self._pause = pause
         self.requests: list[ModelRequest] = []
-        """What was asked so far, for those who want to see it."""
+        """Requests received so far, for tests."""
         self._remembers = remembers
         self._asked = 0
         self.open_streams = 0
 
     @property
     def info(self) -> ModelInfo:
+        """Facts about the model."""
         return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        """Play the next step of the script."""
         self._asked += 1
         if self._remembers:
             self.requests.append(request)
@@ -144,19 +150,22 @@ class ScriptedModel:
 
 
 class ScriptedModels:
-    """Hands out the same two models to every run."""
+    """Provides the same two models to every run."""
 
     def __init__(self, large: ScriptedModel, small: ScriptedModel | None = None) -> None:
         self._large = large
         self._small = small or ScriptedModel(lambda _: Step((Say("A scripted conversation"),)))
 
     async def large(self) -> ScriptedModel:
+        """Return the large model."""
         return self._large
 
     async def small(self) -> ScriptedModel:
+        """Return the small model."""
         return self._small
 
     async def renewed(self, _: object) -> None:
+        """Return None: scripted models have no credentials to renew."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes that come in any pieces. Pure."""
+"""Incremental parser for server-sent events. Pure."""
 
 __all__ = ["Events"]
 
@@ -6,9 +6,9 @@ _MARK = b"\xef\xbb\xbf"
 
 
 class Events:
-    """Feed it bytes, get the data of the events that are complete. Names, ids and comments are passed over.
+    """Fed with bytes, returns the data of complete events. Names, ids and comments are ignored.
 
-    The lines of an event with several are joined by newlines. A piece of a long line costs only itself.
+    The data lines of an event are joined by newlines. A long line split into many chunks is joined only once.
     """
 
     def __init__(self) -> None:
@@ -17,10 +17,11 @@ class Events:
         self._is_first = True
 
     def feed(self, data: bytes) -> list[bytes]:
+        """Add bytes and return the data of the events that are now complete."""
         end = data.find(b"\n")
         is_one = end == len(data) - 2 and data.startswith(b"data: ") and data.endswith(b"\n")
         if is_one and not self._tail and not self._data:
-            # Just one event, as nearly every piece is.
+            # Fast path: exactly one event, which is the common case.
             return [data[6:end]]
         if end < 0:
             if data:
@@ -34,7 +35,7 @@ class Events:
         return self._read(lines)
 
     def end(self) -> list[bytes]:
-        """Nothing more will come. Some servers leave out the empty line after their last event."""
+        """Return the remaining event. Some servers omit the empty line after the last one."""
         lines, self._tail = [b"".join(self._tail)], []
         return self._read([*lines, b""])
 
@@ -52,6 +53,6 @@ class Events:
                 events.append(data[0] if len(data) == 1 else b"\n".join(data))
                 data.clear()
             elif text[:6] == b"error:":
-                # No field of the standard, but some servers report a failure so.
+                # Not a standard field, but used by some servers for failures.
                 events.append(b'{"error":%s}' % text[6:])
         return events

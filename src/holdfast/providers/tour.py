@@ -1,8 +1,8 @@
-"""The scripted model that answers when no real one is set up. It says what it is, and does small tricks on request.
+"""Scripted model for installations without a model. It identifies itself as scripted and reacts to keywords.
 
-`words=N` streams N words, `pause=MS` waits between them, `think` reasons first, `tool=NAME {json}` calls a tool, one
-after the other if there are several, `fail` breaks. The prompt `ask` does something that needs permission, and `tour`
-shows all of it: enough to try every feature without a key.
+`words=N` streams N words, `pause=MS` waits between them, `think` adds reasoning, `tool=NAME {json}` calls a tool
+(several are called one after the other), `fail` fails. The prompt `ask` calls a tool that needs permission, and
+`tour` demonstrates everything: enough to try every feature without a key.
 """
 
 import asyncio
@@ -48,9 +48,9 @@ _END = (
 
 
 class TourModel:
-    """Plays a step for each request, by what the last prompt says.
+    """Plays one step per request, selected by the last prompt.
 
-    `fallback_reason` says why it was chosen, if nothing selects it.
+    `fallback_reason` is the reason for its use if it was not selected explicitly.
     """
 
     def __init__(self, fallback_reason: str = "") -> None:
@@ -58,9 +58,11 @@ class TourModel:
 
     @property
     def info(self) -> ModelInfo:
+        """Facts about the model."""
         return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        """Play the step for the last prompt of the request."""
         prompt = _last_prompt(request)
         numbers = {name: int(value) for name, value in _NUMBER.findall(prompt)}
         pause = min(numbers.get("pause", 0), 10_000) / 1000
@@ -73,12 +75,12 @@ class TourModel:
 
 
 def tour_titles() -> ScriptedModel:
-    """The small model that goes with the tour."""
+    """Return the small model of the tour."""
     return ScriptedModel(lambda _: Step((Say("A scripted conversation"),)), info=TOUR, remembers=False)
 
 
 def _last_prompt(request: ModelRequest) -> str:
-    """Prompts that got no answer come joined with the next one, a part each: the last counts."""
+    """Return the last user text. Prompts without a response are merged with the next one, as separate parts."""
     texts = [
         part.data.text
         for item in request.messages
@@ -110,7 +112,7 @@ def _step(request: ModelRequest, prompt: str, words: int) -> Step:
 
 
 def _steps_taken(request: ModelRequest) -> int:
-    """How many answers with tools there were since the last prompt."""
+    """Return the number of tool results since the last prompt."""
     taken = 0
     for item in reversed(request.messages):
         if item.role == "user":
@@ -120,7 +122,7 @@ def _steps_taken(request: ModelRequest) -> int:
 
 
 def _calls(prompt: str) -> list[Call]:
-    """The tools a prompt names, with the JSON behind each."""
+    """Return the tool calls in a prompt, each with the JSON that follows it."""
     calls: list[Call] = []
     for found in _TOOL.finditer(prompt):
         rest = prompt[found.end() :]
@@ -129,7 +131,7 @@ def _calls(prompt: str) -> list[Call]:
             try:
                 arguments = rest[: json.JSONDecoder().raw_decode(rest)[1]]
             except (ValueError, RecursionError):
-                # Nonsense is passed on as it is: a tool has to cope with that, too.
+                # Invalid JSON is passed on unchanged, to exercise the error handling of tools.
                 arguments = rest[: rest.find("}") + 1] or rest
         calls.append(Call(found[1], arguments))
     return calls

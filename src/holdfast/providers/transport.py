@@ -1,6 +1,6 @@
-"""Our connections below httpx2: its requests, addresses and certificates, and its clients for the SDKs.
+"""httpx2 transport on top of `connections`, and the shared clients.
 
-This module imports httpx2, which takes a while: nobody imports it but `holdfast.providers.client`, in a thread.
+Only `holdfast.providers.client` imports this module, in a thread, because importing httpx2 is slow.
 """
 
 import ssl
@@ -22,20 +22,21 @@ _tls: list[ssl.SSLContext] = []
 
 
 def certificates() -> ssl.SSLContext:
-    """Reads the certificates of the system, once. Slow."""
+    """Load the system's certificates, once. Slow."""
     if not _tls:
         _tls.append(httpx2.create_ssl_context())
     return _tls[0]
 
 
 def has_certificates() -> bool:
+    """Return whether the certificates are loaded."""
     return bool(_tls)
 
 
 def make_client(*, is_direct: bool) -> httpx2.AsyncClient:
-    """With connections of ours, or httpx2's own, which know their way through proxies."""
+    """Create a client with our own connections, or with those of httpx2, which support proxies."""
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
-    # Libraries check text strictly, and refuse an answer for a half character in it. Only plain text can be mended.
+    # SDKs reject responses with lone surrogates. They can be replaced only in uncompressed text.
     hooks: dict[str, list[Any]] = {"response": [mend]}
     headers = {"accept-encoding": "identity"}
     if is_direct:
@@ -46,7 +47,7 @@ def make_client(*, is_direct: bool) -> httpx2.AsyncClient:
 
 
 async def mend(response: httpx2.Response) -> None:
-    """Replace half characters in a body that is JSON or a stream of it, before it is read."""
+    """Response hook: replace lone surrogates in a JSON or SSE body before it is read."""
     kind = response.headers.get("content-type", "")
     is_plain = response.headers.get("content-encoding", "identity") == "identity"
     if is_plain and ("json" in kind or "event-stream" in kind) and "amazon" not in kind:
@@ -54,7 +55,7 @@ async def mend(response: httpx2.Response) -> None:
 
 
 class _MendedBody(httpx2.AsyncByteStream):
-    """A body with half characters replaced."""
+    """A body with lone surrogates replaced."""
 
     def __init__(self, body: Any) -> None:  # noqa: ANN401
         self._body = body
@@ -72,7 +73,7 @@ class _MendedBody(httpx2.AsyncByteStream):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """What httpx2 and those above it read from."""
+    """Response body read from a connection. The beginning of a body that is no stream is recorded in `page`."""
 
     def __init__(self, connection: Connection, page: Watch | None, own: Watch | None) -> None:
         self._connection = connection
@@ -99,12 +100,13 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class Transport(httpx2.AsyncBaseTransport):
-    """HTTP/1.1 without detours. A request is under the watch that is named in its extensions, or is current."""
+    """HTTP/1.1 transport. A request is supervised by the watch in its extensions, else by the current one."""
 
     def __init__(self) -> None:
         self.connections = Connections()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request and return the response, whose body is read later."""
         timeouts: dict[str, Any] = request.extensions.get("timeout", {})
         given = request.extensions.get("watch") or CURRENT.get()
         watch = given or _own_watch(timeouts)
@@ -145,18 +147,20 @@ class Transport(httpx2.AsyncBaseTransport):
             try:
                 return kept, await _ask(kept, message, watch)
             except ConnectionBroken:
-                # A server may close a connection just when we send: then it has seen nothing of it.
+                # The server may close an idle connection at the moment of sending. Without a response byte the
+                # request was not processed and is repeated on a new connection.
                 if kept.has_heard or watch.is_over:
                     raise
         fresh = await self.connections.make(origin, certificates() if is_secure else None, seconds)
         return fresh, await _ask(fresh, message, watch)
 
     async def aclose(self) -> None:
+        """Close all connections."""
         self.connections.close()
 
 
 def _own_watch(timeouts: dict[str, Any]) -> Watch:
-    """For a request that nobody else watches."""
+    """Create a watch for a request without one."""
     seconds = timeouts.get("read") or _READ_SECONDS
     watch = Watch(seconds, seconds)
     watch.start()
@@ -164,7 +168,7 @@ def _own_watch(timeouts: dict[str, Any]) -> Watch:
 
 
 def _is_page(reply: Reply) -> bool:
-    """Whether this can be no stream of a model: a web page, or a failure in words that says all is well."""
+    """Return whether this cannot be a model's stream: a web page, or a JSON error with status 200."""
     kind = next((value for name, value in reply.headers if name.lower() == b"content-type"), b"")
     return b"text/html" in kind or (reply.status == 200 and b"application/json" in kind)
 

@@ -1,4 +1,4 @@
-"""What a provider's failure is, and what to do about it: status, headers and body into one error. Pure."""
+"""Convert provider failures (status, headers, body) to `ProviderError`, with a cause and advice. Pure."""
 
 import calendar
 import math
@@ -25,10 +25,10 @@ __all__ = [
 
 _MOST_SAID = 300
 _MOST_READ = 20_000
-"""So much of a provider's words is looked at. Some send everything they were sent back."""
+"""Maximum size of an error body to examine. Some providers echo the whole request."""
 _MOST_WAIT = 86_400.0
 
-# Compiled when something has failed, not when a server starts.
+# Compiled on failure, not at server start.
 _OVERFLOW = (
     r"context[ _-]?(length|window|size)|maximum context|max(imum)? (prompt|input) (length|size|tokens)"
     r"|(prompt|input|request|conversation|messages?)( is| are|'s)? too (long|large|many tokens)"
@@ -84,7 +84,7 @@ _TITLES: dict[Trouble, str] = {
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Whose failure it is, and what must not be said about it."""
+    """Provider, model and address for error messages, and the secrets to redact from them."""
 
     provider: str
     model: str = ""
@@ -96,7 +96,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def refusal(place: Place, status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
-    """An answer with a status that is no success, or one that is no answer. `now` is the time, in Unix seconds."""
+    """Return the error for an unsuccessful status or a response without a stream. `now` is the time in Unix seconds."""
     is_page = bool(re.match(_PAGE, body, re.IGNORECASE)) or "text/html" in headers.get("content-type", "")
     if is_page and not _is_busy(status, headers):
         return _page(place, status, body)
@@ -113,7 +113,7 @@ def refusal(place: Place, status: int, headers: Mapping[str, str], body: bytes, 
 
 
 def error_in_stream(place: Place, error: Any, *, now: float = 0.0) -> ProviderError:  # noqa: ANN401
-    """A failure that is reported in the middle of an answer."""
+    """Return the error for a failure reported inside a response stream."""
     said, codes = _said(msgspec.json.encode({"error": error}, enc_hook=str))
     numbers = [int(code) for code in codes if code.isdigit() and 400 <= int(code) < 600]
     status = numbers[0] if numbers else 0
@@ -132,27 +132,30 @@ def connection_error(place: Place, reason: str, *, is_refused: bool = False) -> 
 
 
 def credentials_error(place: Place, said: str) -> ProviderError:
+    """Return the error for missing or invalid credentials."""
     return _error(place, "credentials", said, "")
 
 
 def refused_error(place: Place, said: str, advice: str = "") -> ProviderError:
-    """Something that will be the same at every attempt."""
+    """Return the error for a failure that every retry would repeat."""
     error = _error(place, "refused", said, "")
     return ProviderError(f"{error} {advice}".strip(), title=error.title, trouble="refused")
 
 
 def cut_error(place: Place, reason: str = "") -> ProviderError:
+    """Return the error for a response that ended before it was complete."""
     said = "the answer ended before it was complete" + (f" ({reason})" if reason else "")
     return _error(place, "cut", said, "")
 
 
 def stall_error(place: Place, seconds: float, *, has_begun: bool) -> ProviderError:
+    """Return the error for a provider that was silent for too long."""
     said = f"nothing {'more ' if has_begun else ''}came for {seconds:g} second{'' if seconds == 1 else 's'}"
     return _error(place, "stalled", said, "")
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """The text without anything that opens a door."""
+    """Remove secrets and anything that looks like a credential."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "[hidden]")
     text = _replaced(_BEARER, r"\1 [hidden]", _replaced(_TOKENLIKE, "[hidden]", text))
@@ -208,7 +211,7 @@ def _advice(place: Place, trouble: Trouble, status: int, said: str) -> str:
 
 
 def _when(seconds: float | None) -> str:
-    """Only what is too long to be waited for by itself is worth saying."""
+    """Mention the delay only if it is too long for an automatic retry."""
     if seconds is None or seconds <= 60:
         return ""
     hours, minutes = seconds / 3600, seconds / 60
@@ -232,7 +235,7 @@ def _trouble(status: int, headers: Mapping[str, str], said: str, codes: set[str]
 
 
 def _is_overflow(said: str) -> bool:
-    """Too much was sent. That too much was asked for is another matter."""
+    """Return whether the input is too long. A too large output limit is not an overflow."""
     is_about_output = _find(r"max_(completion_|output_)?tokens", said) and not _find(
         r"context|input|prompt|messages", said
     )
@@ -259,7 +262,7 @@ def _page_title(body: bytes) -> str:
 
 
 def _said(body: bytes) -> tuple[str, set[str]]:
-    """The provider's own words, and the codes it gives. Everybody nests them differently."""
+    """Return the provider's message and its error codes. Every provider nests them differently."""
     text = body[:_MOST_READ].decode("utf-8", "replace")
     try:
         value = msgspec.json.decode(body)
@@ -292,7 +295,7 @@ def _collect(value: Any, words: list[str], codes: set[str], depth: int) -> None:
 
 
 def _embedded(text: str) -> Any:  # noqa: ANN401
-    """Gateways put what they were told, as text, into what they tell."""
+    """Decode JSON inside a message: gateways embed the upstream error as text."""
     if text.lstrip().startswith(("{", "[")):
         try:
             return msgspec.json.decode(text)
@@ -302,7 +305,7 @@ def _embedded(text: str) -> Any:  # noqa: ANN401
 
 
 def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds: the finer header first. A date counts from `now`."""
+    """Return the delay in seconds, preferring the finer header. A date is relative to `now`."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "").strip()
         if not text:
@@ -317,7 +320,7 @@ def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _time_of(text: str) -> float:
-    """The Unix time of a date as HTTP writes it; not a number if it is none."""
+    """Convert an HTTP date to Unix time; NaN if it is invalid."""
     found = _find(_DATE, text)
     if found is None or found[2].lower() not in _MONTHS:
         return math.nan

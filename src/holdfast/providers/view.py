@@ -1,4 +1,4 @@
-"""Providers and models as others may see them: facts, and whether they can be used. No secrets. Pure."""
+"""Providers and models as published to clients: facts and usability, without secrets. Pure."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ __all__ = ["ModelView", "ProviderView", "model_view", "provider_view"]
 
 
 class ModelView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A model, with the names that screens know."""
+    """A model, with the field names of the wire protocol."""
 
     id: str
     name: str
@@ -29,14 +29,14 @@ class ModelView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProviderView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A provider and what it offers. `lack` says why it cannot be used, or is empty."""
+    """A provider and its models. `lack` is the reason why it cannot be used, or empty."""
 
     id: str
     name: str
     type: str
     models: tuple[ModelView, ...]
     api_key: str = ""
-    """Which variable the key is looked for in, as a template. Never a key."""
+    """Environment variable of the key, as a template. Never the key itself."""
     api_endpoint: str = ""
     default_large_model_id: str = ""
     default_small_model_id: str = ""
@@ -45,10 +45,12 @@ class ProviderView(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_usable(self) -> bool:
+        """True if the provider can be used."""
         return not self.lack
 
 
 def model_view(info: ModelInfo) -> ModelView:
+    """Convert a model to its view."""
     price = info.price
     return ModelView(
         info.model,
@@ -67,6 +69,7 @@ def model_view(info: ModelInfo) -> ModelView:
 
 
 def provider_view(offer: Offer, found: Reach | Lack, models: Iterable[Described]) -> ProviderView:
+    """Convert a provider to its view."""
     variables = offer.catalog.api_key if offer.catalog else ()
     return ProviderView(
         offer.id,
@@ -74,7 +77,7 @@ def provider_view(offer: Offer, found: Reach | Lack, models: Iterable[Described]
         offer.type,
         tuple(model_view(model.info) for model in models),
         f"${variables[0]}" if variables else "",
-        # Only the catalogue's own: a user's address may hold a key.
+        # Only the address of the catalogue: an address in the settings may contain a key.
         offer.catalog.base_url if offer.catalog else "",
         offer.default_large,
         offer.default_small,

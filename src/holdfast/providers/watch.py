@@ -1,4 +1,4 @@
-"""Who looks after one request while it is under way: it notices silence, and it can hang up at any moment."""
+"""Supervision of one request: detects silence, and closes its connections on demand."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,20 +9,20 @@ __all__ = ["CURRENT", "Hangable", "Watch"]
 
 
 class Hangable(Protocol):
-    """Something with a connection below it."""
+    """An object that owns a connection."""
 
     @property
     def has_unread(self) -> bool:
-        """Whether something came that nobody has taken yet: then it is not the provider who is slow."""
+        """True if received data have not been read yet. The reader is then slow, not the provider."""
 
     def hang_up(self) -> None:
-        """Close it now, without a word. May be called more than once."""
+        """Close the connection immediately. Idempotent."""
 
 
 class Watch:
-    """Notices when nothing comes for too long, and closes whatever belongs to its request when it is told to.
+    """Detects a silent provider and closes the connections of its request on demand.
 
-    One timer for each request: what arrives only notes the time, so a piece of an answer costs next to nothing.
+    There is one timer per request. Received data only update a timestamp, so a chunk costs next to nothing.
     """
 
     def __init__(self, first_byte: float, between: float) -> None:
@@ -33,48 +33,49 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
         self._on_stall: Callable[[], object] | None = None
         self.last = self._loop.time()
-        """When something came last. Written by those who receive."""
+        """Time of the last received data, written by the receivers."""
         self.has_begun = False
-        """Whether a piece of the answer itself has come; headers are none."""
+        """True if a part of the body was received; headers do not count."""
         self.is_over = False
         self.has_stalled = False
         self.page: tuple[int, bytes] | None = None
-        """Status and beginning of what came where a stream was expected: a web page, or a failure in words."""
+        """Status and beginning of a body received instead of a stream: a web page or a JSON error."""
 
     @property
     def patience(self) -> float:
-        """How long it may be silent now."""
+        """Current limit for silence in seconds."""
         return self._between if self.has_begun else self._first_byte
 
     def start(self, on_stall: Callable[[], object] | None = None) -> None:
-        """Count from now on. `on_stall` is called after everything was hung up."""
+        """Start the timer. `on_stall` is called after all connections were closed."""
         self._on_stall = on_stall
         self.last = self._loop.time()
         self._look_in(self.patience)
 
     def hold(self, what: Hangable) -> None:
-        """From now on this is closed with the request. At once, if the request is over already."""
+        """Register a connection to be closed with the request; closed at once if the request is already over."""
         if self.is_over:
             what.hang_up()
         else:
             self._held.append(what)
 
     def let_go(self, what: Hangable) -> None:
-        """It goes on to serve somebody else."""
+        """Unregister a connection that will be reused by another request."""
         if what in self._held:
             self._held.remove(what)
 
     def touch(self) -> None:
+        """Record received body data."""
         self.last = self._loop.time()
         self.has_begun = True
 
     def finish(self) -> None:
-        """All is well: nothing is closed any more."""
+        """End the supervision of a successful request without closing anything."""
         self._held.clear()
         self._stop()
 
     def hang_up(self) -> None:
-        """Close everything that is still held. Nothing else can be held from now on."""
+        """Close all registered connections. Later registrations are closed at once."""
         self._stop()
         held, self._held = self._held, []
         for item in held:
@@ -87,7 +88,9 @@ class Watch:
             self._timer = None
 
     def _look_in(self, seconds: float) -> None:
-        """Never later than the shorter patience: the answer may begin meanwhile, and then that one counts."""
+        """Schedule the next check, at most `between` seconds from now, because that limit applies as soon as the body
+        begins.
+        """
         self._timer = self._loop.call_later(min(seconds, self._between), self._look)
 
     def _look(self) -> None:
@@ -104,4 +107,4 @@ class Watch:
 
 
 CURRENT: ContextVar[Watch | None] = ContextVar("holdfast_watch", default=None)
-"""The watch of the request that this task makes: the way past libraries that take no argument of ours."""
+"""Watch of the request made by the current task; reaches our transport through SDKs without a parameter for it."""

@@ -1,1 +1,7 @@
-"""The mouth of the server: it holds no state and decides nothing."""
+"""The HTTP server: connections, ASGI application, route handlers, event streams, client presence and the web
+port.
+
+It owns the state of connections and clients: open workspaces (`hub.py`), claims and timers (`presence.py`), admitted
+web pages (`codes.py`) and metrics. It does not contain the agent loop (`engine`), storage (`storage`), the wire
+types and the route table (`protocol`) or the construction of workspaces (`core.py`, `outfit.py`).
+"""

@@ -1,4 +1,4 @@
-"""Prompts, cancels, the queue."""
+"""Handlers for prompts, cancels and the prompt queue."""
 
 import msgspec
 
@@ -34,12 +34,12 @@ class SummaryCancelled(Conflict):
 
 
 async def agent_info(call: Call) -> AgentInfo:
-    """Asked again and again by screens: nothing here touches the disk."""
+    """Return the model and whether the agent is busy. Clients poll this, so it does not access the disk."""
     engine = call.desk.workspace.engine
     try:
         info = (await engine.kit.models.large()).info
     except ProviderError:
-        # Whoever wants to know why asks for it to be made ready, or sends a prompt.
+        # The reason is returned by `init_agent` and `send_prompt`.
         nobody = ModelInfo("", "")
         return AgentInfo(
             is_busy=engine.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=ModelChoice("", "")
@@ -49,23 +49,24 @@ async def agent_info(call: Call) -> AgentInfo:
 
 
 async def init_agent(call: Call) -> None:
-    """Only looks whether a model can be used: nothing that runs is disturbed."""
+    """Check whether a model can be used. Active runs are not affected."""
     await call.desk.workspace.engine.kit.models.large()
 
 
 async def update_agent(call: Call) -> None:
-    """Models and tools are looked up by each run; there is nothing to bring up to date."""
+    """Check whether a model can be used. Each run looks up models and tools itself, so there is nothing to update."""
     await call.desk.workspace.engine.kit.models.large()
 
 
 async def send_prompt(call: Call) -> Accepted:
-    """Refused at once, and nothing stored, if there is no model that could answer."""
+    """Accept a prompt. Without a usable model it is refused at once and nothing is stored."""
     model = await call.desk.workspace.engine.kit.models.large()
     prompt = call.body.to_prompt()
     if prompt.require_model and (reason := model.info.fallback_reason or _saved_choice(call, model.info)):
         raise ProviderError(reason, title="No usable model", trouble="refused")
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
-        # What it stands for is found now, and kept with the run: a file that changes later changes nothing.
+        # Commands and mentioned files are resolved now and stored with the run, so later changes of the files have no
+        # effect.
         brief = await call.desk.outfit.extensions.brief(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
     run = await call.desk.workspace.inputs.submit(prompt)
@@ -88,22 +89,27 @@ def _saved_choice(call: Call, info: ModelInfo) -> str:
 
 
 async def agent_session(call: Call) -> Session:
+    """Return a session with its live state."""
     return dressed(call.hub, call.desk, await known(call))
 
 
 async def cancel_session(call: Call) -> Cancelled:
+    """Cancel the current run of a session and its queue."""
     return Cancelled(await call.desk.workspace.inputs.cancel(call.session, call.query.get("client_id", "")))
 
 
 async def clear_queue(call: Call) -> Cancelled:
+    """Cancel the queued prompts of a session."""
     return Cancelled(await call.desk.workspace.inputs.clear(call.session, call.query.get("client_id", "")))
 
 
 async def count_queued(call: Call) -> int:
+    """Return the number of queued prompts of a session."""
     return len(call.desk.workspace.engine.lane(call.session).queue)
 
 
 async def list_queued(call: Call) -> list[str]:
+    """Return the texts of the queued prompts of a session."""
     engine = call.desk.workspace.engine
     waiting = [item.run for item in engine.lane(call.session).queue]
     records = [await engine.kit.ledger.run(call.desk.id, run) for run in waiting]
@@ -111,7 +117,7 @@ async def list_queued(call: Call) -> list[str]:
 
 
 async def summarize(call: Call) -> None:
-    """Answers when the summary is there. The run belongs to the workspace: a caller that leaves does not end it."""
+    """Summarize a session and return when the summary is stored. A caller that disconnects does not cancel the run."""
     heard = call.desk.workspace.bus.subscribe(None)
     try:
         run = await call.desk.workspace.inputs.summarize(call.session)
@@ -127,7 +133,7 @@ async def summarize(call: Call) -> None:
 
 
 async def _end_of(run: RunId, heard: Subscription) -> RunComplete | None:
-    """None if the workspace is closed first."""
+    """Return the end of the run, or None if the workspace is closed first."""
     while frames := await heard.take():
         for frame in frames:
             if isinstance(frame.event, RunCompleteEvent) and frame.event.payload.payload.run_id == run:

@@ -1,7 +1,6 @@
-"""The application: a request comes in, its route's handler is called, its answer goes out. Plain ASGI.
+"""The ASGI application: finds the route of a request, calls its handler and sends the response.
 
-Everything that is the same for all routes is here: finding the route, the size of a body, decoding, encoding,
-and the one way errors are told.
+Contains everything that is common to all routes: routing, the limit of a body, decoding, encoding and error responses.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ _log = logging.getLogger("holdfast.server")
 
 
 class _ClientGone(Exception):
-    """The connection ended before the request was whole, or before its work was done: nobody can be told."""
+    """The client disconnected before the request was complete or its work was done; no response can be sent."""
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -46,14 +45,16 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class Application:
+    """Dispatches requests to the handlers of the route table."""
+
     def __init__(self, hub: Hub, handlers: Mapping[str, Handler], streamer: Streamer) -> None:
         self._hub = hub
         self._handlers = handlers
         self._streamer = streamer
         self._routes: dict[tuple[str | None, ...], dict[str, Route]] = {}
-        """By their segments, with None where a route takes anything, then by method."""
+        """Routes by their segments, with None for each parameter, then by method."""
         self._shapes: dict[int, list[tuple[int, ...]]] = {}
-        """Where routes of so many segments take anything: those that take the least first."""
+        """Positions of the parameters, by number of segments; routes with the fewest parameters first."""
         for route in ROUTES:
             segments = tuple(route.full_path.removeprefix("/").split("/"))
             shape = tuple(place for place, part in enumerate(segments) if part.startswith("{"))
@@ -64,6 +65,7 @@ class Application:
                 shapes.sort(key=len)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; errors become problem responses."""
         found, others = self._find(_segments(scope), scope["method"])
         if found is None:
             status, text = (405, b"Method Not Allowed") if others else (404, b"404 page not found")
@@ -74,20 +76,23 @@ class Application:
         except _ClientGone:
             return
         except Exception as raised:
-            # What breaks while the server leaves breaks because it leaves.
+            # Report errors during shutdown as 503.
             error = ServerLeaving() if self._hub.is_closed and status_of(raised) == 500 else raised
             status = status_of(error)
             if isinstance(error, StorageDetached):
                 await self._hub.check_storage()
             if status == 500:
                 _log.exception("%s %s failed", scope["method"], found.route.path)
-            # The error knows the frames it came through, and some of them know it. Apart, they go at once, and the body
-            # that was sent with them; together they would wait for the collector, which counts a huge one as one.
+            # The error refers to the frames it passed through, and some of them refer to it. Without the traceback they
+            # and the request body are freed at once; as a cycle they would wait for the garbage collector, which counts
+            # a huge body as one object.
             raised.__traceback__ = None
             await _respond(send, status, _encoder.encode(problem_of(error)) + b"\n", _JSON)
 
     def _find(self, segments: tuple[str, ...], method: str) -> tuple[_Found | None, bool]:
-        """The route, or whether others are at its place. One that names its place beats one that takes anything."""
+        """Return the route, or whether the path has routes with other methods. Literal segments take precedence over
+        parameters.
+        """
         others = False
         for shape in self._shapes.get(len(segments), ()):
             routes = self._routes.get(_masked(segments, shape))
@@ -140,7 +145,7 @@ class Application:
 
 
 def _held(send: Send) -> AbstractContextManager[None]:
-    """Count a connection that is used for as long as its client likes."""
+    """Count a connection that is used for an unlimited time."""
     exchange = exchange_of(send)
     return nullcontext() if exchange is None else exchange.connection.hold()
 
@@ -163,21 +168,21 @@ def _query(scope: Scope, route: Route) -> dict[str, str]:
     asked = scope["query_string"]
     query = dict(parse_qsl(asked.decode("ascii", "replace"), keep_blank_values=True)) if asked else {}
     if route.streams and "since" not in query:
-        # How a browser's own reader of such streams says what it saw last.
+        # Browsers' EventSource sends the last event it received in this header.
         for name, value in scope["headers"]:
             if name == b"last-event-id":
                 query["since"] = value.decode("ascii", "replace")
     for item in route.query:
         if item.is_required and not query.get(item.name):
             raise BadRequest(f"{item.name} is required")
-    # What the route does not name is nothing that a handler could take: the table tells the truth.
+    # Handlers receive only parameters that the route table declares, so that the table is complete.
     return {item.name: query[item.name] for item in route.query if item.name in query}
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > _MOST_BYTES:
-            # It need not come first.
+            # Refuse before the body is received.
             raise TooLarge
     pieces: list[bytes] = []
     size = 0
@@ -195,7 +200,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
 
 
 async def _while_there(handler: Handler, call: Call, receive: Receive) -> Any:  # noqa: ANN401 - whatever the handler answers
-    """Do the work as long as somebody waits for its answer. It has come to its end when this returns."""
+    """Run the handler until it returns or the client disconnects. The handler has ended when this returns."""
 
     async def until_gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -223,7 +228,8 @@ def _decoded(route: Route, body: bytes) -> Any:  # noqa: ANN401 - the type is th
     if not body.strip() and route.request_is_optional:
         return route.request()
     try:
-        # What a type does not name is passed over without a look: a body is text as a whole or not at all.
+        # msgspec skips unknown fields without validating them; decoding the whole body rejects invalid UTF-8 in those,
+        # too.
         return _read(str(body, "utf-8"), route.request)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"failed to decode request: {_objection(error)}") from None
@@ -235,7 +241,7 @@ def _read(text: str, kind: type[Any]) -> Any:  # noqa: ANN401
     except msgspec.ValidationError:
         if "null" not in text:
             raise
-        # Stock clients write it for a list or an object that has nothing in it: as if the key were not there.
+        # Crush clients send null for an empty list or object; treat it as an absent key.
         return msgspec.json.decode(msgspec.json.encode(_without_nulls(msgspec.json.decode(text))), type=kind)
 
 
@@ -246,13 +252,13 @@ def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _objection(error: Exception) -> str:
-    """What was expected where. Never what came instead: that is not repeated."""
+    """Describe the expected type and its place. The received value is not repeated in the message."""
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
         return "the body is not the JSON this route takes"
     if text.startswith(("Expected ", "Object missing ")):
         return f"{text[0].lower()}{text[1:]}"
-    # The place stands last, in marks of its own; before it stands the value.
+    # The place is at the end, in backquotes, after the value.
     where = text.rpartition(" - at ")[2] if text.endswith("`") else "the top"
     return f"found a value that is not known - at {where}"
 

@@ -1,4 +1,4 @@
-"""Permissions and questions: what is open, and the answers to it."""
+"""Handlers for permission requests and questions: the open ones, and the answers to them."""
 
 from typing import get_args
 
@@ -19,11 +19,12 @@ __all__ = [
 
 
 async def get_skip(call: Call) -> Skip:
+    """Return whether permission requests are skipped."""
     return Skip(call.desk.yolo)
 
 
 async def set_skip(call: Call) -> None:
-    """For the whole workspace, and every screen is told to look again: nobody skips unseen."""
+    """Set skipping for the whole workspace. All clients are notified, so that it is visible everywhere."""
     desk = call.desk
     if desk.yolo is not call.body.skip:
         desk.yolo = call.body.skip
@@ -31,7 +32,9 @@ async def set_skip(call: Call) -> None:
 
 
 async def grant(call: Call) -> Resolved:
-    """The first answer wins; whoever comes later, or means an ask that never was, hears that nothing was resolved."""
+    """Answer a permission request. The first answer wins; a later one, or one to an unknown request, resolves
+    nothing.
+    """
     body = call.body
     asks = call.desk.workspace.asks
     by = call.query.get("client_id", "")
@@ -39,10 +42,12 @@ async def grant(call: Call) -> Resolved:
 
 
 async def pending_permissions(call: Call) -> tuple[PermissionRequest, ...]:
+    """Return the open permission requests."""
     return call.desk.workspace.asks.permissions
 
 
 async def answer_question(call: Call) -> Resolved:
+    """Answer a batch of questions."""
     body = call.body
     by = call.query.get("client_id", "")
     asks = call.desk.workspace.asks
@@ -50,16 +55,18 @@ async def answer_question(call: Call) -> Resolved:
 
 
 async def cancel_question(call: Call) -> Resolved:
+    """Dismiss a batch of questions."""
     query = call.query
     asks = call.desk.workspace.asks
     return Resolved(await asks.dismiss(query.get("batch_id", ""), by=query.get("client_id", ""), via=_via(call)))
 
 
 async def pending_questions(call: Call) -> tuple[QuestionRequest, ...]:
+    """Return the open batches of questions."""
     return call.desk.workspace.asks.questions
 
 
 def _via(call: Call) -> Via:
-    """What it says of itself. A word that nobody knows says nothing."""
+    """Return the kind of client that answers, as the client reports it; empty if it is unknown."""
     said = call.query.get("via", "")
     return next((known for known in get_args(Via) if known == said), "")

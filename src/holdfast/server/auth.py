@@ -1,6 +1,6 @@
-"""Who may come in over TCP: only who has the token, from no web page of anybody's.
+"""Access over TCP: bearer token, host and origin checks.
 
-The unix socket is guarded by the file system and the peer's uid; nothing is asked there.
+The unix socket is protected by file permissions and the uid of the peer, without a token.
 """
 
 import hmac
@@ -19,7 +19,7 @@ __all__ = ["Guard", "host_of", "is_exposed", "is_json", "read_or_make_token", "r
 
 _TOKEN_BYTES = 32
 _TOKEN_LENGTH = 43
-"""What 32 bytes are in characters."""
+"""Length of 32 bytes in URL-safe base64."""
 _ONCE = frozenset(
     {
         b"authorization",
@@ -33,13 +33,16 @@ _ONCE = frozenset(
         b"transfer-encoding",
     }
 )
-"""Headers that decide whether a request is admitted. Of two of them, a proxy and we might obey different ones."""
+"""Headers that decide about admission. They may not be repeated: a proxy and the server might each use a
+different one.
+"""
 
 
 def read_or_make_token(data_dir: Path) -> str:
-    """256 bits in a file only its owner can read, made when TCP is first asked for.
+    """Return the token of the data directory: 256 bits in a file that only its owner can read, created on first
+    use.
 
-    A file that others can read, or that holds no whole token, is replaced: it protects nobody.
+    A file that other users can read, or that contains no complete token, is replaced.
     """
     path = data_dir / "token"
     token = _read(path)
@@ -75,14 +78,14 @@ def is_exposed(listener: socket.socket) -> bool:
 
 
 class Guard:
-    """Stands before the application on a TCP port."""
+    """Checks requests on a TCP port before they reach the application."""
 
     def __init__(self, token: str, hosts: Iterable[str]) -> None:
         self._token = token.encode()
         self._hosts = frozenset(host.lower().encode() for host in hosts)
 
     def refusal(self, scope: Scope) -> tuple[int, bytes] | None:
-        """The status and the sentence for a request that may not come in."""
+        """Return status and message for a request that is not admitted, else None."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if host_of(scope, self._hosts) is None:
             return 403, b"This host name is not served here."
@@ -98,6 +101,7 @@ class Guard:
         return None
 
     async def refuse(self, send: Send, status: int, sentence: bytes) -> None:
+        """Send a refusal as JSON."""
         body = b'{"message":"' + sentence + b'"}\n'
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -107,8 +111,8 @@ class Guard:
 def host_of(scope: Scope, served: Collection[bytes]) -> bytes | None:
     """Return the host that a request names, or None if it is not one of those served.
 
-    There is one Host header. A target may be absolute, and then has to name the same host: it takes precedence over the
-    header (RFC 9112, 3.2.2), so a request with two different hosts is one that a proxy and we would read differently.
+    There must be one Host header. An absolute target has to name the same host: it takes precedence over the header
+    (RFC 9112, 3.2.2), so a proxy and the server could interpret a request with two different hosts differently.
     """
     hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
     if len(hosts) != 1 or hosts[0] not in served:
@@ -119,13 +123,13 @@ def host_of(scope: Scope, served: Collection[bytes]) -> bytes | None:
 
 
 def repeated_header(scope: Scope) -> bytes | None:
-    """Return the name of a header that a request has more than once though it decides about admission."""
+    """Return the name of a header that decides about admission and occurs more than once."""
     names = [name for name, _ in scope["headers"] if name in _ONCE]
     return next((name for name in names if names.count(name) > 1), None)
 
 
 def is_json(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request has no body, or one of the type that no page can send without asking first."""
+    """Return True without a body, or with the content type that a web page cannot send without a preflight request."""
     has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
     kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     return not has_body or kind == b"application/json"

@@ -1,4 +1,4 @@
-"""The checks of what people bring along in files: skills, hooks, commands, agents."""
+"""Health checks of user extensions in files: skills, hooks, commands, agents."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,6 +17,7 @@ _TRUST = "Look at it, then: holdfast trust."
 
 
 async def skills(desk: Desk) -> Sequence[Finding]:
+    """Check the skills."""
     found = await desk.outfit.extensions.skills.fresh()
     below = (_below("skills", skill.name, skill.path) for skill in found.hidden if skill.owner != "builtin")
     off = (Finding("skills", "note", f"{skill.name} is switched off by disabled_skills.") for skill in found.disabled)
@@ -24,6 +25,7 @@ async def skills(desk: Desk) -> Sequence[Finding]:
 
 
 async def hooks(desk: Desk) -> Sequence[Finding]:
+    """Check the hooks of the settings and of other programs' files."""
     known = desk.outfit.extensions.hooks
     withheld = [file for file in known.claude_files() if not known.is_trusted(file) and file.hooks.hooks]
     own = [item for item in desk.outfit.configuration.reading().problems if is_about_hooks(item)]
@@ -40,6 +42,7 @@ def _not_run(count: int) -> str:
 
 
 async def commands(desk: Desk) -> Sequence[Finding]:
+    """Check the commands, and the models that they name."""
     known = desk.outfit.extensions.commands
     found = await known.fresh()
     withheld = (
@@ -54,6 +57,7 @@ async def commands(desk: Desk) -> Sequence[Finding]:
 
 
 async def agents(desk: Desk) -> Sequence[Finding]:
+    """Check the agents, and the models and tools that they name."""
     known = desk.outfit.extensions.agents
     found = await known.fresh()
     withheld = (
@@ -70,7 +74,7 @@ async def agents(desk: Desk) -> Sequence[Finding]:
 
 
 async def _model_trouble(desk: Desk, name: str, file: str, line: int) -> Problem | None:
-    """What is wrong with a model that somebody named: in its place the usual one is asked."""
+    """Return the problem with a model that a file names; the default model is used in its place."""
     if name in ("", "large", "small") or desk.outfit.choice is None:
         return None
     try:
@@ -81,7 +85,7 @@ async def _model_trouble(desk: Desk, name: str, file: str, line: int) -> Problem
 
 
 def _missing_tools(agent: AgentFile, known: set[str]) -> Problem | None:
-    """Tools of servers come and go, and are not missed here."""
+    """Return the tools that do not exist. Tools of MCP and language servers may appear later and are not checked."""
     missing = [name for name in agent.tools or () if name not in known and not name.startswith(("mcp_", "lsp_"))]
     if not missing:
         return None
@@ -90,7 +94,7 @@ def _missing_tools(agent: AgentFile, known: set[str]) -> Problem | None:
 
 
 def _summed(area: str, count: int, problems: Iterable[Problem], todo: str = _MEND) -> tuple[Finding, ...]:
-    """What is wrong; if nothing is, how many there are; if there are none, nothing."""
+    """Return the problems; without problems a summary with the count; nothing if there are no items."""
     found = tuple(
         Finding(
             area,

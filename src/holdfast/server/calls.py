@@ -1,4 +1,4 @@
-"""One request, taken apart: what a handler gets, and how it answers."""
+"""The parsed request that a handler receives, and the type of handlers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,7 +18,7 @@ __all__ = ["Call", "Handler"]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """`desk` is set for routes below a workspace; `body` is decoded to the route's type."""
+    """A parsed request. `desk` is set for routes below a workspace; `body` is decoded to the route's type."""
 
     hub: Hub
     route: Route
@@ -28,22 +28,26 @@ class Call(msgspec.Struct, frozen=True):
     over_socket: bool
     open_desk: Desk | None = None
     page: "Page | None" = None
-    """Which page asks, if one does."""
+    """The web page that sent the request, if any."""
 
     @property
     def desk(self) -> Desk:
+        """The workspace of the route."""
         assert self.open_desk is not None, "only routes below a workspace ask for it"
         return self.open_desk
 
     @property
     def session(self) -> SessionId:
+        """The session id in the path."""
         return SessionId(self.params["sid"])
 
     @property
     def run(self) -> RunId:
+        """The run id in the path."""
         return RunId(self.params["run_id"])
 
     def number(self, name: str, default: int) -> int:
+        """Return a query parameter as a non-negative integer. Raises `BadRequest`."""
         text = self.query.get(name)
         if text is None:
             return default

@@ -1,4 +1,4 @@
-"""The checks of what every workspace needs: settings, trust, models, sandbox, search, the data directory."""
+"""Health checks of every workspace: settings, trust, models, sandbox, search tools, the data directory."""
 
 import asyncio
 import os
@@ -40,14 +40,14 @@ _TOO_LITTLE = 1 << 26
 
 
 def place_of(desk: Desk, *path: str) -> tuple[str, int]:
-    """The file that a setting stands in, and the first line of it; nothing where no file has it."""
+    """Return the file of a setting and its first line there; empty if no file contains it."""
     origins = desk.outfit.configuration.origins.items()
     places = ((origin.file, origin.line) for key, origin in origins if key[: len(path)] == path and origin.file)
     return min(places, key=lambda place: place[1], default=("", 0))
 
 
 async def settings(desk: Desk) -> Sequence[Finding]:
-    """The files of settings, line by line."""
+    """Check the settings files."""
     reading = desk.outfit.configuration.reading()
     outdated = outdated_rules(reading, str(desk.data_dir / "config.json"))
     problems = [item for item in (*reading.problems, *outdated) if not is_about_hooks(item)]
@@ -58,7 +58,7 @@ async def settings(desk: Desk) -> Sequence[Finding]:
 
 
 def is_about_hooks(problem: Problem) -> bool:
-    """Problems with hooks are listed with those of other programs' files."""
+    """Return True for problems that the check of hooks reports."""
     return problem.key.startswith("hooks")
 
 
@@ -71,7 +71,7 @@ def _of_problem(problem: Problem) -> Finding:
 
 
 async def trust(desk: Desk) -> Sequence[Finding]:
-    """What a project's files would do if they were trusted."""
+    """Report the settings of project files that have no effect without trust."""
     reading = desk.outfit.configuration.reading()
     if not reading.project.files:
         return (Finding("trust", "ok", "The project is trusted."),) if reading.project.is_trusted else ()
@@ -90,7 +90,7 @@ async def trust(desk: Desk) -> Sequence[Finding]:
 
 
 async def models(desk: Desk) -> Sequence[Finding]:
-    """Each of the two is asked for a word: that is what tells whether key, address and name are right."""
+    """Send a short request to the large and the small model, which verifies key, address and model name."""
     kit = desk.workspace.engine.kit
     found: list[Finding] = []
     users: dict[tuple[str, str], list[str]] = {}
@@ -135,6 +135,7 @@ async def _asked(model: Model) -> Finding:
 
 
 async def sandbox(desk: Desk) -> Sequence[Finding]:
+    """Report the state of the sandbox."""
     try:
         state = await desk.outfit.confine()
     except ToolError as error:
@@ -154,7 +155,7 @@ async def sandbox(desk: Desk) -> Sequence[Finding]:
 
 
 async def processes(desk: Desk) -> Sequence[Finding]:
-    """How commands are kept from surviving their run or the server, and what has survived all the same."""
+    """Report how commands are kept from surviving their run or the server, and processes that have survived."""
     guard = desk.outfit.processes.guard
     left = await asyncio.to_thread(leftovers)
     found = [
@@ -175,6 +176,7 @@ async def processes(desk: Desk) -> Sequence[Finding]:
 
 
 async def search_tools(desk: Desk) -> Sequence[Finding]:
+    """Report which programs are available for searches."""
     environment = desk.outfit.environment or os.environ
     if program := find_program("rg", environment, desk.path):
         return (Finding("search tools", "ok", f"ripgrep is at {program}."),)
@@ -185,12 +187,13 @@ async def search_tools(desk: Desk) -> Sequence[Finding]:
 
 
 async def data_directory(desk: Desk) -> Sequence[Finding]:
+    """Check permissions and free space of the data directory."""
     return await asyncio.to_thread(_data_directory, Path(desk.data_dir).parent.parent)
 
 
 def _data_directory(place: Path) -> Sequence[Finding]:
     if not place.is_dir():
-        # Reported by the server's own check of its storage.
+        # The server's own check of its storage reports this.
         return ()
     found = [
         Finding("data directory", "warning", item.what, f"chmod {item.wanted:o} {item.path}", item.path)

@@ -1,15 +1,16 @@
-"""Who may come in through the page's port. Pure: time and everything that must not be guessed are given.
+"""Authentication of web pages. Pure: time and random values are arguments.
 
 The rules, which are also the tests:
 
-1.  A code lets one page in, once, within `CODE_SECONDS`. Nothing tells a code that was used from one that never was.
-2.  A token belongs to one page and is known by its digest only. It ends with the server, and with its page.
-3.  A page with a request under way is there. One that was not there for `PAGE_SECONDS` is forgotten.
-4.  What a server remembers of pages for the next one is their keys, never a token. A page that is remembered comes
-    back: it is given a challenge, once, for `CHALLENGE_SECONDS`, and gets a new token for the right proof. The server
-    has proved before that it has the key, too: whoever holds its port meanwhile learns nothing that opens it.
-5.  A proof is for one port: a challenge that was fetched elsewhere is worth nothing here.
-6.  There are never more than `MOST_CODES`, `MOST_PAGES` and, for each page, one challenge. The oldest goes first.
+1.  A code admits one page, once, within `CODE_SECONDS`. A used code cannot be distinguished from one that never
+    existed.
+2.  A token belongs to one page and is stored as a digest only. It ends with the server, and with its page.
+3.  A page with a request in progress is present. One that was absent for `PAGE_SECONDS` is forgotten.
+4.  A server stores the keys of its pages for the next server, never a token. A stored page can return: it receives a
+    challenge, once, for `CHALLENGE_SECONDS`, and a new token for the correct proof. The server has first proved that
+    it has the key, too: another process that uses its port in the meantime learns nothing of use.
+5.  A proof is valid for one port: a challenge that was fetched from another port is of no use here.
+6.  There are never more than `MOST_CODES`, `MOST_PAGES` and, for each page, one challenge. The oldest is removed first.
 """
 
 import hashlib
@@ -39,14 +40,14 @@ T = TypeVar("T")
 
 
 class Code(msgspec.Struct, frozen=True):
-    """A link that was made. `env` is the environment of whoever asked for it: the page's prompts run in it."""
+    """A login code. `env` is the environment of the client that requested it: the page's prompts run in it."""
 
     until: float
     env: tuple[str, ...] = ()
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """What a page that comes back has to answer."""
+    """The challenge that a returning page has to answer."""
 
     theirs: str
     ours: str
@@ -54,7 +55,7 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page that was let in. `seen` is when its last request ended, `visits` how many are under way."""
+    """An admitted page. `seen` is when its last request ended, `visits` the number of requests in progress."""
 
     id: str
     key: str
@@ -65,7 +66,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Door(msgspec.Struct, frozen=True):
-    """Codes by their digest, pages and challenges by the page's id. The oldest stands first."""
+    """Codes by their digest, pages and challenges by the page's id, the oldest first."""
 
     codes: Mapping[bytes, Code] = {}
     pages: Mapping[str, Page] = {}
@@ -73,24 +74,26 @@ class Door(msgspec.Struct, frozen=True):
 
 
 def digest(secret: str) -> bytes:
-    """What is kept of a secret. It is looked up by this, so that no comparison tells how much of it was right."""
+    """Return the digest under which a secret is stored. Lookup by digest avoids a comparison whose timing reveals a
+    prefix.
+    """
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def proof(key: str, who: str, port: int, theirs: str, ours: str) -> str:
-    """That somebody, "server" or "page", has the key: for this port and these two numbers only."""
+    """Return the proof that `who`, "server" or "page", has the key, for this port and these two nonces only."""
     said = f"{who}\n{port}\n{theirs}\n{ours}"
     return hmac.new(key.encode(), said.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
 def mint(door: Door, code: bytes, env: tuple[str, ...], now: float) -> Door:
-    """A new code, given as its digest."""
+    """Add a new code, given as its digest."""
     door = _tidied(door, now)
     return replace(door, codes=_last({**door.codes, code: Code(now + CODE_SECONDS, env)}, MOST_CODES))
 
 
 def exchange(door: Door, code: bytes, fresh: Page, now: float) -> tuple[Door, Page | None]:
-    """Let the page in for which `fresh` was made, if the code is good."""
+    """Admit the page `fresh` if the code is valid."""
     door = _tidied(door, now)
     found = door.codes.get(code)
     if found is None:
@@ -101,7 +104,7 @@ def exchange(door: Door, code: bytes, fresh: Page, now: float) -> tuple[Door, Pa
 
 
 def admit(door: Door, token: bytes, now: float) -> tuple[Door, Page | None]:
-    """A request with this token begins. `leave` ends it."""
+    """Begin a request with this token. `leave` ends it."""
     door = _tidied(door, now)
     found = next((page for page in door.pages.values() if page.token and page.token == token), None)
     if found is None:
@@ -111,13 +114,13 @@ def admit(door: Door, token: bytes, now: float) -> tuple[Door, Page | None]:
 
 
 def renew(door: Door, page: str, token: bytes) -> Door:
-    """A page that is there has this token from now on."""
+    """Replace the token of a page that is admitted."""
     found = door.pages.get(page)
     return door if found is None else replace(door, pages={**door.pages, page: replace(found, token=token)})
 
 
 def leave(door: Door, page: str, now: float) -> Door:
-    """A request has ended. Its page may have been forgotten meanwhile."""
+    """End a request. Its page may have been forgotten in the meantime."""
     found = door.pages.get(page)
     if found is None:
         return door
@@ -125,7 +128,7 @@ def leave(door: Door, page: str, now: float) -> Door:
 
 
 def hello(door: Door, page: str, theirs: str, ours: str, now: float) -> tuple[Door, Page | None]:
-    """Somebody says it is this page. What it has to prove is `ours`; an earlier challenge counts no more."""
+    """Begin the return of a page: store the challenge `ours`, which replaces an earlier one."""
     door = _tidied(door, now)
     found = door.pages.get(page)
     if found is None:
@@ -135,7 +138,9 @@ def hello(door: Door, page: str, theirs: str, ours: str, now: float) -> tuple[Do
 
 
 def come_back(door: Door, page: str, given: str, port: int, token: bytes, now: float) -> tuple[Door, Page | None]:
-    """The proof that `hello` asked for: the page has this token from now on. A challenge is used up by any proof."""
+    """Verify the proof for the challenge of `hello` and replace the token. Any proof, correct or not, uses up the
+    challenge.
+    """
     door = _tidied(door, now)
     challenge, found = door.challenges.get(page), door.pages.get(page)
     if challenge is None or found is None:
@@ -149,12 +154,12 @@ def come_back(door: Door, page: str, given: str, port: int, token: bytes, now: f
 
 
 def remembered(door: Door, now: float) -> tuple[Page, ...]:
-    """What the next server is to know: who may come back. The environment of a user is not kept."""
+    """Return the pages to store for the next server. The environment of the user is not stored."""
     return tuple(Page(page.id, page.key, now if page.visits else page.seen) for page in door.pages.values())
 
 
 def recall(pages: Iterable[Page], now: float) -> Door:
-    """The door of a new server. A page that was seen in the future counts as seen now."""
+    """Return the initial state of a new server. A page that was seen in the future counts as seen now."""
     known = sorted((Page(page.id, page.key, min(page.seen, now)) for page in pages), key=lambda page: page.seen)
     return _tidied(Door(pages=_last({page.id: page for page in known}, MOST_PAGES)), now)
 
@@ -167,7 +172,7 @@ def _with(door: Door, page: Page) -> Door:
 
 
 def _tidied(door: Door, now: float) -> Door:
-    """Without what is too old."""
+    """Remove expired codes, pages and challenges."""
     return _without_strangers(
         Door(
             {name: code for name, code in door.codes.items() if now < code.until},

@@ -1,4 +1,4 @@
-"""The configuration in force, and its changes over the wire."""
+"""Handlers for the configuration: effective settings, and changes to them."""
 
 import asyncio
 import os
@@ -47,23 +47,25 @@ _RECENT = 5
 
 
 async def config_of(desk: Desk) -> dict[str, Any]:
-    """What screens read. `providers`, `options` and `options.tui` are always there: stock clients insist."""
+    """Return the effective configuration for clients. Crush clients require `providers`, `options` and
+    `options.tui`.
+    """
     models = desk.workspace.engine.kit.models
     infos: dict[Size, ModelInfo] = {}
-    # Without a usable model a workspace can still be opened, looked at, and set up.
+    # Without a usable model a workspace can still be opened, viewed and configured.
     with suppress(ProviderError):
         infos = {"large": (await models.large()).info, "small": (await models.small()).info}
     reading = desk.outfit.configuration.reading()
     in_force = _shown(reading, str(desk.data_dir))
     in_force["providers"] = await _providers(desk, infos.values(), in_force["providers"])
-    # What was chosen may be of no use; what answers is what counts.
+    # The selected model may be unusable; show the one that is used in its place.
     chosen = {size: msgspec.to_builtins(choice_of(desk, size, info)) for size, info in infos.items()}
     in_force["models"] = {**in_force.get("models", {}), **chosen}
     return in_force
 
 
 async def server_config(call: Call) -> dict[str, Any]:
-    """What counts in every workspace: the user's own settings, without those of any project."""
+    """Return the settings that apply to every workspace: those of the user, without any project."""
     return await asyncio.to_thread(_everywhere, str(call.hub.data_dir))
 
 
@@ -75,13 +77,13 @@ def _everywhere(data_dir: str) -> dict[str, Any]:
 
 
 def _shown(reading: Reading, data_dir: str) -> dict[str, Any]:
-    """The settings without what is nobody else's business; of the options also those that nobody has set."""
+    """Return the settings without secrets, with the defaults of options that are not set."""
     tree = redacted(reading.tree)
     options = {**_whole(Options()), **tree.get("options", {})}
     options["attribution"] = _whole(reading.settings.options.attribution)
     options["context_paths"] = list(dict.fromkeys((*CONTEXT_NAMES, *options["context_paths"])))
     options["global_context_paths"] = [str(path) for path in own_files(reading.settings.options, os.environ)]
-    # What other tools' files say of it is about other tools.
+    # Files of other tools set this for those tools.
     options["data_directory"] = data_dir
     shown = {"providers": {}, **tree, "options": options}
     if "mcp" in shown:
@@ -90,13 +92,13 @@ def _shown(reading: Reading, data_dir: str) -> dict[str, Any]:
 
 
 def _whole(settings: Options | Attribution) -> dict[str, Any]:
-    """With its defaults, but without what has none."""
+    """Return the fields including defaults, without those that are None."""
     fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
     return {name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None}
 
 
 def choice_of(desk: Desk, size: Size, info: ModelInfo) -> ModelChoice:
-    """Who answers, and the way the settings want it to be asked. Screens ask for it again and again."""
+    """Return the model in use with its settings. Clients poll this."""
     wanted: Selection = getattr(desk.outfit.configuration.settings.models, size)
     return ModelChoice(
         info.model,
@@ -114,8 +116,8 @@ def choice_of(desk: Desk, size: Size, info: ModelInfo) -> ModelChoice:
 
 
 async def _providers(desk: Desk, infos: Iterable[ModelInfo], written: dict[str, Any]) -> dict[str, Any]:
-    """Those that can be used now, by id, with what the settings say of each but its models, which are described
-    whole; the ones that answer are always among them.
+    """Return the usable providers by id, with their settings and complete model descriptions. Those in use are always
+    included.
     """
     known: dict[str, dict[str, Any]] = {}
     for info in dict.fromkeys(infos):
@@ -126,11 +128,12 @@ async def _providers(desk: Desk, infos: Iterable[ModelInfo], written: dict[str, 
 
 
 def _in_config(view: ProviderView) -> dict[str, Any]:
-    """As the configuration has a provider: without what the catalogue adds for pickers."""
+    """Return a provider in the form of the configuration, without the catalogue's additions for pickers."""
     return {"id": view.id, "name": view.name, "type": view.type, "models": msgspec.to_builtins(view.models)}
 
 
 def facts_of(info: ModelInfo) -> ModelFacts:
+    """Describe a model for clients."""
     price = info.price
     return ModelFacts(
         id=info.model,
@@ -149,7 +152,7 @@ def facts_of(info: ModelInfo) -> ModelFacts:
 
 
 async def config_set(call: Call) -> None:
-    """A value that does not fit its key is refused: it would be passed over, and nobody would know."""
+    """Set a value. One that does not fit its key is refused, because it would be ignored silently."""
     path = key_path(call.body.key)
     is_checked = key_type(path) is not None or path[0] in ("permissions", "hooks", "tools")
     if is_checked and (wrong := objections(path, call.body.value)):
@@ -160,7 +163,9 @@ async def config_set(call: Call) -> None:
 
 
 def _refuse_outdated(desk: Desk, rules: list[str]) -> None:
-    """In the workspace's own file a relative program without its directory counts as saved by an earlier version."""
+    """Refuse new rules that would count as saved by an earlier version: a relative program without its directory in the
+    workspace's own file.
+    """
     from holdfast.permissions.saving import is_outdated  # noqa: PLC0415 - only where rules are set
 
     known = desk.config.scope(1).get("permissions", {}).get("allow", [])
@@ -172,12 +177,13 @@ def _refuse_outdated(desk: Desk, rules: list[str]) -> None:
 
 
 async def config_remove(call: Call) -> None:
+    """Remove a key from a settings file."""
     call.desk.config.remove(call.body.scope, call.body.key)
     call.desk.tell_of_change()
 
 
 async def config_model(call: Call) -> None:
-    """What could not be used is refused, and nothing is stored: the next run would fail as well."""
+    """Select a model. An unusable one is refused and not stored, because the next run would fail."""
     chosen = msgspec.to_builtins(call.body.model)
     kind = call.body.model_type
     if wrong := objections(("models", kind), chosen):
@@ -186,12 +192,13 @@ async def config_model(call: Call) -> None:
         found = await call.desk.outfit.choice.check(msgspec.convert(chosen, Selection))
         chosen |= {"model": found.model, "provider": found.provider}
     recent = [item for item in call.desk.config.scope(0).get("recent_models", {}).get(kind, []) if item != chosen]
-    # The choice first: if that is refused, it is not a recent one either.
+    # Store the choice first: if it is refused, it must not be listed as recent.
     call.desk.config.set(call.body.scope, f"models.{kind}", chosen)
     _set(call.desk, 0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
 
 
 async def config_compact(call: Call) -> None:
+    """Switch the compact mode of the terminal interface."""
     enabled = call.body.get("enabled")
     if not isinstance(enabled, bool):
         raise BadRequest("enabled must be true or false")
@@ -199,7 +206,7 @@ async def config_compact(call: Call) -> None:
 
 
 async def config_provider_key(call: Call) -> None:
-    """A key, or what signing in gave."""
+    """Store an API key, or the token of an OAuth login."""
     provider, key, kind = _provider_id(call), call.body.get("api_key"), call.body.get("kind", "string")
     if kind not in ("string", "oauth"):
         raise BadRequest("unsupported api key kind: it is string or oauth")
@@ -214,12 +221,12 @@ async def config_provider_key(call: Call) -> None:
 
 
 async def config_refresh_oauth(call: Call) -> None:
-    """Whoever asks for a model next uses the new token; other processes find it where it is stored."""
+    """Refresh an OAuth token. The next model request uses the new token; other processes read it from the store."""
     provider, outfit = _provider_id(call), call.desk.outfit
     try:
         token = await asyncio.to_thread(outfit.credentials.token, provider)
     except HoldfastError as error:
-        # The file of credentials cannot be read: it says what is to be done about it.
+        # The credentials file cannot be read; the message contains the remedy.
         raise BadRequest(str(error)) from None
     if token is None:
         if (known := outfit.settings.providers.get(provider)) is not None and known.oauth:
@@ -230,24 +237,28 @@ async def config_refresh_oauth(call: Call) -> None:
 
 
 async def config_problems(call: Call) -> tuple[ConfigProblem, ...]:
-    """What is wrong with the files of settings. Of a broken one the last good contents are in force."""
+    """Return the problems of the settings files. The last valid contents of a broken file stay in effect."""
     return tuple(
         ConfigProblem(item.severity, item.file, item.line, item.key, item.text) for item in problems_of(call.desk)
     )
 
 
 def problems_of(desk: Desk) -> tuple[Problem, ...]:
-    """Return the mistakes in the settings, in hooks of other programs' files, and saved rules that are out of date."""
+    """Return the problems of the settings, of hooks in other programs' files, and of saved rules that are out
+    of date.
+    """
     reading = desk.outfit.configuration.reading()
     outdated = outdated_rules(reading, str(desk.data_dir / "config.json"))
     return (*reading.problems, *desk.outfit.extensions.hooks.problems(), *outdated)
 
 
 async def config_import_copilot(_: Call) -> dict[str, Any]:
+    """Report that importing Copilot credentials is not supported."""
     return {"token": None, "success": False}
 
 
 async def default_small_model(call: Call) -> ModelChoice:
+    """Return the default small model of a provider, or the one in use."""
     choice = call.desk.outfit.choice
     if choice is not None and (provider := call.query.get("provider_id")):
         selection = await choice.default_small(provider)

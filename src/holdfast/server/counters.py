@@ -1,4 +1,4 @@
-"""Numbers that Prometheus reads, counted from events. Pure."""
+"""Prometheus counters, derived from events. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ __all__ = ["Family", "Metrics", "render"]
 
 _BOUNDS = (1, 5, 15, 60, 300, 900, 3600)
 _KEPT = 10_000
-"""Of so many sessions the cost is remembered, so that only what is added to it is counted."""
+"""Number of sessions whose cost is remembered, so that only increases are counted."""
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -35,12 +35,13 @@ class Family:
         self.values: dict[tuple[str, Labels], float] = {}
 
     def set(self, value: float, suffix: str = "", **labels: str) -> "Family":
+        """Set the value for a combination of labels."""
         self.values[suffix, tuple(labels.items())] = value
         return self
 
 
 def render(families: Iterable[Family]) -> str:
-    """In the text format, version 0.0.4."""
+    """Render the text exposition format, version 0.0.4."""
     lines: list[str] = []
     for family in families:
         lines += [f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"]
@@ -56,7 +57,7 @@ def _escaped(text: str) -> str:
 
 
 class Metrics:
-    """What was counted since the server started."""
+    """Counters since the start of the server."""
 
     def __init__(self) -> None:
         self._accepted = 0
@@ -70,15 +71,15 @@ class Metrics:
         self._cost = 0.0
         self._costs: dict[SessionId, float] = {}
         self._at_work: dict[RunId, tuple[float, int]] = {}
-        """Since when, and in which step."""
+        """Start time and current step."""
 
     def hear(self, _: str, event: DurableEvent, now: float) -> None:
-        """`now` is in seconds, of any clock that goes on steadily."""
+        """Count an event. `now` is in seconds, of any monotonic clock."""
         match event:
             case RunEvent(payload=change) if change.type == "created":
                 self._accepted += 1
             case RunEvent(payload=change) if change.payload.step:
-                # A run is told of for other reasons too: somebody wants it to stop.
+                # Run events are also published for other changes, such as a cancel request.
                 since, step = self._at_work.get(change.payload.run_id, (now, 0))
                 self._steps += change.payload.step - step
                 self._at_work[change.payload.run_id] = since, change.payload.step
@@ -107,7 +108,9 @@ class Metrics:
         self._buckets[place] += 1
 
     def _spent(self, session: SessionId, cost: float, *, is_new: bool) -> None:
-        """What a session had cost before this server came to know it is not counted."""
+        """Count the increase of a session's cost. Costs from before this server first saw the session are not
+        counted.
+        """
         known = 0.0 if is_new else self._costs.pop(session, cost)
         self._cost += max(0.0, cost - known)
         self._costs[session] = cost
@@ -115,6 +118,7 @@ class Metrics:
             del self._costs[next(iter(self._costs))]
 
     def families(self) -> list[Family]:
+        """Return all metrics."""
         took = Family("run_seconds", "histogram", "How long runs took, from their first step to their end.")
         total = 0
         for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self._buckets, strict=True):

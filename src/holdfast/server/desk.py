@@ -1,4 +1,4 @@
-"""A desk: an open workspace, with what the client that opened it first chose for it."""
+"""An open workspace with the options of the client that opened it first."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ __all__ = ["Desk"]
 
 
 class Desk:
-    """An open workspace. The first client's flags count; later ones join."""
+    """An open workspace. The flags of the first client apply; later clients share them."""
 
     def __init__(self, workspace: Workspace, body: WorkspaceBody, data_dir: Path) -> None:
         self.workspace = workspace
@@ -40,18 +40,20 @@ class Desk:
         self._changes = 0
         self.was_busy = False
         self.jobs_are_late = False
-        """Whether jobs have kept it open for as long as they may while nobody was there."""
+        """Set when jobs have kept the workspace open for as long as they may without a client."""
 
     @property
     def is_busy(self) -> bool:
+        """True while runs, or jobs within their time limit, keep the workspace open."""
         return self.workspace.engine.is_busy() or (self.outfit.jobs.is_busy and not self.jobs_are_late)
 
     @property
     def config(self) -> ConfigStore:
+        """The settings files of the workspace."""
         return self.outfit.store
 
     def tell_of_change(self) -> None:
-        """A setting was changed: screens read the workspace again. Told once, also if a look at the files tells it."""
+        """Notify clients of a changed setting, once, even if re-reading the files also reports the change."""
         told = self._changes
         self.outfit.configuration.reading()
         if self._changes == told:
@@ -72,7 +74,7 @@ class Desk:
 
     @property
     def yolo(self) -> bool:
-        """Whether what would be asked is allowed."""
+        """True if permission requests are granted automatically."""
         return self.workspace.asks.skips
 
     @yolo.setter

@@ -1,8 +1,8 @@
-"""Asks for clients that show one dialog at a time. Pure; time is handed in.
+"""Permission requests and questions for clients that show one dialog at a time. Pure; time is an argument.
 
-A second permission would replace the first on such a screen, a notice about any batch of questions closes the form
-that is open, and an answer does not say which batch it means. So the oldest of each kind is sent, and the next only
-when it is closed; for questions after a pause, so that a key meant for one form does not reach the next.
+On such a client a second permission request would replace the first, a notice about any batch of questions closes the
+open form, and an answer does not name its batch. Therefore only the oldest of each kind is sent, and the next one when
+it is closed; for questions after a pause, so that a key meant for one form does not reach the next.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ PAUSE_SECONDS = 0.5
 
 
 class _Line:
-    """Asks of one kind, oldest first. At most one of them has been sent and is open."""
+    """Requests of one kind, oldest first. At most one of them has been sent and is open."""
 
     def __init__(self, pause: float, ready_at: float) -> None:
         self._pause = pause
@@ -37,7 +37,7 @@ class _Line:
             self._waiting[ask] = body
 
     def close(self, ask: str, now: float) -> bool:
-        """Whether it was the one that is shown."""
+        """Close a request. Returns True if it was the one that is shown."""
         self._waiting.pop(ask, None)
         if ask != self._shown:
             return False
@@ -57,7 +57,7 @@ class _Line:
 
 
 class Dialogs:
-    """The asks of one reader, beginning with those that were open when it came."""
+    """The requests for one subscriber, beginning with those that were open when it connected."""
 
     def __init__(
         self,
@@ -68,8 +68,10 @@ class Dialogs:
         pause: float = 0.0,
         withdrawn: Sequence[AskEvent] = (),
     ) -> None:
-        """`pause`: how long it is until the next form may be shown. `withdrawn`: what a server that died left open; who
-        was its client still shows it. Whatever form is shown goes with any notice, or when another takes its place.
+        """Create the queues.
+
+        `pause` is the time until the next form may be shown. `withdrawn` contains requests that a previous server left
+        open; its clients still show them. Any notice, or the next form, closes a form that is shown.
         """
         self._stale = [encode_event(event) for event in withdrawn if isinstance(event, PermissionNotificationEvent)]
         forms = [encode_event(event) for event in withdrawn if isinstance(event, QuestionNotificationEvent)]
@@ -82,6 +84,7 @@ class Dialogs:
             self._questions.add(batch.id, encode_event(QuestionRequestEvent(Change("created", batch))))
 
     def feed(self, event: AskEvent, body: bytes, now: float) -> list[bytes]:
+        """Return the bodies to send for an event, which may be none."""
         match event:
             case PermissionRequestEvent(payload=ask):
                 self._permissions.add(ask.payload.id, body)
@@ -97,11 +100,13 @@ class Dialogs:
                 return [body] if self._questions.close(closed.payload.batch_id, now) else []
 
     def due(self, now: float) -> list[bytes]:
+        """Return the bodies whose time has come."""
         stale, self._stale = self._stale, []
         return [*stale, *self._permissions.due(now), *self._questions.due(now)]
 
     @property
     def next_due(self) -> float | None:
+        """The time at which `due` returns something, or None."""
         if self._stale:
             return 0.0
         times = [due for due in (self._permissions.next_due, self._questions.next_due) if due is not None]

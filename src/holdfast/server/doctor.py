@@ -1,7 +1,8 @@
-"""A look at everything a workspace needs. Each check belongs to whoever knows its area; here they are listed.
+"""Health report of a workspace. Each check is implemented in the module of its area; this module lists and runs
+them.
 
-A check is given the desk and says what it found; it changes nothing. All are called together, none longer than `LIMIT`.
-One that breaks or takes too long is a finding itself, and keeps no other from being told.
+A check receives the workspace and returns findings; it changes nothing. All run concurrently, each for at most `LIMIT`
+seconds. A check that fails or times out becomes a finding and does not affect the others.
 """
 
 import asyncio
@@ -36,13 +37,13 @@ CHECKS: dict[str, Check] = {
     "agents": brought_checks.agents,
     "data directory": checks.data_directory,
 }
-"""Every check by its area, in the order in which they are told."""
+"""Every check by its area, in the order of the report."""
 
 _log = logging.getLogger("holdfast.server")
 
 
 async def doctor(call: Call) -> Health:
-    """`areas` names those that are wanted, with commas between; without it all are."""
+    """Run the checks and report server problems. `areas` selects areas, separated by commas; the default is all."""
     wanted = [name.strip() for name in call.query.get("areas", "").split(",") if name.strip()]
     found = await look(call.desk, {name: check for name, check in CHECKS.items() if not wanted or name in wanted})
     troubles = call.hub.troubles()
@@ -53,6 +54,7 @@ async def doctor(call: Call) -> Health:
 
 
 async def look(desk: Desk, chosen: dict[str, Check], limit: float = LIMIT) -> Health:
+    """Run the given checks concurrently."""
     found = await asyncio.gather(*(_checked(desk, area, check, limit) for area, check in chosen.items()))
     return Health(tuple(item for items in found for item in items))
 
@@ -66,6 +68,6 @@ async def _checked(desk: Desk, area: str, check: Check, limit: float) -> Sequenc
     except HoldfastError as error:
         return (Finding(area, "error", str(error)),)
     except Exception:
-        # A check that breaks must not take the others with it; what broke is in the log.
+        # A check that fails must not prevent the others; the cause is logged.
         _log.exception("the check of %s failed", area)
         return (Finding(area, "error", "could not be checked.", "Look at holdfast logs."),)

@@ -1,4 +1,4 @@
-"""How a page gets in: a link from the socket, a code from the page, a proof from one that was there before."""
+"""Handlers for the login of web pages: links, codes, and the return of pages after a restart."""
 
 from typing import TYPE_CHECKING
 
@@ -21,31 +21,36 @@ class NoPort(Conflict):
 
 
 async def open_web(call: Call) -> WebLink:
+    """Open the port of the web page and return a link. Only over the unix socket."""
     if not call.over_socket:
         raise NotFromHere
     return (await call.hub.web.open(call.body.port)).link(tuple(call.body.env))
 
 
 async def close_web(call: Call) -> None:
+    """Close the port of the web page. Only over the unix socket."""
     if not call.over_socket:
         raise NotFromHere
     call.hub.web.close()
 
 
 async def enter_page(call: Call) -> PagePass:
+    """Exchange a code for a token."""
     return _house(call).exchange(call.body.code)
 
 
 async def greet_page(call: Call) -> PageGreeting:
+    """Return a challenge to a page that was admitted by an earlier server."""
     return _house(call).hello(call.body)
 
 
 async def return_page(call: Call) -> PagePass:
+    """Return a new token for the proof of a returning page."""
     return _house(call).come_back(call.body)
 
 
 async def page_pass(call: Call) -> PagePass:
-    """What a page that was loaded again has forgotten."""
+    """Return a new token to a page that was reloaded and has lost its state."""
     if call.page is None:
         raise NoPort
     return _house(call).renew(call.page)

@@ -1,4 +1,4 @@
-"""One request of a connection and its answer, in the form that ASGI applications know."""
+"""A request of a connection and its response, as ASGI applications expect them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -21,21 +21,21 @@ _GONE = {"type": "http.disconnect"}
 
 
 class Exchange:
-    """One request and its answer. `receive` and `send` are ASGI's."""
+    """A request and its response. `receive` and `send` are those of ASGI."""
 
     def __init__(self, connection: "Connection", scope: Scope, *, keeps: bool, waits: bool) -> None:
         self.connection = connection
         self.scope = scope
         self.keeps = keeps
-        """Whether the connection outlives the answer."""
+        """True if the connection stays open after the response."""
         self.is_whole = False
-        """Whether all of the request has come."""
+        """True if the complete request has been received."""
         self.is_over = False
-        """Whether all of the answer has been handed over, or nobody is there to have it."""
+        """True if the complete response has been handed over, or the client has disconnected."""
         self.ends_with_connection = False
-        """Set before the answer begins, for a body without length or chunks."""
+        """Set before the response begins, for a body without length or chunks."""
         self.sign = b""
-        """What may stand anywhere in the answer and means nothing, for who wants to know whether it is still read."""
+        """Bytes that clients ignore at any position of the response. Writing them reveals a disconnected client."""
         self.pieces: list[bytes] = []
         self.size = 0
         self._waits = waits
@@ -46,6 +46,9 @@ class Exchange:
         self._waiter: asyncio.Future[None] | None = None
 
     async def receive(self) -> Message:
+        """Return the next piece of the request body, or `http.disconnect` after the response or the connection has
+        ended.
+        """
         if self._waits:
             self._waits = False
             if not self.is_whole and not self._has_begun:
@@ -64,21 +67,23 @@ class Exchange:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody who has the whole request waits for its caller to leave."""
+        """True if the application has the complete request and waits for the client to disconnect."""
         return self._is_told and self._waiter is not None and not self._waiter.done()
 
     def wake(self) -> None:
+        """Wake the application if it waits in `receive`."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def break_off(self) -> bool:
-        """What came of the request makes no sense. Says whether somebody can still be told."""
+        """Give up a malformed request. Returns True if no response has begun, so that an error can be sent."""
         is_silent = not self._has_begun and not self.is_over
         self.is_over = True
         self.wake()
         return is_silent
 
     async def send(self, message: Message) -> None:
+        """Send the head or a part of the body; waits while the write buffer is full."""
         if message["type"] == "http.response.start":
             self._head = self._head_of(message["status"], message["headers"])
             return
@@ -93,11 +98,12 @@ class Exchange:
             await self.connection.room()
 
     def write(self, data: bytes) -> None:
-        """More of a body that has begun, without waiting for its reader."""
+        """Write more of a body that has begun, without waiting for the client to read it."""
         if not self.is_over:
             self.connection.write(self._framed(data, more=True))
 
     def give_sign(self) -> None:
+        """Write the ignorable bytes that reveal a disconnected client, if the body has begun."""
         if self._has_begun and not self.connection.is_full:
             self.write(self.sign)
 
@@ -133,7 +139,7 @@ class Exchange:
         return self._head + body
 
     async def run(self, application: Asgi) -> None:
-        """Have it answered, once earlier answers are read. What breaks here breaks only this connection."""
+        """Run the application once earlier responses have been read. An error aborts this connection only."""
         try:
             await self.connection.room()
             await application(self.scope, self.receive, self.send)
@@ -143,6 +149,6 @@ class Exchange:
 
 
 def exchange_of(send: Send) -> Exchange | None:
-    """Whose `send` it is, for who needs more than ASGI has."""
+    """Return the exchange that `send` belongs to, for callers that need more than ASGI offers."""
     exchange = getattr(send, "__self__", None)
     return exchange if isinstance(exchange, Exchange) else None

@@ -1,4 +1,4 @@
-"""Files that a prompt can name, for clients that cannot look at the disk: which there are, and what one holds."""
+"""Handlers for files that a prompt can attach, for clients without access to the disk."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ class FileTooLarge(TooLarge):
 
 
 async def list_files(call: Call) -> FileNames:
-    """Those that a search would look at: what is ignored is not offered."""
+    """Return the files that a search would cover, without ignored ones."""
     root = await asyncio.to_thread(os.path.realpath, call.desk.path)
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     try:
@@ -38,6 +38,7 @@ async def list_files(call: Call) -> FileNames:
 
 
 async def read_file(call: Call) -> Attachment:
+    """Return a file as an attachment."""
     given = call.query["path"]
     content = await asyncio.to_thread(_content, call.desk.path, given)
     kind = kind_of(given, content)

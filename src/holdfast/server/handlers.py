@@ -1,4 +1,4 @@
-"""Every handler by the name of its route."""
+"""Handlers by the name of their route."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
@@ -27,7 +27,7 @@ _OTHERS = (
     "undo",
     "work",
 )
-"""Loaded when one of them is needed: the first prompt of a new server does not wait for them."""
+"""Imported on first use, so that they do not delay the first prompt of a new server."""
 
 
 class _Handlers(Mapping[str, Handler]):

@@ -1,4 +1,4 @@
-"""Fixed pieces of HTTP/1.1 answers."""
+"""Constant parts of HTTP/1.1 responses."""
 
 __all__ = ["CONTINUE", "NOT_HTTP", "REASONS"]
 

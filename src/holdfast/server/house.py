@@ -1,6 +1,6 @@
-"""An open page's port, with what it keeps: who was let in, and a note of it for the server after this one.
+"""Sessions of web pages on an open port, and the file that preserves them for the next server.
 
-The note is a file (0600) beside the database, with the port and the keys of the pages; tokens are in no file.
+The file (mode 0600, beside the database) contains the port and the keys of the pages. Tokens are never stored.
 """
 
 import logging
@@ -36,14 +36,14 @@ class NoPage(BadRequest):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What one server leaves to the next."""
+    """The stored state for the next server."""
 
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     pages: tuple[codes.Page, ...]
 
 
 class House:
-    """Reads the files of the page when it is made: not in the event loop."""
+    """Web sessions of one port. The constructor reads the files of the page: do not call it in the event loop."""
 
     def __init__(self, application: Asgi, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.front = PageFront(application, read_files(BUNDLE), clock, self._use)
@@ -52,16 +52,17 @@ class House:
         self._noted = clock()
 
     def recall(self, note: Note) -> None:
-        """Who was let in by the server before."""
+        """Restore the pages that the previous server had admitted."""
         self.front.door = codes.recall(note.pages, self._clock())
 
     def link(self, env: tuple[str, ...]) -> WebLink:
-        """A code for one page."""
+        """Create a link with a code that admits one page."""
         code, front = secrets.token_urlsafe(24), self.front
         front.door = codes.mint(front.door, codes.digest(code), env, self._clock())
         return WebLink(f"http://{HOST}:{front.port}/", code, int(codes.CODE_SECONDS))
 
     def exchange(self, code: str) -> PagePass:
+        """Admit a page with a code. Raises `CodeRefused`."""
         front, token = self.front, secrets.token_urlsafe(32)
         fresh = codes.Page(secrets.token_hex(16), secrets.token_urlsafe(32), 0.0, codes.digest(token))
         front.door, page = codes.exchange(front.door, codes.digest(code), fresh, self._clock())
@@ -70,6 +71,7 @@ class House:
         return self._pass(page, token)
 
     def hello(self, asked: PageHello) -> PageGreeting:
+        """Return a challenge and the server's own proof. Raises `NoPage`."""
         front, ours = self.front, secrets.token_hex(16)
         front.door, page = codes.hello(front.door, asked.page, asked.nonce, ours, self._clock())
         if page is None:
@@ -77,6 +79,7 @@ class House:
         return PageGreeting(ours, codes.proof(page.key, "server", front.port, asked.nonce, ours))
 
     def come_back(self, asked: PageReturn) -> PagePass:
+        """Admit a returning page with its proof. Raises `NoPage`."""
         front, token, now = self.front, secrets.token_urlsafe(32), self._clock()
         front.door, page = codes.come_back(front.door, asked.page, asked.proof, front.port, codes.digest(token), now)
         if page is None:
@@ -84,7 +87,7 @@ class House:
         return self._pass(page, token)
 
     def renew(self, page: codes.Page) -> PagePass:
-        """A new token for a page that has one, and what it needs to come back with. The old one ends."""
+        """Return a new token and the credentials to return with. The old token ends."""
         front, token = self.front, secrets.token_urlsafe(32)
         front.door = codes.renew(front.door, page.id, codes.digest(token))
         return self._pass(page, token)
@@ -94,12 +97,12 @@ class House:
         return PagePass(token, page.id, page.key)
 
     def _use(self) -> None:
-        """Now and then, so that the next server knows whose pages are still there."""
+        """Write the file from time to time, so that it reflects which pages are still in use."""
         if self._clock() > self._noted + _BETWEEN_NOTES:
             self._write_note()
 
     def _write_note(self) -> None:
-        """Whole or not at all. A note that cannot be written is no reason to refuse a page."""
+        """Replace the file atomically. A failure is logged and does not affect the page."""
         self._noted = self._clock()
         body = msgspec.json.encode(Note(self.front.port, codes.remembered(self.front.door, self._noted)))
         draft = self._path.with_suffix(".new")
@@ -113,12 +116,12 @@ class House:
 
 
 def is_worth_it(note: Note) -> bool:
-    """Whether anybody may come back."""
+    """Return True if a stored page may still return."""
     return bool(codes.recall(note.pages, time.time()).pages)
 
 
 def read_note(path: Path) -> Note:
-    """What was noted. One that others could have read or written counts for nothing."""
+    """Read the stored state. A file that other users could read or write is refused."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise BadRequest("their note is open to others")

@@ -1,10 +1,24 @@
-"""HTTP/1.1 on connections of our own. httptools takes requests apart; what is behind is an ASGI application.
+"""HTTP/1.1 server: the connection and the listener. httptools parses requests; the application is ASGI.
 
-One request of a connection is answered at a time, in the order in which they came. A body that nobody wants is
-passed over; a reader that does not read makes its writer wait, and nobody else. Who has shut its own side gets the
-answers to what it asked, and then the end of the connection.
+Theory of operation. A `Connection` is an asyncio protocol. The parser calls `on_*`, which append to a queue of
+exchanges (one request with its response). Only the first exchange is passed to the application; pipelined requests
+wait, so responses keep the order of the requests. When a response ends, `_next` starts the following exchange.
 
-`limits.py` keeps the number of connections below that of descriptors.
+Flow control works in both directions. A client that does not read fills the transport's buffer: `is_full` is set and
+only the task that writes to this connection waits in `room`. A client that sends faster than it is served is not read
+from (`look`): while a second request is queued, while more than `_MOST_BODY_AT_ONCE` bytes of a body are unread, or
+while the buffer is full. A body that the application does not read is received and discarded.
+
+Time and size are bounded. A head larger than `_LARGEST_HEAD` aborts the connection; `_silent` counts bytes for which
+the parser made no callback, because it buffers a partial header without a limit. The idle timer runs without a
+complete request and after the last response; bytes of a partial head do not extend it, bytes of a body do. The number
+of connections is capped below the limit of descriptors (`limits.py`).
+
+A half-closed connection (`nc -N`) still receives the responses to its complete requests. A disconnected client looks
+the same to the kernel in most cases, so `_look_for_reader` polls for it twice a second.
+
+Bytes that are not HTTP end the connection: with a 400 if no response has begun, otherwise after the current response
+or at once, so that two responses are never mixed. See docs/decisions/0012.
 """
 
 import asyncio
@@ -27,16 +41,16 @@ __all__ = ["Asgi", "Exchange", "HttpServer", "Message", "Receive", "Scope", "Sen
 
 _KEEP_ALIVE_SECONDS = 90.0
 _LOOK_SECONDS = 0.5
-"""How often somebody looks whether a reader that has shut its own side is still there."""
+"""Interval at which a half-closed connection is checked for a disconnected client."""
 _LARGEST_HEAD = 64 * 1024
 _MOST_BODY_AT_ONCE = 64 * 1024
 
 
 class Connection(asyncio.Protocol):
-    """Over the unix socket only our own user is let in.
+    """One client connection. Over the unix socket only the server's own user is accepted.
 
-    Whether a request came over the unix socket is told by the family of its own socket, never by who its peer is
-    said to be: the peer of a connection that was reset has no name any more.
+    The family of the server's own socket decides whether a request came over the unix socket. The peer's name is not
+    used: a connection that was reset has none.
     """
 
     transport: asyncio.Transport
@@ -63,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept the connection, or abort it if the unix peer is another user."""
         self.transport = cast("asyncio.Transport", transport)
         connection = transport.get_extra_info("socket")
         self.is_local = connection is not None and connection.family == socket.AF_UNIX
@@ -75,6 +90,7 @@ class Connection(asyncio.Protocol):
         self._grow_tired()
 
     def connection_lost(self, _: Exception | None) -> None:
+        """Release everything that waits for the connection."""
         self._server.forget(self)
         self._rest()
         if self._watch is not None:
@@ -85,16 +101,17 @@ class Connection(asyncio.Protocol):
             exchange.wake()
 
     def data_received(self, data: bytes) -> None:
+        """Feed received bytes to the parser and restart or stop the idle timer."""
         self._server.connections.touch(self)
         self._has_moved = self._is_nearer = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # What follows is meant for a protocol that is not spoken here.
+            # The bytes that follow belong to another protocol, which is not supported.
             self._pause(is_wanted=True)
         except httptools.HttpParserError:
             self._refuse()
-        # The parser keeps half a header to itself, however long it grows.
+        # The parser buffers a partial header without a limit.
         self._silent = 0 if self._has_moved else self._silent + len(data)
         if self._silent > _LARGEST_HEAD:
             self.abort()
@@ -105,12 +122,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_unasked(self) -> bool:
-        """Whether nobody here has anything to do for it."""
+        """Return True if no response is pending: no request, or the current response has been handed over."""
         return not self._exchanges or self._exchanges[0].is_over
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether a part of its request has not arrived."""
+        """Return True if a part of the current request has not arrived."""
         return bool(self._exchanges) and not self._exchanges[0].is_whole
 
     def hold(self) -> AbstractContextManager[None]:
@@ -118,7 +135,9 @@ class Connection(asyncio.Protocol):
         return self._server.connections.hold(self)
 
     def eof_received(self) -> bool:
-        """Says whether the connection stays: for the answers to what was asked whole. Nobody else can ask here."""
+        """Keep the connection open if complete requests still have responses to come. An incomplete request is
+        dropped.
+        """
         if self._exchanges and not self._exchanges[-1].is_whole:
             if len(self._exchanges) == 1:
                 return False
@@ -132,10 +151,11 @@ class Connection(asyncio.Protocol):
         return not self.transport.is_closing()
 
     def _look_for_reader(self) -> None:
-        """Who has left altogether has shut its own side, too, and often the system cannot tell the one from the other.
+        """Check whether the client of a half-closed connection has disconnected, and abort the connection if
+        so.
 
-        Then a stream is written to: if nobody is there, that fails. Work that goes on only while its caller is there,
-        and says nothing until it is done, is given up.
+        Where the kernel cannot distinguish the two, a heartbeat is written to a stream, which fails if the client has
+        disconnected. A request that is cancelled with its caller and writes nothing until it is done is aborted.
         """
         hung_up = is_hung_up(self.transport.get_extra_info("socket"))
         head = self._exchanges[0] if self._exchanges else None
@@ -146,17 +166,20 @@ class Connection(asyncio.Protocol):
         if not self.transport.is_closing():
             self._watch = self.loop.call_later(_LOOK_SECONDS, self._look_for_reader)
 
-    # The parser calls these.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
+        """Reset the state of the request that is being parsed."""
         self._url, self._headers, self._size = b"", [], 0
         self._has_moved = self._is_nearer = True
 
     def on_url(self, url: bytes) -> None:
+        """Collect the request target."""
         self._url += url
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header, with its name in lower case."""
         self._headers.append((name.lower(), value))
         self._count(len(name) + len(value))
 
@@ -167,6 +190,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def on_headers_complete(self) -> None:
+        """Queue the request, and start it if no other one is being answered."""
         url = httptools.parse_url(self._url)
         method, version = self._parser.get_method().decode("ascii"), self._parser.get_http_version()
         path = url.path or b""
@@ -185,7 +209,7 @@ class Connection(asyncio.Protocol):
         keeps = self._parser.should_keep_alive() and not self._parser.should_upgrade() and not self._is_leaving
         exchange = Exchange(self, scope, keeps=keeps, waits=waits)
         self._is_nearer = True
-        # What may follow the body is of no interest, and no header of the request.
+        # Trailers after the body are ignored; they must not be added to the headers of the request.
         self._headers = []
         self._exchanges.append(exchange)
         if self._exchanges[0] is exchange:
@@ -193,6 +217,7 @@ class Connection(asyncio.Protocol):
         self.look()
 
     def on_body(self, body: bytes) -> None:
+        """Pass a piece of the body to the exchange; discard it if the response is complete."""
         self._has_moved = True
         exchange = self._exchanges[-1] if self._exchanges else None
         if exchange is not None and not exchange.is_over:
@@ -203,6 +228,7 @@ class Connection(asyncio.Protocol):
             self.look()
 
     def on_message_complete(self) -> None:
+        """Mark the request as complete. Start the next one if its response has already been sent."""
         self._has_moved = self._is_nearer = True
         if self._exchanges:
             self._exchanges[-1].is_whole = True
@@ -210,27 +236,28 @@ class Connection(asyncio.Protocol):
             if self._exchanges[0].is_over:
                 self._next()
 
-    # The exchange calls these.
+    # Called by the exchange.
 
     def write(self, data: bytes) -> None:
+        """Write to the transport unless it is closing."""
         if data and not self.transport.is_closing():
             self.transport.write(data)
 
     async def room(self) -> None:
-        """Until the reader has read."""
+        """Wait until the client has read enough of the write buffer."""
         if self.is_full:
             if self._room is None:
                 self._room = self.loop.create_future()
             await asyncio.shield(self._room)
 
     def look(self) -> None:
-        """Take no more from who sends faster than it is served, or asks on without reading the answers."""
+        """Stop reading from a client that sends faster than it is served or does not read its responses."""
         last = self._exchanges[-1] if self._exchanges else None
         is_ahead = self.is_full or len(self._exchanges) > 1 or (last is not None and last.size > _MOST_BODY_AT_ONCE)
         self._pause(is_wanted=is_ahead)
 
     def finish(self, exchange: Exchange) -> None:
-        """The answer is complete. A request that is not, is read to its end and passed over."""
+        """Called when the response is complete. The rest of an incomplete request is received and discarded."""
         exchange.pieces.clear()
         exchange.size = 0
         exchange.wake()
@@ -252,23 +279,25 @@ class Connection(asyncio.Protocol):
         self.look()
 
     def abort(self) -> None:
-        """What waits to be sent is dropped."""
+        """Close the connection at once; buffered output is dropped."""
         self.transport.abort()
 
     def leave(self) -> None:
-        """Close now, or with the end of the answer that is on its way."""
+        """Close the connection now, or after the pending responses."""
         self._is_leaving = True
         if not self._exchanges:
             self.transport.close()
         for exchange in self._exchanges:
             exchange.keeps = False
 
-    # The transport calls these.
+    # Callbacks of the transport.
 
     def pause_writing(self) -> None:
+        """Called when the write buffer is full."""
         self.is_full = True
 
     def resume_writing(self) -> None:
+        """Wake the writers that wait in `room`."""
         self.is_full = False
         if self._room is not None:
             self._room.set_result(None)
@@ -285,9 +314,9 @@ class Connection(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def _grow_tired(self) -> None:
-        """Of a connection on which nothing is asked, or half of something, or whose last answer nobody reads.
+        """(Re)start the idle timeout: no request, an incomplete request, or an unread response.
 
-        Half a head may grow, that gains no time; half a body does.
+        Bytes of a partial head do not extend it; bytes of a body do.
         """
         self._rest()
         unread = self.transport.get_write_buffer_size()
@@ -295,6 +324,7 @@ class Connection(asyncio.Protocol):
 
     def _leave_alone(self, before: int) -> None:
         unread = self.transport.get_write_buffer_size()
+        # While reading is paused for a pending response, the server is the slow side, so the client is not timed out.
         is_our_turn = self._is_paused and not self.is_unasked
         if not unread and not is_our_turn:
             self.transport.close()
@@ -309,7 +339,9 @@ class Connection(asyncio.Protocol):
             self._idle = None
 
     def _refuse(self) -> None:
-        """Nothing that follows can be understood. An answer that is on its way must not be mixed with another."""
+        """Handle bytes that are not HTTP. The parser cannot continue, and a response in progress must not be mixed with
+        a 400.
+        """
         if not self._exchanges:
             self.write(NOT_HTTP)
             self.transport.close()
@@ -324,7 +356,7 @@ class Connection(asyncio.Protocol):
 
 
 class HttpServer:
-    """Serves an application on sockets that others have bound."""
+    """Serves ASGI applications on sockets that the caller has bound."""
 
     def __init__(self, application: Asgi) -> None:
         self.loop = asyncio.get_running_loop()
@@ -335,16 +367,17 @@ class HttpServer:
         self._empty: asyncio.Future[None] | None = None
 
     async def start(self, sockets: Iterable[socket.socket]) -> None:
+        """Serve the main application on these sockets."""
         for listener in sockets:
             await self.listen(listener, self._application)
 
     async def listen(self, listener: socket.socket, application: Asgi) -> None:
-        """Serve also here, with an application of its own."""
+        """Serve another application on this socket, for example the web page."""
         server = await self.loop.create_server(lambda: Connection(self, application), sock=listener, backlog=2048)
         self._servers[application] = [*self._servers.get(application, ()), server]
 
     def leave(self, application: Asgi) -> None:
-        """Serve this application no more: whoever is connected to it is cut off."""
+        """Stop serving this application and abort its connections."""
         for server in self._servers.pop(application, ()):
             server.close()
         for connection in self.connections:
@@ -352,20 +385,23 @@ class HttpServer:
                 connection.abort()
 
     def answer(self, exchange: Exchange) -> None:
+        """Start the task that answers a request."""
         self._tasks.start(exchange.run(exchange.connection.application), name="request")
 
     def welcome(self, connection: Connection) -> None:
+        """Register a connection, and abort the one that has to make room for it."""
         last = self.connections.add(connection)
         if last is not None:
             last.abort()
 
     def forget(self, connection: Connection) -> None:
+        """Remove a closed connection, and wake `stop` after the last one."""
         self.connections.remove(connection)
         if self._empty is not None and not self._empty.done() and not self.connections:
             self._empty.set_result(None)
 
     async def stop(self, last_words: float) -> None:
-        """Let nobody in, let answers end; whoever has not read its own after so many seconds is not waited for."""
+        """Stop accepting, finish pending responses, then abort connections after `last_words` seconds."""
         for server in chain.from_iterable(self._servers.values()):
             server.close()
         for connection in self.connections:
@@ -375,10 +411,10 @@ class HttpServer:
             hang_up = self.loop.call_later(last_words, self._hang_up)
             await self._empty
             hang_up.cancel()
-        # Nobody is there any more who could be answered, and what a request waits for may never come.
+        # No client is connected any more, and a request may wait for an event that never occurs.
         self._tasks.cancel_all()
         await self._tasks.drain()
-        # A request may have opened the page's port meanwhile.
+        # A request may have opened the port of the web page in the meantime.
         for server in chain.from_iterable(self._servers.values()):
             server.close()
 

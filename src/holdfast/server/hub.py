@@ -1,6 +1,6 @@
-"""What the server holds: the open workspaces, who is there, and the timers between them.
+"""Workspace manager: the open workspaces, their clients, and the timers of both.
 
-The decisions are `presence.py`'s; the hub carries them out.
+`presence.py` makes the decisions; the hub carries them out.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ class ServerLeaving(StorageUnavailable):
 
 
 class Graces(msgspec.Struct, frozen=True):
-    """How long, in seconds, a claim lasts without a stream, and an idle server without a workspace; and how often it
-    looks whether somebody changed a file of settings.
+    """Timeouts in seconds: how long a claim lasts without a stream (`create`, `detach`), and an idle server without a
+    workspace (`linger`); and the interval at which settings files are checked for changes (`look`).
     """
 
     create: float = 30.0
@@ -62,7 +62,7 @@ class Graces(msgspec.Struct, frozen=True):
 
 
 def client_id_of(text: str) -> ClientId:
-    """Client ids are UUIDs, in any of their spellings."""
+    """Parse a client id: a UUID in any notation."""
     try:
         return ClientId(str(uuid.UUID(text)))
     except ValueError:
@@ -70,6 +70,8 @@ def client_id_of(text: str) -> ClientId:
 
 
 class Hub:
+    """Opens and closes workspaces for clients, and feeds the presence state machine."""
+
     def __init__(
         self,
         app: App,
@@ -85,19 +87,21 @@ class Hub:
         self.web = Web(data_dir)
         self.on_leave = on_leave
         self.metrics: ServerMetrics | None = None
-        """What is counted, if somebody wants it to be."""
+        """Counters for Prometheus; None if metrics are disabled."""
         self.troubles: Callable[[], tuple[Finding, ...]] = tuple
-        """What is wrong with the server itself, beside its workspaces."""
+        """Returns problems of the server itself, apart from its workspaces."""
         self.ready = asyncio.Event()
-        """Set when unfinished workspaces are open again: until then only health and version are answered."""
+        """Set when workspaces with unfinished runs are open again. Until then only health and version are answered."""
         self.is_closed = False
-        """Set when the server ends: from then on nothing is opened, and nothing is answered but that."""
+        """Set when the server stops. From then on no workspace is opened and requests are answered with an error."""
         self.storage_problem = ""
-        """Why nothing can be stored although the disk works; empty while all is well."""
+        """Reason why nothing can be stored although the disk works; empty if there is no problem."""
         self._graces = graces or Graces()
         self._desks: dict[WorkspaceId, Desk] = {}
         self.withdrawn: dict[WorkspaceId, Sequence[AskEvent]] = {}
-        """What the server before this one had asked and never closed; a workspace may have been closed since."""
+        """Requests of the previous server that were never closed. Kept here because the workspace may have been closed
+        since.
+        """
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._left: dict[WorkspaceId, WorkspaceBody] = {}
         self._tasks = TaskOwner()
@@ -108,16 +112,18 @@ class Hub:
 
     @property
     def desks(self) -> list[Desk]:
+        """The open workspaces."""
         return list(self._desks.values())
 
     def desk(self, workspace: str) -> Desk:
+        """Return an open workspace. Raises `UnknownWorkspace`, also while it is being closed."""
         desk = self._desks.get(WorkspaceId(workspace))
         if desk is None or desk.path in self._closing:
             raise UnknownWorkspace
         return desk
 
     async def open_unfinished(self) -> None:
-        """Workspaces with runs that have no end go on by themselves, in the server's own environment."""
+        """Open workspaces with unfinished runs, which continue without a client in the server's environment."""
         try:
             await self._open_all(await self.app.ledger.unfinished_workspaces())
         except HoldfastError as error:
@@ -132,7 +138,7 @@ class Hub:
             try:
                 desk = await self._open(WorkspaceBody(WorkspaceId(""), path), unattended=True)
                 if desk.id not in self.presence.workspaces:
-                    # Nothing was left to do, and nobody is there.
+                    # No run was left to resume and no client is attached.
                     self.tell(who.Opened(desk.id, working=False))
             except BadRequest:
                 _log.warning("%s has unfinished runs, but is not there any more", path)
@@ -142,6 +148,7 @@ class Hub:
                 _log.error("the unfinished runs of %s cannot be taken up: %s", path, error)
 
     async def create(self, body: WorkspaceBody) -> Desk:
+        """Open the workspace of a directory for a client, after a pending close."""
         path = _directory(body)
         client = client_id_of(body.client_id)
         self.tell(who.CreateBegan(client))
@@ -164,7 +171,7 @@ class Hub:
         try:
             desk = self._desks[workspace.record.id] = Desk(workspace, body, self.data_dir)
         except BaseException:
-            # Nobody else knows of it yet.
+            # The workspace is not registered yet, so no other task can use it.
             await self.app.close_workspace(workspace)
             raise
         if workspace.recovered.withdrawn:
@@ -182,7 +189,9 @@ class Hub:
             self._timers["look"] = asyncio.get_running_loop().call_later(self._graces.look, self._look)
 
     def _look(self) -> None:
-        """A run looks at the files itself. This is for screens, which show what is set while nothing is done."""
+        """Check settings files and the storage. Runs read the files themselves; this is for clients that display
+        settings.
+        """
         del self._timers["look"]
         for desk in self.desks:
             if self.claims(desk):
@@ -207,8 +216,8 @@ class Hub:
         return problem
 
     def _time_storage(self) -> None:
-        """A server that a client started leaves while nothing can be stored and nobody is there. Otherwise a run whose
-        end cannot be stored would keep it for ever.
+        """Start or cancel the stop timer: a server that a client started stops if nothing can be stored and no client
+        is attached. Otherwise a run whose end cannot be stored would keep it alive forever.
         """
         if not self._is_abandoned:
             if (timer := self._timers.pop("storage", None)) is not None:
@@ -228,7 +237,7 @@ class Hub:
             self.tell(who.Stop())
 
     def _worked(self, desk: Desk) -> None:
-        """Runs keep a workspace open, and so do the jobs that a run has left behind."""
+        """Update whether the workspace is busy: runs keep it open, and so do jobs that runs have left behind."""
         if desk.is_busy != desk.was_busy:
             desk.was_busy = desk.is_busy
             self.tell(who.WorkBegan(desk.id) if desk.is_busy else who.WorkEnded(desk.id))
@@ -236,7 +245,9 @@ class Hub:
             self._time_jobs(desk)
 
     def _time_jobs(self, desk: Desk) -> None:
-        """Jobs alone keep a workspace open for their time only: it runs while nobody is there."""
+        """Start or cancel the limit of jobs: without clients and runs, jobs keep a workspace open for `job_linger`
+        seconds.
+        """
         name = ("jobs", desk.id)
         if self.claims(desk) or desk.workspace.engine.is_busy() or not desk.outfit.jobs.is_busy:
             desk.jobs_are_late = False
@@ -252,7 +263,7 @@ class Hub:
         self._worked(desk)
 
     def tell(self, event: PresenceEvent) -> None:
-        """Let the machine decide, and carry it out. Raises what it refuses."""
+        """Apply an event to the presence state machine and carry out its effects. Raises its refusals."""
         workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
         before = who.looked_at(self.presence, workspace)
         self.presence, effects = who.transition(self.presence, event)
@@ -267,16 +278,17 @@ class Hub:
                 raise _REFUSALS[effect.reason]()
 
     def _take_back(self, desk: Desk) -> None:
-        """What clients have brought along goes with them."""
+        """Remove the MCP servers of clients that have no claim any more."""
         for client in desk.lenders - self.claims(desk).keys():
             desk.lenders.discard(client)
             desk.outfit.extensions.mcp.lend(client, {})
 
     def claims(self, desk: Desk) -> Mapping[ClientId, who.Claim]:
+        """The claims of clients on a workspace."""
         return self.presence.workspaces.get(desk.id, who.Workspace()).claims
 
     def _tell_presence(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
-        """Those who look at a session hear who else does."""
+        """Publish how many clients view a session when the number has changed."""
         desk = self._desks.get(workspace)
         now = who.looked_at(self.presence, workspace)
         if desk is None or self.is_closed or now == before:
@@ -287,7 +299,7 @@ class Hub:
                 desk.workspace.engine.outside.outlet.publish_live(event)
 
     async def close(self) -> None:
-        """End every workspace, in order; the streams end with them."""
+        """Close every workspace in order; their streams end with them."""
         self.is_closed = True
         self.ready.set()
         for timer in self._timers.values():
@@ -295,7 +307,7 @@ class Hub:
         await self._tasks.drain()
         closing = (self.app.close_workspace(desk.workspace) for desk in self._desks.values())
         for failure in await asyncio.gather(*closing, return_exceptions=True):
-            # One that cannot be closed in order is recovered at the next start; the others are closed all the same.
+            # A workspace that cannot be closed is recovered at the next start; the others are still closed.
             if failure is not None:
                 _log.error("a workspace could not be closed: %s", failure)
         await self.app.close()
@@ -337,7 +349,7 @@ class Hub:
         try:
             await self.app.close_workspace(desk.workspace)
         except Exception as error:
-            # A full disk, say. It counts as closed all the same: whoever opens it again has it recovered.
+            # For example, the disk is full. The workspace counts as closed; opening it again recovers it.
             _log.error("%s could not be closed in good order: %s", desk.path, error)
         del self._desks[desk.id]
         del self._closing[desk.path]
@@ -358,7 +370,7 @@ class Hub:
         release_memory()
 
     async def _reopen(self, body: WorkspaceBody) -> None:
-        """Somebody came, or work did, while it was being closed: it is the same workspace as before."""
+        """Open a workspace again, with the same id: a client or a run needed it while it was being closed."""
         try:
             desk = await self._open(body)
             self.tell(who.Opened(desk.id, working=desk.workspace.engine.is_busy()))
@@ -376,14 +388,14 @@ _REFUSALS = {
 
 
 def _directory(body: WorkspaceBody) -> str:
-    """The directory meant: a relative one counts from where its user stood, which the environment tells."""
+    """Return the real directory. A relative path is resolved against PWD of the client's environment."""
     if not body.path:
         raise BadRequest("path is required")
     path = Path(body.path)
     if not path.is_absolute():
         there = dict(item.partition("=")[::2] for item in body.env).get("PWD", "")
         if not Path(there).is_absolute():
-            raise BadRequest("The path is relative and nobody said where it counts from: send an absolute one.")
+            raise BadRequest("The path is relative and no base directory was sent: use an absolute path.")
         path = Path(there) / path
     try:
         real = Path(os.path.realpath(path))

@@ -1,4 +1,4 @@
-"""Things to look at: what was done in a workspace, and the document of the routes as a page."""
+"""Handlers for statistics, metrics and the API documentation page."""
 
 from holdfast.domain.errors import BadRequest, NotFound
 from holdfast.domain.stats import Stats
@@ -8,14 +8,16 @@ from holdfast.server.calls import Call
 __all__ = ["all_stats", "docs", "metrics", "stats"]
 
 _FARTHEST = 14 * 60
-"""No clock on Earth is more minutes away from UTC."""
+"""No time zone is further from UTC, in minutes."""
 
 
 async def docs(_: Call) -> str:
+    """Return the API documentation as a page."""
     return page()
 
 
 async def metrics(call: Call) -> str:
+    """Return the metrics for Prometheus."""
     counted = call.hub.metrics
     if counted is None:
         raise NotFound("Metrics are off: set options.metrics to true, and start the server again.")
@@ -23,10 +25,12 @@ async def metrics(call: Call) -> str:
 
 
 async def stats(call: Call) -> Stats:
+    """Return the statistics of a workspace."""
     return await call.hub.app.ledger.stats(call.desk.id, _zone(call))
 
 
 async def all_stats(call: Call) -> Stats:
+    """Return the statistics of all workspaces."""
     return await call.hub.app.ledger.stats(None, _zone(call))
 
 

@@ -1,4 +1,4 @@
-"""The bytes of what several readers take together, made once for all of them. No I/O."""
+"""Merges frames into bytes once for several subscribers. No I/O."""
 
 from collections.abc import Sequence
 
@@ -9,27 +9,30 @@ from holdfast.protocol.sse import frame
 __all__ = ["Joiner"]
 
 _FEW = 4
-"""So many frames at once are sent as they are: a reader that takes them keeps up."""
+"""Up to this many frames are sent unmerged: a subscriber that takes so few keeps up."""
 
 _KEPT = 8
 
 
 class Joiner:
-    """Of one workspace. Remembers the last few answers: readers that wait for the same moment ask for the same."""
+    """Caches the last few merged frames of a workspace, because subscribers on the same schedule request the same
+    range.
+    """
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, int], bytes] = {}
 
     def clear(self) -> None:
-        """Forget what was made: some of it was deleted."""
+        """Clear the cache: some of its contents were deleted."""
         self._made.clear()
 
     def join(self, frames: Sequence[Frame]) -> bytes:
+        """Return the frames as bytes, merged if there are many."""
         if len(frames) <= _FEW:
             return b"".join([frame(item.body, item.number) for item in frames])
         first, last = frames[0].index, frames[-1].index
         if not first or last - first + 1 != len(frames):
-            # Some of them are for this reader alone, or some are missing.
+            # Some frames are for this subscriber only, or some are missing.
             return _joined(frames)
         data = self._made.get((first, last))
         if data is None:

@@ -16,28 +16,28 @@ __all__ = ["ConnectionLimits", "Limited"]
 
 _MAX_DESCRIPTORS = 65_536
 _RESERVED = 8
-"""One in so many connections is reserved for short requests."""
+"""One of this many connections is reserved for short requests."""
 
 
 class Limited(Protocol):
-    """A connection as the limits know it."""
+    """The properties of a connection that the limits depend on."""
 
     is_local: bool
 
     @property
     def is_unasked(self) -> bool:
-        """Whether no request is being answered on it."""
+        """True if no request is being answered."""
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether a part of its request has not arrived."""
+        """True if a part of the request has not arrived."""
 
 
 C = TypeVar("C", bound=Limited)
 
 
 class ConnectionLimits(Generic[C]):
-    """The open connections, in the order in which data last came on them."""
+    """The open connections, in the order in which they last received data."""
 
     def __init__(self) -> None:
         descriptors = _descriptors()
@@ -53,8 +53,8 @@ class ConnectionLimits(Generic[C]):
         return any(self._open.values())
 
     def add(self, connection: C) -> C | None:
-        """Add a connection. Returns the one that has to be closed for it, if there are too many: of those without a
-        complete request the one on which no data has come for the longest time, which may be the new one.
+        """Add a connection. Above the limit, returns the connection to close: of those without a complete request the
+        one that has received no data for the longest time, which may be the new one.
         """
         alike = self._open[connection.is_local]
         alike[connection] = None
@@ -65,18 +65,19 @@ class ConnectionLimits(Generic[C]):
         return last
 
     def touch(self, connection: C) -> None:
-        """Note that data has come on a connection."""
+        """Record that a connection has received data."""
         alike = self._open[connection.is_local]
         if connection in alike:
             del alike[connection]
             alike[connection] = None
 
     def remove(self, connection: C) -> None:
+        """Remove a closed connection."""
         self._open[connection.is_local].pop(connection, None)
 
     @contextmanager
     def hold(self, connection: C) -> Iterator[None]:
-        """Use a connection for a long request. Raises `TooManyStreams` if the others are reserved for short ones."""
+        """Use a connection for a long request. Raises `TooManyStreams` if the rest is reserved for short ones."""
         kind = connection.is_local
         if self._held[kind] >= self._most[kind] - max(1, self._most[kind] // _RESERVED):
             raise TooManyStreams
@@ -88,6 +89,6 @@ class ConnectionLimits(Generic[C]):
 
 
 def _descriptors() -> int:
-    """How many a process may have here."""
+    """Return the maximum number of descriptors of the process."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _MAX_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _MAX_DESCRIPTORS)

@@ -1,8 +1,8 @@
-"""Where the server listens. A socket is bound here, safely, and handed to the HTTP server.
+"""Listening sockets: bound here with safe permissions and passed to the HTTP server.
 
-The directory is ours alone (0700), the socket too (0600); a lock beside it tells a live server from a stale
-socket, which is removed; a live one is never taken over. The lock names the data directory of its server: a name that a
-server of another data directory has is passed over.
+The directory has mode 0700 and the socket 0600. A lock file beside the socket distinguishes a running server from a
+stale socket, which is removed; the socket of a running server is never replaced. The lock contains the data directory
+of its server: a path that is used by a server of another data directory is skipped.
 """
 
 import fcntl
@@ -42,13 +42,13 @@ class TakenByOther(AddressTaken):
 
 
 class UnsafeDirectory(HoldfastError):
-    """The directory of the socket belongs to somebody else or is open to others."""
+    """The directory of the socket belongs to another user or is accessible to other users."""
 
 
 class UnixListener:
-    """A bound unix socket. Closing it removes the file, unless another server's is at the path by then.
+    """A bound unix socket. Closing it removes the file, unless another server has created one at the same path.
 
-    Connections are refused until the HTTP server listens on it: by then the server has its data directory.
+    Connections are refused until the HTTP server listens on it, after the data directory has been locked.
     """
 
     def __init__(self, place: str | os.PathLike[str], data_dir: str | os.PathLike[str] = "") -> None:
@@ -71,6 +71,7 @@ class UnixListener:
             raise
 
     def close(self) -> None:
+        """Close the socket, remove its file and release the lock."""
         self.socket.close()
         try:
             if os.stat(self.path).st_ino == self._identity:
@@ -82,8 +83,8 @@ class UnixListener:
 
 
 def bind_first(paths: Sequence[str], data_dir: str) -> UnixListener:
-    """Bind the first path that no server of another data directory has. Raises `AddressTaken` if none is left, or if a
-    server of this data directory has one of them.
+    """Bind the first path that is not used by a server of another data directory. Raises `AddressTaken` if none is
+    left, or if a server of this data directory uses one of them.
     """
     for path in paths[:-1]:
         try:
@@ -94,7 +95,7 @@ def bind_first(paths: Sequence[str], data_dir: str) -> UnixListener:
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:
-    """A TCP socket; only loopback addresses make sense without a tunnel."""
+    """Bind a TCP socket. Use loopback addresses unless the connection is tunnelled."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -108,7 +109,7 @@ def bind_tcp(host: str, port: int) -> socket.socket:
 
 
 def peer_uid(connection: socket.socket) -> int | None:
-    """Who is at the other end of a unix socket, or None where the system does not say."""
+    """Return the user id of the peer of a unix socket, or None if the system does not provide it."""
     if hasattr(socket, "SO_PEERCRED"):
         data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         return int.from_bytes(data[4:8], "little")
@@ -116,7 +117,7 @@ def peer_uid(connection: socket.socket) -> int | None:
 
 
 def is_our_own(connection: socket.socket) -> bool:
-    """Whether our own user is at the other end, as far as can be told."""
+    """Return True if the peer is our own user, or if the system does not provide the user."""
     try:
         uid = peer_uid(connection)
     except OSError:
@@ -125,8 +126,8 @@ def is_our_own(connection: socket.socket) -> bool:
 
 
 def is_hung_up(connection: socket.socket) -> bool | None:
-    """Whether nobody is at the other end of a connection that says no more; None where the system does not tell who
-    has left from who only reads. A unix socket of Linux does, TCP only after a write that failed.
+    """Return True if the peer of a half-closed connection has disconnected, and None if that is unknown. Linux
+    distinguishes the two on a unix socket; on TCP only a failed write reveals it.
     """
     if sys.platform != "linux":
         return None
@@ -136,15 +137,13 @@ def is_hung_up(connection: socket.socket) -> bool | None:
 
 
 def may_be_our_own(client: tuple[str, int], port: int) -> bool:
-    """Whether our own user, or root, is at the other end of a connection to this port of ours; where the system does
-    not say, nobody can be told apart.
-    """
+    """Return True if the peer of a local TCP connection is our own user or root, or if the user is unknown."""
     uid = _tcp_uid(client, port)
     return uid is None or uid in (0, os.getuid())
 
 
 def _tcp_uid(client: tuple[str, int], port: int) -> int | None:
-    """Both ends of a connection on one machine stand in its table; the client's line says whose it is."""
+    """Return the owner of the client's end of a local connection. The kernel's table contains both ends."""
     try:
         here = int.from_bytes(socket.inet_aton(client[0]), sys.byteorder)
         for table, form in (("tcp", "%08X"), ("tcp6", "0000000000000000FFFF0000%08X")):
@@ -169,7 +168,7 @@ def _secure(directory: str) -> None:
 
 
 def _bind(listener: socket.socket, path: str) -> int:
-    """Bind a socket that only its owner can use. Returns its inode; removes it again if that fails."""
+    """Bind a socket that only its owner can use. Returns its inode; removes the file again on failure."""
     before = os.umask(0o177)
     try:
         listener.bind(path)
@@ -184,7 +183,7 @@ def _bind(listener: socket.socket, path: str) -> int:
 
 
 def _remove(path: str) -> None:
-    """Remove the socket of a server that has ended. Any other file was put there by the user."""
+    """Remove the socket of a server that has ended. Any other file belongs to the user and is an error."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise UnsafeDirectory(f"{path} exists and is not a socket: choose another place for the socket.")
@@ -198,7 +197,7 @@ def _locked(path: str, data_dir: str) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        # Servers of earlier versions left it empty. If the server has our directory, opening the store fails.
+        # Servers of earlier versions left the lock empty. If this one has our data directory, opening the store fails.
         try:
             owner = os.fsdecode(os.read(lock, _LONGEST_OWNER))
         finally:
@@ -215,6 +214,6 @@ def _locked(path: str, data_dir: str) -> int:
         os.ftruncate(lock, 0)
         os.write(lock, os.fsencode(data_dir))
     except OSError:
-        # A full disk must not prevent the start. The store's own lock still allows one server only.
+        # A full disk must not prevent the start. The lock of the store still allows one server only.
         pass
     return lock

@@ -1,4 +1,4 @@
-"""The stored events again, with their times: what a timeline is drawn from, and what a past run is replayed from."""
+"""Handler for stored events with their times, for timelines and replays."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ __all__ = ["read_log"]
 _MOST = 1_000
 _MOST_LOOKED_AT = 5_000
 _MOST_BYTES = 4 * 1024 * 1024
-"""An answer ends after so many bytes, and the caller asks for the next one."""
+"""A response ends after this many bytes; the caller requests the next page."""
 
 
 class _Plain(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class _Plain(msgspec.Struct, frozen=True):
 
 
 async def read_log(call: Call) -> LogPage:
-    """Oldest first. Of a run: the events of its session from its acceptance to its end."""
+    """Return stored events, oldest first; for a run, those of its session from its acceptance to its end."""
     limit, session, run = call.number("limit", 500), call.query.get("session_id", ""), call.query.get("run_id", "")
     if not 0 < limit <= _MOST:
         raise BadRequest(f"limit is from 1 to {_MOST}.")

@@ -1,4 +1,4 @@
-"""The log of a server that a client started: the file its stderr was given, turned over before it grows too long."""
+"""Rotating log file of a server that a client started with its stderr redirected to a file."""
 
 import logging
 import os
@@ -8,25 +8,26 @@ from typing import TextIO
 __all__ = ["KEPT", "LONGEST", "TurningLog"]
 
 LONGEST = 10_000_000
-"""Bytes of one file."""
+"""Maximum size of one file in bytes."""
 KEPT = 5
-"""So many files: `server.log`, then `server.log.1` and on, the oldest with the highest number."""
+"""Number of files: `server.log`, then `server.log.1` and so on; the oldest has the highest number."""
 
 
 class TurningLog(logging.StreamHandler[TextIO]):
-    """Writes to stderr. What else this process says there goes the same way."""
+    """Logs to stderr and rotates its file, so that any other output of the process is in the same file."""
 
     def __init__(self, path: str) -> None:
         super().__init__(sys.stderr)
         self._path = path
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, after rotating the file if it is too large."""
         try:
             here = os.fstat(2)
             if here.st_size >= LONGEST and os.path.samestat(here, os.stat(self._path)):
                 self._turn_over()
         except OSError:
-            # Better a log that is too long than none.
+            # A log that is too large is better than none.
             pass
         super().emit(record)
 

@@ -1,4 +1,4 @@
-"""Language servers: how they stand, what they find wrong, and starting them."""
+"""Handlers for language servers: state, diagnostics, start and stop."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,16 +23,18 @@ _AREA = "language servers"
 
 
 def _servers(desk: Desk) -> LanguageServers:
-    """With the settings, and the trust in the project, as they are now."""
+    """Return the servers after re-reading the settings and the trust in the project."""
     desk.outfit.configuration.reading()
     return desk.outfit.extensions.lsp
 
 
 async def list_lsps(call: Call) -> dict[str, LspInfo]:
+    """Return the state of each language server."""
     return _servers(call.desk).infos()
 
 
 async def lsp_diagnostics(call: Call) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return the diagnostics of a language server by file."""
     server = _servers(call.desk).fleet.get(call.params["lsp"])
     if server is None:
         raise NotFound("LSP client not found: there is no language server of that name.")
@@ -41,7 +43,7 @@ async def lsp_diagnostics(call: Call) -> dict[str, tuple[dict[str, Any], ...]]:
 
 
 async def start_lsps(call: Call) -> None:
-    """They start in the background; how they fare is told by events."""
+    """Start the servers for a file in the background; events report their progress."""
     servers = _servers(call.desk)
     try:
         place = await asyncio.to_thread(locate, call.desk.path, call.body.path)
@@ -51,10 +53,12 @@ async def start_lsps(call: Call) -> None:
 
 
 async def stop_lsps(call: Call) -> None:
+    """Stop all language servers."""
     _servers(call.desk).stop()
 
 
 async def restart_lsps(call: Call) -> LspRestarted:
+    """Restart one language server or all."""
     try:
         return LspRestarted(tuple(_servers(call.desk).fleet.restart(call.body.name)))
     except ToolError as error:
@@ -62,6 +66,7 @@ async def restart_lsps(call: Call) -> LspRestarted:
 
 
 async def lsp_log(call: Call) -> LspLog:
+    """Return the log of a language server."""
     if not (name := call.query.get("name")):
         raise BadRequest("name is required")
     fleet = _servers(call.desk).fleet
@@ -76,7 +81,7 @@ async def lsp_log(call: Call) -> LspLog:
 
 
 async def check(desk: Desk) -> Sequence[Finding]:
-    """Those that cannot work, each with the line that names it; also if no file has called for them yet."""
+    """Report servers that cannot work, with the line of their setting, also if no file has required them yet."""
     servers = _servers(desk)
     infos = servers.infos()
     faults = await servers.fleet.faults() if infos else {}

@@ -1,4 +1,4 @@
-"""MCP servers: how they stand, what they offer, and logging in to them."""
+"""Handlers for MCP servers: state, prompts and resources, login."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -38,17 +38,17 @@ __all__ = [
 ]
 
 _PATIENCE = 15.0
-"""Seconds in which somebody who wants to know what is wrong waits for servers that start."""
+"""Seconds for which the health check waits for servers that are starting."""
 
 
 def _servers(desk: Desk) -> Mcp:
-    """With the settings, and the trust in the project, as they are now."""
+    """Return the servers after re-reading the settings and the trust in the project."""
     desk.outfit.configuration.reading()
     return desk.outfit.extensions.mcp
 
 
 async def mcp_states(call: Call) -> dict[str, McpInfo]:
-    """Of a workspace that is not open there are none: stock clients ask before they know."""
+    """Return the states; none for an unknown workspace, because Crush clients request them before they open it."""
     try:
         desk = call.hub.desk(call.params["id"])
     except UnknownWorkspace:
@@ -57,10 +57,12 @@ async def mcp_states(call: Call) -> dict[str, McpInfo]:
 
 
 async def mcp_prompts(call: Call) -> tuple[McpPrompt, ...]:
+    """Return the prompts of all servers."""
     return _servers(call.desk).prompts()
 
 
 async def mcp_pending_auth(call: Call) -> tuple[McpLogin, ...]:
+    """Return the logins that are in progress."""
     return _servers(call.desk).waiting_logins()
 
 
@@ -69,50 +71,58 @@ async def _look(call: Call, what: "ListName") -> None:
 
 
 async def mcp_refresh_tools(call: Call) -> None:
+    """Reload the tools of a server."""
     await _look(call, "tools")
 
 
 async def mcp_refresh_prompts(call: Call) -> None:
+    """Reload the prompts of a server."""
     await _look(call, "prompts")
 
 
 async def mcp_refresh_resources(call: Call) -> None:
+    """Reload the resources of a server."""
     await _look(call, "resources")
 
 
 async def mcp_get_prompt(call: Call) -> McpText:
+    """Return a prompt of a server, filled in with arguments."""
     body = call.body
     return McpText(await (await _servers(call.desk).servers()).prompt(body.client_id, body.prompt_id, body.args))
 
 
 async def mcp_read_resource(call: Call) -> tuple[McpContents, ...]:
+    """Read a resource of a server."""
     return await (await _servers(call.desk).servers()).resource(call.body.name, call.body.uri)
 
 
 async def mcp_auth_url(call: Call) -> McpAuthUrl:
+    """Return the URL of a login in progress."""
     if not (name := call.query.get("name")):
         raise BadRequest("name is required")
     return McpAuthUrl(_servers(call.desk).login_url(name))
 
 
 async def mcp_auth(call: Call) -> McpDone:
-    """Answers when somebody has allowed it, or has not."""
+    """Log in to a server; returns when the login has been approved, and raises if it was refused."""
     await (await _servers(call.desk).servers()).log_in(call.body.name)
     return McpDone()
 
 
 async def mcp_restart(call: Call) -> None:
+    """Restart a server."""
     (await _servers(call.desk).servers()).restart(call.body.name)
 
 
 async def mcp_log(call: Call) -> McpLog:
+    """Return the log of a server."""
     if not (name := call.query.get("name")):
         raise BadRequest("name is required")
     return McpLog(name, (await _servers(call.desk).servers()).log(name))
 
 
 async def mcp_lend(call: Call) -> None:
-    """Only who is there may: nobody else could be seen to leave."""
+    """Add MCP servers of a client. It must be attached: the servers are removed when it leaves."""
     client, desk = client_id_of(call.body.client_id), call.desk
     if client not in call.hub.claims(desk):
         raise NotAttached
@@ -121,10 +131,12 @@ async def mcp_lend(call: Call) -> None:
 
 
 async def mcp_docker_enable(_: Call) -> None:
+    """Refuse: Docker's MCP catalogue is not supported."""
     raise BadRequest("Docker's MCP servers are not built in: set one up as a server of your own.")
 
 
 async def mcp_docker_disable(_: Call) -> None:
+    """Do nothing: Docker's MCP catalogue is not supported."""
     return None
 
 
@@ -132,7 +144,7 @@ async def mcp_docker_disable(_: Call) -> None:
 
 
 async def check(desk: Desk) -> Sequence[Finding]:
-    """Those that are not there, each with the line that names it. Those that are just being started are waited for."""
+    """Report servers that are not connected, with the line of their setting. Waits for servers that are starting."""
     servers = _servers(desk)
     await servers.tried(_PATIENCE)
     states = servers.states()

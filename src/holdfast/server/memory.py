@@ -11,8 +11,8 @@ _libc = ctypes.CDLL(None)
 def release_memory() -> None:
     """Free unreachable objects and return free memory to the system.
 
-    A closed workspace is full of reference cycles: without this it stays until the collector has counted enough new
-    objects, which in an idle server is never.
+    A closed workspace contains many reference cycles. Without this it stays until the collector has counted enough new
+    objects, which never happens in an idle server.
     """
     gc.collect()
     if hasattr(_libc, "malloc_trim"):

@@ -1,4 +1,4 @@
-"""What the server does now, and what it has done, for Prometheus. Loaded only where the settings want it."""
+"""Prometheus metrics of the server: counters and current values. Imported only if the settings enable it."""
 
 import os
 import resource
@@ -15,10 +15,10 @@ _STARTED = time.time()
 
 
 class ServerMetrics(Metrics):
-    """Of one server."""
+    """Metrics of one server."""
 
     def told(self, hub: Hub) -> str:
-        """What was counted, and what is so at this moment."""
+        """Render the counters and the current values."""
         return render([*self.families(), *_now(hub)])
 
 
@@ -51,7 +51,7 @@ def _size(file: Path) -> int:
 
 
 def _memory(most: int) -> int:
-    """Now, where the system tells it; else the most it ever was."""
+    """Return the resident memory, or its maximum where the system does not provide it."""
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     except (OSError, ValueError, IndexError):

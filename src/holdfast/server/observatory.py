@@ -1,4 +1,4 @@
-"""Who listens in on what workspaces say: counters and spans, where the settings want them. Nobody, by default."""
+"""Observers of workspace events: counters and spans, if the settings enable them. None by default."""
 
 import logging
 import os
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 __all__ = ["Ear", "Observatory", "own_options"]
 
 Ear: TypeAlias = Callable[[str, DurableEvent, float], None]
-"""Hears the directory of a workspace, an event, and when it was said. Never waits."""
+"""Receives the directory of a workspace, an event, and its time. Must not block."""
 
 _log = logging.getLogger("holdfast.server")
 
 
 def own_options(data_dir: Path) -> Options:
-    """What the owner of the server has set. A project has no word in this, trusted or not."""
+    """Return the options of the server's owner. Project settings do not apply, trusted or not."""
     places = places_for(str(data_dir), os.environ, data_dir=str(data_dir))
     mine = tuple(source for source in places.sources if source.kind != "project")
     return Configuration(msgspec.structs.replace(places, sources=mine), os.environ).settings.options
 
 
 class Observatory:
-    """Of one server."""
+    """The observers of one server."""
 
     def __init__(self, options: Options) -> None:
         self.metrics: ServerMetrics | None = None
         self.telemetry: Telemetry | None = None
-        # A server that nobody watches does not load what it is watched with.
+        # Modules of disabled observers are not imported.
         if options.metrics:
             self.metrics = import_module("holdfast.server.metrics").ServerMetrics()
         if options.telemetry:
@@ -56,22 +56,22 @@ class Observatory:
 
     @property
     def listen(self) -> "Callable[[str, Outlet], Outlet] | None":
-        """How to listen in on a workspace; None if nobody wants to."""
+        """Returns a function that wraps the outlet of a workspace; None without observers."""
         return (lambda path, outlet: _Heard(path, outlet, self._ears)) if self._ears else None
 
     def troubles(self) -> tuple[Finding, ...]:
-        """Why spans that are wanted are not sent."""
+        """Return why spans that are enabled are not sent."""
         trouble = self.telemetry.trouble if self.telemetry is not None else ""
         return (Finding("telemetry", "warning", trouble),) if trouble else ()
 
     def close(self) -> None:
-        """Blocks until the last spans have left, for a moment at most."""
+        """Flush the last spans; blocks for a limited time."""
         if self.telemetry is not None:
             self.telemetry.close()
 
 
 class _Heard:
-    """An outlet that is listened to."""
+    """An outlet that also passes durable events to the observers."""
 
     def __init__(self, path: str, outlet: Outlet, ears: list[Ear]) -> None:
         self._path = path
@@ -79,6 +79,7 @@ class _Heard:
         self._ears = ears
 
     def publish(self, entries: Iterable[Entry]) -> None:
+        """Publish entries, then pass them to the observers."""
         kept = tuple(entries)
         self._outlet.publish(kept)
         now = time.time()
@@ -87,8 +88,9 @@ class _Heard:
                 try:
                     ear(self._path, entry.event, now)
                 except Exception:
-                    # Whoever listens must not disturb who works.
+                    # An observer that fails must not affect the run.
                     _log.exception("an event could not be counted")
 
     def publish_live(self, event: LiveEvent) -> None:
+        """Publish a live event; observers do not receive it."""
         self._outlet.publish_live(event)

@@ -1,4 +1,4 @@
-"""Hands spans to OpenTelemetry, which sends them over OTLP and HTTP. Loaded only where a collector is named."""
+"""Sends spans over OTLP and HTTP with OpenTelemetry. Imported only if a collector is configured."""
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -18,7 +18,7 @@ _OPERATIONS = {"run": "invoke_agent", "step": "chat", "tool": "execute_tool"}
 
 
 class Collector:
-    """Takes spans in the order in which they end: those below a span before it."""
+    """Receives spans in the order in which they end: children before their parent."""
 
     def __init__(self, endpoint: str) -> None:
         address = endpoint.rstrip("/")
@@ -28,9 +28,10 @@ class Collector:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=address, timeout=_PATIENCE)))
         self._tracer = self._provider.get_tracer("holdfast", __version__)
         self._begun: dict[int, tuple[Span, Begun]] = {}
-        """What OpenTelemetry knows spans by that are open, because one below them has ended."""
+        """OpenTelemetry spans that are open because a child has ended."""
 
     def take(self, span: Span) -> None:
+        """Send a span that has ended."""
         begun = self._begin(span)
         del self._begun[id(span)]
         begun.update_name(span.name)
@@ -42,6 +43,7 @@ class Collector:
         begun.end(_nanoseconds(span.end))
 
     def close(self) -> None:
+        """Flush and shut down the exporter."""
         self._provider.force_flush(_FAREWELL_MS)
         self._provider.shutdown()
 

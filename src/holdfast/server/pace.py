@@ -1,9 +1,9 @@
-"""How often one reader is written to. Pure; time is handed in.
+"""Write rate of one subscriber. Pure; time is an argument.
 
-A few writes go out at once, so that neither a paced stream of tokens nor what a cancel says is held back. Who is
-written to again and again within moments waits a little before the next: what comes meanwhile goes out in one piece.
-The wait grows while the loop is behind with its work, and shrinks again when it keeps up. It stays short: who waits
-long falls behind what the bus holds.
+A few writes are made at once, so that neither a slow stream of tokens nor the response to a cancel is delayed. A
+subscriber that is written to repeatedly within a short time is delayed, and events that arrive in the meantime are
+written together. The delay doubles while the event loop is late, and shrinks again when it keeps up. It stays short: a
+long delay would let the subscriber fall behind the buffer of the bus.
 """
 
 __all__ = ["LONGEST_WAIT", "SHORTEST_WAIT", "Pace"]
@@ -15,23 +15,23 @@ _LATE = 0.5
 
 
 class Pace:
-    """One reader's. Ask `wait` before every write; after having waited, tell `waited`."""
+    """Rate of one subscriber. Call `wait` before every write, and `waited` after the delay."""
 
     def __init__(self, now: float) -> None:
         self._credit = _AT_ONCE
         self._seen = now
         self.pause = SHORTEST_WAIT
-        """How far apart writes are at the moment, at least."""
+        """Current minimum interval between writes."""
         self._due = now
 
     def wait(self, now: float) -> float:
-        """How long to wait before the next write, in seconds; 0 for not at all."""
+        """Return the delay before the next write in seconds; 0 for none."""
         self._credit = min(_AT_ONCE, self._credit + (now - self._seen) / self.pause)
         self._seen = now
         if self._credit >= 1:
             self._credit -= 1
             return 0.0
-        # To the same moment as everybody else who waits: what they take then is the same, and is made once.
+        # Align the delay with that of other subscribers: they then take the same frames, which are merged once.
         seconds = self.pause - now % self.pause
         if seconds < self.pause / 4:
             seconds += self.pause
@@ -39,7 +39,7 @@ class Pace:
         return seconds
 
     def waited(self, now: float) -> None:
-        """A wait is over. One that took much longer than it should have is a sign of load."""
+        """Record the end of a delay. One that took much longer than requested indicates load."""
         if now - self._due > self.pause * _LATE:
             self.pause = min(LONGEST_WAIT, self.pause * 2)
         else:

@@ -1,7 +1,7 @@
-"""The page's own port: its files for anybody on this machine, everything else for who was let in.
+"""The port of the web page: static files for any local client, everything else for admitted pages.
 
-What a browser can be made to send by others is refused here: another name for this host, another origin, a request
-from elsewhere that is no visit. There are no cookies, so nothing goes along by itself.
+Requests that another site can make a browser send are refused here: another name for this host, another origin, a
+cross-site request that is not a navigation. There are no cookies, so no request is authenticated implicitly.
 """
 
 import gzip
@@ -26,7 +26,7 @@ POLICY = (
     "connect-src 'self'; manifest-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Only what the server itself serves runs, is shown or is asked; no text ever becomes HTML."""
+"""Only resources of this server are executed, shown or requested; text is never parsed as HTML."""
 
 _SAFE = (
     (b"x-content-type-options", b"nosniff"),
@@ -42,13 +42,13 @@ _KINDS = {
 }  # fmt: skip
 _SMALLEST_PACKED = 1024
 _UNASKED = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/return"})
-"""What a page says before it has a token."""
+"""Requests of a page that has no token yet."""
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file of the bundle, ready to be sent."""
+    """A static file, ready to be sent."""
 
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
@@ -56,7 +56,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 def read_files(place: Path) -> dict[bytes, File]:
-    """By path, as it stands in a request. Reads and packs everything: not for the event loop."""
+    """Return the static files by request path. Reads and compresses every file: do not call it in the event loop."""
     files = {b"/" + str(path.relative_to(place)).encode(): _file(path) for path in _all(place)}
     if b"/index.html" in files:
         files[b"/"] = files.pop(b"/index.html")
@@ -73,7 +73,7 @@ def _file(path: Path) -> File:
     if path.suffix == ".html":
         headers += [(b"content-security-policy", POLICY.encode()), (b"cache-control", b"no-store")]
     elif path.parent.name == "assets":
-        # Its name holds its hash: under this name it never changes.
+        # Its name contains its hash, so the contents under this name never change.
         headers.append((b"cache-control", b"public, max-age=31536000, immutable"))
     else:
         headers.append((b"cache-control", b"no-cache"))
@@ -82,7 +82,9 @@ def _file(path: Path) -> File:
 
 
 class PageFront:
-    """Stands before the application on the page's port. Its `door` knows who was let in."""
+    """ASGI application of the web page's port: serves files and authenticates requests. `door` contains the admitted
+    pages.
+    """
 
     def __init__(
         self,
@@ -99,6 +101,7 @@ class PageFront:
         self._on_use = on_use
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a static file, a login request, or an authenticated request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         refusal = self._refusal(scope, headers)
         if refusal is not None:
@@ -110,7 +113,7 @@ class PageFront:
         if file is not None:
             await _send_file(send, file, headers)
         elif path in _UNASKED and scope["method"] == "POST":
-            # A link can be seen by others of this machine, on the command line of a browser.
+            # Other users of the machine can read a link on the command line of a browser.
             if may_be_our_own(scope["client"], self.port):
                 await self._application(scope, receive, send)
             else:
@@ -121,7 +124,7 @@ class PageFront:
             await self._let_in(headers, scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
-        """The status and the sentence for what no page of ours would send."""
+        """Return status and message for a request that our page would not send, else None."""
         host = host_of(scope, (b"127.0.0.1:%d" % self.port, b"localhost:%d" % self.port))
         if host is None:
             return 403, b"This host name is not served here."
@@ -130,7 +133,7 @@ class PageFront:
         if headers.get(b"origin", b"http://" + host).lower() != b"http://" + host:
             return 403, b"Web pages of others may not talk to this server."
         if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
-            # A link on another page may lead here: it finds a page that knows nothing.
+            # A link on another site may lead here; it loads a page without credentials.
             is_visit = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
             if not (is_visit and scope["raw_path"] == b"/" and scope["method"] in ("GET", "HEAD")):
                 return 403, b"Web pages of others may not talk to this server."

@@ -1,27 +1,27 @@
-"""Who is attached to which workspace, and what keeps a workspace and the server alive. Pure.
+"""State machine for clients and workspaces: what keeps a workspace and the server alive. Pure.
 
-A client has a *claim* on a workspace: open streams, or a *hold*, a grace in which it may come (back).
-`transition(presence, event)` answers the presence as it is from now on and the effects to be carried out.
-It names graces and never knows how long they are. The rules, which are also the tests:
+A client has a *claim* on a workspace: open streams, or a *hold*, a grace in which it may connect (again).
+`transition(presence, event)` returns the next presence and the effects to be carried out.
+It names graces and does not know their length. The rules, which are also the tests:
 
-1.  A create claims the workspace with a `create` hold. The same client's next create gives it a full grace again
-    and takes a release back; while the client has streams no hold begins.
+1.  A create claims the workspace with a `create` hold. Another create of the same client restarts the full grace
+    and revokes a release; while the client has streams no hold begins.
 2.  An attach ends the hold and adds a stream, also for a client that never created.
-3.  A detach takes a stream away. After the last one a released claim goes at once, another has a `detach` hold.
-4.  A hold that is over takes its claim away. Each hold has a generation and ends by that one only, so a timer of an
+3.  A detach removes a stream. After the last one a released claim ends at once, any other gets a `detach` hold.
+4.  A hold that expires removes its claim. Each hold has a generation and expires by that one only, so a timer of an
     earlier hold, or one that fires while there are streams, does nothing.
-5.  A release takes a claim without streams away and marks one with streams. Unknown names mean nothing.
-6.  A retired client loses every claim, streams or not, and never creates or attaches again; its streams that end
-    later mean nothing. The newest `RETIRED_LIMIT` retired clients are remembered.
-7.  Viewing needs an open stream; "" is no session; the current session goes with the claim.
-8.  A workspace closes, once, exactly when it has neither claim nor work: runs outlive everybody's leaving. One that
-    was opened for a create which is then refused closes too, unless somebody has it.
-9.  A workspace that is being closed, or opened again, is that until `Closed` or `Opened`. Meanwhile nobody attaches,
-    and claims and work are kept: they open it again. If that fails they are gone with it.
-10. An idle server (no workspace, no create in flight) that `leaves_when_idle` lingers, then leaves. Whatever comes
+5.  A release removes a claim without streams and marks one with streams. Unknown names are ignored.
+6.  A retired client loses every claim, streams or not, and can never create or attach again; its streams that end
+    later are ignored. The newest `RETIRED_LIMIT` retired clients are remembered.
+7.  Viewing requires an open stream; "" means no session; the current session ends with the claim.
+8.  A workspace closes, once, exactly when it has neither claim nor work: runs outlive their clients. One that
+    was opened for a create which is then refused closes too, unless another client has a claim.
+9.  A workspace that is being closed, or opened again, stays so until `Closed` or `Opened`. Meanwhile attaches are
+    refused, and claims and work are kept: they open it again. If that fails they are removed with it.
+10. An idle server (no workspace, no create in flight) that `leaves_when_idle` lingers, then stops. Any activity
     ends that linger for good: the next one has a new generation.
-11. Leaving, by linger or `Stop`, is told once and for ever: creates and attaches are refused, nothing is opened
-    again. To close what is still open is then the shell's part.
+11. Leaving, by linger or `Stop`, is reported once and is final: creates and attaches are refused, nothing is opened
+    again. Closing the workspaces that are still open is then the caller's task.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ RETIRED_LIMIT = 10_000
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What one client has of one workspace: streams or a hold, never both. `generation` is that of the last hold."""
+    """Claim of one client on one workspace: streams or a hold, never both. `generation` is that of the last hold."""
 
     streams: int = 0
     hold: Grace | None = None
@@ -61,13 +61,17 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Workspace(msgspec.Struct, frozen=True):
+    """State of one workspace: its phase, its claims, and whether runs or jobs are active."""
+
     phase: Phase = "open"
     claims: Mapping[ClientId, Claim] = {}
     working: bool = False
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """`generation` is the last one given out, `linger` that of the linger under way, `creating` counts creates."""
+    """State of all clients. `generation` is the last one assigned, `linger` that of the current linger, `creating`
+    counts creates in flight.
+    """
 
     leaves_when_idle: bool
     workspaces: Mapping[WorkspaceId, Workspace] = {}
@@ -78,42 +82,42 @@ class Presence(msgspec.Struct, frozen=True):
     leaving: bool = False
 
 
-# What can happen. Only a `CreateBegan` that is not refused has a `CreateOver`; it comes after the `Create`.
+# Events. Only a `CreateBegan` that is not refused is followed by a `CreateOver`, after the `Create`.
 # fmt: off
 class _Place(msgspec.Struct, frozen=True):
     workspace: WorkspaceId
 class _Pair(_Place, frozen=True):
     client: ClientId
-class Create(_Pair, frozen=True): ...          # The client asked for the workspace, which is open or known here.
+class Create(_Pair, frozen=True): ...          # The client requested the workspace, which is open or known here.
 class Attach(_Pair, frozen=True): ...          # A stream begins.
-class Detach(_Pair, frozen=True): ...          # A stream that was not refused has ended, for whatever reason.
-class Release(_Pair, frozen=True): ...         # The client does not want the workspace any more.
-class View(_Pair, frozen=True):                # The client looks at this session.
+class Detach(_Pair, frozen=True): ...          # A stream that was not refused has ended, for any reason.
+class Release(_Pair, frozen=True): ...         # The client does not need the workspace any more.
+class View(_Pair, frozen=True):                # The client views this session.
     session: SessionId
-class HoldOver(_Pair, frozen=True):            # The answer to `Arm`, at once if the grace is no time at all.
+class HoldOver(_Pair, frozen=True):            # Follows `Arm`, at once if the grace is zero.
     generation: int
 class Opened(_Place, frozen=True):             # By recovery, without a client, or because of `OpenWorkspace`.
     working: bool = True                       # Unfinished runs are in it.
-class Closed(_Place, frozen=True): ...         # As told; or it cannot be opened; or, unasked, the server leaves.
-class WorkBegan(_Place, frozen=True): ...      # Runs or jobs are there; perhaps before the workspace's first create.
+class Closed(_Place, frozen=True): ...         # After `CloseWorkspace`; or opening failed; or the server stops.
+class WorkBegan(_Place, frozen=True): ...      # Runs or jobs are active; perhaps before the first create.
 class WorkEnded(_Place, frozen=True): ...      # No run is left, and no job that still keeps the workspace alive.
 class Retire(msgspec.Struct, frozen=True):     # The client is gone for good.
     client: ClientId
 class CreateBegan(msgspec.Struct, frozen=True):  # A create is about to open its workspace, which may be slow.
     client: ClientId
 class CreateOver(msgspec.Struct, frozen=True): ...
-class LingerOver(msgspec.Struct, frozen=True):   # The answer to `ArmLinger`.
+class LingerOver(msgspec.Struct, frozen=True):   # Follows `ArmLinger`.
     generation: int
-class Stop(msgspec.Struct, frozen=True): ...     # Somebody asked the server to leave.
+class Stop(msgspec.Struct, frozen=True): ...     # A client or a signal requested that the server stops.
 
-# What is to be done.
-class Arm(_Pair, frozen=True):                 # A timer, in the place of the pair's earlier one.
+# Effects.
+class Arm(_Pair, frozen=True):                 # Start a timer that replaces the pair's earlier one.
     generation: int
     grace: Grace
 class ArmLinger(msgspec.Struct, frozen=True):
     generation: int
 class CloseWorkspace(_Place, frozen=True): ...
-class OpenWorkspace(_Place, frozen=True): ...  # Again: somebody came while it was being closed.
+class OpenWorkspace(_Place, frozen=True): ...  # Again: a client attached or work began while it was being closed.
 class CloseServer(msgspec.Struct, frozen=True): ...
 class Refuse(msgspec.Struct, frozen=True):
     reason: RefuseReason
@@ -129,18 +133,19 @@ Step: TypeAlias = tuple[Presence, tuple[Effect, ...]]
 
 
 class IllegalTransition(Exception):
-    """An event that cannot happen here: a bug in the shell, never a client's mistake."""
+    """An event that cannot occur in this state: a bug in the hub, never a client's mistake."""
 
     def __init__(self, presence: Presence, event: PresenceEvent) -> None:
         super().__init__(f"{event} cannot happen in {presence}")
 
 
 def start(*, leaves_when_idle: bool) -> Step:
-    """A server that has just begun. Nobody is there yet, so it may linger from the start."""
+    """Return the initial state. No client is attached, so the linger may begin at once."""
     return _linger(Presence(leaves_when_idle), ())
 
 
 def transition(presence: Presence, event: PresenceEvent) -> Step:
+    """Return the next state and the effects of an event."""
     match event:
         case Create() | Attach() | Detach() | Release() | View() | HoldOver():
             return _linger(*_of_pair(presence, event))
@@ -153,13 +158,13 @@ def transition(presence: Presence, event: PresenceEvent) -> Step:
 
 
 def attached(presence: Presence, workspace: WorkspaceId, session: SessionId) -> int:
-    """How many clients look at the session: those with a stream whose current session it is."""
+    """Count the clients that view the session: those with a stream whose current session it is."""
     here = presence.workspaces.get(workspace, Workspace())
     return sum(claim.streams > 0 and claim.session == session for claim in here.claims.values())
 
 
 def looked_at(presence: Presence, workspace: WorkspaceId) -> dict[SessionId, int]:
-    """Each session that somebody looks at, and how many do."""
+    """Return the number of viewing clients for each session that has any."""
     here = presence.workspaces.get(workspace, Workspace())
     sessions = {claim.session for claim in here.claims.values() if claim.session}
     counts = {session: attached(presence, workspace, session) for session in sessions}
@@ -167,6 +172,7 @@ def looked_at(presence: Presence, workspace: WorkspaceId) -> dict[SessionId, int
 
 
 def is_idle(presence: Presence) -> bool:
+    """Return True without workspaces and creates in flight."""
     return not presence.workspaces and not presence.creating
 
 
@@ -282,7 +288,7 @@ def _hold(presence: Presence, event: _PairEvent, claim: Claim, grace: Grace) -> 
 
 
 def _keep(presence: Presence, event: _PairEvent, claim: Claim) -> Step:
-    """The client's claim is this one from now on. Without stream and hold it is none."""
+    """Replace the client's claim. A claim without stream and hold is removed."""
     here = presence.workspaces.get(event.workspace, Workspace())
     claims = {**here.claims, event.client: claim}
     if not claim.streams and not claim.hold:
@@ -291,7 +297,7 @@ def _keep(presence: Presence, event: _PairEvent, claim: Claim) -> Step:
 
 
 def _put(presence: Presence, name: WorkspaceId, here: Workspace) -> Step:
-    """The one place that finds that nothing keeps a workspace open."""
+    """Store a workspace; the only place that closes one without claims and work."""
     effects: tuple[Effect, ...] = ()
     if here.phase == "open" and not here.claims and not here.working:
         here, effects = replace(here, phase="closing"), (CloseWorkspace(name),)
@@ -299,7 +305,7 @@ def _put(presence: Presence, name: WorkspaceId, here: Workspace) -> Step:
 
 
 def _linger(presence: Presence, effects: tuple[Effect, ...]) -> Step:
-    """The one place where a linger begins and ends."""
+    """Start or end the linger; the only place that does."""
     if not presence.leaves_when_idle or presence.leaving or not is_idle(presence):
         return (presence if presence.linger is None else replace(presence, linger=None)), effects
     if presence.linger is not None:

@@ -1,4 +1,4 @@
-"""A project's start: whether somebody should be asked to have it described, and the prompt that does it."""
+"""Handlers for project initialization: whether to offer it, and the prompt that describes the project."""
 
 import asyncio
 import os
@@ -20,23 +20,28 @@ _PROMPT = (
 
 
 async def needs_init(call: Call) -> NeedsInit:
-    """Asked once at most, and only where there is something to describe that nobody has described yet."""
+    """Return whether to offer initialization: at most once, and only for a project with files but without a
+    description.
+    """
     desk = call.desk
     return NeedsInit(await asyncio.to_thread(_wants_start, _flag(desk), Path(desk.path), desk.outfit.settings.options))
 
 
 async def init_project(call: Call) -> None:
-    """Somebody was asked, whatever they said: nobody is asked again."""
+    """Record that initialization was offered, whatever the answer, so that it is not offered again."""
     await asyncio.to_thread(replace, str(_flag(call.desk)), b"")
     call.desk.tell_of_change()
 
 
 async def init_prompt(call: Call) -> InitPrompt:
+    """Return the prompt that writes the description."""
     return InitPrompt(_PROMPT.format(_guide(call.desk.outfit.settings.options)))
 
 
 def _flag(desk: Desk) -> Path:
-    """In the data directory: what was asked is not the project's business, and survives the server."""
+    """Return the marker file. It is in the data directory, because it does not belong in the project and outlives the
+    server.
+    """
     return desk.data_dir / "start-asked"
 
 
@@ -51,7 +56,7 @@ def _wants_start(flag: Path, directory: Path, options: Options) -> bool:
 
 
 def _has_files(directory: Path) -> bool:
-    """What is hidden does not count: a repository that was just begun is empty. Nor does what cannot be read."""
+    """Return True if the directory has visible files. Hidden files do not count, because a new repository has them."""
     try:
         with os.scandir(directory) as found:
             return any(not item.name.startswith(".") for item in found)

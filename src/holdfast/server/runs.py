@@ -1,4 +1,4 @@
-"""Runs: what was asked, and how it ended."""
+"""Handlers for runs."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ _MOST = 1_000
 
 
 async def list_runs(call: Call) -> list[Run]:
-    """Newest first. `limit` counts the runs that are returned, whatever state is wanted."""
+    """Return runs, newest first. `limit` counts the returned runs, after the filter by state."""
     limit = min(call.number("limit", 50), _MOST)
     session = SessionId(call.query["session_id"]) if call.query.get("session_id") else None
     before, state = call.number("before", 0), call.query.get("state")
@@ -44,6 +44,7 @@ async def _ended(call: Call, session: SessionId | None, limit: int, before: int)
 
 
 async def get_run(call: Call) -> Run:
+    """Return a run."""
     record = await call.desk.workspace.engine.kit.ledger.run(call.desk.id, call.run)
     if record is None:
         raise UnknownRun
@@ -51,6 +52,7 @@ async def get_run(call: Call) -> Run:
 
 
 async def patch_run(call: Call) -> Run:
+    """Change the position or the delivery of a queued run."""
     inputs = call.desk.workspace.inputs
     patch = call.body
     if (patch.position is None) == (patch.delivery is None):
@@ -63,11 +65,12 @@ async def patch_run(call: Call) -> Run:
 
 
 async def cancel_run(call: Call) -> Run:
+    """Cancel a run."""
     await call.desk.workspace.inputs.cancel_run(call.run, call.query.get("client_id", ""))
     return await get_run(call)
 
 
 def _now(desk: Desk, run: Run) -> Run:
-    """The lane knows better than the row what a run that has not ended is doing."""
+    """Return the run with its current state, which the lane knows before the stored row does."""
     state = state_of(desk.workspace.engine.lane(run.session_id), run.run_id)
     return run if state is None or run.outcome else msgspec.structs.replace(run, state=state)

@@ -1,4 +1,4 @@
-"""The running server: sockets that we bound, signals, and an end that leaves no stream hanging."""
+"""Runs the server: sockets, signals, and an orderly shutdown that ends every stream."""
 
 import asyncio
 import logging
@@ -16,13 +16,13 @@ from holdfast.server.presence import Stop
 __all__ = ["LAST_WORDS_SECONDS", "run_server"]
 
 LAST_WORDS_SECONDS = 0.5
-"""How long, after the work has ended, a reader may take for what it was sent."""
+"""Seconds that clients get to read the end of their responses during shutdown."""
 
 _log = logging.getLogger("holdfast.server")
 
 
 class _Front:
-    """Lets requests over TCP in only past the guard."""
+    """Authenticates requests over TCP before the application."""
 
     def __init__(self, application: Application, guard: Guard | None) -> None:
         self._application = application
@@ -46,8 +46,8 @@ async def run_server(
     on_listening: Callable[[], None] = lambda: None,
     handles_signals: bool = True,
 ) -> None:
-    """Serve until a signal or the hub says stop. A second signal stops at once. `on_listening` is called when the first
-    request can be sent.
+    """Serve until a signal or the hub requests a stop. A second signal exits at once. `on_listening` is called when the
+    first request can be sent.
     """
     loop = asyncio.get_running_loop()
     leaving = asyncio.Event()
@@ -66,7 +66,7 @@ async def run_server(
         await hub.web.reopen()
         await leaving.wait()
     finally:
-        # The work ends first, and with it the streams; only then are connections waited for.
+        # Close the workspaces first, which ends the streams; then wait for connections.
         try:
             await hub.close()
         finally:

@@ -1,4 +1,4 @@
-"""Sessions, their messages, the files they changed and read."""
+"""Handlers for sessions, their messages, and the files they changed and read."""
 
 import asyncio
 import re
@@ -41,7 +41,7 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 def dressed(hub: Hub, desk: Desk, session: Session) -> Session:
-    """A session with what only the server knows of it now."""
+    """Add the live state to a stored session: whether it is busy, and the number of viewing clients."""
     return msgspec.structs.replace(
         session,
         is_busy=desk.workspace.engine.is_busy(session.id),
@@ -50,7 +50,7 @@ def dressed(hub: Hub, desk: Desk, session: Session) -> Session:
 
 
 async def known(call: Call, session_id: SessionId | None = None) -> Session:
-    """The session that is meant: the one in the path, if no other is named."""
+    """Return the given session, by default that of the path. Raises `UnknownSession`."""
     ledger = call.desk.workspace.engine.kit.ledger
     session = await ledger.session(call.desk.id, call.session if session_id is None else session_id)
     if session is None:
@@ -59,21 +59,24 @@ async def known(call: Call, session_id: SessionId | None = None) -> Session:
 
 
 async def list_sessions(call: Call) -> list[Session]:
+    """Return the sessions of a workspace."""
     sessions = await call.desk.workspace.engine.kit.ledger.sessions(call.desk.id)
     return [dressed(call.hub, call.desk, session) for session in sessions]
 
 
 async def create_session(call: Call) -> Session:
+    """Create a session."""
     return await call.desk.workspace.sessions.create(_title(call.body.title))
 
 
 async def get_session(call: Call) -> Session:
+    """Return a session."""
     return dressed(call.hub, call.desk, await known(call))
 
 
 async def put_session(call: Call) -> Session:
-    """Only the title changes, and only if there is one: counters and pointers are nobody's to set, and the to-do list
-    that a screen sends along may be older than the model's.
+    """Rename a session. Only the title can be changed: other fields belong to the server, and the to-do list that a
+    client sends may be older than the model's.
     """
     if call.body.title is None:
         return dressed(call.hub, call.desk, await known(call))
@@ -82,7 +85,7 @@ async def put_session(call: Call) -> Session:
 
 
 async def delete_session(call: Call) -> None:
-    """Nothing of its content is left when this is answered: in the database, in files, or in memory."""
+    """Delete a session. Its contents are removed from the database, from files and from memory before the response."""
     desk = call.desk
 
     async def clean_up(sessions: Sequence[SessionId]) -> None:
@@ -97,14 +100,14 @@ async def delete_session(call: Call) -> None:
 
 
 async def _outputs_named_in(desk: Desk, session: SessionId) -> tuple[str, ...]:
-    """Output files that earlier versions have kept without an owner."""
+    """Return output files that earlier versions stored without an owner."""
     messages = await desk.workspace.engine.kit.ledger.messages(desk.id, session)
     body = msgspec.json.encode(messages).decode()
     return tuple(_OUTPUT.findall(body))
 
 
 async def list_messages(call: Call) -> list[Message]:
-    """With all that was streamed so far, also what is not flushed yet."""
+    """Return the messages of a session, including streamed text that is not flushed yet."""
     engine = call.desk.workspace.engine
     messages = await engine.kit.ledger.messages(call.desk.id, call.session)
     growing = engine.open_parts()
@@ -112,32 +115,35 @@ async def list_messages(call: Call) -> list[Message]:
 
 
 async def list_user_messages(call: Call) -> list[Message]:
+    """Return the user's messages of a session, newest first."""
     return [message for message in reversed(await list_messages(call)) if message.role == "user"]
 
 
 async def list_all_user_messages(call: Call) -> list[Message]:
-    """Newest first, whichever session they are of: what a person goes back through."""
+    """Return the user's messages of all sessions, newest first, for the prompt history."""
     ledger = call.desk.workspace.engine.kit.ledger
     found: list[Message] = []
     for session in await ledger.sessions(call.desk.id):
         messages = await ledger.messages(call.desk.id, session.id)
         found += [message for message in reversed(messages) if message.role == "user"]
-    # Of one second, those of a session stay in their order.
+    # The sort is stable: messages of a session with equal times keep their order.
     return sorted(found, key=lambda message: message.created_at, reverse=True)
 
 
 async def list_history(call: Call) -> list[FileVersion]:
+    """Return the versions of files that a session changed."""
     versions = await call.desk.workspace.engine.kit.ledger.files(call.desk.id, call.session)
     return sorted(versions, key=lambda item: (item.version, item.created_at))
 
 
 async def list_read_files(call: Call) -> list[str]:
+    """Return the paths that a session has read."""
     marks = await call.desk.workspace.engine.kit.ledger.read_marks(call.desk.id, call.session)
     return [mark.path for mark in marks]
 
 
 async def mark_read(call: Call) -> None:
-    """Under the name that tools know the file by: otherwise they would not know that it was read."""
+    """Mark a file as read, under its real path, which is the one that tools use."""
     session, path = await known(call, call.body.session_id), await _real_path(call, call.body.path)
     engine = call.desk.workspace.engine
     mark = ReadMark(session.id, path, engine.outside.clock.now_ms())
@@ -145,6 +151,7 @@ async def mark_read(call: Call) -> None:
 
 
 async def last_read(call: Call) -> str:
+    """Return when a session last read a file."""
     ledger = call.desk.workspace.engine.kit.ledger
     path = await _real_path(call, call.query["path"])
     mark = await ledger.read_mark(call.desk.id, SessionId(call.query["session_id"]), path)

@@ -1,7 +1,7 @@
-"""Runs, steps and calls of tools as spans, made from events alone. Pure.
+"""Spans for runs, steps and tool calls, derived from events alone. Pure.
 
-A run is a span; each of its steps is one below it, and each call of a tool one below its step. What a helper does
-stands below the call that sent it. Texts of prompts and answers are not part of any.
+A run is a span; each step is a child of its run, and each tool call a child of its step. The run of a sub-agent is a
+child of the call that started it. Spans do not contain the text of prompts and responses.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ Kind = Literal["run", "step", "tool"]
 
 
 class Span(msgspec.Struct):
-    """From `start` to `end`, in seconds. `error` is empty where all went well."""
+    """A span from `start` to `end`, in seconds. `error` is empty on success."""
 
     kind: Kind
     name: str
@@ -41,24 +41,25 @@ class Span(msgspec.Struct):
 
 
 class _Open(msgspec.Struct):
-    """A run at work: its span, the step it is in, and the calls of that step."""
+    """An active run: its span, its current step, and the calls of that step."""
 
     run: Span
     step: Span | None = None
     calls: dict[ToolCallId, Span] = {}
     told: set[tuple[MessageId, ToolCallId]] = set()
-    """Calls that have a span already, open or not."""
+    """Calls that already have a span, open or not."""
 
 
 class Spans:
-    """Each event gives the spans that have ended with it."""
+    """Builds spans from events."""
 
     def __init__(self) -> None:
         self._open: dict[RunId, _Open] = {}
         self._senders: dict[SessionId, Span] = {}
-        """Of the session of a helper: the call that sent it."""
+        """For the session of a sub-agent: the call that started it."""
 
     def hear(self, path: str, event: DurableEvent, now: float) -> list[Span]:
+        """Process an event and return the spans that end with it."""
         match event:
             case RunEvent(payload=change) if change.payload.step:
                 return self._stepped(path, change.payload, now)
@@ -94,7 +95,7 @@ class Spans:
                 Span("run", "invoke_agent", started, parent, facts=facts), calls={}, told=set()
             )
         if open_.step is not None and open_.step.facts["holdfast.step"] == run.step:
-            # Something else about the run was told: somebody wants it to stop.
+            # The event reports another change of the run, such as a cancel request.
             return []
         ended = [_closed(open_.step, now)] if open_.step is not None else []
         open_.step = Span("step", "chat", now, open_.run, facts={"holdfast.step": run.step})
@@ -115,7 +116,7 @@ class Spans:
                 self._began(open_, message, call.id, call.name, now)
         for result in message.tool_results:
             if (span := open_.calls.pop(result.tool_call_id, None)) is not None:
-                # What a tool says may hold anything; that it failed is enough.
+                # The output of a tool may contain anything; only the failure is recorded.
                 yield _closed(span, now, "the tool failed" if result.is_error else "")
 
     def _began(self, open_: _Open, message: Message, call: ToolCallId, name: str, now: float) -> None:
@@ -139,7 +140,7 @@ class Spans:
         if open_.step is not None:
             yield _closed(open_.step, now, error)
         open_.run.facts["holdfast.outcome"] = end.outcome
-        # The error of a run is a sentence of ours or of a provider's; a person who is asked to stop is no error.
+        # The error of a run is a message of Holdfast or of a provider. A cancel is not an error.
         yield _closed(open_.run, now, "" if end.outcome == "cancelled" else error)
         ours = [name for name, span in self._senders.items() if _root(span) is open_.run]
         for name in ours:

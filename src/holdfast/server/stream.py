@@ -1,4 +1,4 @@
-"""The stream of events, in both forms. A reader that stalls is cut and resumes by number; nobody waits for it."""
+"""Event streams, resumable and in the Crush form. A stalled subscriber is disconnected and can resume by number."""
 
 import asyncio
 import logging
@@ -27,13 +27,13 @@ __all__ = ["HEARTBEAT_SECONDS", "WHOLE_WRITE_SECONDS", "WRITE_SECONDS", "stream"
 HEARTBEAT_SECONDS = 15.0
 WRITE_SECONDS = 30.0
 WHOLE_WRITE_SECONDS = 60.0
-"""How long a write may take before its reader counts as stalled; longer for one that cannot resume."""
+"""Maximum duration of a write before its subscriber counts as stalled; longer for one that cannot resume."""
 
 _log = logging.getLogger("holdfast.server")
 
 
 class _Writer:
-    """Writes to one reader. `seconds`: how long it may take to read before it counts as stalled."""
+    """Writes to one subscriber. `seconds` is the maximum duration of a write before it counts as stalled."""
 
     def __init__(self, send: Send, seconds: float) -> None:
         self._send = send
@@ -41,49 +41,52 @@ class _Writer:
         self._loop = asyncio.get_running_loop()
         self._pace = Pace(self._loop.time())
         self.written = self._loop.time()
-        """When something was last written."""
+        """Time of the last write."""
         self._beat: asyncio.TimerHandle | None = None
         self._exchange = exchange_of(send)
 
     async def write(self, data: bytes) -> None:
+        """Write data; waits, up to the timeout, only if the connection's buffer is full."""
         self.written = self._loop.time()
         exchange = self._exchange
         if exchange is not None and not exchange.connection.is_full:
-            # Most writes wait for nothing, and need nobody who watches how long.
+            # Most writes do not block and need no timeout.
             exchange.write(data)
             return
         async with asyncio.timeout(self._seconds):
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def pause(self) -> None:
-        """Before the next take: a moment, for a reader that was written to just now."""
+        """Delay the next read from the subscription if writes are too frequent."""
         if seconds := self._pace.wait(self._loop.time()):
             await asyncio.sleep(seconds)
             self._pace.waited(self._loop.time())
 
     def keep_beating(self) -> None:
-        """A sign of life whenever nothing was written for a while. It costs nothing while something is."""
+        """Write a heartbeat when nothing else has been written for a while. One timer; writes do not restart it."""
         now = self._loop.time()
         due = self.written + HEARTBEAT_SECONDS
         if due <= now:
             if self._exchange is not None and not self._exchange.connection.is_full:
                 self._exchange.write(HEARTBEAT)
                 self.written = now
-            # Who does not read has enough to read: there is no hurry to look again.
+            # A client that does not read has data left in its buffer; check again after a full interval.
             due = now + HEARTBEAT_SECONDS
         self._beat = self._loop.call_at(max(due, now + 0.001), self.keep_beating)
 
     def stop_beating(self) -> None:
+        """Cancel the heartbeat timer."""
         if self._beat is not None:
             self._beat.cancel()
 
     async def end(self) -> None:
+        """End the response."""
         async with asyncio.timeout(self._seconds):
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def stream(call: Call, receive: Receive, send: Send) -> None:
-    """Until the reader leaves, stalls, or the workspace is closed."""
+    """Stream events until the client disconnects or stalls, or the workspace is closed."""
     since = call.number("since", -1)
     client = call.query.get("client_id")
     name = client_id_of(client) if client else None
@@ -121,19 +124,19 @@ async def _until_gone(receive: Receive, heard: Subscription) -> None:
 
 
 def _growing(desk: Desk, session: SessionId, message: MessageId) -> Message | None:
-    """A message that grows right now, for a reader that came in the middle of it."""
+    """Return a message that is being streamed, for a subscriber that connected in the middle of it."""
     return next((item for item in desk.workspace.engine.open_messages(session) if item.id == message), None)
 
 
 def _dialogs(call: Call) -> Dialogs:
-    """What is open when a reader comes: taken together with its subscription, so that nothing is missed or doubled."""
+    """Return the open requests at the time of the subscription, so that none is missed or duplicated."""
     asks, now = call.desk.workspace.asks, asyncio.get_running_loop().time()
     withdrawn = call.hub.withdrawn.get(call.desk.id, ())
     return Dialogs(asks.permissions, asks.questions, now=now, pause=asks.pause, withdrawn=withdrawn)
 
 
 async def _send_all(heard: Subscription, send: Send, form: WholeMessages | Joiner) -> None:
-    """Numbered and resumable, or in the form that stock clients know."""
+    """Send events numbered and resumable, or in the Crush form."""
     is_whole = isinstance(form, WholeMessages)
     if is_whole:
         _end_with_the_connection(send)
@@ -141,7 +144,7 @@ async def _send_all(heard: Subscription, send: Send, form: WholeMessages | Joine
     headers.append((b"connection", b"close" if is_whole else b"keep-alive"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     writer = _Writer(send, WHOLE_WRITE_SECONDS if is_whole else WRITE_SECONDS)
-    # The headers go out at once, so that a quiet workspace does not keep its reader waiting.
+    # Send the headers at once; a quiet workspace would otherwise delay them.
     await writer.write(QUIET_HEARTBEAT if is_whole else HEARTBEAT)
     try:
         await (_resumable(heard, writer, form) if isinstance(form, Joiner) else _whole(heard, writer, form))
@@ -161,10 +164,10 @@ async def _resumable(heard: Subscription, writer: _Writer, joiner: Joiner) -> No
 
 
 async def _whole(heard: Subscription, writer: _Writer, form: WholeMessages) -> None:
-    """Stock clients know neither numbers nor greetings, and get messages whole."""
+    """Send complete messages without numbers and hello events, as Crush clients expect."""
     loop = asyncio.get_running_loop()
     while True:
-        # Most of what happens may be nothing for this reader: only what is written is a sign of life.
+        # Most events may be irrelevant for this subscriber; only a write counts as a heartbeat.
         beat = writer.written + HEARTBEAT_SECONDS
         due = beat if form.next_due is None else min(beat, form.next_due)
         frames: Sequence[Frame] = ()
@@ -186,7 +189,7 @@ async def _whole(heard: Subscription, writer: _Writer, form: WholeMessages) -> N
 
 
 def _hang_up(send: Send) -> None:
-    """A reader that does not read cannot be told anything: what waits to be sent to it is dropped."""
+    """Abort the connection: a stalled client cannot be notified, so its buffered output is dropped."""
     if (exchange := exchange_of(send)) is not None:
         exchange.connection.abort()
 
@@ -194,8 +197,7 @@ def _hang_up(send: Send) -> None:
 def _end_with_the_connection(send: Send) -> None:
     """Let the end of the connection end the body.
 
-    A stock client takes a chunked body that breaks off for a fault it never recovers from; a plain end of the
-    connection it understands.
+    A Crush client does not recover from a chunked body that breaks off, but handles a plain end of the connection.
     """
     if (exchange := exchange_of(send)) is not None:
         exchange.ends_with_connection = True

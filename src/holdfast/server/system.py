@@ -1,4 +1,4 @@
-"""The server itself: health, version, control, clients."""
+"""Handlers for the server itself: health, version, control, clients."""
 
 import os
 import platform
@@ -17,19 +17,22 @@ __all__ = ["control", "health", "openapi", "retire_client", "version"]
 
 
 async def health(call: Call) -> None:
-    """Answered also while unfinished work is being taken up. 503 while nothing can be stored."""
+    """Return 200 if the server can store data, also during recovery; else 503."""
     if problem := await call.hub.check_storage():
         raise StorageDetached(problem)
 
 
 async def version(call: Call) -> VersionInfo:
+    """Return the version, protocol and process of the server."""
     machine = f"{platform.system().lower()}/{platform.machine()}"
     known = f"holdfast-{__version__}"
     return VersionInfo(__version__, "", known, "", machine, PROTOCOL, os.getpid(), call.hub.data_id)
 
 
 async def control(call: Call) -> None:
-    """A stock client that gets 200 for its shutdown deletes our socket: it never does."""
+    """Stop the server on request. A Crush client that receives 200 for its shutdown deletes the socket, so it is
+    refused.
+    """
     command, force = call.body.command, call.body.force
     if command in ("shutdown", "shutdown_if_idle"):
         raise Conflict("This server stays: it is Holdfast's, and stops with its own command.")
@@ -45,9 +48,7 @@ async def control(call: Call) -> None:
 
 
 def _give_way(call: Call) -> None:
-    """A newer client wants a server of its own age. Only one that a client started leaves for that, and only if nobody
-    is there and nothing is to be done.
-    """
+    """Stop so that a newer client can start its own version; only if a client started this server and it is idle."""
     presence = call.hub.presence
     if not presence.leaves_when_idle or not is_idle(presence):
         raise Conflict("This server is in use, or was started by hand: it stays.")
@@ -55,8 +56,10 @@ def _give_way(call: Call) -> None:
 
 
 async def retire_client(call: Call) -> None:
+    """Remove a client for good."""
     call.hub.tell(Retire(client_id_of(call.params["client_id"])))
 
 
 async def openapi(_: Call) -> dict[str, Any]:
+    """Return the OpenAPI document."""
     return document()

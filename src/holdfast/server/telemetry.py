@@ -1,4 +1,4 @@
-"""Spans on their way to a collector: put together where events are heard, sent by a thread that nobody waits for."""
+"""Sends spans to a collector: built where events are observed, sent by a background thread."""
 
 import logging
 import queue
@@ -25,18 +25,21 @@ class _Collector(Protocol):
 
 
 class Telemetry:
-    """OpenTelemetry takes its time to load: the thread does that too. Without a collector spans are lost, not work."""
+    """Builds and sends spans. The thread also imports OpenTelemetry, which is slow. Without a collector spans are
+    dropped.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._spans = Spans()
         self._ended: queue.Queue[Span | None] = queue.Queue(_MOST)
         self.trouble = ""
-        """Why nothing is sent."""
+        """Reason why no spans are sent."""
         self._thread = threading.Thread(target=self._send, name="holdfast-telemetry", daemon=True)
         self._thread.start()
 
     def hear(self, path: str, event: DurableEvent, now: float) -> None:
+        """Queue the spans that end with an event. They are dropped if the queue is full."""
         for span in self._spans.hear(path, event, now):
             try:
                 self._ended.put_nowait(span)
@@ -44,7 +47,7 @@ class Telemetry:
                 return
 
     def close(self) -> None:
-        """What has ended is sent, if that does not take too long."""
+        """Send the queued spans, for a limited time."""
         try:
             self._ended.put_nowait(None)
         except queue.Full:

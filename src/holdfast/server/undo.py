@@ -1,4 +1,4 @@
-"""Taking back what a session changed."""
+"""Handler that reverts the file changes of a session."""
 
 from collections.abc import Sequence
 
@@ -18,6 +18,7 @@ _MOST_SESSIONS = 50
 
 
 async def undo_changes(call: Call) -> UndoReport:
+    """Revert changes of a session or a run, or report what would be reverted."""
     ask: UndoAsk = call.body
     workspace = call.desk.workspace
     engine = workspace.engine
@@ -41,7 +42,7 @@ async def undo_changes(call: Call) -> UndoReport:
 
 
 async def _history(call: Call, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
-    """The session that is meant, with what it has changed."""
+    """Return the requested session and its file changes."""
     ledger = call.desk.workspace.engine.kit.ledger
     if ask.session_id:
         if await ledger.session(call.desk.id, ask.session_id) is None:
@@ -56,7 +57,7 @@ async def _history(call: Call, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVe
 
 
 async def _latest(call: Call, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
-    """The session that changed something last, or that file, and has not taken it back."""
+    """Return the session with the most recent change, of the given file if any, that has not been reverted."""
     ledger = call.desk.workspace.engine.kit.ledger
     best: tuple[int, SessionId, Sequence[FileVersion]] = (-1, SessionId(""), ())
     for session in list(await ledger.sessions(call.desk.id))[:_MOST_SESSIONS]:

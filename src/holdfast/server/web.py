@@ -1,6 +1,6 @@
-"""The page's port: opened when somebody asks for a link, and again after a restart while pages may come back.
+"""The port of the web page: opened when a link is requested, and after a restart while pages may return.
 
-Until then nothing of it is loaded.
+Its modules are imported on first use.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class PortRefused(Conflict):
 
 
 class Web:
-    """`house` is None while the port is closed."""
+    """Opens and closes the port. `house` is None while the port is closed."""
 
     def __init__(self, data_dir: Path) -> None:
         self.house: House | None = None
@@ -36,11 +36,11 @@ class Web:
         self._opening: asyncio.Future[None] | None = None
 
     def attach(self, server: "HttpServer", application: "Asgi") -> None:
-        """What is served, and how."""
+        """Set the HTTP server and the application that the port serves."""
         self._server, self._application = server, application
 
     async def open(self, port: int = 0) -> "House":
-        """The open port; 0 means any. It stays where it is as long as it is open: a page belongs to its port."""
+        """Open the port; 0 means any. An open port does not change: pages are bound to it."""
         while self._opening is not None:
             await asyncio.shield(self._opening)
         if self.house is not None:
@@ -75,14 +75,16 @@ class Web:
         return house
 
     def close(self) -> None:
-        """No page is known any more, and none gets in."""
+        """Close the port and forget all pages."""
         house, self.house = self.house, None
         if house is not None and self._server is not None:
             self._server.leave(house.front)
         self._path.unlink(missing_ok=True)
 
     async def reopen(self) -> None:
-        """After a restart: at the same port, for the pages that were there. Mostly a look for a file that is not."""
+        """Open the same port after a restart, for the pages of the previous server. Usually there is no file, and
+        nothing is done.
+        """
         if not self._path.exists():
             return
         module = await asyncio.to_thread(import_module, "holdfast.server.house")

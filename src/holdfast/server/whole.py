@@ -1,7 +1,7 @@
-"""The stream as stock clients know it: whole messages instead of deltas. Pure; time is handed in.
+"""The stream in the Crush form: complete messages instead of deltas. Pure; time is an argument.
 
-A growing message is sent whole soon after it began to grow, and then only when it has grown by a tenth, so that
-its bytes stay within a small multiple of its length. What changed its structure, and its end, come at once.
+A growing message is sent in full soon after it began to grow, and then only when it has grown by a tenth, so that the
+bytes sent stay within a small multiple of its length. Structural changes and the end of a message are sent at once.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _NOT_FOR_THEM = ("retrying", "fallback", "re_authenticate")
 
 
 class _Growing:
-    """A message on its way, and how much of it was sent."""
+    """A message that is being streamed, and how much of it was sent."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -61,9 +61,9 @@ class _Growing:
 
 
 class WholeMessages:
-    """One reader's messages in the making. Feed it every event; send what it gives back.
+    """Unfinished messages for one subscriber. Feed it every event and send the bodies that it returns.
 
-    `look_up` tells of a message that was already growing when the reader came.
+    `look_up` returns a message that was already being streamed when the subscriber connected.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class WholeMessages:
         self._dialogs = dialogs or Dialogs()
 
     def feed(self, event: object, body: bytes, now: float) -> list[bytes]:
+        """Return the bodies to send for an event, which may be none."""
         match event:
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
                 if (growing := self._growing.get(growth.message_id)) is not None:
@@ -97,20 +98,21 @@ class WholeMessages:
             ):
                 return self._dialogs.feed(event, body, now)
             case RunEvent() | ToolOutputEvent() | AttachedEvent() | RemovedEvent():
-                # They have no names for these.
+                # Crush clients do not know these event types.
                 return []
             case AgentEvent(payload=Change(payload=notice)) if notice.type in _NOT_FOR_THEM:
-                # They take any notice with an error for the end of the run. If it fails, that is told as well.
+                # Crush clients treat a notice with an error as the end of the run. A failed run is reported separately.
                 return []
             case _:
                 return [body]
 
     def due(self, now: float) -> list[bytes]:
-        """The messages and dialogs whose time has come."""
+        """Return the messages and dialogs whose time has come."""
         ready = [item for item in self._growing.values() if item.due_at is not None and item.due_at <= now]
         return [*self._dialogs.due(now), *(item.take() for item in ready)]
 
     @property
     def next_due(self) -> float | None:
+        """The time at which `due` returns something, or None."""
         times = [item.due_at for item in self._growing.values()] + [self._dialogs.next_due]
         return min((time for time in times if time is not None), default=None)

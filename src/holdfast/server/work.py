@@ -1,4 +1,4 @@
-"""What goes on in a workspace beside the conversation: commands a person types, background jobs, the sandbox, trust."""
+"""Handlers for shell commands of the user, background jobs, the sandbox and trust."""
 
 import asyncio
 import os
@@ -25,7 +25,9 @@ __all__ = ["get_sandbox", "get_trust", "job_output", "kill_job", "list_jobs", "r
 
 
 async def run_shell(call: Call) -> ShellResult:
-    """A line that a person typed. It ends when they leave; what it said is part of the conversation."""
+    """Run a command that the user typed. It is cancelled when the client disconnects; its output becomes part of the
+    session.
+    """
     desk = call.desk
     line = call.body.command
     if not line.strip():
@@ -42,18 +44,22 @@ async def run_shell(call: Call) -> ShellResult:
 
 
 async def list_jobs(call: Call) -> tuple[JobInfo, ...]:
+    """Return the background jobs."""
     return call.desk.outfit.jobs.list(SessionId(call.query["session_id"]) if call.query.get("session_id") else None)
 
 
 async def job_output(call: Call) -> JobOutput:
+    """Return the output of a job."""
     return call.desk.outfit.jobs.output(call.params["job_id"])
 
 
 async def kill_job(call: Call) -> JobOutput:
+    """Kill a job and return its output."""
     return await call.desk.outfit.jobs.kill(call.params["job_id"])
 
 
 async def get_sandbox(call: Call) -> SandboxState:
+    """Return the state of the sandbox."""
     try:
         return await call.desk.outfit.confine()
     except ToolError as error:
@@ -61,7 +67,7 @@ async def get_sandbox(call: Call) -> SandboxState:
 
 
 async def get_trust(call: Call) -> TrustBody:
-    """Whether what the project brings along is in force, and what is withheld until it is."""
+    """Return whether the project's files are trusted, and which settings are withheld."""
     configuration = call.desk.outfit.configuration
     reading = configuration.reading()
     files = await _brought(call)
@@ -75,7 +81,7 @@ async def get_trust(call: Call) -> TrustBody:
 
 
 async def set_trust(call: Call) -> TrustBody:
-    """Trust is given to what was shown: the digest has to be the one of the files as they are."""
+    """Set the trust. The digest must match the files as they are, so that only files that were shown are trusted."""
     configuration = call.desk.outfit.configuration
     project = configuration.reading().project
     files = await _brought(call)

@@ -1,4 +1,4 @@
-"""Workspaces: opening and leaving them, what a screen needs to begin."""
+"""Handlers for workspaces: opening and leaving them, and the initial state for clients."""
 
 import asyncio
 from typing import Any
@@ -32,36 +32,42 @@ _MOST_PROBLEMS = 10
 
 
 async def list_workspaces(call: Call) -> list[WorkspaceBody]:
+    """Return the open workspaces."""
     return [await _body(call, desk) for desk in call.hub.desks]
 
 
 async def create_workspace(call: Call) -> WorkspaceBody:
+    """Open the workspace of a directory."""
     asked = call.body
     if call.page is not None and not asked.env:
-        # A browser has no environment: the page's is that of whoever asked for its link.
+        # A browser has no environment: use that of the client that requested the link.
         asked = msgspec.structs.replace(asked, env=call.page.env)
-    # Who goes away while a workspace is being opened does not take it along.
+    # A client that disconnects while its workspace is being opened does not cancel the opening.
     return await _body(call, await asyncio.shield(call.hub.create(asked)))
 
 
 async def get_workspace(call: Call) -> WorkspaceBody:
+    """Return a workspace."""
     return await _body(call, call.desk)
 
 
 async def leave_workspace(call: Call) -> None:
-    """Leaving what is not there is fine."""
+    """Release a client's claim. An unknown workspace is not an error."""
     call.hub.tell(Release(WorkspaceId(call.params["id"]), client_id_of(call.query["client_id"])))
 
 
 async def set_current_session(call: Call) -> None:
+    """Set the session that a client views."""
     call.hub.tell(View(call.desk.id, client_id_of(call.query["client_id"]), call.body.session_id))
 
 
 async def get_config(call: Call) -> dict[str, Any]:
+    """Return the effective configuration."""
     return await config_of(call.desk)
 
 
 async def list_providers(call: Call) -> list[dict[str, Any]]:
+    """Return the providers and their models."""
     choice = call.desk.outfit.choice
     if choice is not None:
         return [msgspec.to_builtins(view) for view in await choice.providers_view()]
@@ -70,7 +76,7 @@ async def list_providers(call: Call) -> list[dict[str, Any]]:
 
 
 async def snapshot(call: Call) -> SnapshotBody:
-    """One read of the store; the text streamed since its last flush is added from what the engine holds."""
+    """Return the state for a new client: one read of the store, with the streamed text that is not flushed yet."""
     desk = call.desk
     session = SessionId(call.query["session_id"]) if call.query.get("session_id") else None
     stored = await desk.workspace.engine.kit.ledger.snapshot(desk.id, session)
@@ -81,7 +87,7 @@ async def snapshot(call: Call) -> SnapshotBody:
         tuple(dressed(call.hub, desk, item) for item in stored.sessions),
         tuple(_with_open_parts(desk, stored.messages)),
         stored.runs,
-        # Read after the store: what was asked or answered since comes again on the stream, and changes nothing.
+        # Read after the store: requests and answers since then are repeated on the stream, which is harmless.
         tuple(msgspec.to_builtins(ask) for ask in desk.workspace.asks.permissions),
         tuple(msgspec.to_builtins(batch) for batch in desk.workspace.asks.questions),
         tuple(msgspec.to_builtins(job) for job in desk.outfit.jobs.list(session)),
@@ -107,5 +113,5 @@ async def _body(call: Call, desk: Desk) -> WorkspaceBody:
         skills=tuple(msgspec.to_builtins(state) for state in desk.outfit.extensions.skills.states()),
         problems=tuple(str(item) for item in problems_of(desk) if item.severity == "error")[:_MOST_PROBLEMS],
     )
-    # A client's environment may hold its secrets: it goes back over the socket only.
+    # The environment may contain secrets: it is returned over the socket only.
     return msgspec.structs.replace(body, env=desk.env) if call.over_socket else body

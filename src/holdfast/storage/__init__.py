@@ -1,1 +1,7 @@
-"""The store: what operations mean (`operations`), and the ledger that keeps them in SQLite (`ledger`)."""
+"""The store: the meaning of operations (`operations`, pure) and the ledger that stores them in SQLite
+(`ledger`).
+
+The types of operations and results are in `domain.ledger`. Decisions about runs belong to `engine`, the
+publication
+of events to `bus`.
+"""

@@ -12,7 +12,7 @@ _ELSEWHERE = "Another data directory can be chosen with --data-dir or HOLDFAST_D
 
 
 def prepare(data_dir: Path) -> None:
-    """Make the directory if it is missing. One that exists keeps its mode: somebody chose it."""
+    """Create the directory if it is missing. An existing directory keeps its mode, which the user may have chosen."""
     if not _is_utf8(str(data_dir)):
         raise StorageUnavailable(f"The name of the data directory {data_dir} is not valid UTF-8. {_ELSEWHERE}")
     try:
@@ -22,8 +22,8 @@ def prepare(data_dir: Path) -> None:
 
 
 class DirectoryLock:
-    """Held from start to end; the kernel lets go of it however the process ends. The file stays: removing it
-    would let two servers lock two files of one name.
+    """Lock of the data directory, held while the server runs; the kernel releases it however the process ends.
+    The file is never removed: otherwise two servers could lock two files of the same name.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -52,19 +52,19 @@ class DirectoryLock:
             return
 
     def release(self) -> None:
-        """Let another server in. May be called twice."""
+        """Release the lock. May be called twice."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def unusable(path: Path, error: OSError) -> StorageUnavailable:
-    """Not a matter of room: somebody else's, or not to be written."""
+    """Return the error for a path that is not accessible, for a reason other than a full disk."""
     return StorageUnavailable(f"{path} cannot be used: {error.strerror}. {_ELSEWHERE}")
 
 
 def _is_utf8(name: str) -> bool:
-    """The database's library takes no other."""
+    """Return True if the name is valid UTF-8; SQLite accepts no other."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -21,7 +21,9 @@ __all__ = ["OpenFiles"]
 _DATABASE_HEADER = 100
 _FRAME_HEADER = 24
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ESTALE, errno.ENOTCONN}
-"""What a path says that no longer leads to the file. With any other error it is not known: the next look may tell."""
+"""Errors that mean that the path no longer leads to the file. After any other error the state is unknown until
+the next check.
+"""
 _REMEDY = "Nothing is accepted until it is back. Restore it, or stop the server and start it again."
 
 
@@ -53,6 +55,7 @@ class OpenFiles:
         self._lost = ""
 
     def close(self) -> None:
+        """Close the descriptors. Call it only after SQLite's connections are closed."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
@@ -64,11 +67,12 @@ class OpenFiles:
 
     @property
     def is_log_empty(self) -> bool:
+        """True if the WAL has no content."""
         return os.fstat(self._descriptors[2]).st_size == 0
 
     def problem(self) -> str:
-        """Return why commits would be lost, as a sentence that says what to do, or an empty string. Raises `OSError` if
-        that cannot be seen now.
+        """Return the reason why commits would be lost, with a remedy, or an empty string. Raises `OSError` if
+        the state cannot be determined now.
         """
         if self._lost:
             return self._lost
@@ -106,15 +110,15 @@ class OpenFiles:
             # must not take a frame of it for the last one.
             self._last_frame = None
             self._frames = 0
-        # If it cannot be read now, the next look takes what it finds.
+        # If it cannot be read now, the next check accepts the state that it finds.
         self._written = None
         with suppress(OSError):
             self._written = self._content_state()
 
     @property
     def is_only_wal_lost(self) -> bool:
-        """Whether a checkpoint into the database would keep everything that was committed: the WAL alone is missing, or
-        its path shows another file.
+        """True if a checkpoint into the database would preserve all commits: only the WAL is missing, or its
+        path shows another file.
         """
         try:
             if _identity(os.stat(self._directory)) != self._ids[0] or self._database_problem():

@@ -1,4 +1,4 @@
-"""Answers on their way from a storage thread to the event loop that asked."""
+"""Replies of storage threads to the event loops of their callers."""
 
 import asyncio
 from collections.abc import Iterable
@@ -12,14 +12,16 @@ T = TypeVar("T")
 
 
 class Reply(Generic[T]):
-    """Made in the loop, settled through it."""
+    """A future that is created in the caller's loop and settled in it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = self.loop.create_future()
 
     def settle(self, result: T | StorageError) -> None:
-        """Runs in the loop. Whoever asked may have stopped waiting: the work is done all the same."""
+        """Set the result or exception. Runs in the loop. The caller may have stopped waiting; the work is done
+        all the same.
+        """
         if self.future.done():
             return
         if isinstance(result, StorageError):
@@ -29,7 +31,7 @@ class Reply(Generic[T]):
 
 
 def deliver(answers: Iterable[tuple[Reply[Any], Any]]) -> None:
-    """From any thread. A group of answers costs each loop one wake-up."""
+    """Settle replies from any thread. A group of replies wakes each loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Reply[Any], Any]]] = {}
     for reply, result in answers:
         by_loop.setdefault(reply.loop, []).append((reply, result))
@@ -37,7 +39,7 @@ def deliver(answers: Iterable[tuple[Reply[Any], Any]]) -> None:
         try:
             loop.call_soon_threadsafe(_settle, batch)
         except RuntimeError:
-            # The loop is closed, so nobody waits there any more.
+            # The loop is closed, so there is no waiter left.
             continue
 
 

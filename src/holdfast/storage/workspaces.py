@@ -1,4 +1,4 @@
-"""The table of workspaces: who owns each, where its numbering stands, what it was answered last."""
+"""The table of workspaces: the owner's epoch, the newest event number and the results of the last batch."""
 
 import os
 import secrets
@@ -13,14 +13,16 @@ from holdfast.storage.large import may_keep
 __all__ = ["JUMP", "WorkspaceRow", "advance", "answers", "find", "mark_clean", "owned", "take_over", "unfinished"]
 
 JUMP = 10_000
-"""How far the numbering jumps after an unclean end. Writes that are not synced are told to readers before
-they are safe: a power cut can take them back, and their numbers must not come again with other contents.
+"""The gap in the numbering after an unclean end. Writes without sync are published before they are on disk: a
+power cut can undo them, and their numbers must not be used again for other contents.
 """
 
 _COLUMNS = "key, id, epoch, newest, clean, ticket"
 
 
 class WorkspaceRow(msgspec.Struct, frozen=True):
+    """One row of the table."""
+
     key: int
     id: WorkspaceId
     epoch: int
@@ -30,11 +32,12 @@ class WorkspaceRow(msgspec.Struct, frozen=True):
 
 
 def find(connection: apsw.Connection, workspace: WorkspaceId) -> WorkspaceRow | None:
+    """Return the row of a workspace, or None."""
     return _one(connection, f"SELECT {_COLUMNS} FROM workspaces WHERE id = ?", workspace)
 
 
 def owned(connection: apsw.Connection, workspace: WorkspaceId, epoch: int) -> WorkspaceRow:
-    """The row, if `epoch` is the current one."""
+    """Return the row, if `epoch` is the current one. Raises `OwnerChanged`."""
     row = find(connection, workspace)
     if row is None or row.epoch != epoch:
         raise OwnerChanged
@@ -42,7 +45,7 @@ def owned(connection: apsw.Connection, workspace: WorkspaceId, epoch: int) -> Wo
 
 
 def take_over(connection: apsw.Connection, path: str) -> WorkspaceRow:
-    """A new epoch of the workspace at `path`, which gets its id the first time."""
+    """Begin a new epoch of the workspace at `path`, and create its row the first time."""
     connection.execute(
         "INSERT INTO workspaces (id, path, epoch, newest, held, clean, ticket, answers)"
         " VALUES (?, ?, 0, 0, 0, 1, 0, x'') ON CONFLICT (path) DO NOTHING",
@@ -60,11 +63,12 @@ def take_over(connection: apsw.Connection, path: str) -> WorkspaceRow:
 
 
 def mark_clean(connection: apsw.Connection, workspace: WorkspaceId, epoch: int) -> None:
+    """Note that the owner closed the workspace properly, so the numbering does not jump at the next start."""
     connection.execute("UPDATE workspaces SET clean = 1 WHERE id = ? AND epoch = ?", (workspace, epoch))
 
 
 def advance(connection: apsw.Connection, row: WorkspaceRow, *, said: int, ticket: int, answers: bytes) -> None:
-    """Note a batch that has `said` so many events."""
+    """Store the ticket and the packed results of a batch with `said` events."""
     connection.execute(
         "UPDATE workspaces SET newest = newest + ?1, held = held + ?1, ticket = ?2, answers = ?3 WHERE key = ?4",
         (said, ticket, answers, row.key),
@@ -73,13 +77,14 @@ def advance(connection: apsw.Connection, row: WorkspaceRow, *, said: int, ticket
 
 
 def answers(connection: apsw.Connection, row: WorkspaceRow) -> bytes:
-    """What its last batch was answered. Apart from the row: only who asks again wants it."""
+    """Return the packed results of the last batch. Not part of the row, because only a repeated batch needs them."""
     for (packed,) in connection.execute("SELECT answers FROM workspaces WHERE key = ?", (row.key,)):
         return bytes(packed)
     return b""
 
 
 def unfinished(connection: apsw.Connection) -> list[str]:
+    """Return the paths of the workspaces with runs that have not ended."""
     rows = connection.execute(
         "SELECT path FROM workspaces WHERE EXISTS"
         " (SELECT 1 FROM runs WHERE workspace = workspaces.key AND outcome IS NULL) ORDER BY key"

@@ -1,4 +1,29 @@
-"""The one thread that writes. All that waits for it is committed together."""
+"""The writer thread, the only one that writes to the database. All waiting jobs are committed together.
+
+Theory of operation. Callers submit jobs from event loops; the thread takes all jobs that wait as one group and
+runs
+them in one transaction, so that many callers share one sync of the disk (group commit). The group is synced if
+any of
+its jobs requires it. In a group of several, each job runs in a savepoint: a job that fails is rolled back
+alone,
+unless the error concerns the file, which fails the whole group. Results are delivered only after the commit.
+
+A job ends in one of three ways: done; failed without a trace, if the error occurred before the commit; or
+unknown
+(`StorageUnknown`), if it is not certain that the commit is on disk. After unknown, callers read the state.
+
+The files are compared with their paths before and after each commit (`identity.py`), because SQLite would keep
+writing
+to a database that was moved or replaced, and those commits would be lost.
+
+A deletion is reported only after its content has been removed from the write-ahead log too. If a reader holds
+the log
+for longer than a limit, the result is delivered without waiting and the erasure is repeated when the writer is
+idle; a row in `upkeep` repeats it after a restart.
+
+Maintenance must not delay callers: pruning and checkpoints run after the results are delivered, the incremental
+vacuum only after a pause without jobs and in steps of about a millisecond.
+"""
 
 import queue
 import threading
@@ -19,10 +44,10 @@ __all__ = ["Job", "Probe", "Work", "Writer"]
 
 _QUIET_SECONDS = 0.25
 _LONGEST_ERASE_MS = 2_000
-"""How long a deletion waits for readers of the log before it is answered without them."""
+"""Maximum time that a deletion waits for readers of the log; then its result is delivered without them."""
 _ERASE = "erase"
-"""The row of `upkeep` that a deletion writes with its own commit: a server that is killed before it has erased the log
-does so after its next start.
+"""The row of `upkeep` that a deletion writes with its own commit: a server that is killed before it has erased
+the log does so after its next start.
 """
 
 T = TypeVar("T")
@@ -31,8 +56,8 @@ Probe = Callable[[str], None]
 
 
 class Job(Generic[T]):
-    """Some work within a transaction, and where its result goes. With `erases`, what it deleted is in no file when the
-    result comes.
+    """Work within a transaction, and the reply for its result. With `erases`, the result is delivered after the
+    deleted content has been erased from all files.
     """
 
     def __init__(self, work: Work[T], *, sync: bool, erases: bool = False) -> None:
@@ -43,10 +68,11 @@ class Job(Generic[T]):
 
 
 class Writer:
-    """Owns the writing connection. `prepare` is called first of all, in this thread; `tidy` between groups, in a
-    transaction of its own.
+    """Owns the writing connection. `prepare` is called before everything else, in this thread; `tidy` between
+    groups, in a transaction of its own.
 
-    `probe` is called in this thread at "before", "executed" (not yet committed) and "committed" (not yet answered).
+    `probe` is called in this thread at "before", "executed" (not yet committed) and "committed" (not yet
+    delivered).
     """
 
     def __init__(
@@ -68,14 +94,16 @@ class Writer:
         self._is_full_sync: bool | None = None
         self._wal_pages = 0
         self._must_erase = False
-        """Whether the log still holds what was deleted: somebody was reading it."""
+        """True while the log may still contain deleted content, because a reader held it."""
         self._shrinker = Shrinker()
         connection.set_wal_hook(self._note_pages)
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
 
     def submit(self, work: Work[T], *, sync: bool, erases: bool = False) -> Reply[T]:
-        """Call in a running loop. What is submitted first is executed first."""
+        """Queue work for the writer thread. Must be called in a running loop. Jobs are executed in order of
+        submission.
+        """
         job = Job(work, sync=sync, erases=erases)
         with self._door:
             if self._is_closed:
@@ -84,7 +112,9 @@ class Writer:
         return job.reply
 
     def close(self, patience_seconds: float | None = None) -> bool:
-        """Finish what was submitted, then stop. Blocks; a second call only waits. Returns whether it has stopped."""
+        """Finish the submitted jobs, then stop. Blocks; a second call only waits. Returns True if the thread
+        has stopped.
+        """
         with self._door:
             if not self._is_closed:
                 self._is_closed = True
@@ -107,11 +137,11 @@ class Writer:
                 self._between_groups()
             if is_last:
                 return
-            # The next may be long in coming, and what was written may be large.
+            # Release the group before waiting for the next one: it may be large.
             del group
 
     def _take(self) -> tuple[list[Job[Any]], bool]:
-        """Everything that waits, at least one; and whether it is the end."""
+        """Return all waiting jobs, at least one, and True if the writer has to stop after them."""
         job = self._next()
         group: list[Job[Any]] = []
         while job is not None:
@@ -123,7 +153,9 @@ class Writer:
         return group, True
 
     def _next(self) -> Job[Any] | None:
-        """Who was written for is at work with the answer: only a quiet moment later is there time for other things."""
+        """Return the next job, None to stop. Run maintenance only after 250 ms without jobs, so it does not
+        compete with the callers that have just received their results.
+        """
         while True:
             try:
                 return self._jobs.get(timeout=_QUIET_SECONDS)
@@ -133,7 +165,7 @@ class Writer:
                     return self._jobs.get()
 
     def _write(self, group: Sequence[Job[Any]]) -> list[object]:
-        """A result or a `StorageError` for each job. Never raises: this thread has to go on."""
+        """Return a result or a `StorageError` for each job. Never raises, because the thread has to continue."""
         try:
             self._probe("before")
             self._require_files()
@@ -159,7 +191,7 @@ class Writer:
             return _for_each(group, StorageUnknown())
         try:
             if problem := self._files.problem():
-                # What was committed may be in files that no path shows. No later commit can be told from it.
+                # The commit may be in files that no path shows, and no later check could distinguish it.
                 self._files.fail(problem)
                 self._save_log()
                 return _for_each(group, StorageDetached(problem))
@@ -189,17 +221,19 @@ class Writer:
             translated(error)
 
     def _checkpoint(self, mode: int) -> bool:
-        """Return whether everything in the log is in the database now."""
+        """Run a checkpoint. Return True if the database now contains everything in the log."""
         frames = moved = -1
         try:
             frames, moved = self._connection.wal_checkpoint(mode=mode)
         finally:
-            # One that failed may have written a part, and may have cut the log.
+            # A failed checkpoint may have written some pages, and may have truncated the log.
             self._files.checkpointed(is_complete=frames == moved)
         return frames == moved
 
     def _attempt(self, job: Job[Any]) -> object:
-        """The job's result, or why it alone failed; an error of the file is raised for the whole group."""
+        """Return the job's result, or the error with which it alone failed; raise errors of the file for the
+        whole group.
+        """
         self._connection.execute("SAVEPOINT job")
         try:
             result = job.work(self._connection)
@@ -217,7 +251,7 @@ class Writer:
             self._is_full_sync = full
 
     def _roll_back(self) -> None:
-        """Back to a state in which the next group can be tried. SQLite may have rolled back by itself."""
+        """Return to a state in which the next group can be tried. SQLite may have rolled back by itself."""
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -225,9 +259,11 @@ class Writer:
             translated(error)
 
     def _erase_log(self, patience_ms: int) -> None:
-        """Move the log into the database and cut it to nothing. What is deleted there is overwritten (`secure_delete`).
+        """Checkpoint the log into the database and truncate it. Deleted content is overwritten there
+        (`secure_delete`).
 
-        A reader with an old snapshot, which may be another program, holds this up: it is tried again when it is quiet.
+        A reader with an old snapshot, possibly of another program, blocks this: it is repeated when the writer
+        is idle.
         """
         self._must_erase = True
         self._connection.set_busy_timeout(patience_ms)
@@ -259,9 +295,9 @@ class Writer:
             return False
 
     def _note_erased(self) -> None:
-        """If this cannot be stored, the next start erases once more."""
+        """Remove the row of `upkeep`. If this fails, the next start erases once more."""
         try:
-            # Pages in memory still have what was overwritten in the file.
+            # Cached pages still contain the content that was overwritten in the file.
             self._connection.pragma("shrink_memory")
             self._set_sync(full=False)
             self._connection.execute("DELETE FROM upkeep WHERE task = ?", (_ERASE,))
@@ -270,7 +306,7 @@ class Writer:
             translated(error)
 
     def _between_groups(self) -> None:
-        """Housekeeping that fails is tried again after a later group."""
+        """Run `tidy` and a checkpoint if due. A failure is only reported; the work is repeated after a later group."""
         try:
             self._tidy(self._connection)
             self._empty_log()
@@ -279,7 +315,7 @@ class Writer:
             translated(error)
 
     def _while_idle(self) -> None:
-        """Whoever comes meanwhile waits for one step at most."""
+        """Run maintenance in short steps. A job that is submitted meanwhile waits for one step at most."""
         if self._must_erase:
             self._erase_log(0)
         try:
@@ -292,7 +328,7 @@ class Writer:
             translated(error)
 
     def _empty_log(self) -> None:
-        # After the answers: nobody waits for it.
+        # Called after the results are delivered, so no caller waits for the checkpoint.
         if self._wal_pages >= LOG_PAGES and not self._files.problem():
             self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
 
@@ -303,5 +339,5 @@ class Writer:
 
 
 def _for_each(group: Sequence[Job[Any]], fault: StorageError) -> list[object]:
-    """One exception for each of those who wait: a raised one belongs to whoever it is raised to."""
+    """Return a separate exception for each job, because each of them is raised to another caller."""
     return [type(fault)(str(fault)) for _ in group]

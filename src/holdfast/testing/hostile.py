@@ -86,7 +86,8 @@ def new_token() -> str:
 
 
 def launch_of(shape: str, token: str, cwd: str = "/") -> Launch:
-    line = SHAPES[shape].format(python=sys.executable, token=token)
+    # A virtual environment below /tmp does not exist in a sandbox; the interpreter it was created from does.
+    line = SHAPES[shape].format(python=os.path.realpath(sys.executable), token=token)
     env = {"PATH": os.environ.get("PATH", os.defpath)}
     return Launch(("/bin/bash", "-c", line, token), cwd, env, linger=None)
 
@@ -104,15 +105,18 @@ def survivors(token: str) -> list[str]:
 
 
 class Watched:
-    """A shape that runs. `ready` is set when it says so."""
+    """A running shape. `ready` is set by its first output, and also by its end, so that no test waits for ever."""
 
     def __init__(self, processes: Processes, shape: str) -> None:
         self.token = new_token()
         self.ready = asyncio.Event()
+        self.has_started = False
         self.running: Running = processes.start(launch_of(shape, self.token), say=self._say)
+        self.running.ended.add_done_callback(lambda _: self.ready.set())
 
     def _say(self, text: str) -> None:
         if "ready" in text:
+            self.has_started = True
             self.ready.set()
 
     async def stop(self, grace: float) -> TreeEnd:
@@ -125,9 +129,10 @@ class Watched:
 
 
 async def start_shape(processes: Processes, shape: str) -> Watched:
-    """Start a shape and wait until it is ready."""
+    """Start a shape and return it once it is ready. Fail if it ends before that."""
     watched = Watched(processes, shape)
     await watched.ready.wait()
+    assert watched.has_started, f"{shape!r} ended before it was ready"
     return watched
 
 

@@ -1,1 +1,5 @@
-"""The terminal app: a client like any other. Widgets show a view; they compute nothing."""
+"""The terminal app: a client like any other, built with Textual.
+
+Widgets show the view that `link.py` keeps up to date; modules marked pure convert it into lines. Decisions about runs
+and permissions belong to the server, and reading the event stream to `client`.
+"""

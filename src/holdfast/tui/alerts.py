@@ -1,4 +1,4 @@
-"""Telling somebody who looks elsewhere: a note on the desktop through the terminal, or its bell."""
+"""Notifications for a user who looks at another window: through the terminal, the desktop, or the bell."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,7 +9,9 @@ _OSC_9 = ("iTerm.app", "WezTerm", "ghostty", "WarpTerminal", "kitty", "vscode")
 
 
 def alert(style: str, text: str, environment: Mapping[str, str]) -> str:
-    """What to write to the terminal; empty if nothing is wanted. `auto` asks terminals that are known to show it."""
+    """Return the sequence to write to the terminal; empty if disabled. `auto` uses terminals that are known to support
+    it.
+    """
     if style == "disabled":
         return ""
     words = _words(text)
@@ -17,7 +19,7 @@ def alert(style: str, text: str, environment: Mapping[str, str]) -> str:
         return "\a"
     sequence = _sequence(words, environment, is_forced=style in ("osc", "native"))
     if sequence != "\a" and environment.get("TMUX"):
-        # tmux hands it on if allow-passthrough is set; the bell it always knows.
+        # tmux forwards the sequence if allow-passthrough is set; it always supports the bell.
         return f"\x1bPtmux;{sequence.replace(chr(27), chr(27) * 2)}\x1b\\\a"
     return sequence
 
@@ -25,10 +27,10 @@ def alert(style: str, text: str, environment: Mapping[str, str]) -> str:
 def desktop_command(
     text: str, environment: Mapping[str, str], find: Callable[[str], str | None]
 ) -> tuple[str, ...] | None:
-    """A program of this machine that shows a note, if there is one and somebody sits before it."""
+    """Return the command of a local program that shows a notification, if there is one and the session is local."""
     words = _words(text)
     if environment.get("SSH_CONNECTION"):
-        # It would be shown where nobody looks; the terminal knows the way.
+        # On the remote machine the notification would not be seen; the terminal forwards its own sequence.
         return None
     if (program := find("terminal-notifier")) is not None:
         return (program, "-title", "Holdfast", "-message", words)

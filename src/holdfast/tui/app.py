@@ -1,4 +1,4 @@
-"""The terminal app. It shows what the link's view holds and passes on what a person wants; it decides nothing else."""
+"""The terminal app: shows the link's view and forwards the user's actions."""
 
 import asyncio
 import os
@@ -37,11 +37,11 @@ __all__ = ["HoldfastApp"]
 
 _ASKS_SERVER = frozenset({"commands", "effort", "sessions", "new_session", "models", "yolo", "escape", "recall"})
 _ALWAYS = frozenset({"leave", "suspend_process"})
-"""What can be done while a dialog is open, too."""
+"""Actions that are also available while a dialog is open."""
 
 
 class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bindings=False):
-    """One workspace, one session at a time."""
+    """The application: one workspace, one session at a time."""
 
     CSS_PATH = "holdfast.tcss"
     TITLE = "Holdfast"
@@ -73,6 +73,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
     _problems: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
+        """Compose the main screen."""
         with Horizontal(id="top"):
             yield Static(id="top-left")
             yield Static(id="top-right")
@@ -90,6 +91,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         yield Static(id="hints")
 
     def on_mount(self) -> None:
+        """Set up the theme and the widgets, and connect."""
         learn_keys()
         for theme in THEMES:
             self.register_theme(theme)
@@ -103,11 +105,12 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         self._open()
 
     def watch_theme(self) -> None:
+        """Apply a changed theme to the conversation."""
         for transcript in self.query(Transcript):
             transcript.set_look(self.look)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of the conversation mean nothing to a dialog before it."""
+        """Disable the conversation's keys while a dialog is open."""
         if action in _OURS:
             return len(self.screen_stack) == 1 and (self.link.is_open or action not in _ASKS_SERVER)
         return True
@@ -145,7 +148,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
             self.theme = name
 
     async def _look_for_models(self) -> None:
-        """Keys and local servers that are there already, for the welcome."""
+        """Find providers that are ready, for the welcome screen."""
         try:
             providers = await self.link.client.list_providers(self.link.workspace)
         except ClientError:
@@ -156,7 +159,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         self.note_change()
 
     async def _look_for_trust(self) -> None:
-        """A project may bring settings that are not used before somebody has looked at them."""
+        """Notify of project settings that have no effect until the project is trusted."""
         try:
             trust = await self.link.client.get_trust(self.link.workspace)
         except ClientError:
@@ -166,6 +169,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
             self.notify(text, severity="warning", timeout=15)
 
     def found_models(self) -> str:
+        """Return the providers that are ready, and redraw the start actions."""
         self._draw_doors()
         return self._found
 
@@ -193,9 +197,11 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
             self.exit(2, message=f"There is no session {session} here: holdfast sessions lists them.")
 
     async def on_unmount(self) -> None:
+        """Close the connection."""
         await self.link.close()
 
     def after_frame(self) -> None:
+        """Update everything else that depends on the view."""
         self.draw_asks()
         self.note_cancelled(self.link.ended)
         self.tell_ends()
@@ -203,7 +209,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         while self.link.told:
             self.notify(self.link.told.pop(0), severity="warning", timeout=15, markup=False)
 
-    # Moving about.
+    # Navigation.
 
     @on(OptionList.OptionSelected, "#welcome-doors")
     async def _door(self, event: OptionList.OptionSelected) -> None:
@@ -217,10 +223,11 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
                 await self.run_action(str(action))
 
     def action_switch(self) -> None:
+        """Move the focus between the editor and the conversation, or accept a completion."""
         if self.editor.completes and self.editor.has_focus:
             self.base.query_one(Completer).pick()
         elif not self.editor.has_focus:
-            # At once: what is typed right behind it is meant for the editor.
+            # At once, so that text typed next goes to the editor.
             self.base.set_focus(self.editor)
             self.transcript.find("")
         elif self.transcript.display:
@@ -231,6 +238,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
             options.focus()
 
     def action_page(self, by: int) -> None:
+        """Scroll by a page."""
         if isinstance(self.panel, ApprovalPanel) and self.keyboard.is_focused:
             self.panel.scroll_what(by * 12)
             return
@@ -238,21 +246,26 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         transcript.scroll_relative(y=by * max(1, transcript.size.height - 2), animate=False)
 
     def action_follow(self) -> None:
+        """Scroll to the end."""
         self.transcript.action_bottom()
 
     def action_fold_all(self) -> None:
+        """Fold or unfold everything."""
         self.transcript.action_fold_all()
 
     def action_help(self) -> None:
+        """Show the keys."""
         name = self.link.client.client_id[:8] if self.link.is_open else ""
         self.push_screen(HelpScreen(self.transcript.look.accent, name))
 
     def action_leave(self) -> None:
-        """After the keys before it, on the way they take: from the editor to the screen, and to the app."""
+        """Leave, after keys that were typed earlier: the call takes the same path, from the editor to the screen and
+        the app.
+        """
         self.editor.call_later(self.base.call_later, self.call_later, self._leave)
 
     def _leave(self) -> None:
-        """At once, unless something was written that nobody has yet: then a second time."""
+        """Leave at once, or on the second call if the editor has text that was not sent."""
         now = time.monotonic()
         if (self.editor.text.strip() or self.editor.has_attachments) and now - self._left_at > SECOND_ESCAPE:
             self._left_at = now
@@ -261,6 +274,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
             self.exit(0)
 
     def action_find(self) -> None:
+        """Open the search line."""
         if self.transcript.display:
             self.base.query_one(Finder).open()
 
@@ -287,14 +301,14 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         self.notify(f"Copied {lines} line{'s' * (lines > 1)}.")
 
     def on_key(self, event: events.Key) -> None:
-        """Letters before the doors of the welcome are meant for the editor."""
+        """Forward letters typed on the welcome screen to the editor."""
         if self.focused is not None and self.focused.id == "welcome-doors" and event.character and event.is_printable:
             self.editor.focus()
             self.editor.insert(event.character)
 
     @on(Editor.Chose)
     def _chose(self, event: Editor.Chose) -> None:
-        """While names are offered, their keys are theirs."""
+        """Forward keys to the completer while it is shown."""
         completer = self.base.query_one(Completer)
         match event.key:
             case "up":
@@ -315,10 +329,10 @@ _OURS = (
 
 
 def _wake_for_resizes() -> None:
-    """Have asyncio deliver the signal of a changed size.
+    """Let asyncio deliver the resize signal.
 
-    Textual's own handler runs only when the loop wakes, and a signal that comes just before the loop goes to sleep does
-    not wake it: an idle app would stay as large as it was.
+    Textual's own handler runs only when the loop wakes, and a signal that arrives just before the loop sleeps does not
+    wake it: an idle app would keep its old size.
     """
     told = signal.getsignal(signal.SIGWINCH)
     if callable(told) and threading.current_thread() is threading.main_thread():

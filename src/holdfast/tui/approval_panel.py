@@ -20,7 +20,7 @@ __all__ = ["ApprovalPanel"]
 
 _MOST_NOTES = 5
 _BESIDE = 8
-"""Columns that are no room for notes: margins, frame, padding."""
+"""Columns that notes cannot use: margins, frame, padding."""
 _WISHES = {
     "execute": "run a command",
     "write": "change a file",
@@ -36,15 +36,15 @@ _ANSWERS = (
     ("deny", "No"),
 )
 _LETTERS = {"a": "allow", "s": "allow_session", "d": "deny"}
-"""With the focus only. A permanent rule has no letter: it takes the arrows and Enter."""
+"""Available with the focus only. A permanent rule has no letter: it requires the arrows and Enter."""
 _SCROLLS = {"j": 1, "k": -1, "space": 12, "b": -12}
 
 
 class ApprovalPanel(RequestPanel):
-    """Answers with the body of the grant."""
+    """An approval. The answer is the body of the grant."""
 
     def __init__(self, request: Mapping[str, Any], look: Look = DARK, *, more: int = 0, session: str = "") -> None:
-        """`session` is the title of the one that asks, if another is shown."""
+        """Create the panel. `session` is the title of the requesting session, if another one is shown."""
         super().__init__(str(request.get("id", "")))
         self._session = session
         self._request = dict(request)
@@ -54,6 +54,7 @@ class ApprovalPanel(RequestPanel):
         self._place = 0
 
     def compose(self) -> ComposeResult:
+        """Compose the panel."""
         request = self._request
         wants = _WISHES.get(str(request.get("action")), str(request.get("action", "act")))
         more = f"   (and {self._more} more)" if self._more else ""
@@ -75,6 +76,7 @@ class ApprovalPanel(RequestPanel):
         return self.query_one("#what", VerticalScroll)
 
     def keys(self) -> tuple[tuple[str, str], ...]:
+        """Keys that act in the current state."""
         if self.has_class("written"):
             return ("enter", "no, with this reason"), ("esc", "back")
         if self.state == "active":
@@ -84,11 +86,12 @@ class ApprovalPanel(RequestPanel):
         return *letters, *turn, ("f", "whole"), ("esc", "back")
 
     def draw_choices(self) -> None:
+        """Mark the selected answer."""
         for place, choice in enumerate(self.query(Choice)):
             choice.mark(is_chosen=place == self._place and self.state in ("active", "focused"))
 
     def fit(self) -> None:
-        """However much there is to say: the answers stay in sight."""
+        """Limit the height of the details, so that the answers stay visible."""
         if not self.query(".panel-note"):
             return
         size = self.app.size
@@ -139,10 +142,11 @@ class ApprovalPanel(RequestPanel):
         name = shown_exactly(str(params.get("file_path", "")))
         name.stylize("bold")
         path = str(params.get("file_path", ""))
-        # Whole lines: what stands behind the edge of the screen would be done, too.
+        # Lines are not cut: text beyond the edge of the screen would be executed, too.
         return Group(name, Differences(lines, self._look, split=self._split, name=path, wraps=True))
 
     def act(self, key: str) -> None:
+        """Move among the answers, or send one."""
         choices = list(self.query(Choice))
         match key:
             case "left" | "up":
@@ -156,9 +160,11 @@ class ApprovalPanel(RequestPanel):
         self.draw_choices()
 
     def clicked(self, choice: Choice) -> None:
+        """Send the answer that was clicked."""
         self._answer(choice.value)
 
     def press(self, key: str) -> None:
+        """Handle a key that acts only with the focus."""
         if action := _LETTERS.get(key):
             self._answer(action)
         elif by := _SCROLLS.get(key):
@@ -174,6 +180,7 @@ class ApprovalPanel(RequestPanel):
             self.post_message(self.Resized())
 
     def scroll_what(self, by: int) -> None:
+        """Scroll the details."""
         self._scroll.scroll_relative(y=by, animate=False)
 
     def _answer(self, action: str) -> None:

@@ -31,7 +31,7 @@ _NAMED = ARROWS | {"enter", "tab", "escape"}
 
 
 def _name_of(event: events.Key | events.Paste) -> str:
-    """The key as `answer_focus` names it."""
+    """Return the key's name in `answer_focus`."""
     if isinstance(event, events.Paste):
         return "text"
     if event.key in _NAMED:
@@ -52,7 +52,7 @@ class Asking(Stage):
     # Showing requests.
 
     def draw_asks(self) -> None:
-        """Show the first open request; one that was answered elsewhere closes here."""
+        """Show the first open request; close one that another client has answered."""
         view, panel = self.link.view, self.panel
         if panel is not None and panel.request_id not in view.permissions and panel.request_id not in view.questions:
             self._close_panel()
@@ -108,7 +108,7 @@ class Asking(Stage):
     async def _send_answer(
         self, panel: RequestPanel, body: dict[str, Any], waiting: dict[str, Ask], request: Ask | None
     ) -> None:
-        """A request whose answer was not accepted is shown again."""
+        """Send the answer. A request whose answer was not accepted is shown again."""
         client, workspace = self.link.client, self.link.workspace
         if isinstance(panel, ApprovalPanel):
             is_accepted = await self.say(client.grant(workspace, body))
@@ -133,14 +133,14 @@ class Asking(Stage):
         await super().on_event(event)
 
     def _route(self, event: events.Key | events.Paste) -> bool:
-        """Whether the event is dealt with."""
+        """Route a key. Returns True if it has been handled."""
         if not self.is_shown:
             return False
         if isinstance(event, events.Paste) and self.base.focused is self.panel:
             # Pasted text is never a shortcut.
             self.base.set_focus(self.editor)
         self.sync_keyboard()
-        # The time at which the terminal delivered it, however late it is processed.
+        # The time at which the terminal delivered the key, however late it is processed.
         at = self._now() - max(0, int((get_time() - event.time) * 1000))
         key = _name_of(event)
         if (
@@ -148,7 +148,7 @@ class Asking(Stage):
             or not (self.editor.has_focus or self.keyboard.is_focused)
             or self._completes(key)
         ):
-            # Not for the composer: a key press all the same.
+            # Not for the composer, but still a key press.
             self.keyboard, _ = answer_focus.press(self.keyboard, "other", at)
             self._draw_panel()
             return False
@@ -183,7 +183,7 @@ class Asking(Stage):
                 return False
 
     def _leave_panel(self, panel: RequestPanel, key: str) -> None:
-        """Escape in a field goes back to the choices, otherwise to the composer; Tab to the conversation."""
+        """Move the focus: Escape in a field to the choices, otherwise to the composer; Tab to the conversation."""
         if panel.close_field() and key == "escape":
             self.keyboard = answer_focus.focus(self.keyboard)
             self.base.set_focus(panel)
@@ -193,7 +193,7 @@ class Asking(Stage):
             self.base.set_focus(self.editor)
 
     def sync_keyboard(self) -> None:
-        """Report what changed without a key press: focus, composer, dialogs; and schedule the next tick."""
+        """Report changes without a key press (focus, composer, dialogs), and schedule the next tick."""
         if not self.is_shown:
             return
         now, panel, focused = self._now(), self.panel, self.base.focused
@@ -206,11 +206,11 @@ class Asking(Stage):
         self._draw_panel()
 
     def note_resume(self) -> None:
-        """The app was suspended, and a command line ended with Enter, which may be held still."""
+        """Record that the app was suspended: Enter ended a command line, and the key may still be held."""
         self._note_key("enter")
 
     def _note_key(self, key: str) -> None:
-        """A key press that another program received."""
+        """Record a key press that another program received."""
         self.keyboard, _ = answer_focus.press(self.keyboard, key, self._now())
         self._draw_panel()
 
@@ -219,7 +219,7 @@ class Asking(Stage):
         self.sync_keyboard()
 
     def _is_idle(self) -> bool:
-        """Whether the composer has the focus and is empty."""
+        """Return True if the composer has the focus and is empty."""
         has_text = bool(self.editor.text) or self.editor.has_attachments
         return self.editor.has_focus and not has_text and len(self.screen_stack) == 1
 
@@ -231,7 +231,7 @@ class Asking(Stage):
         if self._timer is not None:
             self._timer.stop()
         wait = answer_focus.remaining(self.keyboard, self._now())
-        # One whose time is up before it is set never fires.
+        # A Textual timer whose time is over before it is set never fires.
         self._timer = None if wait is None else self.set_timer(max(0.01, wait / 1000), self.tick_keyboard)
 
     def _panel_state(self) -> PanelState:
@@ -244,8 +244,10 @@ class Asking(Stage):
         return "waiting" if self.editor.has_focus else "away"
 
     def tick_keyboard(self) -> None:
-        """After the keys before it, on the way they take: a letter may still be on its way to the composer."""
-        if self.is_shown:  # Its time may be up while the app is closing.
+        """Update the panel after pending keys, on the path they take: a letter may still be on its way to the
+        composer.
+        """
+        if self.is_shown:  # The timer may fire while the app is closing.
             self.editor.call_later(self.call_later, self._settle)
 
     def _settle(self) -> None:
@@ -269,15 +271,15 @@ class Asking(Stage):
                 self.panel.clicked(event.choice)
 
     def _click_focuses(self, panel: RequestPanel) -> bool:
-        """Whether a mouse button that went down on the panel moves the focus there."""
+        """Return True if a mouse button pressed on the panel moves the focus there."""
         _, route = answer_focus.click(self.keyboard, self._now())
         self._click_moved_focus = self.panel is panel and route.target == "focus"
         return self._click_moved_focus
 
-    # What was answered elsewhere.
+    # Requests that another client has answered.
 
     def _answered(self, ask: str) -> str:
-        """By whom, as far as anybody knows."""
+        """Return a message about which client has answered, if known."""
         answer = self.link.answers.get(ask)
         if answer is None or answer.withdrawn:
             return "Nobody has to answer that any more: its run has ended."
@@ -287,24 +289,26 @@ class Asking(Stage):
         return f"{'Dismissed' if answer.cancelled else 'Answered'} {where}."
 
     def _elsewhere(self, ask: Ask) -> str:
-        """The title of the session that asks, if it is none that is shown here: neither it nor a helper's."""
+        """Return the title of the requesting session, if neither it nor its parent is shown."""
         session = SessionId(str(ask.get("session_id") or ""))
         if not session or session == self.link.session or self.link.index.sender(session) is not None:
             return ""
         known = self.link.view.sessions.get(session)
         return known.title if known is not None else ""
 
-    # Those who look elsewhere.
+    # Notifications while the user looks at another window.
 
     def on_app_focus(self) -> None:
+        """Record that the window has the focus."""
         self.is_away = False
         self._note_key("other")
 
     def on_app_blur(self) -> None:
+        """Record that the window has lost the focus."""
         self.is_away = True
 
     def tell_ends(self) -> None:
-        """Say that runs have ended, if nobody looks and nothing goes on after them."""
+        """Notify of runs that have ended, if the window does not have the focus."""
         ended, self.link.ended = self.link.ended, []
         for name in ended:
             run = self.link.view.runs.get(name)
@@ -314,6 +318,7 @@ class Asking(Stage):
             self.tell_away(f"{_DONE.get(run.outcome, 'It ended')}: {session.title if session else run.prompt[:60]}")
 
     def tell_away(self, text: str) -> None:
+        """Notify if the window does not have the focus."""
         if not self.is_away:
             return
         style = str(self.options.get("notifications") or "auto")
@@ -325,13 +330,14 @@ class Asking(Stage):
 
     @work(thread=True)
     def _show_on_desktop(self, command: tuple[str, ...], text: str) -> None:
-        """Where the program fails, the terminal is asked after all."""
+        """Run a notification program; use the terminal if it fails."""
         try:
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=True)
         except (OSError, subprocess.SubprocessError):
             self.call_from_thread(self.write_terminal, alert("native", text, os.environ))
 
     def write_terminal(self, sequence: str) -> None:
+        """Write a sequence to the terminal."""
         if self._driver is not None:
             self._driver.write(sequence)
             self._driver.flush()

@@ -1,7 +1,7 @@
-"""What a conversation looks like before it has a width: one block for each thing a person sees. Pure.
+"""A conversation as blocks, independent of the width. Pure.
 
-A block says what it is and carries the facts; `paint.py` gives it lines. Equal blocks have equal lines, so what
-did not change need not be drawn again.
+A block has a kind and data; `paint.py` gives it lines. Equal blocks have equal lines, so unchanged blocks need not be
+drawn again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ CardState = Literal["called", "running", "done", "failed"]
 
 
 class Saying(msgspec.Struct, frozen=True):
-    """What a person asked, and when: in Unix seconds."""
+    """A prompt, and its time in Unix seconds."""
 
     text: str
     files: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Prose(msgspec.Struct, frozen=True):
 
 
 class Thought(msgspec.Struct, frozen=True):
-    """What the model thought, folded unless somebody wants to see it."""
+    """Reasoning of the model, folded by default."""
 
     text: str
     seconds: int = 0
@@ -53,9 +53,10 @@ class Thought(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True):
-    """A tool at work, or its result. `steps` are the tools of a helper that it sent.
+    """A tool call, with its result if there is one. `steps` are the tool calls of the sub-agent that it
+    started.
 
-    `is_own`: no model wanted it, a person typed the command.
+    `is_own`: the user typed the command.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A word about the turn itself: that it was cancelled, that it failed and what to do."""
+    """A notice about the turn: cancelled, failed, summarized."""
 
     kind: Literal["error", "cancelled", "summary", "info"]
     title: str
@@ -78,7 +79,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Closing(msgspec.Struct, frozen=True):
-    """The last line of a turn: who answered, and how many seconds it took."""
+    """The last line of a turn: the model, and the duration in seconds."""
 
     model: str
     seconds: int
@@ -97,7 +98,7 @@ def _unknown(_: RunId) -> int:
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """What stands around a message: results and live output of calls, what helpers say, when a run was asked for."""
+    """The context of a message: results and live output of calls, messages of sub-agents, start times of runs."""
 
     results: Mapping[ToolCallId, ToolResult] = {}
     outputs: Mapping[ToolCallId, str] = {}
@@ -106,7 +107,7 @@ class Scene(msgspec.Struct, frozen=True):
 
 
 def blocks_of(message: Message, scene: Scene) -> Iterator[Block]:
-    """The blocks of one message. Results stand with their calls, so messages of tools have none of their own."""
+    """Yield the blocks of one message. Results belong to their calls, so messages of tools have no blocks."""
     if message.role == "user":
         yield from _asked(message)
     elif message.role == "assistant":
@@ -165,7 +166,7 @@ def _card(call: ToolCall, result: ToolResult | None, output: str = "", steps: tu
 
 
 def _steps(message: Message, call: ToolCall, scene: Scene) -> tuple[Card, ...]:
-    """The tools that the helper behind a call has used so far."""
+    """Return the tool calls of the sub-agent that a call started."""
     said = scene.helped(message.id, call.id)
     results = {result.tool_call_id: result for item in said for result in item.tool_results}
     return tuple(_card(used, results.get(used.id)) for item in said for used in item.tool_calls)

@@ -1,4 +1,4 @@
-"""What the card of each tool shows: a line that says what it does, and lines below it. Pure."""
+"""Content of the card of each tool: a headline and the lines below it. Pure."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ _MOST_LINES = 2_000
 
 
 def facts_of(text: str) -> dict[str, Any]:
-    """A JSON object, or nothing: half of one is what a call that is still being written looks like."""
+    """Decode a JSON object; empty if it is invalid, as for a call that is still being streamed."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -28,7 +28,7 @@ def facts_of(text: str) -> dict[str, Any]:
 
 
 def headline_of(card: Card, directory: str = "") -> str:
-    """What the tool was asked to do, in one line."""
+    """Return the main argument of the call in one line."""
     asked = facts_of(card.input)
     for key in ("command", "file_path", "pattern", "url", "path", "prompt", "query", "shell_id"):
         value = asked.get(key)
@@ -69,7 +69,7 @@ def _progress(facts: Mapping[str, Any]) -> str:
 
 
 def body_of(card: Card) -> list[Line]:
-    """Everything there is to show below the headline, bounded."""
+    """Return the lines below the headline, up to a limit."""
     if card.state == "failed":
         return [("error", line) for line in islice(_lines(card.content), _MOST_LINES)]
     draw = _BODIES.get(card.name, _plain)
@@ -95,7 +95,7 @@ def _nothing(_: Card) -> Iterator[Line]:
 
 
 def change_of(card: Card) -> list[DiffLine]:
-    """What a tool that changes files has changed, or is about to."""
+    """Return the change of a tool that edits files, done or planned."""
     if card.name not in _CHANGES or card.state == "failed":
         return []
     facts = facts_of(card.metadata)
@@ -116,7 +116,7 @@ _CHANGES = frozenset({"write", "edit", "multiedit"})
 
 
 def question_lines(card: Card) -> Iterator[Line]:
-    """What was asked, and below each question what somebody answered."""
+    """Yield the questions, each followed by the user's answer."""
     found = facts_of(card.input).get("questions")
     questions = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
     if not card.content:
@@ -138,11 +138,11 @@ _ASKED = re.compile(r"Q(\d{1,3}): (.*)")
 _ANSWERED = re.compile(r"^(User answered|User provided|Note): ")
 _SELECTED = "User selected: "
 _SKIPPED = "User skipped this question"
-"""The words in which the model is told; people see what they chose."""
+"""Wording of the result that the model receives; the card shows the labels of the choices instead."""
 
 
 def _labels(question: Mapping[str, Any]) -> dict[str, str]:
-    """What the choices of a question are called, by the names that the model gave them."""
+    """Return the labels of a question's choices by their ids."""
     choices = question.get("choices") or question.get("options")
     known = [item for item in choices if isinstance(item, dict)] if isinstance(choices, list) else []
     return {str(item.get("id")): str(item.get("label") or item.get("id")) for item in known}

@@ -33,17 +33,19 @@ _MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■", "interrupted"
 
 
 class Choosing(Stage):
-    """Dialogs that list things."""
+    """Dialogs that list items."""
 
     # Sessions.
 
     @work
     async def action_new_session(self) -> None:
+        """Start a new session."""
         await self.say(self.link.choose(None))
         self.editor.focus()
 
     @work
     async def action_sessions(self) -> None:
+        """Show the sessions."""
         start = str(self.link.session or "")
         while True:
             sessions = await self.ask(self.link.client.list_sessions(self.link.workspace))
@@ -81,6 +83,7 @@ class Choosing(Stage):
 
     @work
     async def action_models(self) -> None:
+        """Show the models."""
         size: Literal["large", "small"] = "large"
         start = ""
         while True:
@@ -121,14 +124,14 @@ class Choosing(Stage):
         return Picker(f"Choose {what}", choices, _MODEL_KEYS, keys=("tab", "ctrl+e"), start=start or now)
 
     async def _set_up(self, provider: str, providers: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether there is a key now; one that needs something else says what."""
+        """Set a key if the provider needs one, or show what it needs. Returns True if there is a key now."""
         if any(item.get("id") == provider and item.get("api_key") for item in providers):
             return await self._set_key(provider, providers)
         self.notify(lack_of(providers, provider), markup=False, timeout=10)
         return False
 
     async def _set_key(self, provider: str, providers: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether there is a key now."""
+        """Request a key and store it. Returns True if there is a key now."""
         known = next((item for item in providers if item.get("id") == provider), {})
         variable = str(known.get("api_key") or "").lstrip("$")
         hint = f"The server keeps it and never shows it. You may set {variable} instead." if variable else ""
@@ -143,7 +146,7 @@ class Choosing(Stage):
 
     @work
     async def action_effort(self) -> None:
-        """How much the large model thinks before it answers."""
+        """Choose how much the large model reasons."""
         providers = await self.ask(self.link.client.list_providers(self.link.workspace))
         now = msgspec.convert(self.config.get("models", {}).get("large", {"model": "", "provider": ""}), ModelChoice)
         models = next((item.get("models") or [] for item in providers or () if item.get("id") == now.provider), [])
@@ -165,6 +168,7 @@ class Choosing(Stage):
 
     @work
     async def action_runs(self) -> None:
+        """Show the runs."""
         while True:
             runs = await self.ask(self.link.client.list_runs(self.link.workspace, limit=100))
             if runs is None:
@@ -184,6 +188,7 @@ class Choosing(Stage):
 
     @work
     async def action_jobs(self) -> None:
+        """Show the background jobs."""
         while True:
             jobs = await self.ask(self.link.client.list_jobs(self.link.workspace))
             if jobs is None:
@@ -206,6 +211,7 @@ class Choosing(Stage):
 
     @work
     async def action_changes(self) -> None:
+        """Show the files that the session has changed."""
         if self.link.session is None:
             self.notify("This session has changed nothing yet.")
             return
@@ -247,10 +253,11 @@ class Choosing(Stage):
         for item in report.files if report is not None else ():
             self.notify(f"{item.path.rpartition('/')[2]}: {item.outcome}", markup=False)
 
-    # The rest.
+    # Other actions.
 
     @work
     async def action_themes(self) -> None:
+        """Choose a theme."""
         choices = [
             Choice(name, name, "dark" if theme.dark else "light") for name, theme in self.available_themes.items()
         ]
@@ -263,6 +270,7 @@ class Choosing(Stage):
 
     @work
     async def action_yolo(self) -> None:
+        """Switch auto-approval."""
         now = await self.ask(self.link.client.get_skip(self.link.workspace))
         if now is None:
             return
@@ -280,12 +288,13 @@ class Choosing(Stage):
 
     @work
     async def action_summarize(self) -> None:
+        """Summarize the session."""
         if self.link.session is not None:
             await self.say(self.link.client.summarize(self.link.workspace, self.link.session))
 
     @work
     async def action_init(self) -> None:
-        """Let the model describe the project for those who come after."""
+        """Let the model write a description of the project."""
         start = await self.ask(self.link.client.init_prompt(self.link.workspace))
         if start is not None:
             await self.say(self.link.prompt(start.prompt))
@@ -308,7 +317,7 @@ def _run_choice(run: Run, now: int) -> Choice:
 
 
 def _changes(versions: Sequence[FileVersion]) -> dict[str, tuple[FileVersion, FileVersion]]:
-    """Each changed file with its first and its newest state, the newest first."""
+    """Return each changed file with its first and latest version, the latest first."""
     found: dict[str, tuple[FileVersion, FileVersion]] = {}
     for version in sorted(versions, key=lambda item: item.version):
         first, _ = found.get(version.path, (version, version))

@@ -1,4 +1,4 @@
-"""Markdown in pieces that do not change any more, but for the last: text that streams in costs its tail. Pure."""
+"""Splits Markdown into pieces that do not change while text is streamed, except for the last. Pure."""
 
 import re
 
@@ -6,11 +6,11 @@ __all__ = ["chunks_of"]
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _MARK = re.compile(r"^ {0,3}([-*+]( |$)|\d{1,9}([.)]( |$)|$)|>|\|)")
-"""How a line of a list, a quote or a table begins, or may begin once the rest of it has come."""
+"""Matches the beginning, possibly incomplete, of a line of a list, a quote or a table."""
 
 
 def chunks_of(text: str) -> list[str]:
-    """The text cut at blank lines, outside of code, lists, quotes and tables; each piece is a whole of its own."""
+    """Split the text at blank lines outside of code, lists, quotes and tables; each piece is valid on its own."""
     chunks: list[str] = []
     lines: list[str] = []
     fence = ""
@@ -35,5 +35,5 @@ def chunks_of(text: str) -> list[str]:
 
 
 def _goes_on(first: str, line: str) -> bool:
-    """Whether a line after a blank one still belongs to the list or quote that the piece began with."""
+    """Return True if a line after a blank one belongs to the list or quote that the piece began with."""
     return bool(_MARK.match(first)) and (line.startswith(("  ", "\t")) or bool(_MARK.match(line)))

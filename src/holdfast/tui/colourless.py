@@ -1,4 +1,4 @@
-"""For those who want no colours: none is written to the terminal, and what a colour said is said otherwise."""
+"""NO_COLOR: removes all colours and marks highlighted parts by other means."""
 
 from functools import lru_cache
 
@@ -11,13 +11,14 @@ from textual.filter import LineFilter
 __all__ = ["Colourless"]
 
 _STANDS_OUT = 0.12
-"""How much brighter or darker than its surroundings a background is that means something: a choice, a button."""
+"""Difference in brightness from which a background is meaningful: a selection, a button."""
 
 
 class Colourless(LineFilter):
-    """Takes every colour away. A background that stands out becomes reverse, so that one sees what is chosen."""
+    """Removes every colour. A background with contrast becomes reverse, so that a selection stays visible."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Filter the segments of a line."""
         ground = background.brightness
         return [Segment(text, _bare(style, ground) if style else style, control) for text, style, control in segments]
 

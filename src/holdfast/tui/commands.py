@@ -1,4 +1,4 @@
-"""Everything that can be done, by name: for the palette, and for `/` in the editor. Pure."""
+"""The app's own commands, for the palette and for `/` in the editor. Pure."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ __all__ = ["COMMANDS", "Command"]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """`name` is what one writes after the slash, `action` what the app does."""
+    """A command. `name` is typed after the slash, `action` is the action of the app."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""The names that are offered above the editor while one writes `@` or `/`."""
+"""Completions above the editor for `@` and `/`."""
 
 from collections.abc import Sequence
 
@@ -16,17 +16,17 @@ _WIDEST = 36
 
 
 class Completer(OptionList, can_focus=False):
-    """The editor keeps the focus; the app hands over the keys that choose."""
+    """The list of completions. The editor keeps the focus; the app forwards the keys that select."""
 
     class Picked(Message):
-        """A name was chosen: a path, or `/` and a command."""
+        """A completion was selected: a path, or `/` and a command."""
 
         def __init__(self, value: str) -> None:
             super().__init__()
             self.value = value
 
     def offer(self, names: Sequence[tuple[str, str]]) -> None:
-        """Show these: each a value, and a word about it. None hides it."""
+        """Show these completions, each a value and a description. An empty sequence hides the list."""
         self.clear_options()
         self.display = bool(names)
         wide = min(max((cell_len(value) for value, _ in names), default=0), _WIDEST)
@@ -38,11 +38,13 @@ class Completer(OptionList, can_focus=False):
             self.highlighted = 0
 
     def pick(self) -> None:
+        """Select the highlighted completion."""
         if self.display and self.highlighted is not None:
             self.post_message(self.Picked(str(self.get_option_at_index(self.highlighted).id)))
             self.offer(())
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Select the completion that was clicked."""
         event.stop()
         self.highlighted = event.option_index
         self.pick()

@@ -1,4 +1,4 @@
-"""Draws a change: one column, or two where there is room. Pure."""
+"""Draws a change in one column, or in two if there is room. Pure."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -15,13 +15,13 @@ from holdfast.tui.syntax import Coloured, coloured
 __all__ = ["SPLIT_FROM", "Differences"]
 
 SPLIT_FROM = 110
-"""From this width on old and new stand side by side."""
+"""Minimum width for two columns."""
 _SIGNS = {"same": " ", "added": "+", "removed": "-"}
 
 
 class Differences:
-    """`most` lines of a change. `split`: in two columns; unless it is said, that depends on the width. With the
-    `name` of the file its language has its colours. `wraps`: long lines go on below, else they are cut.
+    """Up to `most` lines of a change. `split` selects two columns; by default it depends on the width. With the `name`
+    of the file, code is highlighted. `wraps`: long lines are wrapped, otherwise they are cut.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Differences:
             yield from self._numbered(gutter, self._text(line, others.get(id(line)), wide - len(gutter)))
 
     def _numbered(self, gutter: str, rows: list[list[Segment]]) -> Iterator[list[Segment]]:
-        """The rows of one line behind its numbers, which stand before the first."""
+        """Yield the rows of one line with its numbers before the first row."""
         for at, row in enumerate(rows):
             yield [Segment(" " * len(gutter) if at else gutter, self._style(self._look.faint)), *row]
 
@@ -95,7 +95,7 @@ class Differences:
         return list(self._numbered(gutter, self._text(line, partner, wide - len(gutter))))
 
     def _text(self, line: DiffLine, other: DiffLine | None, wide: int) -> list[list[Segment]]:
-        """The line with its sign in rows of this width; what differs from its partner stands out."""
+        """Return the line with its sign in rows of this width; differences from its partner are highlighted."""
         if wide < 2:
             return [[]]
         look = self._look
@@ -117,7 +117,7 @@ class Differences:
         return self._fitted(pieces, self._style(base), wide)
 
     def _fitted(self, pieces: Sequence[tuple[str, Style]], ground: Style, wide: int) -> list[list[Segment]]:
-        """The pieces, filled up to the width: in as many rows as they need, or in one that says what it leaves out."""
+        """Fit the pieces into the width: in as many rows as needed, or cut to one with an ellipsis."""
         shown = [(_visible(text), style) for text, style in pieces]
         is_cut = not self._wraps and sum(cell_len(text) for text, _ in shown) > wide
         room = wide - 1 if is_cut else wide
@@ -147,7 +147,7 @@ def _visible(text: str) -> str:
 
 
 def _broken(text: str, first: int, wide: int) -> list[str]:
-    """The text in parts that are as wide as there is room: the first, and each of the others."""
+    """Split the text into parts that fit: the first width, then the others."""
     if cell_len(text) <= first:
         return [text]
     parts: list[str] = []
@@ -161,13 +161,13 @@ def _broken(text: str, first: int, wide: int) -> list[str]:
 
 
 def _colours(lines: Sequence[DiffLine], name: str, theme: str) -> dict[int, Coloured]:
-    """Each side is a text of its own: a comment that was opened in the old one is not open in the new."""
+    """Highlight each side separately: a comment that was opened in the old text is not open in the new one."""
     found: dict[int, Coloured] = {}
     for kinds in (("same", "removed"), ("same", "added")):
         side = [line for line in lines if line.kind in kinds]
         texts = [line.text.expandtabs(4) for line in side]
         for line, text, pieces in zip(side, texts, coloured(texts, name, theme) or (), strict=False):
-            # Whatever a language makes of it: what is shown is what is there.
+            # Use the tokens only if they reproduce the text exactly.
             if "".join(piece for piece, _ in pieces) == text:
                 found[id(line)] = pieces
     return found

@@ -1,4 +1,4 @@
-"""What changed between two texts, line by line, for one column or two. Pure."""
+"""Line differences between two texts, for one column or two. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +11,12 @@ import msgspec
 __all__ = ["DiffLine", "Pair", "changed_span", "counted", "diff_of", "paired", "parsed"]
 
 _MOST_COMPARED = 3_000
-"""Two longer stretches without a line in common are not compared: that would take seconds."""
+"""Longer sections without a common line are not compared, because that would take seconds."""
 _HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
 class DiffLine(msgspec.Struct, frozen=True):
-    """One line. `old` and `new` are its numbers on each side; 0 where it is not there."""
+    """One line. `old` and `new` are its numbers on each side; 0 if it is absent there."""
 
     kind: Literal["same", "added", "removed", "hunk"]
     text: str
@@ -28,7 +28,7 @@ Pair: TypeAlias = tuple[DiffLine | None, DiffLine | None]
 
 
 def diff_of(before: str, after: str, context: int = 3) -> list[DiffLine]:
-    """The changed lines with a few around them; a `hunk` line stands where some were left out."""
+    """Return the changed lines with context; a `hunk` line marks omitted lines."""
     old, new = before.splitlines(), after.splitlines()
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
@@ -63,7 +63,7 @@ def _middle(old: Sequence[str], new: Sequence[str], start: int) -> Iterator[Diff
 
 
 def _thinned(lines: Sequence[DiffLine], context: int) -> list[DiffLine]:
-    """Without unchanged lines that are far from every change."""
+    """Remove unchanged lines that are far from every change."""
     near = [False] * len(lines)
     for index, line in enumerate(lines):
         if line.kind != "same":
@@ -73,7 +73,7 @@ def _thinned(lines: Sequence[DiffLine], context: int) -> list[DiffLine]:
 
 
 def _with_hunks(lines: Iterable[DiffLine]) -> list[DiffLine]:
-    """A mark wherever line numbers jump."""
+    """Insert a hunk line wherever line numbers jump."""
     out: list[DiffLine] = []
     old = new = 1
     for line in lines:
@@ -85,7 +85,7 @@ def _with_hunks(lines: Iterable[DiffLine]) -> list[DiffLine]:
 
 
 def parsed(diff: str) -> list[DiffLine]:
-    """A unified diff that somebody else made."""
+    """Parse a unified diff."""
     lines: list[DiffLine] = []
     old = new = 0
     for line in diff.splitlines():
@@ -109,13 +109,13 @@ def parsed(diff: str) -> list[DiffLine]:
 
 
 def counted(lines: Iterable[DiffLine]) -> tuple[int, int]:
-    """How many lines were added, how many removed."""
+    """Return the number of added and of removed lines."""
     kinds = [line.kind for line in lines]
     return kinds.count("added"), kinds.count("removed")
 
 
 def paired(lines: Sequence[DiffLine]) -> list[Pair]:
-    """Side by side: what was removed stands beside what was added in its place."""
+    """Pair the lines for two columns: removed lines beside the added lines that replace them."""
     pairs: list[Pair] = []
     removed: list[DiffLine] = []
     added: list[DiffLine] = []
@@ -140,7 +140,7 @@ def paired(lines: Sequence[DiffLine]) -> list[Pair]:
 
 
 def changed_span(text: str, other: str) -> tuple[int, int]:
-    """Which characters of `text` differ from `other`; the whole line if hardly anything is left of it."""
+    """Return the range of `text` that differs from `other`; an empty range if the two have little in common."""
     start = 0
     while start < min(len(text), len(other)) and text[start] == other[start]:
         start += 1

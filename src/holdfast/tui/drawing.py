@@ -1,4 +1,4 @@
-"""How the app is drawn: at most every 50 ms, and only what changed."""
+"""Redraws the app: at most every 50 ms, and only changed parts."""
 
 import asyncio
 import time
@@ -28,9 +28,9 @@ FRAME = 0.05
 SLOWEST = 0.2
 SECOND_ESCAPE = 2.0
 NARROW = 100
-"""Below so many columns only what matters is said at the top."""
+"""Below this width the top line shows less."""
 _SIZED = frozenset({"top-right", "welcome-text"})
-"""Lines whose place depends on what they say."""
+"""Lines whose position depends on their content."""
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _QUEUE_KEYS = (
     ("enter", "edit"),
@@ -43,7 +43,7 @@ _QUEUE_KEYS = (
 
 
 class Drawing(Stage):
-    """Frames, and what is in each."""
+    """Schedules frames and draws them."""
 
     _is_due = False
     _drawn_at = 0.0
@@ -54,16 +54,17 @@ class Drawing(Stage):
     _written: dict[str, RenderableType]
 
     def begin_drawing(self) -> None:
+        """Start drawing."""
         self._written = {}
         self._ticker = self.set_interval(0.1, self._tick, pause=True)
         self.note_change()
 
     def note_change(self) -> None:
-        """Draw soon: at once after a quiet while, else when the frame is over."""
+        """Schedule a frame: at once after a pause, otherwise when the current interval is over."""
         if self._is_due or not self.is_running:
             return
         self._is_due = True
-        # Not with a timer of Textual: one whose time is up before it is set never fires, and nothing is drawn again.
+        # A Textual timer whose time is over before it is set never fires, and nothing would be drawn again.
         pause = max(0.0, self._drawn_at + self._pause - time.monotonic())
         asyncio.get_running_loop().call_later(pause, self.call_next, self._frame)
 
@@ -72,7 +73,7 @@ class Drawing(Stage):
         try:
             self._draw()
         except NoMatches:
-            # The last frame may come when the screen is being taken down already.
+            # The last frame may be due while the screen is being removed.
             return
 
     def _draw(self) -> None:
@@ -87,8 +88,8 @@ class Drawing(Stage):
             self._draw_activity(runs)
             self._draw_shell()
             self._write("hints", self._hints(runs))
-        # All that a frame costs shows only afterwards: a fifth of the time is for drawing, so a very long
-        # paragraph that grows is drawn less often.
+        # The full cost of a frame is known only afterwards. At most a fifth of the time is spent on drawing, so a very
+        # long growing paragraph is drawn less often.
         used, self._used = time.thread_time() - self._used, time.thread_time()
         self._pause = min(max(FRAME, 5 * used), SLOWEST) if runs else FRAME
         self.after_frame()
@@ -96,10 +97,10 @@ class Drawing(Stage):
             self._ticker.resume() if runs or self.link.shells else self._ticker.pause()
 
     def after_frame(self) -> None:
-        """For what else depends on the view."""
+        """Update everything else that depends on the view; called after each frame."""
 
     def _tick(self) -> None:
-        """Time passes, and it shows."""
+        """Draw the spinner and the elapsed time."""
         self._ticks += 1
         self.note_change()
 
@@ -131,7 +132,7 @@ class Drawing(Stage):
         self.base.query_one("#welcome-doors", OptionList).display = self.size.height >= 20
 
     def found_models(self) -> str:
-        """Who could answer here, in words."""
+        """Return the providers that are ready, as text."""
         return ""
 
     def _put(self, id: MessageId) -> None:
@@ -159,7 +160,7 @@ class Drawing(Stage):
         large = self.config.get("models", {}).get("large", {})
         effort = str(large.get("reasoning_effort") or ("thinks" if large.get("think") else ""))
         model = " ".join(word for word in (str(large.get("model", "")), effort) if word)
-        # First: what does not fit is cut at the end.
+        # First, because text that does not fit is cut at the end.
         pieces = [(boldness, f"bold {look.warning}")]
         pieces += [(f"{self.link.others + 1} here" if self.link.others else "", ""), (model, "")]
         if session is not None:
@@ -169,7 +170,7 @@ class Drawing(Stage):
         self._write("top-right", Text(" · ", no_wrap=True).join(told))
 
     def _servers(self, *, is_narrow: bool) -> Iterator[tuple[str, bool]]:
-        """Quiet while all is well."""
+        """Yield the server counts; on a narrow screen only those with problems."""
         for tally in self.link.servers.tallies():
             if tally.troubled or not is_narrow:
                 count = f"{tally.ready}/{tally.total}" if tally.ready < tally.total else str(tally.total)
@@ -193,7 +194,7 @@ class Drawing(Stage):
             tokens = written(last)
             so_far = f" · ~{thousands(tokens)} tokens" if tokens else ""
             waits = f" · {len(runs) - 1} waiting" if len(runs) > 1 else ""
-            # However long it is what it does: for how long it has been at it is seen too.
+            # The elapsed time stays visible, however long the activity is.
             tail = f" · {since}{so_far}{waits}"
             room = max(10, self.size.width - 8 - len(f"{spinner} {tail}"))
             words = words if len(words) <= room else f"{words[: room - 1].rstrip()}…"
@@ -215,7 +216,7 @@ class Drawing(Stage):
             self.base.set_focus(self.editor)
 
     def _draw_shell(self) -> None:
-        """What somebody here runs in the shell, beside whatever else goes on."""
+        """Draw the shell commands that were started here."""
         shells = self.link.shells
         self.base.query_one("#shell").display = bool(shells)
         if shells:
@@ -224,7 +225,7 @@ class Drawing(Stage):
             self._write("shell", Text(words, no_wrap=True, overflow="ellipsis"))
 
     def _hints(self, runs: list[Run]) -> Text:
-        """What the next key could be, where one is now."""
+        """Return the keys that are useful in the current state."""
         if time.monotonic() - self.escaped_at < SECOND_ESCAPE and (runs or self.link.shells):
             return hints(("esc", "again to cancel"))
         if self.editor.completes:
@@ -253,17 +254,18 @@ class Drawing(Stage):
         return hints(*back, ("enter", "send"), tab, *lists)
 
     def on_descendant_focus(self) -> None:
+        """Redraw when the focus has moved."""
         self.note_change()
 
     def _write(self, name: str, content: RenderableType) -> None:
-        """What says the same as before is not drawn again."""
+        """Update a line unless its content is unchanged."""
         if self._written.get(name) != content:
             self._written[name] = content
             self.base.query_one(f"#{name}", Static).update(content, layout=name in _SIZED)
 
 
 def _window(config: dict[str, Any]) -> int:
-    """How much the large model holds, as far as the configuration tells."""
+    """Return the context window of the large model, if the configuration contains it."""
     large = config.get("models", {}).get("large", {})
     provider = config.get("providers", {}).get(large.get("provider"), {})
     for model in provider.get("models", []):

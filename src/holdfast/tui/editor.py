@@ -1,4 +1,4 @@
-"""Where a prompt is written: several lines, with the ones sent before within reach."""
+"""The prompt editor: several lines, with a history of sent prompts."""
 
 from collections.abc import Callable
 
@@ -17,12 +17,12 @@ _LONG_COLUMNS = 1_000
 
 
 class Editor(TextArea):
-    """Enter sends, Alt-Enter queues, Shift-Enter or Ctrl-J begins a new line. Up and down at the edges go through
-    what was sent before.
+    """Enter sends, Alt-Enter queues, Shift-Enter or Ctrl-J inserts a new line. Up and down at the edges move through
+    the history.
     """
 
     class Sent(Message):
-        """A prompt is ready. `queues`: it is to have a turn of its own, not to steer the one under way."""
+        """A prompt is ready. `queues`: it gets a turn of its own instead of steering the current one."""
 
         def __init__(self, text: str, *, queues: bool) -> None:
             super().__init__()
@@ -30,7 +30,7 @@ class Editor(TextArea):
             self.queues = queues
 
     class Pasted(Message):
-        """Too long to be part of the text, or a picture's path: it becomes an attachment."""
+        """A paste that becomes an attachment: a long text, or the path of an image."""
 
         def __init__(self, text: str, *, is_path: bool = False) -> None:
             super().__init__()
@@ -38,20 +38,20 @@ class Editor(TextArea):
             self.is_path = is_path
 
     class ImageWanted(Message):
-        """Somebody pressed the key for pasting: there may be a picture on the clipboard."""
+        """The paste key was pressed: the clipboard may contain an image."""
 
     class Emptied(Message):
-        """Backspace, where there is nothing left to delete."""
+        """Backspace was pressed in an empty editor."""
 
     class Chose(Message):
-        """A key that is for the names that are offered above."""
+        """A key for the list of completions."""
 
         def __init__(self, key: str) -> None:
             super().__init__()
             self.key = key
 
     class Completing(Message):
-        """The word before the cursor could be completed; `kind` is `file`, `command` or nothing."""
+        """The word before the cursor can be completed; `kind` is `file`, `command` or empty."""
 
         def __init__(self, kind: str, letters: str) -> None:
             super().__init__()
@@ -71,9 +71,9 @@ class Editor(TextArea):
         self._place = 0
         self._draft = ""
         self.completes = False
-        """Whether names are offered above: their keys are not the editor's then."""
+        """True while completions are shown: the keys that select belong to them."""
         self.has_attachments = False
-        # Not as bindings: those overtake the letters that were typed before them.
+        # Not as bindings, because those are handled before letters that were typed earlier.
         self._acts: dict[str, Callable[[], None]] = {
             "enter": self.action_send,
             "ctrl+v": self.action_paste_any,
@@ -82,24 +82,27 @@ class Editor(TextArea):
         }
 
     def remember(self, texts: list[str]) -> None:
-        """What was sent earlier, oldest first."""
+        """Set the history, oldest first."""
         self._history = texts
         self._place = len(texts)
 
     @property
     def sent(self) -> list[str]:
+        """The history, oldest first."""
         return self._history
 
     def take(self, text: str) -> None:
-        """Put a text back, above what is there."""
+        """Insert a text above the current one."""
         self.text = f"{text}\n\n{self.text}" if self.text.strip() else text
         self.move_cursor(self.document.end)
         self.focus()
 
     def action_send(self) -> None:
+        """Send the text."""
         self._send(queues=False)
 
     def action_queue(self) -> None:
+        """Send the text with a turn of its own."""
         self._send(queues=True)
 
     def _send(self, *, queues: bool) -> None:
@@ -116,13 +119,15 @@ class Editor(TextArea):
         self.post_message(self.Sent(text, queues=queues))
 
     def action_newline(self) -> None:
+        """Insert a new line."""
         self.insert("\n")
 
     def action_paste_any(self) -> None:
+        """Paste an image or text."""
         self.post_message(self.ImageWanted())
 
     def complete(self, text: str) -> None:
-        """Put a whole name in the place of the letters before the cursor."""
+        """Replace the letters before the cursor by a completion."""
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         if text.startswith("/"):
@@ -133,6 +138,7 @@ class Editor(TextArea):
         self.replace(f"{name} ", (row, column - len(letters)), (row, column))
 
     def on_text_area_changed(self) -> None:
+        """Request completions for the word before the cursor."""
         self.set_class(self.text.startswith("!"), "shell")
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
@@ -144,7 +150,9 @@ class Editor(TextArea):
             self.post_message(self.Completing("", ""))
 
     async def _on_paste(self, event: events.Paste) -> None:
-        """What is neither long nor a picture is left to the text area, which hears of it next."""
+        """Turn a long text or an image path into an attachment; leave other text to the text area, which handles it
+        next.
+        """
         lines = event.text.splitlines()
         path = path_in_paste(event.text)
         is_long = len(lines) > _LONG_LINES or any(len(line) > _LONG_COLUMNS for line in lines)

@@ -1,4 +1,4 @@
-"""Text with every invisible character spelled out."""
+"""Text with every invisible character made visible."""
 
 from rich.text import Text
 
@@ -8,7 +8,7 @@ _HIDDEN = frozenset(map(chr, (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *r
 
 
 def shown_exactly(text: str) -> Text:
-    """Control characters and invisible ones are made visible: what one reads is what would be run."""
+    """Escape control characters and invisible ones: the displayed text is exactly what would be executed."""
     shown = Text()
     for character in text:
         if character == "\n" or (character.isprintable() and character not in _HIDDEN):

@@ -1,4 +1,4 @@
-"""What people brought along, and how it stands: servers of tools, language servers, skills."""
+"""The list of extensions: MCP servers, language servers, skills."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,10 +23,11 @@ _LSP_MARKS = {LspState.READY: "●", LspState.STARTING: "◌", LspState.ERROR: "
 
 
 class Extensions(Stage):
-    """One list for all of them; the reason stands beside what does not work."""
+    """One list for all extensions, with the reason beside those that do not work."""
 
     @work
     async def action_extensions(self) -> None:
+        """Show the extensions."""
         start = ""
         while True:
             skills = await self.ask(self.link.client.list_skills(self.link.workspace))
@@ -66,7 +67,7 @@ class Extensions(Stage):
             await self.push_screen_wait(ReadingScreen(name, str(broken.get("error") or "It is gone."), is_log=False))
 
     async def _read(self, name: str, info: McpInfo | LspInfo | None, log: str) -> None:
-        """Why it is as it is, what it offers, and what it printed."""
+        """Show the error, the tools and the log of a server."""
         pieces = [info.error if info is not None else ""]
         if isinstance(info, McpInfo) and info.tools:
             pieces.append("Tools:\n" + "\n".join(f"  {tool}" for tool in info.tools))
@@ -86,7 +87,7 @@ class Extensions(Stage):
 
 
 def mcp_choice(info: McpInfo) -> Choice:
-    """Its state, then the reason if there is one, else what it offers."""
+    """Return the list entry: the state, then the error if there is one, else the counts."""
     counts = ((info.tool_count, "tool"), (info.prompt_count, "prompt"), (info.resource_count, "resource"))
     offers = [f"{count} {word}{'s' * (count > 1)}" for count, word in counts if count]
     facts = [_MCP_WORDS.get(info.state, info.state), *([_line(info.error)] if info.error else offers)]
@@ -94,6 +95,7 @@ def mcp_choice(info: McpInfo) -> Choice:
 
 
 def lsp_choice(info: LspInfo) -> Choice:
+    """Return the list entry of a language server."""
     found = f"{info.diagnostic_count} found" if info.diagnostic_count else ""
     facts = [LSP_WORDS[info.state], found, _line(info.error)]
     mark = _LSP_MARKS.get(info.state, "○")
@@ -101,7 +103,7 @@ def lsp_choice(info: LspInfo) -> Choice:
 
 
 def skill_choices(skills: Sequence[SkillInfo], states: Sequence[Mapping[str, Any]]) -> list[Choice]:
-    """Those that can be used, then those that cannot, and why."""
+    """Return the usable skills, then the broken ones with their errors."""
     choices = [
         Choice(f"skill {skill.name}", skill.name, f"{skill.source} · {_line(skill.description)}", "●", "Skills")
         for skill in skills

@@ -1,4 +1,4 @@
-"""Files on this side: what goes along with a prompt."""
+"""Local files that are attached to a prompt."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ class TooLarge(Exception):
 
 
 def attached(path: str, name: str) -> Attachment | None:
-    """A file to send along; None if there is no such file, or one that no model can read. Raises `TooLarge`."""
+    """Return a file as an attachment; None if it does not exist or no model can read it. Raises `TooLarge`."""
     try:
         if not os.path.isfile(path):
             return None
@@ -40,18 +40,18 @@ def attached(path: str, name: str) -> Attachment | None:
 
 
 def pasted(text: str, number: int) -> Attachment:
-    """A long text as a file."""
+    """Return a long text as an attachment."""
     name = f"paste-{number}.txt"
     return Attachment(text.encode("utf-8", "replace"), name, name, "text/plain; charset=utf-8")
 
 
 def path_in_paste(text: str) -> str | None:
-    """Terminals paste the path of a picture that is dropped on them."""
+    """Return the path of an image. Terminals paste the path of a file that is dropped on them."""
     path = text.strip()
     if "\n" in path or not path.strip("'\"").lower().endswith(_IMAGES):
         return None
     try:
-        # As for a shell, most of them; else as it is.
+        # Most terminals quote the path for a shell; others paste it unchanged.
         words = shlex.split(path)
     except ValueError:
         words = []
@@ -61,7 +61,7 @@ def path_in_paste(text: str) -> str | None:
 
 
 def clipboard_image() -> bytes | None:
-    """The picture on the clipboard, where a program can tell."""
+    """Return the image on the clipboard, if a program can read it."""
     for command in _CLIPBOARDS:
         if shutil.which(command[0]) is None:
             continue

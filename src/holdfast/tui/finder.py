@@ -1,4 +1,4 @@
-"""The line in which one writes what to look for in the conversation."""
+"""The search line for the conversation."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ __all__ = ["Finder"]
 
 
 class Finder(Horizontal):
-    """Says what is looked for, and in which direction to go on; shows how many there are."""
+    """Sends the search words and the direction; shows the number of matches."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,shift+enter,ctrl+p", "go(-1)", "Previous", priority=True),
@@ -22,35 +22,37 @@ class Finder(Horizontal):
     ]
 
     class Sought(Message):
-        """Other words."""
+        """The search words have changed."""
 
         def __init__(self, words: str) -> None:
             super().__init__()
             self.words = words
 
     class Gone(Message):
-        """To the next place, or the one before."""
+        """Move to the next match, or to the previous one."""
 
         def __init__(self, by: int) -> None:
             super().__init__()
             self.by = by
 
     class Closed(Message):
-        """Enough."""
+        """The search was closed."""
 
     def compose(self) -> ComposeResult:
+        """Compose the line."""
         yield Static("find", id="find-name")
         yield Input(placeholder="words in the conversation", compact=True)
         yield Static("", id="find-count")
 
     def open(self) -> None:
-        """With what was looked for last: marked, so that other words take its place."""
+        """Open the line with the last words selected, so that typing replaces them."""
         self.display = True
         words = self.query_one(Input)
         words.focus()
         self.post_message(self.Sought(words.value))
 
     def tell(self, place: int, count: int) -> None:
+        """Show the position and the number of matches."""
         words = self.query_one(Input).value.strip()
         self.query_one("#find-count", Static).update(f"{place} of {count}" if count else "nothing" if words else "")
 
@@ -65,8 +67,10 @@ class Finder(Horizontal):
         self.post_message(self.Gone(-1))
 
     def action_go(self, by: int) -> None:
+        """Move to another match."""
         self.post_message(self.Gone(by))
 
     def action_close(self) -> None:
+        """Close the line."""
         self.display = False
         self.post_message(self.Closed())

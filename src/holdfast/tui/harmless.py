@@ -1,4 +1,4 @@
-"""Text of others is text: nothing in it reaches the terminal as a command. Pure, but for the filter's place."""
+"""Strips terminal control sequences from untrusted text. Pure, except for the filter."""
 
 from rich.segment import Segment
 from textual.color import Color
@@ -9,13 +9,14 @@ from holdfast.client.terminal_text import BIDI, CONTROLS, strip_escapes
 __all__ = ["Harmless", "without_codes"]
 
 _GONE = dict.fromkeys((*CONTROLS, *BIDI))
-"""What steers a terminal, or turns the order of what one reads."""
+"""Characters that control a terminal, or change the order of the text."""
 
 
 class Harmless(LineFilter):
-    """The last thing before the terminal, for all that is drawn: what has no width and no shape is left out."""
+    """The last filter before the terminal, for everything that is drawn."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Filter the segments of a line."""
         if all(segment.text.isprintable() for segment in segments):
             return segments
         return [
@@ -24,6 +25,6 @@ class Harmless(LineFilter):
 
 
 def without_codes(line: str) -> str:
-    """A line of a command's output as one would have read it: without colours, after all that overwrote it."""
+    """Return a line of a command's output as a terminal would finally show it: without colours and overwritten text."""
     line = strip_escapes(line, kept="\r\t")
     return line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line

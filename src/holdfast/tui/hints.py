@@ -1,4 +1,4 @@
-"""Which keys do what, in one line: the keys stand out, and what they do can be read."""
+"""Key hints in one line, with the keys in bold."""
 
 from rich.text import Text
 
@@ -6,7 +6,7 @@ __all__ = ["hints"]
 
 
 def hints(*pairs: tuple[str, str]) -> Text:
-    """Each pair is a key and what it does; without a key it is a remark."""
+    """Format the pairs of key and description; a pair without a key is a remark."""
     line = Text(no_wrap=True, overflow="ellipsis")
     for key, what in pairs:
         line.append(" · " if line else "", style="dim")

@@ -1,6 +1,7 @@
-"""What belongs together in one session: calls and their results, runs and their prompts, helpers and who sent them.
+"""Relations within one session: calls and results, runs and prompts, sub-agents and the calls that started
+them.
 
-It says which messages have to be drawn again when something else changes.
+It records which messages have to be drawn again when a related one changes.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ __all__ = ["Index"]
 
 
 class Index:
-    """Fed with the messages of a session and of the helpers that were sent from it."""
+    """Indexes the messages of a session and of its sub-agents."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -25,11 +26,11 @@ class Index:
         self.latest: MessageId | None = None
         """The newest answer."""
         self.dirty: dict[MessageId, None] = {}
-        """Messages of the session that changed since somebody drew them."""
+        """Messages of the session that changed since they were drawn."""
         self.scene = Scene(self._results, view.outputs, self._helped, self._asked_at)
 
     def load(self, messages: Iterable[Message]) -> None:
-        """Begin anew."""
+        """Replace the contents."""
         for known in (self._results, self._calls, self._asked, self._helpers, self.dirty):
             known.clear()
         self.latest = None
@@ -38,6 +39,7 @@ class Index:
         self.dirty.clear()
 
     def put(self, message: Message) -> None:
+        """Add or replace a message."""
         self.dirty[message.id] = None
         if message.role == "assistant":
             self.latest = message.id
@@ -51,23 +53,24 @@ class Index:
                 self.dirty[owner] = None
 
     def touch(self, message: MessageId) -> None:
+        """Mark a message as changed."""
         self.dirty[message] = None
 
-    # Helpers.
+    # Sub-agents.
 
     def sender(self, session: SessionId) -> MessageId | None:
-        """The message of this session whose call sent the helper that has that session."""
+        """Return the message of this session whose call started the sub-agent with that session."""
         message, sign, call = session.partition("$$")
         return MessageId(message) if sign and self._calls.get(ToolCallId(call)) == message else None
 
     def put_helper(self, session: SessionId, messages: Iterable[Message]) -> None:
-        """What a helper had said before anybody looked."""
+        """Add the earlier messages of a sub-agent."""
         if (owner := self.sender(session)) is not None:
             self._helpers[session] = {message.id: message for message in messages}
             self.dirty[owner] = None
 
     def unread_helpers(self, limit: int = 20) -> list[SessionId]:
-        """Sessions of helpers whose messages nobody has fetched yet, the newest first."""
+        """Return sessions of sub-agents whose messages have not been fetched, the newest first."""
         named = (helper_session(message, call) for call, message in reversed(self._calls.items()))
         return [name for name in named if name in self._view.sessions and name not in self._helpers][:limit]
 

@@ -1,4 +1,4 @@
-"""Keys as terminals of every age send them. Textual knows only the newest way to say that Enter was not alone."""
+"""Key sequences of older terminals. Textual knows only the newest encoding of modified Enter keys."""
 
 from enum import Enum
 
@@ -8,7 +8,7 @@ __all__ = ["NEWLINES", "QUEUES", "learn_keys"]
 
 QUEUES = ("alt+enter", "\r", "ctrl+q")
 NEWLINES = ("shift+enter", "shift+\r", "ctrl+j")
-"""With `\r` in the name: what Textual makes of the way in which xterm and tmux keep keys apart."""
+"""Names with `\\r` result from Textual's parsing of the encoding that xterm and tmux use."""
 
 
 class _Keys(Enum):
@@ -16,5 +16,5 @@ class _Keys(Enum):
 
 
 def learn_keys() -> None:
-    """An Escape and an Enter are Alt-Enter. Else most terminals would steer where one wants to queue."""
+    """Map Escape and Enter to Alt-Enter. Otherwise most terminals would steer instead of queue."""
     ANSI_SEQUENCES_KEYS["\x1b\r"] = (_Keys.ALT_ENTER,)  # type: ignore[index]

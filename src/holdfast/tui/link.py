@@ -1,7 +1,7 @@
-"""The app's line to the server: one workspace, its events folded into a view, and what a person can ask for.
+"""The app's connection to the server: one workspace, its events folded into a view, and the user's requests.
 
-It never gives up: a broken stream is taken up where it broke, a server that went away is started again. Who draws
-is told which messages changed, and draws when it likes.
+It never gives up: a broken stream is resumed, and a server that stopped is started again. The index records which
+messages have changed; drawing is up to the app.
 """
 
 import asyncio
@@ -44,13 +44,15 @@ LinkState = Literal["connecting", "live", "broken"]
 
 
 class Link:
-    """One screen's attachment to a workspace."""
+    """Connection of one terminal app to a workspace."""
 
     def __init__(self, where: Where, directory: str, *, on_change: Callable[[], None], yolo: bool = False) -> None:
         self._where = where
         self._directory = where.directory or directory
         self.yolo = yolo
-        """Whether prompts from here let tools act without asking, also where others are asked."""
+        """True if prompts of this client are approved automatically, also where other clients are asked for
+        approval.
+        """
         self._on_change = on_change
         self._tasks = TaskOwner()
         self._client: Client | None = None
@@ -62,54 +64,59 @@ class Link:
         self.state: LinkState = "connecting"
         self.trouble = ""
         self.is_new = True
-        """Whether the whole session has to be drawn."""
+        """True if the whole session has to be drawn."""
         self.notice: AgentNotice | None = None
-        """What the engine said last about the run at hand, until the run goes on."""
+        """The last notice of the engine about the current run, until the run continues."""
         self.answers: dict[str, PermissionNotification | QuestionNotification] = {}
-        """What became of asks, by their ids."""
+        """Outcomes of approvals and questions, by their ids."""
         self.told: list[str] = []
-        """What somebody should know, and has not been shown yet."""
+        """Notices that have not been shown yet."""
         self.ended: list[RunId] = []
-        """Runs that ended since somebody looked, of any session."""
+        """Runs of any session that have ended since the app last checked."""
         self.others = 0
-        """How many other screens look at the same session."""
+        """Number of other clients that view the same session."""
         self._order: dict[RunId, int] = {}
         self._reads = 0
         self._is_ready = asyncio.Event()
         self._is_settled = asyncio.Event()
-        """Whether no snapshot is on its way. What the stream says meanwhile waits: a snapshot that is older than what
-        was taken from the stream would take it back, and it does not come twice.
+        """Cleared while a snapshot is being fetched. Stream events wait meanwhile: a snapshot older than events that
+        were already applied would undo them, and they are not sent twice.
         """
         self._is_settled.set()
         self._awaited = 0
         self.shells: list[str] = []
-        """Commands of somebody here that run in the shell now."""
+        """Shell commands that were started here and are running."""
 
     @property
     def client(self) -> Client:
+        """The client; available after `open`."""
         assert self._client is not None, "the link is open"
         return self._client
 
     @property
     def is_open(self) -> bool:
+        """True after the workspace was loaded."""
         return self._is_ready.is_set()
 
     @property
     def workspace(self) -> WorkspaceId:
+        """The id of the workspace."""
         return self._workspace
 
     @property
     def directory(self) -> str:
+        """The directory of the workspace."""
         return self.view.workspace.path if self.view.workspace else self._directory
 
     async def open(self) -> None:
-        """Find or start the server, enter the workspace, load what is there. Raises `ClientError`."""
+        """Find or start the server, open the workspace and load its state. Raises `ClientError`."""
         await self._enter()
         self._load(await self.client.snapshot(self._workspace))
         self._is_ready.set()
         self._tasks.start(self._follow(), name="events")
 
     async def close(self) -> None:
+        """Stop following and leave the workspace."""
         self._tasks.cancel_all()
         await self._tasks.drain()
         if self._client is None:
@@ -130,15 +137,15 @@ class Link:
             self._client = Client(address, via="terminal")
         else:
             self._client.address = address
-        # Another machine has an environment of its own.
+        # The client's environment does not apply to another machine.
         is_here = self._where.again is None
         environment = tuple(f"{name}={value}" for name, value in os.environ.items()) if is_here else ()
-        # Who comes back to a server that was started anew finds the workspace as it was: others are in it too.
+        # When reconnecting to a restarted server, keep the mode of the workspace: other clients use it too.
         yolo = self.yolo if self.view.workspace is None else self.view.workspace.yolo
         body = await self._client.create_workspace(self._directory, yolo=yolo, env=environment)
         self._workspace = body.id
 
-    # Following.
+    # Following the stream.
 
     async def _follow(self) -> None:
         while True:
@@ -169,7 +176,7 @@ class Link:
                 watching.cancel()
 
     async def _watch(self, events: object) -> None:
-        """Say when the connection is gone for longer than a blink. A server that is gone for good is started again."""
+        """Report a connection that is lost for longer than a moment, and restart a server that has stopped."""
         missed = 0
         while True:
             await asyncio.sleep(0.5)
@@ -185,7 +192,7 @@ class Link:
                     self._set_state("broken", str(error))
 
     async def _read_presence(self) -> None:
-        """Who was there before is told by nobody; who comes and goes is."""
+        """Fetch the number of clients: events report only changes."""
         if self.session is None or self.state != "live":
             return
         try:
@@ -247,7 +254,7 @@ class Link:
         self._on_change()
 
     def _note(self, event: object) -> None:
-        """What is not part of a message, but changes what is shown."""
+        """Process an event that is not part of a message but changes the display."""
         match event:
             case AgentEvent(payload=said):
                 self.notice = said.payload if said.payload.type in ("retrying", "re_authenticate") else self.notice
@@ -279,7 +286,7 @@ class Link:
             self.index.touch(message)
 
     async def _read_order(self) -> None:
-        """A run that was moved does not say before whom it stands now: the queue is asked."""
+        """Fetch the order of the queue: the event of a run that was moved does not contain its position."""
         if self.session is None:
             return
         try:
@@ -296,7 +303,7 @@ class Link:
         self._on_change()
 
     async def _read_workspace(self) -> None:
-        """Of several at once the one that asked last knows best, whichever is answered first."""
+        """Fetch the workspace. Of concurrent requests only the result of the last one is used."""
         self._reads += 1
         mine = self._reads
         try:
@@ -311,20 +318,22 @@ class Link:
         await self.servers.read(self.client, self._workspace)
         self._on_change()
 
-    # What is there.
+    # State.
 
     def messages(self) -> tuple[Message, ...]:
+        """The messages of the session."""
         return self.view.messages(self.session) if self.session is not None else ()
 
     def message(self, message: MessageId) -> Message | None:
+        """Return a message of the session."""
         return self.view.message(self.session, message) if self.session is not None else None
 
     def latest(self) -> Message | None:
-        """The newest answer."""
+        """Return the newest answer."""
         return self.message(self.index.latest) if self.index.latest else None
 
     def runs(self) -> list[Run]:
-        """The runs of the session that have not ended, in order: the head, then those that wait."""
+        """Return the runs of the session that have not ended, in order: the head, then those that wait."""
         if self.session is None:
             return []
         runs = [run for run in self.view.runs_of(self.session) if run.state not in ("ended", "folded")]
@@ -332,12 +341,13 @@ class Link:
         return sorted(runs, key=lambda run: (run.state == "waiting", self._order.get(run.run_id, last), run.number))
 
     def waiting(self) -> list[Run]:
+        """Return the runs that wait."""
         return [run for run in self.runs() if run.state == "waiting"]
 
-    # What a person can ask for.
+    # Requests of the user.
 
     async def choose(self, session: SessionId | None) -> None:
-        """Look at another session, or at none."""
+        """View another session, or none."""
         before, self.session = self.session, session
         self.others = 0
         self._awaited += 1
@@ -347,7 +357,7 @@ class Link:
             if session == self.session:
                 self._load(snapshot)
         except ClientError:
-            # What is shown is what was shown before.
+            # Keep showing the previous session.
             self.session = before if session == self.session else self.session
             raise
         finally:
@@ -357,7 +367,7 @@ class Link:
         await self._say_where()
 
     async def _say_where(self) -> None:
-        """Only for others to see; without an open stream there is nobody to show."""
+        """Report the current session for other clients to see. Without an open stream the server refuses it."""
         try:
             await self.client.set_current_session(self._workspace, self.session or SessionId(""))
         except ClientError:
@@ -367,7 +377,7 @@ class Link:
     async def prompt(
         self, text: str, *, delivery: Delivery | None = None, attachments: tuple[Attachment, ...] = ()
     ) -> Accepted:
-        """Send a prompt; the first one makes the session. One that is written very early waits for the server."""
+        """Send a prompt; the first one creates the session. Waits until the link is open."""
         await self._is_ready.wait()
         if self.session is None:
             made = await self.client.create_session(self._workspace)
@@ -385,6 +395,7 @@ class Link:
         return await self.client.send_prompt(self._workspace, message)
 
     async def cancel(self) -> tuple[RunId, ...]:
+        """Cancel the runs of the session; returns those that were cancelled."""
         if self.session is None:
             return ()
         return tuple((await self.client.cancel_session(self._workspace, self.session)).cancelled)

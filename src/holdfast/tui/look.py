@@ -1,4 +1,4 @@
-"""Colours by what they mean. A theme gives them; nothing else names one."""
+"""Styles by meaning. They are derived from the theme; no other module names a colour."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ __all__ = ["DARK", "LIGHT", "PLAIN", "Look", "look_of"]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Rich styles for the things a conversation is made of."""
+    """Rich styles for the parts of a conversation."""
 
     accent: str
     muted: str
@@ -49,14 +49,14 @@ PLAIN = Look(
     inline="bold",
     has_colours=False,
 )
-"""Where there are no colours: NO_COLOR."""
+"""Styles without colours, for NO_COLOR."""
 
 
 _NAMES = ("background", "foreground", "primary", "accent", "error", "success", "warning")
 
 
 def look_of(colours: Mapping[str, str], *, is_dark: bool) -> Look:
-    """From the colours of a theme, by their names; one that leaves them to the terminal gets ours."""
+    """Derive the styles from the colours of a theme. A theme that uses the terminal's colours gets our defaults."""
     known = {name: Color.parse(colours[name]) for name in _NAMES}
     if any(colour.ansi is not None for colour in known.values()):
         return DARK if is_dark else LIGHT

@@ -1,4 +1,4 @@
-"""Markdown as it is shown: quiet, close together, and without losing a word."""
+"""Markdown rendering: compact, and without losing text."""
 
 from typing import ClassVar
 
@@ -11,9 +11,7 @@ from rich.table import Table
 __all__ = ["Answer"]
 
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
-"""What looks like HTML is text: a terminal cannot show it, and `Vec<u8>` without its `<u8>` says something else. A
-picture is a link.
-"""
+"""HTML is treated as text: a terminal cannot show it, and `Vec<u8>` must keep its `<u8>`. An image becomes a link."""
 
 
 class _Heading(Heading):
@@ -35,7 +33,7 @@ class _Table(TableElement):
 
 
 class Answer(Markdown):
-    """What a model wrote."""
+    """An answer of a model."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,

@@ -1,4 +1,4 @@
-"""Files that a prompt names with `@`, and the best of many names for a few letters. Pure."""
+"""File mentions with `@` in a prompt, and fuzzy matching of names. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,19 +10,19 @@ _OPEN = re.compile(r'(?:^|\s)@([^\s@"]*)$')
 
 
 def mention_at(before: str) -> str | None:
-    """The letters of a name that is being written just before the cursor; None if there is none."""
+    """Return the letters of a mention just before the cursor; None if there is none."""
     found = _OPEN.search(before)
     return found[1] if found else None
 
 
 def mentioned(text: str) -> list[str]:
-    """Every name in a text that begins with `@`, once, without the sign, quotes and closing punctuation."""
+    """Return every mention in a text once, without the sign, quotes and closing punctuation."""
     names = (found[1].strip('"') for found in _MENTION.finditer(text))
     return list(dict.fromkeys(name.rstrip(".,;:!?)") for name in names if name.strip(".,;:!?)")))
 
 
 def score(letters: str, name: str) -> int | None:
-    """How well the letters fit a path, in their order; more is better, None is not at all."""
+    """Score how well the letters match a path, in order; higher is better, None is no match."""
     low, base = name.lower(), name.rpartition("/")[2].lower()
     wanted = letters.lower()
     if not wanted:
@@ -44,7 +44,7 @@ def score(letters: str, name: str) -> int | None:
 
 
 def best(letters: str, names: Iterable[str], limit: int = 8) -> Sequence[str]:
-    """The names that fit best."""
+    """Return the names that match best."""
     pattern = re.compile(".*?".join(map(re.escape, letters)), re.IGNORECASE | re.DOTALL)
     fitting = ((score(letters, name), name) for name in names if pattern.search(name))
     ranked = sorted(

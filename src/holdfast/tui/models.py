@@ -1,4 +1,4 @@
-"""Models as a list to choose from: those that can be used, then who could be asked if there were a key. Pure."""
+"""The list of models: those that can be used, then providers that need a key. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,9 @@ __all__ = ["effort_choices", "lack_of", "model_choices"]
 
 
 def model_choices(providers: Sequence[Mapping[str, Any]], now: str) -> list[Choice]:
-    """`now` is the one in use. Models that cannot be used yet are found by typing; else there would be thousands."""
+    """Return the list entries; `now` is the model in use. Models that cannot be used yet are shown only in searches,
+    because there are thousands.
+    """
     ready = [item for item in providers if not item.get("lack")]
     lacking = [item for item in providers if item.get("lack")]
     choices = [choice for item in ready for choice in _models(item, now)]
@@ -21,7 +23,7 @@ def model_choices(providers: Sequence[Mapping[str, Any]], now: str) -> list[Choi
 
 
 def lack_of(providers: Sequence[Mapping[str, Any]], provider: str) -> str:
-    """Why a provider cannot be used, and what to do; empty if it can."""
+    """Return why a provider cannot be used, and the remedy; empty if it can."""
     return next((str(item.get("lack") or "") for item in providers if item.get("id") == provider), "")
 
 
@@ -30,7 +32,7 @@ def _name(provider: Mapping[str, Any]) -> str:
 
 
 def _reason(provider: Mapping[str, Any]) -> str:
-    """What it lacks. A key can be given here: how to do that elsewhere would only be in the way."""
+    """Return what a provider needs, without the hint about other ways to set a key, which can be entered here."""
     return str(provider["lack"]).removeprefix(_name(provider)).strip().partition(", or run ")[0].rstrip(".")
 
 
@@ -59,13 +61,13 @@ def _window(model: Mapping[str, Any]) -> str:
 
 
 def _prices(model: Mapping[str, Any]) -> str:
-    """Of a million tokens, what goes in and what comes out."""
+    """Return the prices of a million input and output tokens."""
     asked, said = model.get("cost_per_1m_in"), model.get("cost_per_1m_out")
     return f"{price(asked)} in, {price(said or 0)} out" if asked else ""
 
 
 def effort_choices(facts: Mapping[str, Any], now: ModelChoice) -> list[Choice]:
-    """The levels that a model knows, or only whether it thinks; nothing if it does not."""
+    """Return the reasoning levels of a model, or on and off; empty if it does not reason."""
     if not facts.get("can_reason"):
         return []
     default = str(facts.get("default_reasoning_effort") or "")

@@ -1,4 +1,4 @@
-"""Give a block its lines: the same block at the same width always looks the same."""
+"""Renders blocks. The result depends only on the block, the look and the width."""
 
 import time
 from collections.abc import Iterator
@@ -27,17 +27,17 @@ FOLDED_LINES = 8
 FOLDED_CHANGE = 14
 _NESTED = 4
 _WIDEST = 120
-"""Longer lines of prose are hard to read."""
+"""Maximum width of prose, for legibility."""
 _COMMANDS = frozenset({"bash", "shell", "job_output"})
-"""How they ended is what counts, and it stands at the end."""
+"""Of these the end of the output is shown, because it contains the outcome."""
 _HELPERS = frozenset({"agent", "agentic_fetch"})
-"""What they say was written by a model."""
+"""Their results are Markdown written by a model."""
 _MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
 _BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "asked": "? "}
 
 
 def markdown_theme(look: Look) -> Theme:
-    """How Markdown looks in an answer: quiet, with headings that stand out."""
+    """Return the Markdown styles of an answer."""
     styles = {f"markdown.h{level}": f"bold {look.accent}".strip() for level in range(1, 7)}
     styles |= {
         "markdown.h1": f"bold underline {look.accent}".strip(),
@@ -55,7 +55,7 @@ def markdown_theme(look: Look) -> Theme:
 
 
 class Barred:
-    """Something with a bar to its left."""
+    """A renderable with a bar to its left."""
 
     def __init__(self, inner: RenderableType, style: str, bar: str = "▌ ") -> None:
         self._inner = inner
@@ -72,7 +72,7 @@ class Barred:
 
 
 class _Ended:
-    """Lines with a word at the right end of the first, where there is room."""
+    """Lines with a word at the right end of the first, if there is room."""
 
     def __init__(self, inner: RenderableType, word: Text) -> None:
         self._inner = inner
@@ -94,7 +94,7 @@ class _Ended:
 
 
 def paint(block: Block, look: Look, *, is_unfolded: bool = False, directory: str = "") -> RenderableType:
-    """Something rich can draw at any width."""
+    """Return a Rich renderable for any width."""
     match block:
         case Saying():
             return _said(block, look)
@@ -125,7 +125,7 @@ def _said(saying: Saying, look: Look) -> RenderableType:
 
 
 def clock(at: int) -> str:
-    """The time of day, here."""
+    """Format the local time of day."""
     return time.strftime("%H:%M", time.localtime(at))
 
 
@@ -160,7 +160,7 @@ def _card(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rende
         more, less = counted(change)
         head.append(f"  +{more}", style=look.success)
         head.append(f" -{less}", style=look.error)
-        # While a call is still being written, each frame would be understood anew.
+        # While a call is being streamed, every frame would be highlighted again.
         name = headline_of(card) if card.state == "done" else ""
         most = None if is_unfolded else FOLDED_CHANGE
         inside.append(Differences(change, look, most=most, name=name, wraps=is_unfolded))
@@ -172,7 +172,7 @@ def _card(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rende
 
 
 def _typed(card: Card, look: Look, *, is_unfolded: bool) -> RenderableType:
-    """A command of somebody here: it stands where prompts stand, in the colour that the editor has for commands."""
+    """Draw a shell command of the user like a prompt, in the colour that the editor uses for commands."""
     head = Text.assemble(("$ ", look.warning), (str(facts_of(card.input).get("command", "")), look.said))
     if code := facts_of(card.metadata).get("exit_code"):
         head.append(f"   exit code {code}", style=look.error)
@@ -194,7 +194,7 @@ def _head(card: Card, look: Look, directory: str) -> Text:
 
 
 def _steps(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> RenderableType:
-    """What a helper does: its newest tools, or all of them."""
+    """Draw the newest tool calls of a sub-agent, or all of them."""
     shown = card.steps if is_unfolded else card.steps[-_NESTED:]
     lines: list[RenderableType] = [_head(step, look, directory) for step in shown]
     if len(shown) < len(card.steps):
@@ -203,7 +203,7 @@ def _steps(card: Card, look: Look, directory: str, *, is_unfolded: bool) -> Rend
 
 
 def _body(card: Card, lines: list[Line], look: Look, *, is_unfolded: bool) -> RenderableType:
-    """Folded, the first lines of a result; of a command the newest, while it works and afterwards."""
+    """Draw the output: folded, the first lines of a result, or the last lines of a command."""
     if is_unfolded or len(lines) <= FOLDED_LINES + 1:
         if card.name in _HELPERS and card.state == "done":
             return Answer(card.content, code_theme=look.code_theme)
@@ -225,7 +225,7 @@ def _drawn(lines: list[Line], look: Look, *, wraps: bool = False) -> Iterator[Te
         "asked": "bold",
     }
     for kind, text in lines:
-        # Whoever reads what went wrong needs all of it.
+        # Errors are shown in full.
         is_whole = wraps or kind == "error"
         overflow: OverflowMethod = "fold" if is_whole else "ellipsis"
         yield Text(_BOXES.get(kind, "") + text, style=styles[kind], no_wrap=not is_whole, overflow=overflow)

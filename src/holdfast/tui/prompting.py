@@ -1,4 +1,4 @@
-"""What a person writes, and what becomes of it: sent, queued, steered, cancelled, taken back."""
+"""Prompts: sending, queueing, steering, cancelling and restoring them."""
 
 import asyncio
 import contextlib
@@ -34,19 +34,19 @@ __all__ = ["Prompting"]
 
 _KEPT = 50
 _FRESH = 20.0
-"""For how many seconds a list of files is good enough."""
+"""Seconds for which a list of files is reused."""
 
 
 class Prompting(Slashes):
-    """The editor, what goes along with a prompt, and the queue."""
+    """The editor, the attachments and the queue."""
 
     _attachments: tuple[Attachment, ...] = ()
     _given: Mapping[RunId, tuple[Attachment, ...]] = MappingProxyType({})
-    """What went along with the newest prompts from here: it comes back with them."""
+    """Attachments of the newest prompts from here, which are restored with them."""
     _ended_here: frozenset[RunId] = frozenset()
-    """Prompts that waited and were taken back or removed here."""
+    """Queued prompts that were restored or removed here."""
     _lost: tuple[Run, ...] = ()
-    """Prompts from here that waited and were cancelled elsewhere."""
+    """Queued prompts from here that another client has cancelled."""
     _files: Sequence[str] = ()
     _listed_at = -_FRESH
     _pastes = 0
@@ -85,7 +85,7 @@ class Prompting(Slashes):
             self.notify(words, title="Not sent", severity="error", timeout=10, markup=False)
 
     def _named(self, text: str) -> list[Attachment]:
-        """The files that a text names with `@`."""
+        """Return the files that a text mentions with `@`."""
         found = (attached(os.path.join(self.link.directory, name), name) for name in mentioned(text))
         return [item for item in found if item is not None]
 
@@ -112,6 +112,7 @@ class Prompting(Slashes):
     # Cancelling.
 
     def action_escape(self) -> None:
+        """Cancel on the second Escape; otherwise return to the editor."""
         is_busy = bool(self.link.runs() or self.link.shells)
         if not is_busy or not self.editor.has_focus:
             self.transcript.find("")
@@ -131,7 +132,7 @@ class Prompting(Slashes):
     async def _cancel(self) -> None:
         for command in self.link.shells:
             self.notify(f"Stopped: $ {command}", markup=False)
-        # A command in the shell ends when nobody waits for it any more.
+        # A shell command is cancelled when its request is.
         self.workers.cancel_group(self, "shell")
         if not self.link.runs():
             return
@@ -142,7 +143,7 @@ class Prompting(Slashes):
             self._take_back(waiting)
 
     def note_cancelled(self, ended: Sequence[RunId]) -> None:
-        """What waited, was from here and was cancelled elsewhere can be had again."""
+        """Notify of queued prompts from here that another client has cancelled; they can be restored."""
         runs = [self.link.view.runs.get(name) for name in ended if name not in self._ended_here]
         lost = [run for run in runs if run is not None and self._is_lost(run)]
         if lost:
@@ -155,6 +156,7 @@ class Prompting(Slashes):
         return is_mine and run.outcome == "cancelled" and not run.started_at and not run.folded_into
 
     def action_take_back(self) -> None:
+        """Restore prompts that another client has cancelled."""
         lost, self._lost = self._lost, ()
         if lost:
             self._take_back(lost)
@@ -162,7 +164,7 @@ class Prompting(Slashes):
             self.notify("No prompt of yours was cancelled while it waited.")
 
     def _take_back(self, runs: Sequence[Run]) -> None:
-        """Into the editor, with what went along as far as it is still here."""
+        """Insert the prompts into the editor, with the attachments that are still known."""
         self.editor.take("\n\n".join(run.prompt for run in runs))
         back = [item for run in runs for item in self._given.get(run.run_id, ())]
         if back:
@@ -177,6 +179,7 @@ class Prompting(Slashes):
     # The queue.
 
     def action_queue_focus(self) -> None:
+        """Move the focus to the queue."""
         queue = self.base.query_one(Queue)
         if queue.display:
             queue.focus()
@@ -284,7 +287,7 @@ class Prompting(Slashes):
         if time.monotonic() - self._listed_at > _FRESH:
             if self.link.is_open:
                 with contextlib.suppress(ClientError):
-                    # The server lists them without running what a repository's configuration names.
+                    # The server lists files without running commands from a repository's configuration.
                     self._files = (await self.link.client.list_files(self.link.workspace)).files
             self._listed_at = time.monotonic()
         names = await asyncio.to_thread(best, letters, self._files)
@@ -297,10 +300,10 @@ class Prompting(Slashes):
         if event.value.startswith("/"):
             await self.run_slash(event.value[1:])
 
-    # Elsewhere.
+    # Other ways to write.
 
     def action_editor(self) -> None:
-        """Write in one's own editor, and come back with the text."""
+        """Edit the text in the user's own editor."""
         command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         with tempfile.NamedTemporaryFile("w+", suffix=".md", prefix="holdfast-", delete=False) as file:
             file.write(self.editor.text)
@@ -319,7 +322,7 @@ class Prompting(Slashes):
 
     @work
     async def action_recall(self) -> None:
-        """Find a prompt of any session again."""
+        """Choose a prompt of any session from the history."""
         texts = list(dict.fromkeys(reversed(self.editor.sent)))
         choices = [Choice(str(at), " ".join(text.split())[:200]) for at, text in enumerate(texts)]
         picked = await self.push_screen_wait(Picker("Sent before", choices, empty="Nothing was sent yet."))
@@ -329,7 +332,7 @@ class Prompting(Slashes):
         self.editor.focus()
 
     async def remember_prompts(self) -> None:
-        """What was asked here before, for the editor's history."""
+        """Load the prompts of all sessions into the editor's history."""
         try:
             messages = await self.link.client.list_all_user_messages(self.link.workspace)
         except ClientError:

@@ -20,7 +20,7 @@ _WORDS, _SKIP, _DISMISS = "\0words", "\0skip", "\0dismiss"
 
 
 class QuestionPanel(RequestPanel):
-    """Answers with the body of the reply, or with `cancelled` if the user does not want to answer."""
+    """A batch of questions. The answer is the body of the reply, or `cancelled` if the user dismisses it."""
 
     KIND: ClassVar[Kind] = "question"
 
@@ -33,7 +33,7 @@ class QuestionPanel(RequestPanel):
         self._texts = ["" for _ in request.questions]
         self._before_digits: tuple[int, tuple[str, ...]] | None = None
         self._is_changing = True
-        """The rows of the next question are not mounted yet."""
+        """True until the rows of the next question are mounted."""
 
     @property
     def _question(self) -> Question:
@@ -45,6 +45,7 @@ class QuestionPanel(RequestPanel):
         return " ".join(word for word in (self._request.confirm_title, self._request.confirm_description) if word)
 
     def compose(self) -> ComposeResult:
+        """Compose the panel."""
         yield Label("", classes="panel-title", markup=False)
         with VerticalScroll(id="question", can_focus=False):
             yield Static("", classes="question-text")
@@ -54,10 +55,11 @@ class QuestionPanel(RequestPanel):
         yield Label("", classes="panel-hint")
 
     def on_mount(self) -> None:
+        """Draw the first question."""
         self.call_next(self._show)
 
     async def _show(self) -> None:
-        """Draw the present question."""
+        """Draw the current question."""
         question, count = self._question, len(self._request.questions)
         place = f"   ({self._at + 1} of {count})" if count > 1 else ""
         self.query_one(".panel-title", Label).update(Text(f"{question.question}{place}"))
@@ -87,6 +89,7 @@ class QuestionPanel(RequestPanel):
         return [*numbered, Choice("in your own words …", _WORDS), *skip, Choice("do not answer", _DISMISS)]
 
     def keys(self) -> tuple[tuple[str, str], ...]:
+        """Keys that act in the current state."""
         if self.has_class("written"):
             return ("enter", "answer with this"), ("esc", "back")
         number = () if self._question.type == "free_text" else (("1-9", "mark"),)
@@ -95,6 +98,7 @@ class QuestionPanel(RequestPanel):
         return ("↑↓", "choose"), *number, ("enter", "answer"), *back, *last
 
     def draw_choices(self) -> None:
+        """Mark the selected row and the chosen answers."""
         is_active = self.state in ("active", "focused")
         signs = ("■ ", "□ ") if self._question.type == "multi_choice" else ("● ", "○ ")
         for place, row in enumerate(self.query(Choice)):
@@ -104,12 +108,14 @@ class QuestionPanel(RequestPanel):
                 row.scroll_visible(animate=False)
 
     def fit(self) -> None:
+        """Limit the height of the question, so that the hints stay visible."""
         if self.query(".panel-note"):
             note = self.query_one(".panel-note", Label)
             field = 1 if self.has_class("written") else 0
             self.query_one("#question").styles.max_height = max(2, self.room() - 4 - field - int(note.display))
 
     def act(self, key: str) -> None:
+        """Move among the rows, mark one, or answer."""
         rows = list(self.query(Choice))
         if self._is_changing:
             return
@@ -130,12 +136,14 @@ class QuestionPanel(RequestPanel):
         self.draw_choices()
 
     def press(self, key: str) -> None:
+        """Handle a key that acts only with the focus."""
         rows = list(self.query(Choice))
         if key == "space" and rows and not rows[self._row].value.startswith("\0"):
             self._mark(rows[self._row].value)
             self.draw_choices()
 
     def clicked(self, choice: Choice) -> None:
+        """Select the row that was clicked."""
         self._row = list(self.query(Choice)).index(choice)
         if self._question.type == "multi_choice" and not choice.value.startswith("\0"):
             self._mark(choice.value)
@@ -144,6 +152,7 @@ class QuestionPanel(RequestPanel):
             self._take(choice.value)
 
     def forget_digits(self) -> None:
+        """Undo the marks of digits that turned out to be text."""
         if self._before_digits is not None:
             self._row, self._marked[self._at] = self._before_digits
             self._before_digits = None
@@ -164,7 +173,7 @@ class QuestionPanel(RequestPanel):
             self._marked[self._at] = others if value in marked else (*marked, value)
 
     def _take(self, value: str) -> None:
-        """Enter on a row, or a click."""
+        """Handle Enter on a row, or a click."""
         match value:
             case "\0words":
                 self.open_field(self._texts[self._at])
@@ -199,7 +208,7 @@ class QuestionPanel(RequestPanel):
         self.call_next(self._show)
 
     def _answer(self, place: int) -> QuestionAnswer:
-        """What was marked and written; nothing of either is a question skipped."""
+        """Return what was marked and written; an empty answer skips the question."""
         question, marked, text = self._request.questions[place], self._marked[place], self._texts[place]
         if question.type == "yes_no":
             yes = marked[0] == "yes" if marked else None

@@ -1,4 +1,4 @@
-"""The prompts that wait, below the conversation: one can go there and change them."""
+"""The queued prompts below the conversation."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -36,7 +36,7 @@ class Queue(Static, can_focus=True):
     ]
 
     class Wished(Message):
-        """Something is to be done with a waiting run. `place` is where it stands, from 0."""
+        """An action on a waiting run. `place` is its position, from 0."""
 
         def __init__(self, wish: QueueWish, run: Run, place: int) -> None:
             super().__init__()
@@ -45,7 +45,7 @@ class Queue(Static, can_focus=True):
             self.place = place
 
     class Left(Message):
-        """Back to the editor."""
+        """Return to the editor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -55,7 +55,7 @@ class Queue(Static, can_focus=True):
         self.display = False
 
     def show(self, runs: Sequence[Run], mine: str) -> None:
-        """`mine` is the client here: what others asked for says so."""
+        """Show these runs. `mine` is this client's id; prompts of other clients are labelled."""
         if list(runs) == list(self._runs) and mine == self._mine:
             return
         self._runs, self._mine = runs, mine
@@ -63,6 +63,7 @@ class Queue(Static, can_focus=True):
         self._draw()
 
     def watch_has_focus(self, _has_focus: bool) -> None:
+        """Redraw when the focus has changed."""
         super().watch_has_focus(_has_focus)
         self._draw()
 
@@ -70,7 +71,7 @@ class Queue(Static, can_focus=True):
         return next((at for at, run in enumerate(self._runs) if run.run_id == self._marked), 0)
 
     def _first(self) -> int:
-        """Where the part that is shown begins."""
+        """Return the index of the first run that is shown."""
         return max(0, min(self._place() - _MOST // 2, len(self._runs) - _MOST))
 
     def _draw(self) -> None:
@@ -94,22 +95,24 @@ class Queue(Static, can_focus=True):
         return line
 
     def on_click(self, event: events.Click) -> None:
-        """A click marks one."""
+        """Mark the run that was clicked."""
         place = self._first() + event.y
         if event.y < _MOST and place < len(self._runs):
             self._marked = self._runs[place].run_id
             self._draw()
 
     def action_move(self, by: int) -> None:
+        """Mark another run."""
         if self._runs:
             self._marked = self._runs[max(0, min(self._place() + by, len(self._runs) - 1))].run_id
             self._draw()
 
     def action_leave(self) -> None:
-        """Only that: whoever goes back has not begun to cancel."""
+        """Return to the editor. This Escape does not count towards a cancel."""
         self.post_message(self.Left())
 
     def action_wish(self, wish: QueueWish) -> None:
+        """Request an action on the marked run."""
         if self._runs:
             place = self._place()
             self._marked = self._runs[place].run_id

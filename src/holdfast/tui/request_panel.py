@@ -19,7 +19,9 @@ from holdfast.tui.hints import hints
 __all__ = ["Choice", "PanelState", "RequestPanel"]
 
 PanelState = Literal["writing", "away", "waiting", "active", "focused"]
-"""`writing`: the composer has text. `away`: the focus is elsewhere. `waiting`: the request has not settled yet."""
+"""`writing`: the composer has text. `away`: another widget has the focus. `waiting`: the request has not
+settled yet.
+"""
 
 _INACTIVE: dict[PanelState, tuple[tuple[str, str], ...]] = {
     "writing": (("", "finish or send your text first"), ("tab", "to answer")),
@@ -29,7 +31,7 @@ _INACTIVE: dict[PanelState, tuple[tuple[str, str], ...]] = {
 
 
 class Choice(Static):
-    """One answer that can be chosen."""
+    """An answer that can be selected."""
 
     class Clicked(Message):
         """The user clicked on a choice."""
@@ -44,16 +46,19 @@ class Choice(Static):
         self.value = value
 
     def mark(self, *, is_chosen: bool, sign: str = "") -> None:
-        """`sign` is drawn before the label, because colours alone are not visible to everybody."""
+        """Mark the choice. `sign` is drawn before the label, because colours alone are not visible to all users."""
         self.set_class(is_chosen, "chosen")
         self.update(Text.assemble("▸ " if is_chosen else "  ", sign, self.label))
 
     def on_click(self) -> None:
+        """Report the click."""
         self.post_message(self.Clicked(self))
 
 
 class RequestPanel(Vertical, can_focus=True):
-    """`act` receives arrows, Enter and digits; with the focus, `press` receives every other key."""
+    """Base class of the panels. `act` receives arrows, Enter and digits; with the focus, `press` receives every other
+    key.
+    """
 
     KIND: ClassVar[Kind] = "approval"
 
@@ -74,20 +79,23 @@ class RequestPanel(Vertical, can_focus=True):
         self.state: PanelState = "waiting"
         self.is_answered = False
         self.may_focus: Callable[[], bool] = lambda: True
-        """Whether a click may move the focus here."""
+        """Returns True if a click may move the focus here."""
 
     def on_mount(self) -> None:
+        """Draw the panel."""
         self.redraw()
         self.fit()
 
     def on_resize(self) -> None:
+        """Adapt to a new size."""
         self.fit()
 
     def focus_on_click(self) -> bool:
+        """Return True if a click moves the focus here."""
         return self.may_focus()
 
     def show_state(self, state: PanelState) -> bool:
-        """Whether it differs from the one before."""
+        """Set the state. Returns True if it has changed."""
         if state == self.state:
             return False
         self.state = state
@@ -95,7 +103,7 @@ class RequestPanel(Vertical, can_focus=True):
         return True
 
     def redraw(self) -> None:
-        """Draw the choices and the keys for the present state."""
+        """Draw the choices and the keys for the current state."""
         if not self.query(".panel-hint"):
             return
         is_active = self.state in ("active", "focused")
@@ -105,19 +113,20 @@ class RequestPanel(Vertical, can_focus=True):
         self.query_one(".panel-hint", Label).update(hints(*(_INACTIVE.get(self.state) or self.keys())))
 
     def room(self) -> int:
-        """Lines the panel may use: everything but the bars, the composer and a little of the conversation."""
+        """Return the lines the panel may use: all but the bars, the composer and a little of the conversation."""
         composer = next((widget.outer_size.height for widget in self.screen.query("#editor")), 3)
         others = 2 if self.has_class("whole") else 6
         return max(6, self.app.size.height - max(3, composer) - others)
 
     def answer(self, body: dict[str, Any]) -> None:
+        """Send the answer, once."""
         if not self.is_answered:
             self.is_answered = True
             self.post_message(self.Answered(self, body))
 
     async def _on_key(self, event: events.Key) -> None:
         if self.app.focused is not self:
-            # A field inside of the panel has the focus.
+            # A field inside the panel has the focus.
             return
         event.stop()
         event.prevent_default()
@@ -127,7 +136,7 @@ class RequestPanel(Vertical, can_focus=True):
             self.press(event.key)
 
     def open_field(self, text: str = "") -> None:
-        """Show the field for the user's own words, and move the focus there."""
+        """Show the text field, and move the focus there."""
         self.add_class("written")
         field = self.query_one(Input)
         field.value = text
@@ -136,7 +145,7 @@ class RequestPanel(Vertical, can_focus=True):
         field.focus()
 
     def close_field(self) -> bool:
-        """Hide the field again. Returns whether it was open."""
+        """Hide the field again. Returns True if it was open."""
         was_open = self.has_class("written")
         self.remove_class("written")
         self.redraw()
@@ -144,23 +153,23 @@ class RequestPanel(Vertical, can_focus=True):
         return was_open
 
     def draw_choices(self) -> None:
-        """Mark the chosen one."""
+        """Mark the selected choice."""
 
     def fit(self) -> None:
-        """Give the part that scrolls the lines that are left."""
+        """Give the scrolling part the lines that are left."""
 
     def keys(self) -> tuple[tuple[str, str], ...]:
-        """Keys that act in the present state."""
+        """Return the keys that act in the current state."""
         return ()
 
     def act(self, key: str) -> None:
-        """Move among the choices, or take one."""
+        """Move among the choices, or select one."""
 
     def press(self, key: str) -> None:
-        """A key that acts only with the focus."""
+        """Handle a key that acts only with the focus."""
 
     def clicked(self, choice: Choice) -> None:
-        """A choice was clicked while the panel was active."""
+        """Handle a click on a choice while the panel was active."""
 
     def forget_digits(self) -> None:
-        """Digits taken as choices were text."""
+        """Undo the marks of digits that turned out to be text."""

@@ -1,7 +1,7 @@
-"""Where each block stands in a long conversation, without drawing what nobody looks at. Pure.
+"""Layout of a long conversation, without rendering invisible blocks. Pure.
 
-Heights of blocks that were never drawn are guessed; when one is drawn the guess is mended. Finding the block at a
-line costs a bisection, growth at the end costs the end.
+Heights of blocks that were never rendered are estimated, and corrected when one is rendered. Finding the block at a
+line costs a bisection; appending costs only the end.
 """
 
 from bisect import bisect_right
@@ -17,7 +17,7 @@ S = TypeVar("S")
 
 
 class Row(Generic[S]):
-    """A block with its lines, once it was drawn."""
+    """A block with its lines, once it was rendered."""
 
     __slots__ = ("block", "gap", "height", "is_unfolded", "lines", "message")
 
@@ -30,11 +30,13 @@ class Row(Generic[S]):
         self.height = guess_height(block, width)
 
     def forget(self, width: int) -> None:
+        """Discard the lines."""
         self.lines = None
         self.height = guess_height(self.block, width)
 
 
 def guess_height(block: Block, width: int) -> int:
+    """Estimate the height of a block."""
     wide = max(8, width - 4)
     match block:
         case Saying(text=text) | Prose(text=text):
@@ -56,27 +58,29 @@ class Rows(Generic[S]):
         self._first: dict[MessageId, int] = {}
         self._tops: list[int] = [0]
         self.changed_from: int | None = None
-        """The first row that changed since somebody drew; whoever draws sets it to None."""
+        """The first row that changed since the last drawing, which sets it to None."""
 
     @property
     def height(self) -> int:
+        """Total number of lines."""
         return self._tops[-1]
 
     def clear(self) -> None:
+        """Remove all rows."""
         self.rows.clear()
         self._first.clear()
         self._tops = [0]
 
     def top(self, index: int) -> int:
-        """The line at which a row begins, its gap included."""
+        """Return the line at which a row begins, including its gap."""
         return self._tops[index]
 
     def at(self, line: int) -> int:
-        """The index of the row that a line belongs to."""
+        """Return the index of the row that a line belongs to."""
         return min(bisect_right(self._tops, line) - 1, len(self.rows) - 1)
 
     def put(self, message: MessageId, blocks: Sequence[Block]) -> None:
-        """Show these blocks for a message. What is equal to what was there keeps its lines."""
+        """Set the blocks of a message. Unchanged blocks keep their lines."""
         start = self._first.get(message)
         if start is None or start > len(self.rows):
             start = self._first[message] = len(self.rows)
@@ -105,19 +109,21 @@ class Rows(Generic[S]):
         return row
 
     def remove(self, message: MessageId) -> None:
+        """Remove the rows of a message."""
         if self._first.pop(message, None) is not None:
             self.rows = [row for row in self.rows if row.message != message]
             self._number()
             self.settle(0)
 
     def resize(self, width: int) -> None:
+        """Set the width and discard all lines."""
         self.width = width
         for row in self.rows:
             row.forget(width)
         self.settle(0)
 
     def settle(self, start: int = 0) -> None:
-        """Count the lines anew from a row on."""
+        """Recalculate the positions from a row on."""
         self.changed_from = start if self.changed_from is None else min(start, self.changed_from)
         del self._tops[start + 1 :]
         total = self._tops[-1]
@@ -138,7 +144,7 @@ class Rows(Generic[S]):
 
 
 def _stick(upper: Block, lower: Block) -> bool:
-    """What a model does and thinks stands close."""
+    """Return True for two blocks without a gap: reasoning and tool calls."""
     return _is_work(upper) and _is_work(lower)
 
 

@@ -1,4 +1,4 @@
-"""Servers of tools and of languages, and how they stand: read once, then told by events."""
+"""State of MCP and language servers: fetched once, then updated by events."""
 
 from collections.abc import Iterable, Iterator
 
@@ -24,7 +24,7 @@ LSP_WORDS = {
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How many servers of a kind are there, and how many of those work or are in trouble."""
+    """Number of servers of a kind, and how many are ready or have problems."""
 
     kind: str
     ready: int
@@ -33,14 +33,14 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Servers:
-    """Those of one workspace."""
+    """The servers of one workspace."""
 
     def __init__(self) -> None:
         self.mcps: dict[str, McpInfo] = {}
         self.lsps: dict[str, LspInfo] = {}
 
     async def read(self, client: Client, workspace: WorkspaceId) -> None:
-        """A server that cannot tell leaves it as it was."""
+        """Fetch the states; keeps the previous ones if the request fails."""
         try:
             self.mcps = await client.mcp_states(workspace)
             self.lsps = await client.list_lsps(workspace)
@@ -48,7 +48,7 @@ class Servers:
             return
 
     def take(self, event: object) -> bool:
-        """Whether an event was about one of them."""
+        """Process an event. Returns True if it concerns a server."""
         match event:
             case McpEvent(payload=change):
                 notice = change.payload
@@ -70,7 +70,7 @@ class Servers:
         return True
 
     def tallies(self) -> Iterator[Tally]:
-        """For each kind that is there. What is switched off or was never needed does not count."""
+        """Yield the counts of each kind. Disabled and unused servers do not count."""
         mcps = [info.state for info in self.mcps.values() if info.state != "disabled"]
         yield from tally("mcp", mcps, "connected", ("error", "needs auth"))
         idle = (LspState.UNSTARTED, LspState.STOPPED, LspState.DISABLED)
@@ -79,6 +79,7 @@ class Servers:
 
 
 def tally(kind: str, states: Iterable[object], good: object, bad: Iterable[object]) -> Iterator[Tally]:
+    """Count the servers of a kind; yields nothing if there are none."""
     known, wrong = list(states), set(bad)
     if known:
         yield Tally(kind, known.count(good), sum(state in wrong for state in known), len(known))

@@ -1,4 +1,4 @@
-"""Commands after a slash: the app's own, and those that people and servers of tools bring along."""
+"""Slash commands: the app's own, and those of extensions."""
 
 import re
 import shlex
@@ -18,20 +18,23 @@ from holdfast.tui.stage import Stage
 __all__ = ["Slashes", "typed"]
 
 _FRESH = 5.0
-"""For how many seconds a list of commands is good enough."""
+"""Seconds for which a list of commands is reused."""
 _MOST = 10
 _ALONE = re.compile(r"/[\w:.-]+")
 _OWN = {command.name: command for command in COMMANDS}
 
 
 class Slashes(Stage):
-    """An own command acts at once. One that was brought along is a prompt: the server knows what it stands for."""
+    """Runs slash commands. Own commands act at once; those of extensions are sent as prompts, which the server
+    expands.
+    """
 
     _brought: Sequence[CommandNote] = ()
     _brought_at = -_FRESH
 
     @work
     async def action_commands(self) -> None:
+        """Show all commands."""
         await self.read_commands()
         choices = [Choice(f"/{item.name}", item.title, f"/{item.name}  {item.key}".rstrip()) for item in COMMANDS]
         choices += [Choice(f"/{item.name}", f"/{item.name}", _about(item)) for item in self._others()]
@@ -40,18 +43,18 @@ class Slashes(Stage):
             await self.run_slash(picked.value[1:])
 
     async def read_commands(self) -> None:
-        """A server that cannot tell is no reason to offer none of our own."""
+        """Fetch the commands of extensions. If the request fails only own commands are offered."""
         if time.monotonic() - self._brought_at <= _FRESH or not self.link.is_open:
             return
         try:
             self._brought = await self.link.client.list_commands(self.link.workspace)
         except ClientError:
             self._brought = ()
-        # Only now: whoever types on takes the question back, and has to ask it again.
+        # Set only after the request: typing on cancels it, and the next one must fetch again.
         self._brought_at = time.monotonic()
 
     def fitting_commands(self, letters: str) -> list[tuple[str, str]]:
-        """Those whose name has the letters in it; what begins with them comes first."""
+        """Return the commands whose name contains the letters; those that begin with them first."""
         small = letters.lower()
         own = [(item.name, item.title) for item in COMMANDS]
         others = [(item.name, _about(item)) for item in self._others()]
@@ -63,11 +66,13 @@ class Slashes(Stage):
         return [item for item in self._brought if item.name not in _OWN]
 
     def is_own(self, text: str) -> bool:
-        """Whether it is one of the app's own, written out: who is quick sends it before it was offered."""
+        """Return True if the text is one of the app's own commands, which may be sent before it is offered."""
         return text.startswith("/") and text[1:] in _OWN
 
     async def is_unknown(self, text: str) -> bool:
-        """Whether it is a command and nothing else, but one that nobody has: a slip, which no model need read."""
+        """Return True if the text is only a command, and an unknown one: a typing error, which is not sent to the
+        model.
+        """
         if not _ALONE.fullmatch(text) or not self.link.is_open:
             return False
         try:
@@ -77,12 +82,13 @@ class Slashes(Stage):
         return text[1:] not in {*_OWN, *(item.name for item in known)}
 
     async def run_slash(self, name: str) -> None:
+        """Run an own command, or prepare or send one of an extension."""
         if name in _OWN:
             await self.run_action(_OWN[name].action)
             return
         note = next((item for item in self._brought if item.name == name), None)
         if note is None or (note.hint and not note.arguments):
-            # What follows the name is written by hand.
+            # The user types the arguments.
             self.editor.text = f"/{name} "
             self.editor.move_cursor(self.editor.document.end)
             self.editor.focus()
@@ -100,12 +106,12 @@ class Slashes(Stage):
 
 
 def _about(note: CommandNote) -> str:
-    """Whose it is, and its first sentence."""
+    """Return the first sentence of the description, and the source."""
     first = note.description.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
     return " · ".join(word for word in (first or note.hint, note.source) if word)
 
 
 def typed(name: str, values: dict[str, str]) -> str:
-    """A command with its arguments, as somebody would have typed it."""
+    """Return a command with its arguments as a prompt."""
     given = [shlex.quote(f"{key}={value}") for key, value in values.items() if value]
     return " ".join((f"/{name}", *given))

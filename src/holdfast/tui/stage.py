@@ -1,4 +1,4 @@
-"""What all parts of the app share: the link, the widgets, and how something is asked of the server."""
+"""Base class of the app: the link, the widgets, and requests to the server."""
 
 import os
 from collections.abc import Awaitable
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 class Stage(App[int]):
-    """One workspace, one session at a time. Its parts are classes of their own, which know only this one."""
+    """One workspace, one session at a time. The parts of the app are subclasses that depend only on this class."""
 
     def __init__(self, where: Where, directory: str, *, session: str = "", yolo: bool = False) -> None:
         super().__init__()
-        # Textual leaves greys, and does so for an empty NO_COLOR too.
+        # Textual's own filter keeps greys, and applies for an empty NO_COLOR too.
         self.no_color = bool(os.environ.get("NO_COLOR"))
         others = [item for item in self._filters if not isinstance(item, Monochrome)]
         self._filters = [*others, *([Colourless()] if self.no_color else []), Harmless()]
@@ -36,30 +36,33 @@ class Stage(App[int]):
         self.wanted = session
         self.escaped_at = 0.0
         self.keyboard = Focus()
-        """Whether keys belong to the composer or to an open request."""
+        """Decides whether keys belong to the composer or to an open request."""
         self.is_away = False
-        """Whether somebody looks at another window."""
+        """True while another window has the focus."""
 
     @property
     def base(self) -> Screen[object]:
-        """The conversation, also while a dialog stands before it."""
+        """The main screen, also while a dialog is open."""
         return self.screen_stack[0]
 
     @property
     def is_shown(self) -> bool:
-        """Not before the screen is put together, and not when it is being taken down."""
+        """True between mounting and removal of the main screen."""
         return bool(self.screen_stack) and bool(self.base.query(Editor))
 
     @property
     def editor(self) -> Editor:
+        """The prompt editor."""
         return self.base.query_one(Editor)
 
     @property
     def transcript(self) -> Transcript:
+        """The conversation."""
         return self.base.query_one(Transcript)
 
     @property
     def look(self) -> Look:
+        """The styles of the current theme."""
         if self.no_color:
             return PLAIN
         theme = self.current_theme
@@ -67,19 +70,21 @@ class Stage(App[int]):
 
     @property
     def config(self) -> dict[str, Any]:
+        """The configuration of the workspace."""
         workspace = self.link.view.workspace
         return (workspace.config if workspace else None) or {}
 
     @property
     def options(self) -> dict[str, Any]:
+        """The options of the configuration."""
         found = self.config.get("options")
         return found if isinstance(found, dict) else {}
 
     def note_change(self) -> None:
-        """Something happened that may be seen."""
+        """Schedule a frame."""
 
     async def say(self, call: Awaitable[object]) -> bool:
-        """Ask the server for something; what it refuses is shown. Whether it went well."""
+        """Send a request; an error is shown. Returns True on success."""
         try:
             await call
         except ClientError as error:
@@ -88,7 +93,7 @@ class Stage(App[int]):
         return True
 
     async def ask(self, call: Awaitable[T]) -> T | None:
-        """The answer, or None: then what went wrong is shown."""
+        """Send a request and return its result; None after an error, which is shown."""
         try:
             return await call
         except ClientError as error:

@@ -1,4 +1,4 @@
-"""What is going on, in words: for the lines above and below the editor. Pure."""
+"""Text of the status lines: activity, durations, usage. Pure."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,14 @@ __all__ = ["activity_of", "ago", "elapsed", "money", "price", "thousands", "usag
 
 _LONGEST = 60
 _FAR = 200
-"""Letters that are looked at for so many columns."""
+"""Maximum number of characters of an argument that are examined."""
 _LETTERS = 4
-"""Of a token, on average."""
+"""Average number of characters of a token."""
 _NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
 
 
 def elapsed(milliseconds: int) -> str:
+    """Format a duration."""
     seconds = max(0, milliseconds) // 1000
     if seconds < 60:
         return f"{seconds} s"
@@ -27,7 +28,7 @@ def elapsed(milliseconds: int) -> str:
 
 
 def ago(seconds: int) -> str:
-    """How long ago something was, roughly."""
+    """Format an age roughly."""
     if seconds < 60:
         return "now"
     for size, word in ((86_400, "d"), (3_600, "h"), (60, "min")):
@@ -37,6 +38,7 @@ def ago(seconds: int) -> str:
 
 
 def thousands(count: int) -> str:
+    """Format a count with a unit."""
     if count < 1_000:
         return str(count)
     number, unit = (count / 1_000, "k") if count < 1_000_000 else (count / 1_000_000, "M")
@@ -44,16 +46,17 @@ def thousands(count: int) -> str:
 
 
 def money(dollars: float) -> str:
+    """Format an amount of money."""
     return f"${dollars:.2f}" if dollars >= 0.005 or not dollars else f"${dollars:.4f}"
 
 
 def price(dollars: float) -> str:
-    """Of something small: as many digits as it has."""
+    """Format a small price with as many digits as it needs."""
     return f"${dollars:.3g}"
 
 
 def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice | None = None) -> str:
-    """What the session does now; empty when it is idle."""
+    """Return what the session does now; empty if it is idle."""
     if not runs:
         return ""
     head = runs[0]
@@ -78,7 +81,7 @@ def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice |
 
 
 def _first_when(text: str) -> str:
-    """Why and when it is tried again: first when, for a line may be too short for both."""
+    """Move the time of the next attempt before the reason, because the line may be too short for both."""
     why, again, when = text.rpartition("Trying again")
     return f"{again}{when.rstrip('.')}: {why.strip()}" if again else text
 
@@ -93,7 +96,7 @@ def _named(call: ToolCall) -> str:
 
 
 def written(last: Message | None) -> int:
-    """About how many tokens the answer under way has so far; nobody counts them before its end."""
+    """Estimate the tokens of the current answer; the exact number is known only at its end."""
     if last is None or last.role != "assistant" or last.finish is not None:
         return 0
     letters = 0
@@ -111,7 +114,7 @@ def written(last: Message | None) -> int:
 
 
 def usage_of(session: Session, window: int, *, is_short: bool = False) -> str:
-    """Tokens in the context, how full it is, what it cost."""
+    """Format the tokens in the context, its usage and the cost."""
     tokens = session.prompt_tokens + session.completion_tokens
     parts = [f"{thousands(tokens)} tokens"] if tokens else []
     if tokens and window:

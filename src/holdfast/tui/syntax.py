@@ -1,4 +1,4 @@
-"""The colours of a programming language, for lines that are not drawn as one text. Pure."""
+"""Syntax highlighting for separate lines. Pure."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -10,15 +10,15 @@ from rich.syntax import Syntax, SyntaxTheme
 __all__ = ["Coloured", "coloured"]
 
 Coloured: TypeAlias = tuple[tuple[str, Style], ...]
-"""The pieces of one line, each with its colour and nothing else of a style."""
+"""The pieces of one line, each with its colour and no other style."""
 
 _MOST_LINES = 600
 _LONGEST = 400
-"""Longer lines are seldom written by people, and slow to understand."""
+"""Longer lines are usually generated, and slow to highlight."""
 
 
 def coloured(lines: Sequence[str], name: str, theme: str) -> list[Coloured] | None:
-    """The lines of a file of this name, as many as there is time for; None if nobody knows its language."""
+    """Highlight the lines of a file, up to a limit; None if its language is unknown."""
     lexer = _lexer(name)
     if lexer is None or any(len(line) > _LONGEST for line in lines):
         return None

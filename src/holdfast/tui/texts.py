@@ -1,4 +1,4 @@
-"""The words of a block, for copying and finding; and the marks on lines that contain some. Pure."""
+"""Text of blocks for copying and searching, and highlighting of matches. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*\s*$|\Z)"
 
 
 def text_of_block(block: Block) -> str:
-    """What a person would call its text."""
+    """Return the text of a block."""
     match block:
         case Saying(text=text) | Prose(text=text) | Thought(text=text):
             return text
@@ -31,7 +31,7 @@ def text_of_block(block: Block) -> str:
 
 
 def code_of_block(block: Block) -> str:
-    """The code in an answer, without its fences; of a tool the command, the new text of a file or its output."""
+    """Return the code of an answer without its fences; of a tool the command, the new text of a file or its output."""
     match block:
         case Prose(text=text):
             return "\n".join(found[2].rstrip("\n") for found in _CODE.finditer(text))
@@ -46,12 +46,12 @@ def code_of_block(block: Block) -> str:
 
 
 def lines_with(lines: Sequence[Strip], words: str) -> list[int]:
-    """The lines that show the words."""
+    """Return the indices of lines that contain the words."""
     return [number for number, line in enumerate(lines) if words in line.text.casefold()]
 
 
 def marked(strip: Strip, words: str, style: Style) -> Strip:
-    """The line with every place of the words marked."""
+    """Return the line with every occurrence of the words highlighted."""
     text = strip.text
     plain = text.casefold()
     if words not in plain or len(plain) != len(text):

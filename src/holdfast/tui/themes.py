@@ -1,4 +1,4 @@
-"""The themes that come with it. Those of Textual can be chosen too."""
+"""Built-in themes, in addition to those of Textual."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from textual.theme import Theme
 __all__ = ["THEMES", "first_theme"]
 
 _LIGHT = ("7", "15")
-"""White and its brighter sister, by the numbers of terminals."""
+"""Colour numbers of white and bright white."""
 
 THEMES = (
     Theme(
@@ -56,6 +56,6 @@ THEMES = (
 
 
 def first_theme(environment: Mapping[str, str]) -> str:
-    """Until somebody has chosen one: dark, unless the terminal says that its background is light."""
+    """Return the default theme: dark, unless the terminal reports a light background."""
     ground = environment.get("COLORFGBG", "").rpartition(";")[2]
     return THEMES[1 if ground in _LIGHT else 0].name

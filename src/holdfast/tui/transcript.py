@@ -1,4 +1,4 @@
-"""The conversation: drawn line by line, and only where somebody looks."""
+"""The conversation view: rendered line by line, and only where visible."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -23,7 +23,7 @@ __all__ = ["Transcript"]
 
 
 class Transcript(ScrollView, can_focus=True):
-    """Blocks of messages below each other. It follows its end, unless somebody scrolled up."""
+    """Blocks of messages below each other. It follows its end, unless the user scrolled up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("j,down", "move(1)", "Down"),
@@ -43,13 +43,13 @@ class Transcript(ScrollView, can_focus=True):
     ]
 
     FOCUS_ON_CLICK = False
-    """Who unfolds something with the mouse goes on writing: the letters are meant for the editor."""
+    """After a click the editor keeps the focus, so that the user can continue to type."""
 
     class Moved(TextualMessage):
-        """Somebody left the end, or came back to it."""
+        """The view has left its end, or returned to it."""
 
     class Copied(TextualMessage):
-        """Somebody wants the text of a block."""
+        """The text of a block is to be copied."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -67,25 +67,29 @@ class Transcript(ScrollView, can_focus=True):
         self._found_line = 0
         self._unfolds = False
 
-    # What is shown.
+    # Content.
 
     def clear(self) -> None:
+        """Remove everything."""
         self._rows.clear()
         self._cursor = None
         self._follows = True
         self._changed()
 
     def put(self, message: MessageId, blocks: Sequence[Block]) -> None:
+        """Set the blocks of a message."""
         self._rows.put(message, blocks)
 
     def drop(self, message: MessageId) -> None:
+        """Remove a message."""
         self._rows.remove(message)
 
     def show(self) -> None:
-        """Draw what was put since the last time."""
+        """Draw the changes since the last call."""
         self._changed()
 
     def set_look(self, look: Look) -> None:
+        """Set the styles and render everything again."""
         self.look = look
         self._markdown = markdown_theme(look)
         self._rows.resize(self._rows.width)
@@ -93,16 +97,18 @@ class Transcript(ScrollView, can_focus=True):
 
     @property
     def follows(self) -> bool:
-        """Whether what comes next will be seen."""
+        """True if the view follows its end."""
         return self._follows
 
     @property
     def rows(self) -> Rows[Strip]:
+        """The layout of the conversation."""
         return self._rows
 
     # Drawing.
 
     def render_line(self, y: int) -> Strip:
+        """Return a visible line."""
         line = y + self.scroll_offset.y
         width = self.size.width
         if not self._rows.rows or line >= self._rows.height:
@@ -119,7 +125,7 @@ class Transcript(ScrollView, can_focus=True):
         return marked(strip, self._words, Style.parse(self.look.found)) if self._words else strip
 
     def _changed(self) -> None:
-        """Bring the screen up to date: all of it if something moved, else from the first line that changed."""
+        """Update the screen: all of it if something moved, else from the first changed line."""
         before = (self.virtual_size, self.scroll_offset)
         self._draw_visible()
         self.virtual_size = Size(self._rows.width, self._rows.height)
@@ -135,7 +141,7 @@ class Transcript(ScrollView, can_focus=True):
             self.refresh(Region(0, top, self.size.width, self.size.height - top))
 
     def _draw_visible(self) -> None:
-        """Draw what is in sight and a page around it. Guesses that were wrong above do not move what one reads."""
+        """Render the visible part and a page around it. Corrected estimates above do not move the visible text."""
         page = max(1, self.size.height)
         top = max(0, self._rows.height - page) if self._follows else self.scroll_offset.y
         for _ in range(3):
@@ -155,7 +161,7 @@ class Transcript(ScrollView, can_focus=True):
                 self.scroll_to(y=top, animate=False, immediate=True)
 
     def _draw(self, first: int, last: int) -> bool:
-        """Whether anything was drawn."""
+        """Render these rows where needed. Returns True if any was rendered."""
         wrong = [index for index in range(first, last + 1) if self._rows.rows[index].lines is None]
         for index in wrong:
             self._draw_row(self._rows.rows[index])
@@ -172,15 +178,17 @@ class Transcript(ScrollView, can_focus=True):
         row.lines = _trimmed(lines)
         row.height = len(row.lines)
 
-    # Moving.
+    # Navigation.
 
     def on_resize(self) -> None:
+        """Adapt to a new width."""
         width = max(10, self.scrollable_content_region.width)
         if width != self._rows.width:
             self._rows.resize(width)
         self._changed()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Follow the end if it is visible; otherwise render the visible part."""
         super().watch_scroll_y(old_value, new_value)
         self._follow(new_value >= self.max_scroll_y)
         if not self._follows:
@@ -192,13 +200,14 @@ class Transcript(ScrollView, can_focus=True):
             self.post_message(self.Moved())
 
     def action_move(self, by: int) -> None:
+        """Move the cursor by blocks."""
         if not self._rows.rows:
             return
         start = len(self._rows.rows) if self._cursor is None else self._cursor
         self._go(min(max(0, start + by), len(self._rows.rows) - 1))
 
     def action_prompt(self, by: int) -> None:
-        """To the next thing somebody asked."""
+        """Move the cursor to the next or previous prompt."""
         index = len(self._rows.rows) if self._cursor is None else self._cursor
         index += by
         while 0 <= index < len(self._rows.rows):
@@ -217,16 +226,19 @@ class Transcript(ScrollView, can_focus=True):
         self.refresh()
 
     def action_top(self) -> None:
+        """Go to the beginning."""
         self._cursor = 0 if self._rows.rows else None
         self._follow(False)
         self.scroll_to(y=0, animate=False)
 
     def action_bottom(self) -> None:
+        """Go to the end and follow it."""
         self._cursor = None
         self._follow(True)
         self._changed()
 
     def action_fold(self) -> None:
+        """Fold or unfold the block at the cursor."""
         if self._cursor is not None:
             self._fold(self._cursor)
 
@@ -235,7 +247,7 @@ class Transcript(ScrollView, can_focus=True):
         if isinstance(row.block, Card | Thought):
             row.is_unfolded = not row.is_unfolded
             row.lines = None
-            # What one opens stays where it is, and grows downwards.
+            # An unfolded block stays where it is, and grows downwards.
             self._follows = False
             self._draw(index, index)
             self._changed()
@@ -243,7 +255,7 @@ class Transcript(ScrollView, can_focus=True):
             self.post_message(self.Moved())
 
     def action_fold_all(self) -> None:
-        """Everything that is folded, or nothing of it."""
+        """Unfold everything, or fold it again."""
         self._unfolds = not self._unfolds
         for row in self._rows.rows:
             if isinstance(row.block, Card | Thought) and row.is_unfolded is not self._unfolds:
@@ -252,27 +264,30 @@ class Transcript(ScrollView, can_focus=True):
         self._changed()
 
     def action_half(self, by: int) -> None:
+        """Scroll by half a page."""
         self.scroll_relative(y=by * max(1, self.size.height // 2), animate=False)
 
     def action_copy(self) -> None:
+        """Copy the text of a block."""
         self._copy(text_of_block)
 
     def action_copy_code(self) -> None:
+        """Copy the code of a block."""
         self._copy(code_of_block)
 
     def _copy(self, taken: Callable[[Block], str]) -> None:
         rows = self._rows.rows
         index = self._cursor
         if index is None:
-            # Nothing is marked: the newest that has something to give.
+            # Without a cursor use the newest block that has such text.
             index = next((at for at in reversed(range(len(rows))) if taken(rows[at].block)), None)
         if index is not None and (text := taken(rows[index].block)):
             self.post_message(self.Copied(text))
 
-    # Finding.
+    # Search.
 
     def find(self, words: str) -> tuple[int, int]:
-        """Mark what contains the words and go to the newest of it: its place, and how many there are."""
+        """Highlight the words and go to the newest match. Returns its position and the number of matches."""
         self._words = words.strip().casefold()
         found = self._found()
         if found:
@@ -282,7 +297,7 @@ class Transcript(ScrollView, can_focus=True):
         return self._place(found), len(found)
 
     def find_next(self, by: int) -> tuple[int, int]:
-        """To the next line of the row with the words, or to the next row that has them, around the ends."""
+        """Go to the next matching line of the row, or to the next matching row, wrapping around."""
         found = self._found()
         if found and not self._step(by):
             cursor = self._cursor if self._cursor is not None else len(self._rows.rows)
@@ -292,6 +307,7 @@ class Transcript(ScrollView, can_focus=True):
         return self._place(found), len(found)
 
     def action_next(self, by: int) -> None:
+        """Go to the next match."""
         self.find_next(by)
 
     def _found(self) -> list[int]:
@@ -303,12 +319,12 @@ class Transcript(ScrollView, can_focus=True):
         return found.index(self._cursor) + 1 if self._cursor in found else 0
 
     def _lines(self, index: int) -> list[int]:
-        """Which lines of a row show the words."""
+        """Return the lines of a row that contain the words."""
         self._draw(index, index)
         return lines_with(self._rows.rows[index].lines or (), self._words)
 
     def _step(self, by: int) -> bool:
-        """Whether the row at hand shows the words once more, further on."""
+        """Go to another match in the current row. Returns False if there is none."""
         if self._cursor is None or self._cursor >= len(self._rows.rows):
             return False
         lines = [line for line in self._lines(self._cursor) if (line - self._found_line) * by > 0]
@@ -317,7 +333,7 @@ class Transcript(ScrollView, can_focus=True):
         return bool(lines)
 
     def _reveal(self, index: int, by: int) -> None:
-        """To the line of a row that has the words; a folded row is opened if they are hidden in it."""
+        """Go to the matching line of a row; a folded row is unfolded if the match is hidden."""
         row = self._rows.rows[index]
         lines = self._lines(index)
         if not lines and isinstance(row.block, Card | Thought) and not row.is_unfolded:
@@ -336,6 +352,7 @@ class Transcript(ScrollView, can_focus=True):
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:
+        """Fold or unfold the block that was clicked."""
         line = event.y + self.scroll_offset.y
         if self._rows.rows and line < self._rows.height:
             self._cursor = self._rows.at(line)
@@ -344,7 +361,7 @@ class Transcript(ScrollView, can_focus=True):
 
 
 def _trimmed(lines: list[Strip]) -> list[Strip]:
-    """Without the empty lines around a piece: the gaps between blocks are enough."""
+    """Remove the empty lines around a block: the gaps between blocks are sufficient."""
     first, last = 0, len(lines)
     while first < last - 1 and _is_empty(lines[first]):
         first += 1

@@ -1,4 +1,4 @@
-"""What one sees before the first prompt."""
+"""The welcome screen before the first prompt."""
 
 import os
 
@@ -22,11 +22,11 @@ DOORS = (
     ("init", "Write {guide}", "the model describes the project for whoever comes next"),
     ("help", "Keys", "on one page"),
 )
-"""What can be begun with, beside writing: the action, its name, and a word about it. Settings name the guide."""
+"""Ways to start other than typing: the action, its name, and a description. Settings name the guide."""
 
 
 def welcome(link: Link, found: str, height: int, accent: str = "") -> Text:
-    """In one screen: where one is, who answers, what to do."""
+    """Return the welcome text: the directory, the model, and what to do."""
     config = (link.view.workspace.config if link.view.workspace else None) or {}
     large = config.get("models", {}).get("large", {})
     count = sum(1 for item in link.view.sessions.values() if not item.parent_session_id)
@@ -54,12 +54,13 @@ def welcome(link: Link, found: str, height: int, accent: str = "") -> Text:
 
 
 def is_scripted(link: Link) -> bool:
+    """Return True if the scripted model is selected."""
     config = (link.view.workspace.config if link.view.workspace else None) or {}
     return bool(config.get("models", {}).get("large", {}).get("provider") == "demo")
 
 
 def doors(link: Link) -> list[tuple[str, str, str]]:
-    """The doors that lead somewhere, here and now."""
+    """Return the start actions that are available."""
     options = ((link.view.workspace.config if link.view.workspace else None) or {}).get("options") or {}
     guide = str(options.get("initialize_as") or "AGENTS.md")
     is_there = os.path.exists(os.path.join(link.directory, guide))

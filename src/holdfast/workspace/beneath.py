@@ -1,7 +1,7 @@
-"""Opening paths below a directory that is already open, without following a link anywhere on the way.
+"""Open paths below an open directory without following any symbolic link.
 
-The kernel does it in one step where it knows `openat2`; elsewhere the path is opened name by name. Whatever takes the
-place of a directory meanwhile, what is opened lies below the one that was given.
+The kernel does this in one step if it has `openat2`; otherwise the path is opened component by component. Even if a
+directory is replaced concurrently, the opened path is below the given directory.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _OPENAT2 = 437
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 _NAME_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 _NOT_KNOWN = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG)
-"""An older kernel, or one that is told by a container to refuse what it does not know."""
+"""Errors of an older kernel, or of a container that forbids unknown system calls."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -28,7 +28,7 @@ class _How(ctypes.Structure):
 
 
 def open_beneath(folder: int, path: str, flags: int) -> int:
-    """Open a relative path, which has no `..` in it. Raises `OSError`: ELOOP or ENOTDIR if there is a link on the way.
+    """Open a relative path without `..`. Raises `OSError`: ELOOP or ENOTDIR if a component is a link.
 
     Always adds O_NOFOLLOW and O_CLOEXEC. For directories and existing files only.
     """
@@ -72,7 +72,7 @@ def _step_by_step(folder: int, names: list[str], flags: int) -> int:
 
 
 def status_beneath(folder: int, path: str) -> os.stat_result | None:
-    """What is at a relative path, links not followed; None if nothing is, or a link is on the way."""
+    """Return the status of a relative path without following links; None if it is missing or a component is a link."""
     above, _, name = path.rpartition("/")
     try:
         with directory_beneath(folder, above) as handle:
@@ -92,7 +92,7 @@ def stream_of(handle: int) -> BinaryIO:
 
 @contextlib.contextmanager
 def directory_beneath(folder: int, path: str) -> Iterator[int]:
-    """A directory below another one, open while the block runs."""
+    """Open a directory below another one for the duration of the block."""
     handle = open_beneath(folder, path, _NAME_ONLY | os.O_DIRECTORY)
     try:
         yield handle
@@ -101,8 +101,8 @@ def directory_beneath(folder: int, path: str) -> Iterator[int]:
 
 
 def entries_of(folder: int, path: str) -> list[tuple[str, bool, bool, str]]:
-    """The names in a directory below another one, sorted. For each: whether it is a directory, a plain file, and where
-    it leads if it is a link.
+    """Return the sorted entries of a directory below another one: name, is a directory, is a plain file, and the
+    target if it is a link.
     """
     found: list[tuple[str, bool, bool, str]] = []
     handle = open_beneath(folder, path, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,4 +1,4 @@
-"""Programs that are run for their output: found, started, read in pieces, and gone when nobody reads any more."""
+"""Child programs run for their output: lookup, start, streamed reading, and termination when the reader is done."""
 
 import asyncio
 import contextlib
@@ -22,23 +22,29 @@ _MOST_ERRORS = 8_192
 
 
 class Child(Protocol):
-    """A started program. `kill` ends it and all that it started."""
+    """A started program. `kill` ends it and all processes that it started."""
 
     @property
-    def stdout(self) -> asyncio.StreamReader: ...
+    def stdout(self) -> asyncio.StreamReader:
+        """Output stream."""
+        ...
 
     @property
-    def stderr(self) -> asyncio.StreamReader: ...
+    def stderr(self) -> asyncio.StreamReader:
+        """Error stream."""
+        ...
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """End the program and all processes that it started."""
+        ...
 
     async def wait(self) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for the end and return the exit code."""
 
 
 Spawn: TypeAlias = Callable[[Sequence[str], str, Mapping[str, str]], Awaitable[Child]]
-"""Starts a program: its arguments, its directory, its environment. Its stdin is empty. The directory is a real path
-that was checked, and is refused if a link has taken its place.
+"""Starts a program with arguments, directory and environment; stdin is empty. The directory is a real, checked path,
+and is refused if a link has replaced it.
 """
 
 
@@ -60,10 +66,11 @@ class _Process:
 
 
 async def spawn(arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Child:
-    """A plain child in a process group of its own."""
+    """Start a child in its own process group, not supervised by the guard."""
     handle = -1
     if sys.platform == "linux":
         try:
+            # Open the directory without following links: a path could be replaced between check and use.
             handle = descend(directory)
         except OSError:
             raise replaced(directory) from None
@@ -84,14 +91,14 @@ async def spawn(arguments: Sequence[str], directory: str, environment: Mapping[s
 
 
 class Running:
-    """A child at work, and what it complains about."""
+    """A running child and the beginning of its stderr."""
 
     def __init__(self, child: Child, errors: asyncio.Task[bytes]) -> None:
         self.child = child
         self._errors = errors
 
     async def end(self) -> tuple[int, str]:
-        """Its exit code and the beginning of its stderr, once it has ended by itself."""
+        """Wait for the end; return the exit code and the beginning of stderr."""
         code = await self.child.wait()
         return code, (await self._errors).decode("utf-8", "replace").strip()
 
@@ -100,7 +107,7 @@ class Running:
 async def running(
     start: Spawn, arguments: Sequence[str], directory: str, environment: Mapping[str, str]
 ) -> AsyncIterator[Running]:
-    """However the block is left, the child is gone afterwards."""
+    """Run a child for the duration of the block. On any exit from the block it is killed and reaped."""
     child = await start(arguments, directory, environment)
     tasks = TaskOwner()
     errors = tasks.start(_beginning(child.stderr), name="errors of a child", done=_retrieve)
@@ -118,7 +125,7 @@ def _retrieve(task: asyncio.Task[bytes]) -> None:
 
 
 async def _beginning(stream: asyncio.StreamReader) -> bytes:
-    """The first bytes; the rest is read, so that the child does not wait, and dropped."""
+    """Return the first bytes of a stream. The rest is read and discarded, so that the child does not block."""
     kept = b""
     while piece := await stream.read(_CHUNK):
         kept += piece[: _MOST_ERRORS - len(kept)]
@@ -126,7 +133,9 @@ async def _beginning(stream: asyncio.StreamReader) -> bytes:
 
 
 async def splitted(stream: asyncio.StreamReader, end: bytes) -> AsyncGenerator[bytes, None]:
-    """The records of a stream, each without its end. One that is too long is cut, its rest dropped."""
+    """Yield the records of a stream without their terminator. A record that is too long is cut and its
+    rest discarded.
+    """
     left = b""
     is_dropping = False
     while piece := await stream.read(_CHUNK):
@@ -144,7 +153,7 @@ async def splitted(stream: asyncio.StreamReader, end: bytes) -> AsyncGenerator[b
 
 
 def find_program(name: str, environment: Mapping[str, str], root: str) -> str | None:
-    """The program on the user's path; never one that lies in the workspace, where anybody may have put it."""
+    """Find a program on the user's PATH; never one inside the workspace, because its content is untrusted."""
     found = shutil.which(name, path=environment.get("PATH") or os.defpath)
     if found is None or not os.path.isabs(found) or is_within(root, os.path.realpath(found)):
         return None

@@ -1,4 +1,4 @@
-"""What was changed, line by line. The time it takes grows with the text, not with its square."""
+"""Line-based diffs in roughly linear time: patience diff with `difflib` for small blocks."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -19,7 +19,7 @@ Block = tuple[int, int, int, int]
 
 
 class Diff(msgspec.Struct, frozen=True):
-    """A unified diff, and how many lines came and went."""
+    """A unified diff and the numbers of added and removed lines."""
 
     text: str
     additions: int
@@ -27,11 +27,12 @@ class Diff(msgspec.Struct, frozen=True):
 
     @property
     def counts(self) -> str:
+        """Summary for a tool result."""
         return f"{self.additions} line{'s' * (self.additions != 1)} added, {self.removals} removed"
 
 
 def diff(old: str, new: str, name: str) -> Diff:
-    """The difference of two texts; the text of it is cut where it gets very long, the counts are not."""
+    """Compare two texts. A very long diff text is truncated; the counts are exact."""
     before, after = _lines(old), _lines(new)
     blocks = list(_blocks(before, after))
     additions = sum(d - c for _, _, c, d in blocks)
@@ -50,13 +51,13 @@ def diff(old: str, new: str, name: str) -> Diff:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as editors count them: only a line feed ends one."""
+    """Split into lines as editors count them: only a line feed ends a line."""
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def excerpt(old: str, new: str, most: int) -> tuple[str, str]:
-    """Both texts if they are short; else the part in which they differ, with a few lines around it; else nothing."""
+    """Return both texts if they are short, else the part that differs with some context, else empty texts."""
     if len(old) <= most and len(new) <= most:
         return old, new
     head = _common_head(old, new)
@@ -97,7 +98,7 @@ def _lines_on(text: str, place: int, count: int) -> int:
 
 
 def _blocks(old: Sequence[str], new: Sequence[str]) -> Iterator[Block]:
-    """The changed stretches, in order. Lines that occur once in both texts hold the rest in place."""
+    """Yield the changed blocks in order. Lines unique in both texts serve as anchors."""
     waiting: list[Block] = [(0, len(old), 0, len(new))]
     while waiting:
         a, b, c, d = waiting.pop()
@@ -117,7 +118,7 @@ def _blocks(old: Sequence[str], new: Sequence[str]) -> Iterator[Block]:
 
 
 def _anchors(old: Sequence[str], new: Sequence[str], block: Block) -> list[tuple[int, int]]:
-    """The longest sequence of lines that are unique on both sides and in the same order."""
+    """Return the longest common subsequence of lines that are unique on both sides."""
     a, b, c, d = block
     ours, theirs = Counter(old[a:b]), Counter(new[c:d])
     place = {new[j]: j for j in range(c, d) if theirs[new[j]] == 1}
@@ -142,7 +143,7 @@ def _anchors(old: Sequence[str], new: Sequence[str], block: Block) -> list[tuple
 
 
 def _compared(old: Sequence[str], new: Sequence[str], block: Block) -> Iterator[Block]:
-    """A stretch without fixed points: compared line by line if it is short, replaced whole if it is not."""
+    """Compare a block without anchors line by line if it is small, else replace it as a whole."""
     a, b, c, d = block
     if (b - a) * (d - c) > _MOST_COMPARED:
         yield block
@@ -172,7 +173,7 @@ def _unified(old: Sequence[str], new: Sequence[str], blocks: Sequence[Block], na
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Changes that are near each other share a hunk."""
+    """Group nearby changes into hunks."""
     group: list[Block] = []
     for block in blocks:
         if group and block[0] - group[-1][1] > 2 * _CONTEXT:

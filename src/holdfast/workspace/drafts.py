@@ -1,7 +1,8 @@
-"""Files written whole or not at all.
+"""Atomic writes: a file gets its whole new content or stays unchanged.
 
-A draft is a file beside its target, invisible to everybody but us. Preparing it may take its time, in a thread; whoever
-gives it up loses nothing. Putting it in place is one call to the system: it has happened or it has not.
+A draft is a hidden temporary file beside its target. It is prepared in a thread and can be abandoned at any time
+without effect. Publishing it is one system call, so it is never half done. The exceptions are files with several hard
+links and files in read-only directories, whose content is overwritten in place.
 """
 
 import contextlib
@@ -21,8 +22,8 @@ __all__ = ["Draft"]
 
 
 class Draft:
-    """A new content for a place, on its way. `old` is what the place held when its content was judged, None for
-    nothing: if something else is there in the end, the draft is refused.
+    """New content for a place, not yet published. `old` is the status of the file when its content was examined, None
+    for a new file: if the file has changed since, publishing is refused.
     """
 
     def __init__(self, place: Place, old: os.stat_result | None) -> None:
@@ -34,16 +35,16 @@ class Draft:
         self._name = ""
         self._made: list[str] = []
         self._put: os.stat_result | None = None
-        """What was put in place."""
+        """Status of the published file."""
         self._put_folders: tuple[str, ...] = ()
-        """The directories that were made for it."""
+        """Directories created for the file."""
         self._is_poured = False
         self._is_given_up = False
         self._is_busy = False
         self.size = 0
 
     def open(self) -> None:
-        """Make the directories on the way and the empty draft. Blocks. Raises `ToolError`."""
+        """Create missing directories and the empty draft. Blocks. Raises `ToolError`."""
         with self._working():
             try:
                 self._open()
@@ -72,13 +73,13 @@ class Draft:
                 raise _explained(error, self._place) from None
 
     def put(self) -> None:
-        """Put the draft in place. Short: called where nothing can come in between. Raises `ToolError`."""
+        """Publish the draft. Short, so it is called synchronously. Raises `ToolError`."""
         folder, name = self._folder, os.path.basename(self._place.path)
         try:
             self._refuse_a_stranger(folder, name)
             self._is_poured = self._old is not None and (self._old.st_nlink > 1 or not self._name)
             if self._old is None:
-                # Linking fails if the name has been taken; renaming would overwrite.
+                # Linking fails if the name exists by now; renaming would overwrite it.
                 self._link_new(folder, name)
             elif self._is_poured:
                 self._pour(folder, name)
@@ -94,7 +95,7 @@ class Draft:
         self.give_up()
 
     def sync(self) -> None:
-        """Make what was put in place, or removed, outlast a failure of power. Blocks. A disk that cannot is left."""
+        """Sync the published or removed file and its directories. Blocks. Failures to sync are ignored."""
         path = self._place.path
         if self._is_poured:
             _sync(path)
@@ -102,9 +103,9 @@ class Draft:
             _sync(folder)
 
     def take_back(self, old: bytes | None) -> None:
-        """Put the old content in place again, or remove the new file and its directories if there was none. Blocks.
+        """Restore the old content, or remove the new file and its directories if there was none. Blocks.
 
-        For a change that could not be recorded. Raises `ToolError` if the file was changed since.
+        For a change that could not be recorded. Raises `ToolError` if the file has changed since.
         """
         if old is None:
             Draft(self._place, self._put).remove()
@@ -122,14 +123,14 @@ class Draft:
             draft.give_up()
 
     def remove(self) -> None:
-        """Take the file away instead. Blocks. Raises `ToolError` if it is not the one that was judged."""
+        """Remove the file instead of replacing it. Blocks. Raises `ToolError` if it is not the examined one."""
         try:
             self.set_aside()
         finally:
             self.give_up()
 
     def set_aside(self) -> None:
-        """Give the file another name, until it is either put back or, by giving up, removed. Blocks."""
+        """Rename the file to a temporary name, until it is either put back or, by giving up, removed. Blocks."""
         name, aside = os.path.basename(self._place.path), _draft_name()
         with self._working():
             try:
@@ -141,16 +142,18 @@ class Draft:
                 raise _explained(error, self._place) from None
 
     def put_back(self) -> None:
-        """Give the file that was set aside its name again, unless something else has it now. Blocks."""
+        """Restore the name of the file that was set aside, unless the name exists by now. Blocks."""
         try:
             self._link_new(self._folder, os.path.basename(self._place.path))
         except OSError as error:
-            # It stays where it is: it must not be lost.
+            # Keep it under its temporary name: it must not be lost.
             self._name = ""
             raise _explained(error, self._place) from None
 
     def give_up(self) -> None:
-        """Leave nothing behind. If a thread is at work on the draft, it cleans up when it is done."""
+        """Remove the draft and everything created for it. If a thread is working on it, that thread cleans up at the
+        end.
+        """
         with self._guard:
             self._is_given_up = True
             self._clear_if_given_up()
@@ -164,13 +167,14 @@ class Draft:
         draft = _draft_name()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            # A new file gets what the user's mask leaves of 0666; one that replaces another is closed until dressed.
+            # A new file gets the mode 0666 restricted by the umask. A replacement stays private until it has its
+            # final mode.
             self._file = os.open(draft, flags, 0o666 if self._old is None else 0o600, dir_fd=self._folder)
             self._name = draft
         except PermissionError:
             if self._old is None:
                 raise
-            # We may change the file but not its directory: the draft waits elsewhere.
+            # The file is writable but its directory is not: the draft is stored elsewhere and copied in place.
             with tempfile.TemporaryFile() as elsewhere:
                 self._file = os.dup(elsewhere.fileno())
 
@@ -211,8 +215,8 @@ class Draft:
             self._name = ""
 
     def _pour(self, folder: int, name: str) -> None:
-        """The file has other names too: they keep meaning the same file, so its content is replaced in place."""
-        # Nobody may put a pipe there that nobody reads: opening it would wait for ever.
+        """Overwrite the content in place, so that all hard links keep referring to the same file."""
+        # O_NONBLOCK: the file may have been replaced by a pipe without a reader, on which opening would block.
         target = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
             self._refuse_unless_judged(os.fstat(target))
@@ -257,7 +261,7 @@ def _draft_name() -> str:
 
 
 def _sync(path: str) -> None:
-    """Sync a file or a directory, as it is called now: no link is followed. Best effort."""
+    """Sync a file or directory by its current name without following links. Best effort."""
     with contextlib.suppress(OSError):
         folder = descend(os.path.dirname(path))
         try:
@@ -272,7 +276,7 @@ def _sync(path: str) -> None:
 
 
 def _unmake(folder: str) -> None:
-    """Remove an empty directory, and not another one to which a link leads by now."""
+    """Remove an empty directory without following a link that may have replaced one above it."""
     parent, name = os.path.split(folder)
     handle = descend(parent)
     try:
@@ -286,14 +290,14 @@ def _state(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _dress(file: int, old: os.stat_result, folder: int, name: str) -> None:
-    """Mode, owner and labels of the file that is replaced, as far as we may."""
+    """Copy mode, owner and extended attributes of the replaced file, as far as permitted."""
     now = os.fstat(file)
     mode = stat.S_IMODE(old.st_mode)
     if (now.st_uid, now.st_gid) != (old.st_uid, old.st_gid):
         try:
             os.fchown(file, old.st_uid, old.st_gid)
         except OSError:
-            # Another owner must not inherit the right to become somebody.
+            # With another owner, the set-uid and set-gid bits would grant other rights.
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
     if sys.platform == "linux":
         path = f"/proc/self/fd/{folder}/{name}"

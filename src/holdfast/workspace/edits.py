@@ -1,6 +1,6 @@
-"""Replacing a piece of a text: exactly where it stands, else where only white space differs, else an explanation.
+"""String replacement in a text: exact match, else a match up to white space, else an explanation.
 
-Everything here takes time in proportion to the text, however often its lines repeat.
+Every function takes time proportional to the text, even if its lines repeat.
 """
 
 import difflib
@@ -23,7 +23,7 @@ _WIDEST = 160
 
 
 class Edited(msgspec.Struct, frozen=True):
-    """The new text, how many places were changed, and what the model should know about how they were found."""
+    """The new text, the number of replaced places, and a note for the model about inexact matches."""
 
     text: str
     places: int
@@ -31,7 +31,7 @@ class Edited(msgspec.Struct, frozen=True):
 
 
 def replaced(text: str, old: str, new: str, *, replace_all: bool) -> Edited:
-    """Raises `ToolError` if `old` is not there, or stands in several places and not all are meant."""
+    """Replace `old` by `new`. Raises `ToolError` if `old` is missing, or ambiguous without `replace_all`."""
     if old == new:
         raise ToolError("old_string and new_string are the same: nothing would change.")
     end = line_end(text)
@@ -58,7 +58,7 @@ def _replaced(text: str, old: str, new: str, *, replace_all: bool) -> Edited:
 
 
 def _tolerant(text: str, old: str, new: str, *, replace_all: bool) -> Edited:
-    """Whole lines that differ from `old` in white space only; line numbers copied from a view are left out."""
+    """Match whole lines up to white space. Line numbers copied from a view are ignored."""
     old_lines, new_lines, has_numbers = _without_numbers(old, new)
     ends_line = len(old_lines) > 1 and old_lines[-1] == ""
     wanted = old_lines[:-1] if ends_line else old_lines
@@ -95,7 +95,7 @@ def _bare(line: str) -> str:
 
 
 def _occurrences(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Where the wanted lines stand one after the other, without overlaps (Knuth, Morris and Pratt)."""
+    """Return the non-overlapping positions of a sequence of lines (Knuth, Morris and Pratt)."""
     fallback = [0] * len(wanted)
     length = 0
     for place in range(1, len(wanted)):
@@ -120,8 +120,8 @@ def _indent(line: str) -> str:
 
 
 def _adapted(new: Sequence[str], wanted: Sequence[str], found: Sequence[str]) -> list[str]:
-    """The new lines with the indentation that the file has where the model thought of another. Raises `ToolError` if
-    nobody can tell from the old lines how deep a new one stands.
+    """Convert the new lines to the indentation of the file where `old` had another. Raises `ToolError` if the old
+    lines do not determine it.
     """
     same = {(_indent(ours), _indent(theirs)) for ours, theirs in zip(wanted, found, strict=True) if ours.strip()}
     pairs = dict(same)
@@ -152,14 +152,14 @@ def _shown(lines: Sequence[str]) -> str:
 
 
 def _less(mine: str, pairs: dict[str, str]) -> str:
-    """A line further left than all that were matched: it moves as far as the leftmost of them."""
+    """Return the indentation of a line further left than all matched ones: it shifts like the leftmost of them."""
     leftmost = min(pairs, key=len)
     missing = len(leftmost) - len(mine)
     return pairs[leftmost][: max(0, len(pairs[leftmost]) - missing)]
 
 
 def _in_kind(extra: str, pairs: dict[str, str]) -> str:
-    """Further indentation in the file's own kind: tabs where it has tabs."""
+    """Convert additional indentation to the file's style: tabs if it uses tabs."""
     theirs, ours = "".join(pairs.values()), "".join(pairs)
     if extra and "\t" in theirs and " " not in theirs and "\t" not in extra:
         tabs = sum(len(indent) for indent in pairs.values())
@@ -172,7 +172,7 @@ def _in_kind(extra: str, pairs: dict[str, str]) -> str:
 
 
 def _lines_of(text: str, old: str) -> list[int]:
-    """The line numbers of the first few places."""
+    """Return the line numbers of the first few occurrences."""
     found: list[int] = []
     place, line, counted = text.find(old), 1, 0
     while place >= 0 and len(found) <= _MOST_SHOWN:
@@ -204,7 +204,7 @@ def _missing(lines: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> str:
-    """Where most of the wanted lines stand, and the first that differs there."""
+    """Describe the place with most of the wanted lines, and the first difference there."""
     places: dict[str, list[int]] = {}
     for number, line in enumerate(lines):
         spots = places.setdefault(_bare(line), [])
@@ -217,7 +217,7 @@ def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> str:
             votes[spot - number] = votes.get(spot - number, 0) + 1 / len(spots)
     if not votes:
         return _alike(lines, wanted)
-    # The best supported place; of equals the first.
+    # The place with the most votes; the first one among equals.
     start = max(votes, key=lambda place: (votes[place], -place))
     for number, line in enumerate(wanted):
         there = lines[start + number] if 0 <= start + number < len(lines) else None

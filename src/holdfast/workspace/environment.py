@@ -1,4 +1,4 @@
-"""The environment of a command: what the client had set, a little of the server's, and nothing of our own (pure)."""
+"""Environment of a command: the client's variables, a selection of the server's, and none of Holdfast's own. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -12,13 +12,13 @@ _FROM_SERVER = frozenset((
     "no_proxy", "all_proxy", "CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOROOT", "GOPROXY", "JAVA_HOME", "NVM_DIR",
     "PYENV_ROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "DOCKER_HOST", "DBUS_SESSION_BUS_ADDRESS",
 ))  # fmt: skip
-"""What a command needs to find its programs, its user and its way out."""
+"""Server variables that commands need to find programs, the user's files and the network."""
 
 _CHANGES_THE_SHELL = frozenset((
     "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PROMPT_COMMAND", "PS4", "IFS", "CDPATH", "GLOBIGNORE",
     "BASH_XTRACEFD", "POSIXLY_CORRECT", "OLDPWD", "SHLVL", "_", "FORCE_COLOR", "CLICOLOR_FORCE",
 ))  # fmt: skip
-"""With these a line would mean something else than what it says, or would be coloured."""
+"""Variables that would change the meaning of a shell line or force colours."""
 
 _FIXED = {
     "HOLDFAST": "1",
@@ -36,7 +36,7 @@ _FIXED = {
     "GIT_EDITOR": "true",
     "DEBIAN_FRONTEND": "noninteractive",
 }
-"""Nobody sits at a terminal: nothing may ask, page, colour or open an editor."""
+"""No terminal is attached: programs must not prompt, page, colour or open an editor."""
 
 _OURS = "HOLDFAST"
 _LONG_ENOUGH = 8
@@ -51,7 +51,9 @@ def command_environment(
     withheld: Collection[str] = (),
     secrets: Iterable[str] = (),
 ) -> dict[str, str]:
-    """What a command gets. `withheld` are names, `secrets` values that no command may see, wherever they stand."""
+    """Return the environment of a command. Variables named in `withheld` or containing a value of
+    `secrets` are removed.
+    """
     hidden = tuple(secret for secret in secrets if len(secret) >= _LONG_ENOUGH)
     known = {name: value for name, value in server.items() if name in _FROM_SERVER or name.startswith("LC_")}
     merged = {
@@ -64,7 +66,7 @@ def command_environment(
 
 
 def _from_the_top(path: str) -> str:
-    """Without what is relative, an empty entry included: there `ls` would be whatever a project calls so."""
+    """Remove relative and empty entries from PATH: they would let the project define `ls`."""
     return ":".join(entry for entry in path.split(":") if entry.startswith("/"))
 
 

@@ -1,4 +1,4 @@
-"""What a pattern in a shell line may stand for, on the disk as it is now."""
+"""Expansion of glob patterns in a shell line against the current file system."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,9 +15,10 @@ class _TooMany(Exception):
 
 
 def expansions(pattern: str) -> Sequence[str] | None:
-    """Paths that lead wherever a pattern may lead, and perhaps elsewhere: of every name with a special character only
-    what stands before that character has to fit. Plain files are where their directory is; they are left out, unless
-    their name begins like an option. None if there are too many.
+    """Return a superset of the paths that a pattern can expand to; None if there are too many.
+
+    Of each component with a special character only the prefix before it must match. Plain files are omitted, because
+    their directory stands for them, unless their name begins like an option.
     """
     try:
         return _Walk().all(pattern.split("/"))
@@ -38,7 +39,7 @@ class _Walk:
                 continue
             made: list[str] = []
             for path in found:
-                # Where nothing fits the pattern stands for itself.
+                # The shell keeps a pattern without a match unchanged.
                 made.append(f"{path}/{part}")
                 made += self._below(path or "/", part[:at], is_last=place == len(parts) - 1)
                 if len(made) > _MOST:

@@ -1,7 +1,7 @@
-"""Files, opened without being led astray: links are followed once, before a path is judged, and never again.
+"""File access that is safe against replaced links: links are resolved once, before a path is checked.
 
-A path is resolved to its real place; that place is opened name by name, each without following links. Who puts a
-link there in between gets an error, not a way out. Only plain files are read or written.
+A path is resolved to its real path, which is then opened component by component without following links. A link that
+is created in between causes an error instead of an escape. Only plain files are read or written.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _CHUNK = 1 << 20
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a path leads: `path` is real, without links; `is_inside` says whether it lies in the workspace."""
+    """A resolved path: `path` is real, without links; `is_inside` is whether it is in the workspace."""
 
     given: str
     path: str
@@ -52,14 +52,14 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As it is said to a model: relative inside the workspace; a link is shown with where it leads."""
+        """Name for a model: relative inside the workspace; a link is shown with its target."""
         real = shown(self.root, self.path)
         plain = os.path.normpath(self.given)
         return self.given if plain in (real, self.path) else f"{self.given} (which is {real})"
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A file as it was when it was read."""
+    """Content, digest and status of a file at the time it was read."""
 
     data: bytes
     digest: str
@@ -67,37 +67,42 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Digest:
-    """What bytes are known by, taken piece by piece."""
+    """Incremental content hash."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=32)
         self.size = 0
 
     def add(self, data: bytes) -> None:
+        """Add bytes."""
         self._hash.update(data)
         self.size += len(data)
 
     @property
     def text(self) -> str:
+        """Hexadecimal digest of the bytes added so far."""
         return self._hash.hexdigest()
 
 
 def digest_of(data: bytes) -> str:
+    """Return the digest of some bytes."""
     digest = Digest()
     digest.add(data)
     return digest.text
 
 
 def too_large(name: str, size: int, most: int) -> ToolError:
+    """Return the error for a file that is too large."""
     return ToolError(f"{name} has {size:,} bytes; at most {most:,} are taken. Use a smaller section, or bash.")
 
 
 def replaced(folder: str) -> ToolError:
+    """Return the error for a directory that was replaced while in use."""
     return ToolError(f"The directory {folder} was replaced by another one just now. Try again.")
 
 
 def require(root: str) -> None:
-    """Raises `ToolError` if the directory of the workspace was moved or removed meanwhile."""
+    """Raise `ToolError` if the workspace directory was moved or removed."""
     if not os.path.isdir(root):
         raise ToolError(
             f"The directory of this workspace, {root}, is gone: it was moved or removed. Nothing can be done in it"
@@ -106,20 +111,20 @@ def require(root: str) -> None:
 
 
 def locate(root: str, given: str, home: str = "") -> Place:
-    """Follow the links of a path to its real place, which need not exist."""
+    """Resolve the links of a path. The path need not exist."""
     real_root = os.path.realpath(root)
     try:
         path = os.path.realpath(joined(real_root, given, home))
     except (OSError, ValueError) as error:
         raise ToolError(f"{given} cannot be resolved: {_why(error)}.") from None
     if encodable(path) != path:
-        # No message, log or database can hold such a path.
+        # Such a path cannot be represented in messages, logs or the database.
         raise ToolError(f"{encodable(path)} has a name that is not valid UTF-8. Rename it with bash first.")
     return Place(given, path, real_root, is_within(real_root, path))
 
 
 def look(place: Place) -> os.stat_result | None:
-    """What is there, links not followed; None if nothing is."""
+    """Return the status of a place without following links; None if it does not exist."""
     try:
         with _parent(place) as (folder, name):
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -130,8 +135,8 @@ def look(place: Place) -> os.stat_result | None:
 
 
 def read_within(path: str, tops: Sequence[str], most: int) -> tuple[bytes, os.stat_result]:
-    """The beginning of a plain file, which may be a link as long as it leads to a place below one of `tops`. Raises
-    `OSError`. What is judged is what is opened: a link that is put there in between is not followed.
+    """Read the beginning of a plain file, which may be a link to a path below one of `tops`. Raises `OSError`. The
+    checked path is the one that is opened: a link created in between is not followed.
     """
     real = os.path.realpath(path)
     if not any(is_within(os.path.realpath(top), real) for top in tops):
@@ -151,11 +156,11 @@ def read_within(path: str, tops: Sequence[str], most: int) -> tuple[bytes, os.st
 
 @contextlib.contextmanager
 def opened(place: Place) -> Iterator[tuple[int, os.stat_result]]:
-    """The plain file at a place, open for reading. Raises `ToolError` for everything else."""
+    """Open the plain file at a place for reading. Raises `ToolError` for anything else."""
     _refuse_strange(place)
     try:
         with _parent(place) as (folder, name):
-            # Opening a device or a pipe can act already: look first, then make sure it was the same.
+            # Opening a device or a pipe can have effects: check before opening, and again afterwards.
             _refuse_unless_plain(place, os.stat(name, dir_fd=folder, follow_symlinks=False))
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -171,7 +176,7 @@ def opened(place: Place) -> Iterator[tuple[int, os.stat_result]]:
 
 
 def read(place: Place, most: int) -> Seen:
-    """The whole file, if it has no more bytes than that."""
+    """Read a whole file of at most `most` bytes."""
     with opened(place) as (file, status):
         if status.st_size > most:
             raise too_large(place.name, status.st_size, most)
@@ -187,7 +192,7 @@ def read(place: Place, most: int) -> Seen:
 
 
 def weigh(place: Place) -> tuple[Digest, os.stat_result]:
-    """What a file of any size is known by."""
+    """Return digest and status of a file of any size."""
     with opened(place) as (file, status):
         digest = Digest()
         while piece := os.read(file, _CHUNK):
@@ -197,7 +202,7 @@ def weigh(place: Place) -> tuple[Digest, os.stat_result]:
 
 @contextlib.contextmanager
 def _parent(place: Place) -> Iterator[tuple[int, str]]:
-    """The directory of a place, reached without following a link, and the name in it."""
+    """Open the parent directory of a place without following links; yields it with the name of the file."""
     folder, name = os.path.split(place.path)
     handle = descend(folder)
     try:
@@ -207,7 +212,7 @@ def _parent(place: Place) -> Iterator[tuple[int, str]]:
 
 
 def descend(folder: str) -> int:
-    """Open a directory by its real path. Raises `OSError`, ELOOP or ENOTDIR if a link has come in between."""
+    """Open a directory by its real path. Raises `OSError`: ELOOP or ENOTDIR if a component is a link by now."""
     top = os.open("/", _NAME_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         handle = open_beneath(top, folder, _NAME_ONLY | os.O_DIRECTORY)
@@ -222,7 +227,7 @@ def descend(folder: str) -> int:
 
 
 def _check_still_there(handle: int, folder: str) -> None:
-    """A directory that was moved while we walked is not the one that was judged."""
+    """Raise `OSError` if the directory was moved while it was being opened: it is not the checked one."""
     if sys.platform != "linux":
         return
     try:
@@ -250,7 +255,7 @@ def _refuse_unless_plain(place: Place, status: os.stat_result) -> None:
 
 
 def _others(place: Place) -> str:
-    """Up to three names in the same directory that may have been meant."""
+    """Suggest up to three similar names in the same directory."""
     folder, name = os.path.split(place.path)
     with contextlib.suppress(OSError):
         handle = descend(folder)

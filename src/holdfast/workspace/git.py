@@ -1,11 +1,11 @@
 """Run git. No other module starts it.
 
 The configuration of a repository can name programs (filters, monitors, hooks, pagers, helpers ...), and git finds
-repositories in more places than anybody can list. So the commands of this module never let git look for a repository:
-they use a private git directory with a configuration of our own, a copy of the index, and the repository's objects for
-reading. Git then has no way to the repository's configuration, whatever its layout.
+repositories in more places than can be listed. So the commands of this module never let git search for a repository:
+they use a private git directory with our own configuration, a copy of the index, and read access to the repository's
+objects. The repository's configuration is then never read, in any layout.
 
-`run_in_place` is the exception: it runs git where a user's command would run it, to ask about its configuration.
+`run_in_place` is the exception: it runs git where a user's command would run it, to query its configuration.
 """
 
 import asyncio
@@ -108,8 +108,8 @@ def run_in_place(
 ) -> subprocess.CompletedProcess[bytes] | None:
     """Run git in a directory, with the repository that git finds there; None if it does not end in time. Blocks.
 
-    Only for subcommands that execute nothing, whatever the repository's configuration says: `config` and `rev-parse`,
-    and `ls-files` once the configuration is known to be harmless.
+    Only for subcommands that execute nothing with any configuration of the repository: `config` and `rev-parse`, and
+    `ls-files` once the configuration is known to be harmless.
     """
     command = [program, "--no-pager", "-c", "core.fsmonitor=false", *words]
     fixed = {"LC_ALL": "C", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
@@ -285,7 +285,7 @@ def _make(directory: str, source: _Source) -> None:
 
 
 def _copy_index(path: str, target: str, stamp: tuple[int, ...]) -> None:
-    """Raises `ValueError` if the file is another one by now."""
+    """Copy the index. Raises `ValueError` if the file was replaced meanwhile."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with stream_of(descriptor) as reading, open(target, "xb") as writing:
         if _stamp(os.fstat(descriptor)) != stamp:
@@ -296,7 +296,7 @@ def _copy_index(path: str, target: str, stamp: tuple[int, ...]) -> None:
             left -= len(piece)
         if left or _stamp(os.fstat(descriptor)) != stamp:
             raise ValueError(path)
-    # Git takes an entry that is as new as the index for possibly changed, and compares its content.
+    # Git considers an entry that is as new as the index possibly changed and compares its content.
     os.utime(target, ns=(stamp[3], stamp[3]))
 
 

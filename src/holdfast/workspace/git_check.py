@@ -1,12 +1,12 @@
 """Decide whether a read-only git command can run in a directory without running another program.
 
-The question is put to git itself, in the environment in which the command would run: `git config --list` reads exactly
-the files that the command would read, includes and conditions evaluated, and executes nothing. Every key that the
-repository sets must be known to be harmless. Keys of the system's and the user's own configuration are not examined.
-Git descends into submodules, so each one that is checked out is examined in the same way.
+Git itself is queried, in the environment in which the command would run: `git config --list` reads exactly the files
+that the command would read, includes and conditions evaluated, and executes nothing. Every key that the repository
+sets must be known to be harmless. Keys of the system's and the user's own configuration are not examined. Git
+descends into submodules, so each one that is checked out is examined in the same way.
 
-The answer holds for the moment of the question. A process that changes the configuration between question and command
-runs programs already.
+The answer is valid at the time of the query. A process that changes the configuration between query and command can
+run programs already.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ _GITLINK = re.compile(rb"(?:\A|\0)160000 [0-9a-f]+ \d\t([^\0]+)")
 
 
 _ANSWER: ContextVar[tuple[str, bool] | None] = ContextVar("git_answer", default=None)
-"""The directory that was examined for the call at hand, and the answer."""
+"""Directory examined for the current call, and the result."""
 
 
 @asynccontextmanager
 async def examined_git(
     directory: str, shell: Shell, client: Mapping[str, str], line: str
 ) -> AsyncGenerator[None, None]:
-    """Examine a directory before a line of the shell is judged. The answer counts within the block.
+    """Examine a directory before a shell line is classified. The result is valid within the block.
 
-    The judgement itself cannot wait, and the question takes too long for the event loop.
+    The classification is synchronous, and the query takes too long for the event loop.
     """
     environment = shell.environment(directory, client)
     is_quiet = "git" in line and await asyncio.to_thread(git_runs_nothing_else, directory, environment)
@@ -60,7 +60,7 @@ async def examined_git(
 
 
 def git_is_quiet(directory: str) -> bool:
-    """Return the answer for the call at hand; examine the directory now if that was not done."""
+    """Return the result for the current call; examine the directory now if there is none."""
     answer = _ANSWER.get()
     if answer is not None and answer[0] == directory:
         return answer[1]
@@ -97,7 +97,7 @@ class _Check:
         self._submodules = 0
 
     def repository(self, directory: str, environment: Mapping[str, str], *, is_submodule: bool = False) -> None:
-        """Raises `_Doubt`."""
+        """Examine a repository and its submodules. Raises `_Doubt` unless it is harmless."""
         done = self._git(directory, environment, "rev-parse", "--is-inside-work-tree", "--git-path", _HOOK)
         nearest = directory if is_submodule else repository_of(directory)
         if nearest is None and done.returncode == 128 and b"not a git repository" in done.stderr:
@@ -150,7 +150,7 @@ def _output(done: CompletedProcess[bytes], end: str = "\n") -> bytes:
 
 
 def _is_inside(origin: str, directory: str, top: str) -> bool:
-    """Return whether a setting comes from a file of the project, whatever its scope is called."""
+    """Return whether a setting is from a file of the project, regardless of the reported scope."""
     kind, _, path = origin.partition(":")
     if kind != "file":
         return False
@@ -163,7 +163,7 @@ def _is_accepted(setting: _Setting, *, has_own_top: bool) -> bool:
         return True
     match pattern_of(setting.key):
         case "core.hookspath":
-            # The hook itself was looked for in the directory that this names.
+            # The hook itself was searched for in the directory named here.
             return True
         case "core.fsmonitor":
             return setting.value in ("true", "false")

@@ -1,4 +1,4 @@
-"""Git's configuration keys, by what their value can do. Pure.
+"""Git's configuration keys, classified by the effect of their value. Pure.
 
 `git help --config` lists the keys of the installed version; a test requires each of them to be in one of the three
 tables. A key that is in no table is treated as one that executes. Only commands that read are considered: a key that

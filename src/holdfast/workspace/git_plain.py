@@ -1,4 +1,4 @@
-"""Whether a git directory that a sandboxed command has made is as git itself makes it: it names no program to run."""
+"""Check of git directories created by sandboxed commands: plain ones contain only what git itself writes."""
 
 import os
 import re
@@ -49,9 +49,9 @@ _HELPER = re.compile(r"[\w+.-]*::")
 
 
 def is_plain_directory(path: str, root: str, accepted: Collection[str]) -> bool:
-    """Whether nothing in a new git directory below `root` runs a program, now or later.
+    """Return whether nothing in a new git directory below `root` runs a program, now or later.
 
-    `accepted` are the git directories that a linked work tree's may share.
+    `accepted` are the git directories that a linked work tree may share.
     """
     if not _is(stat.S_ISDIR, path):
         return False
@@ -68,18 +68,18 @@ def is_plain_directory(path: str, root: str, accepted: Collection[str]) -> bool:
 
 
 def is_plain_file(path: str, accepted: Collection[str]) -> bool:
-    """Whether a new `.git` file leads to a git directory that is in order."""
+    """Return whether a new `.git` file names an accepted git directory."""
     return _is(stat.S_ISREG, path) and resolve_gitfile(path) in accepted
 
 
 def is_plain_settings(data: bytes, path: str, root: str) -> bool:
-    """Whether a configuration file of a git directory has only keys that git itself writes."""
+    """Return whether a configuration file of a git directory contains only keys that git itself writes."""
     settings = list_settings(data)
     return settings is not None and all(_is_plain(key, value, path, root) for key, value in settings)
 
 
 def is_plain_step(name: str, data: bytes) -> bool:
-    """Whether a file of `UNFINISHED` runs no program: git starts `git-merge-NAME` for a strategy it does not have."""
+    """Return whether a file of `UNFINISHED` runs no program: git starts `git-merge-NAME` for an unknown strategy."""
     match os.path.basename(name):
         case "git-rebase-todo":
             return not any(line.split()[:1] in ([b"x"], [b"exec"]) for line in data.splitlines())
@@ -97,7 +97,7 @@ def _is_strategy(text: str) -> bool:
 
 
 def added_settings(data: bytes, before: bytes, path: str, root: str) -> bool:
-    """Whether a changed configuration file has settings beyond the plain ones that it did not have before."""
+    """Return whether a changed configuration file has new settings other than the plain ones."""
     settings, known = list_settings(data), list_settings(before)
     if settings is None or known is None:
         return True
@@ -121,7 +121,9 @@ def _is_plain(key: str, value: str | None, path: str, root: str) -> bool:
 
 
 def _is_linked(path: str, there: set[str], accepted: Collection[str]) -> bool:
-    """The directory of a linked work tree, as `git worktree add` makes it: below an accepted git directory."""
+    """Return whether this is the directory of a linked work tree as created by `git worktree add`, below an accepted
+    one.
+    """
     if not {"commondir", "gitdir"} <= there or os.path.lexists(os.path.join(path, "hooks")) or len(there) > 2:
         return False
     try:

@@ -1,7 +1,7 @@
 """Compare the work tree with its repository in the background: changed files and the last commits.
 
-In a large repository this takes seconds, so no prompt waits for it. All sessions of a workspace share a scan; a
-session that starts later than `_MAX_AGE` after the last one starts another.
+This takes seconds in a large repository, so no prompt waits for it. All sessions of a workspace share a scan; a
+session that starts more than `_MAX_AGE` seconds after the last scan starts another.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class GitScan:
             async with self._git.slots, asyncio.timeout(self._seconds):
                 scan.changes = await self._changes()
         except (OSError, TimeoutError, CannotStart):
-            # The model can still ask git itself.
+            # The model can still run git itself.
             pass
         finally:
             scan.is_done = True
@@ -110,7 +110,7 @@ class GitScan:
 
 
 def _one_line(record: bytes) -> str:
-    """File names and subjects are data of the repository: no control characters, nothing that looks like our tags."""
+    """Sanitize a file name or subject, which is untrusted: no control characters, nothing that resembles our tags."""
     text = "".join(char if char.isprintable() else "\ufffd" for char in record.decode("utf-8", "replace"))
     text = text.replace("<", "&lt;")
     return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}…"

@@ -1,7 +1,26 @@
-"""The server's side of the guard: one small process that starts every command and lets none outlive the server.
+"""Process supervision, server side: starts every command through the guard and kills all of its processes at its end.
 
-Starting is synchronous: when `spawn` returns, the request is on its way and the tree can be stopped. A tree is
-gone when its keeper says so, or when keeper and guard have been replaced and what they kept is swept up.
+The requirement is that no process of a command survives a cancel, the end of its run, or the death of the server.
+Commands leave their process group, fork twice, ignore signals and keep pipes open, and a server killed with SIGKILL
+cleans up nothing. Therefore several processes share the work:
+
+- The guard (`guard_main`) is one small process per server. It starts every command and dies after the server.
+- A keeper (`guard_keeper`) is forked for each command. It is the subreaper of the command's process tree, or the init
+  process of its PID namespace. A keeper without children proves that the tree is gone.
+- A sentinel (`guard_sentinel`) is no ancestor of any command. It kills by tag when the server or the guard dies.
+- The server, in this module, keeps one connection to the guard and one to each keeper (`guard_tree`).
+
+Failures: if the server dies, all connections close and each keeper kills its tree. If the guard dies, its control
+pipe closes with the same effect, and the server starts another guard. If a keeper dies, its processes are reparented
+to the guard, which kills them (`sweep`). If both die, the server searches for processes by tag (`guard_tag`) and
+cgroup; the result is then reported as unproven. Supervisors paused by a command with SIGSTOP are resumed repeatedly
+(`wake`).
+
+Starting is synchronous: when `spawn` returns, the request is queued and the tree can be stopped.
+
+Rejected: process groups alone and an environment variable alone (a command can leave or clear them), cgroups alone
+(often not permitted), user namespaces for everyone (`sudo` fails in them), and relaying output through the guard. See
+docs/decisions/0011-process-supervisor.md and docs/decisions/0025-process-tags.md.
 """
 
 import asyncio
@@ -30,11 +49,11 @@ from holdfast.workspace.guard_tree import Tree, TreeEnd
 __all__ = ["Bounds", "CannotStart", "Command", "Containment", "Guard", "Tree", "TreeEnd"]
 
 Containment = Literal["auto", "namespace", "groups", "tree"]
-"""How a command's processes are held together: in a PID namespace, or as a tree of children below a keeper, with a
-control group for each tree or without.
+"""Containment of a command's processes: a PID namespace, or a tree of children below a keeper, with or without a
+control group for each tree.
 
-`auto` is a namespace for root, where it can be had. For other users, whom a namespace would keep from `sudo` and the
-like, it is a tree, with control groups where this user may create them.
+`auto` uses a namespace for root if the kernel permits it. Other users would lose `sudo` and similar programs in a
+namespace, so they get a tree, with control groups if the user can create them.
 """
 
 _log = logging.getLogger("holdfast.workspace")
@@ -64,7 +83,9 @@ class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to start. `linger`: how many seconds what it leaves behind may go on; None: as long as it likes."""
+    """A command to start. `linger`: seconds that processes left behind may continue after the end of the command;
+    None: without limit.
+    """
 
     argv: tuple[str, ...]
     cwd: str
@@ -72,22 +93,24 @@ class Command(msgspec.Struct, frozen=True):
     linger: float | None = 0.25
     bounds: Bounds = Bounds()
     is_real: bool = False
-    """`cwd` is a real path that was checked: if something else, such as a link, has taken its place, it is refused."""
+    """True if `cwd` is a real, checked path: the command is refused if another file, such as a link, has
+    replaced it.
+    """
 
 
 class Guard:
-    """Starts the guard process when it is first needed, and again should it ever be lost."""
+    """Starts commands through the guard process, which is started on first use and restarted if it dies."""
 
     def __init__(self, containment: Containment = "auto") -> None:
         self._wanted = containment
         self._containment: Containment = containment
         self.has_namespaces = False
-        """Whether a sandbox may ask for them, whatever the containment is. Known when it is ready."""
+        """True if a sandbox can use namespaces, independently of the containment. Valid after `ready`."""
         self._mark = secrets.token_hex(8)
         self._tag = 0
         self._groups = ""
         self.escapes = 0
-        """How often commands have killed both their keeper and the guard."""
+        """Number of times that commands killed both their keeper and the guard."""
         self._count = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
@@ -101,16 +124,16 @@ class Guard:
 
     @property
     def containment(self) -> Containment:
-        """What is in force; what was asked for until the guard has tried."""
+        """The containment in effect; the requested one until the guard has probed the system."""
         return self._containment
 
     @property
     def process_id(self) -> int:
-        """0 while it does not run."""
+        """Process id of the guard; 0 while it does not run."""
         return self._process.pid if self._process is not None else 0
 
     def warm(self) -> None:
-        """Start the process, if it does not run, so that the first command need not wait for it."""
+        """Start the guard process unless it runs, so that the first command does not wait for it."""
         if self._is_closed:
             raise CannotStart("The server is closing: nothing is started any more.")
         if self._process is None:
@@ -123,7 +146,7 @@ class Guard:
         return await asyncio.shield(self._ready)
 
     def spawn(self, command: Command, stdin: int, stdout: int, stderr: int) -> Tree:
-        """Start a command. The descriptors are the caller's to close, at once."""
+        """Start a command. The caller closes its descriptors at once; copies are sent."""
         self.warm()
         descriptors = _copies(stdin, stdout, stderr)
         try:
@@ -149,7 +172,7 @@ class Guard:
         return tree
 
     async def close(self) -> None:
-        """Kill what still runs and end the process."""
+        """Kill all running trees and end the guard process."""
         self._is_closed = True
         for tree in tuple(self._trees):
             tree.cut()
@@ -159,21 +182,22 @@ class Guard:
         if process is not None and await asyncio.to_thread(_wait_or_kill, process) != 0:
             await asyncio.to_thread(_kill_all, tag, self._marked, groups)
 
-    # For trees
+    # Used by trees
 
     def wake(self) -> None:
-        """Guard and keepers go on, if they were told to pause. Keepers outlive their guard for a moment."""
+        """Resume guard and keepers with SIGCONT, in case a command paused them. Keepers briefly outlive their guard."""
         groups = {tree.group for tree in self._trees} | {self.process_id}
         for group in groups - {0}:
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGCONT)
 
     def forget(self, tree: Tree) -> None:
+        """Remove a tree that has ended."""
         self._trees.discard(tree)
 
     def lost(self, tree: Tree, end: TreeEnd) -> None:
-        """A keeper is gone and did not say that its tree is. It may have been killed: what it kept has come to the
-        guard, which kills it. If the guard is gone too, the server has to search for it.
+        """Handle a keeper that died without reporting the end of its tree. Its processes were reparented to the
+        guard, which kills them. If the guard is gone too, the server searches for them.
         """
         if self._is_closed:
             tree.over(end)
@@ -185,7 +209,7 @@ class Guard:
             self._send({"sweep": self._count, "number": tree.number}, ())
 
     def _search(self, tag: int, groups: str, lost: list[tuple[Tree, TreeEnd]]) -> None:
-        """Kill what is found of trees that have neither keeper nor guard."""
+        """Kill the processes found of trees that have neither keeper nor guard."""
         if any(tree.is_lost for tree, _ in lost):
             self.escapes += 1
             _log.warning("a command has killed the processes that supervise it: what is found of it is killed")
@@ -202,7 +226,7 @@ class Guard:
     def _marked(self) -> bytes:
         return f"{_MARK}={self._mark}.".encode()
 
-    # The line
+    # Connection to the guard
 
     def _start(self) -> None:
         self._tag = new_tag()
@@ -235,8 +259,8 @@ class Guard:
             asyncio.get_running_loop().call_later(_NUDGE, self._insist)
 
     def _insist(self) -> None:
-        """A command may have told guard or keepers to pause just when something else was asked of them: until that is
-        on its way they are told to go on.
+        """Resume guard and keepers repeatedly until all pending requests are delivered: a command may pause them at
+        any time.
         """
         others = any(not tree.has_begun or tree.group != self.process_id for tree in self._trees)
         self._is_insisting = others or bool(self._lost)
@@ -258,7 +282,7 @@ class Guard:
                 loop.add_writer(line, self._flush)
                 return
             except OSError:
-                # The guard is gone; whoever reads will notice. The trees see their lines cut.
+                # The guard is gone; the reader notices it, and each tree sees its own connection close.
                 sent = len(data)
             _close_all(descriptors)
             if sent < len(data):
@@ -293,8 +317,8 @@ class Guard:
             self._ready.set_result(containment)
 
     def _replace(self) -> None:
-        """The guard process is gone. Its keepers kill what they keep and say so; what has no keeper either is searched
-        for. Another guard is started when it is needed.
+        """Handle the death of the guard process. Its keepers kill their trees and report it; trees without a keeper
+        are searched for. Another guard is started on demand.
         """
         process, ready, tag, groups = self._process, self._ready, self._tag, self._groups
         self._hang_up()
@@ -320,11 +344,11 @@ class Guard:
 
 
 def _copies(*descriptors: int) -> list[int]:
-    """Return copies of descriptors: a request may wait in the queue for a moment."""
+    """Duplicate descriptors, because a request may be queued after the caller has closed its own."""
     copies: list[int] = []
     try:
         for descriptor in descriptors:
-            copies.append(os.dup(descriptor))  # noqa: PERF401 - what there is so far has to be closed
+            copies.append(os.dup(descriptor))  # noqa: PERF401 - the copies made so far have to be closed on failure
     except BaseException:
         _close_all(copies)
         raise
@@ -344,7 +368,7 @@ def _kill_all(tag: int, mark: bytes, groups: str) -> tuple[int, tuple[int, ...]]
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of the guard: not 0 if it was killed, so that something may be left."""
+    """Return the exit code of the guard. A code other than 0 means that it was killed and processes may be left."""
     try:
         return process.wait(_PATIENCE)
     except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
-"""Control groups: where this user may create them, each command gets one, and the kernel kills it as a whole.
+"""Control groups: each command gets one if this user can create them, and the kernel kills it as a whole.
 
-A process stays in the group of its parent whatever it does to its parents, session or environment, unless it moves
-itself to another group on purpose. Only version 2 is used: one write to `cgroup.kill` reaches every process at once.
+A process stays in the group of its parent regardless of its parents, session or environment, unless it moves itself
+to another group deliberately. Only version 2 is used: one write to `cgroup.kill` reaches every process.
 """
 
 import contextlib
@@ -11,7 +11,9 @@ __all__ = ["create_groups", "group_of_tree", "join", "kill_group", "remove_group
 
 
 def create_groups(tag: int) -> str:
-    """Create a directory for the groups of one guard beside its own processes. Empty where that is not possible."""
+    """Create a directory for the groups of one guard below its own group. Returns an empty string if
+    that is impossible.
+    """
     own = _own_group()
     if not own or not tag:
         return ""
@@ -27,11 +29,12 @@ def create_groups(tag: int) -> str:
 
 
 def group_of_tree(groups: str, tag: int) -> str:
+    """Return the path of a tree's group."""
     return os.path.join(groups, f"{tag:x}") if groups else ""
 
 
 def join(group: str) -> None:
-    """Move this process, which has not started anything yet, to a group of its own."""
+    """Move this process, which has no children yet, to a new group."""
     if group:
         with contextlib.suppress(OSError):
             os.mkdir(group)
@@ -56,7 +59,7 @@ def remove_group(group: str) -> None:
 
 
 def _own_group() -> str:
-    """The directory of the group of this process; empty if it is not to be seen."""
+    """Return the directory of this process's group; empty if it is not visible."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             inside = next((line[3:].rstrip("\n") for line in file if line.startswith("0::/")), "")
@@ -71,7 +74,7 @@ def _own_group() -> str:
 
 
 def _can_join(group: str) -> bool:
-    """Try it with a process that does nothing: permission to create a group is not permission to move a process."""
+    """Try to move a process: permission to create a group does not imply permission to move a process into it."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,8 +1,8 @@
-"""The keeper of one tree: the parent of a command and, in the end, of everything the command has started.
+"""Keeper of one process tree: parent of a command and, finally, of everything the command has started.
 
-A keeper is forked from the guard. It reaps what ends, passes on what the server says, and is done when it has no
-children left; as orphans come to it, that is when the whole tree is gone. In a PID namespace it is the init, so
-that one signal reaches all; elsewhere it kills what it finds, group by group, and looks again until nothing is left.
+A keeper is forked from the guard. It reaps children, executes orders of the server, and ends when it has no children
+left. Orphans are reparented to it, so this proves that the whole tree is gone. In a PID namespace the keeper is the
+init process, and one signal reaches all processes; otherwise it kills group by group and repeats until none is left.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _LISTS_PROCESSES = os.path.exists("/proc/self/stat")
 
 
 def ready_for_children() -> int:
-    """A descriptor that becomes readable when a child ends. Signals meant for commands do not end the keeper."""
+    """Return a descriptor that becomes readable when a child ends. Signals meant for commands are ignored."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -41,7 +41,7 @@ def ready_for_children() -> int:
 
 
 def exit_code_of(status: int) -> int:
-    """As a shell tells it: 128 and more for a signal."""
+    """Convert a wait status to a shell exit code: 128 plus the signal number for a signal."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -64,7 +64,7 @@ def _give_up_privileges(request: dict[str, Any]) -> None:
 
 
 class Keeper:
-    """Starts one command and stays until nothing of it is left. `leash` ends when the guard is gone."""
+    """Starts one command and runs until no process of it is left. `leash` reaches end of file when the guard dies."""
 
     def __init__(self, request: dict[str, Any], descriptors: list[int], leash: int, *, is_init: bool) -> None:
         control, *self._streams = descriptors
@@ -80,11 +80,12 @@ class Keeper:
         self._is_killing = False
         self._was_killed = False
         self._is_lost = False
-        """Whether the guard was gone first."""
+        """True if the guard died first."""
         self._out_of_reach: set[int] = set()
         self._term_at = self._kill_at = float("inf")
 
     def run(self) -> None:
+        """Start the command, then supervise its tree to the end."""
         self._child_ended = ready_for_children()
         self._tell(starting=True)
         trouble = self._start()
@@ -108,16 +109,16 @@ class Keeper:
                 self._send_all(signal.SIGCONT)
             self._listen(now)
         if not _LISTS_PROCESSES and self._main:
-            # Orphans do not come to us here either: the group is all that is known of them.
+            # Without a subreaper, orphans are not reparented here: only the process group is known.
             with contextlib.suppress(OSError):
                 os.killpg(self._main, signal.SIGKILL)
         remove_group(self._request.get("group", ""))
         self._tell(gone=self._was_killed, left=sorted(self._out_of_reach), is_lost=self._is_lost)
 
-    # Starting
+    # Start
 
     def _start(self) -> str:
-        """Start the command. Answers why that failed, if it did."""
+        """Start the command. Returns the reason of a failure, else an empty string."""
         reading, writing = os.pipe()
         keeper = os.getpid()
         try:
@@ -157,10 +158,10 @@ class Keeper:
             os.write(trouble, f"It could not be started: {type(error).__name__}.".encode())
         os._exit(127)
 
-    # Ending
+    # End
 
     def _reap(self) -> bool:
-        """Take note of what has ended. False when nothing is left."""
+        """Reap ended children. Returns False when none is left."""
         while True:
             try:
                 process, status = os.waitpid(-1, os.WNOHANG)
@@ -178,7 +179,7 @@ class Keeper:
             self._kill_at = min(self._kill_at, time.monotonic() + self._linger)
 
     def _stop(self, grace: float) -> None:
-        """Ask politely, then less so; what is left after the grace is killed."""
+        """Send SIGINT now and SIGTERM after a third of the grace period; `run` kills the rest at its end."""
         self._is_stopping = True
         now = time.monotonic()
         if grace <= 0:
@@ -198,7 +199,7 @@ class Keeper:
             system.send(self._found(), number)
 
     def _found(self) -> dict[int, int]:
-        """What can be seen below us, with its groups. Where nothing is listed there is the command's own group."""
+        """Return visible descendants with their groups; without a process list, the command itself."""
         if _LISTS_PROCESSES or self._has_exited:
             return system.descendants([os.getpid()])
         return {self._main: self._main}
@@ -210,7 +211,7 @@ class Keeper:
             return
         kill_group(self._request.get("group", ""))
         found = self._found()
-        # A group is hit as a whole: nobody in it can start another meanwhile.
+        # Signalling a whole group leaves no member time to fork.
         for group in set(found.values()) - {os.getpgrp()}:
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
@@ -218,8 +219,8 @@ class Keeper:
         self._chase()
 
     def _chase(self) -> None:
-        """Processes that start another and end at once are gone before a search has found them. Their children come
-        to us, though, and can be looked up faster than they run.
+        """Kill processes that fork and exit faster than a search finds them: their children are reparented here, and
+        listing the own children is faster than their forks.
         """
         for _ in range(_ROUNDS):
             children = system.own_children()
@@ -227,7 +228,7 @@ class Keeper:
             if not self._reap() or not children:
                 break
 
-    # Listening
+    # Messages
 
     def _listen(self, now: float) -> None:
         waiting = select.poll()
@@ -264,9 +265,11 @@ class Keeper:
                 self._wait_for_the_rest()
 
     def _let_go(self, descriptor: int) -> None:
-        """Guard or server is gone: nothing may be left. If it is the guard, the server still hears how it ended."""
+        """Kill the tree because guard or server is gone. If only the guard is gone, the server still
+        gets the result.
+        """
         self._kill_at = 0.0
-        # A line that is cut is always readable: put something in its place that never is.
+        # A closed connection is always readable: replace it by a pipe that never is.
         reading, _ = os.pipe()
         os.dup2(reading, descriptor)
 

@@ -1,8 +1,9 @@
 """The guard: a small process that starts every command for the server and outlives it just long enough to clean up.
 
-It forks a keeper for each command and hands it a line to the server. When the server is gone, in whatever way,
-all those lines are cut and the keepers kill their trees; when the guard is gone, its leash is. What a keeper
-should leave behind comes to the guard, which kills it. Only the standard library is loaded.
+It forks a keeper for each command and passes it a connection to the server. When the server dies, all these
+connections close and the keepers kill their trees; when the guard dies, the leash pipe closes with the same effect.
+Processes left behind by a dead keeper are reparented to the guard, which kills them. Only the standard library is
+loaded. The theory of operation is in `guard`.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ class _Guard:
         self._unread = b""
         self._descriptors: list[int] = []
         self._keepers: dict[int, int] = {}
-        """Each with the number of its tree."""
+        """Keeper processes, each with the number of its tree."""
         self._namespaces = self._can_enter = False
         self._child_ended = -1
         self._leash, self._leash_end = os.pipe()
@@ -51,7 +52,7 @@ class _Guard:
     def run(self, containment: str) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         system.go_on_without_parent()
-        # A command of the same user could trace a keeper, or take its line to the server and speak for it.
+        # A command of the same user could otherwise trace a keeper, or take over its connection to the server.
         system.seal()
         self._child_ended = ready_for_children()
         self._settle_on(containment)
@@ -78,8 +79,8 @@ class _Guard:
                     return self._end()
 
     def _start_sentinel(self) -> None:
-        """Start a sentinel. In PID namespaces commands cannot reach their keepers,
-        and the kernel kills them with those.
+        """Start a sentinel, unless PID namespaces are used: there commands cannot reach their keepers, and the kernel
+        kills them with the keeper.
         """
         system.adopt_orphans(is_on=False)
         self._sentinel = -1 if self._namespaces else start_sentinel(self._server_process, self._tag, self._groups)
@@ -98,10 +99,10 @@ class _Guard:
         except OSError:
             return
 
-    # Requests
+    # Requests of the server
 
     def _hear(self) -> bool:
-        """Read what the server has sent and do what is complete. False when the server is gone."""
+        """Read from the server and execute complete requests. Returns False when the server is gone."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._server, 1 << 16, _FEW)
         except OSError:
@@ -132,7 +133,7 @@ class _Guard:
         tag = request["tag"] = tag_of_tree(self._tag, request["number"])
         request["group"] = group_of_tree(self._groups, tag)
         try:
-            # Without its descriptors a request cannot be carried out; the server sees its line cut.
+            # A request without its descriptors cannot be executed; the server sees its connection close.
             keeper = os.fork() if len(descriptors) == 4 else -1
         except OSError as error:
             _tell_error(descriptors[0], f"No process could be made: {error.strerror}.")
@@ -144,7 +145,7 @@ class _Guard:
             os.close(descriptor)
 
     def _keep(self, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-        """What the forked child does: never returns."""
+        """Run the keeper in the forked child. Never returns."""
         code = 1
         try:
             self._server.close()
@@ -164,7 +165,7 @@ class _Guard:
     # Namespaces
 
     def _become_init(self, request: dict[str, Any]) -> bool:
-        """Go on as the init of a PID namespace, where that is the rule or the request needs one."""
+        """Continue as the init process of a PID namespace, if namespaces are in use or the request needs one."""
         has_network = request.get("network", True)
         is_needed = bool(request.get("mounts") or not has_network)
         if not is_needed and not self._namespaces:
@@ -179,7 +180,8 @@ class _Guard:
             return False
         child = os.fork()
         if child:
-            # The init comes to the guard when its parent is gone: it has to know that it is not a stray.
+            # The init process is reparented to the guard when its parent exits; it must be known as a keeper, not a
+            # stray.
             os.write(self._births_end, _BIRTH.pack(child, request["number"]))
             os._exit(0)
         system.mount_proc()
@@ -190,7 +192,9 @@ class _Guard:
         return True
 
     def _settle_on(self, containment: str) -> None:
-        """`auto` is a namespace for root alone: for others it would change more than who can be seen."""
+        """Choose the containment. `auto` uses a namespace for root only: for other users it would also
+        change user ids.
+        """
         is_easy = _can_enter_namespaces(as_user=False)
         self._can_enter = is_easy or _can_enter_namespaces(as_user=True)
         self._namespaces = is_easy if containment == "auto" else self._can_enter and containment == "namespace"
@@ -202,10 +206,10 @@ class _Guard:
             return
         self._keepers.update(_BIRTH.iter_unpack(data))
 
-    # Ends
+    # End
 
     def _reap(self) -> bool:
-        """Take note of keepers that have ended. False if there is no child at all."""
+        """Reap ended keepers. Returns False if there is no child at all."""
         if self._child_ended >= 0:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._child_ended, 4_096)
@@ -220,7 +224,7 @@ class _Guard:
                 self._sweep()
 
     def _lose(self, process: int, status: int) -> bool:
-        """A child has ended. If it was a keeper that was killed, kill what it kept, and answer True."""
+        """Handle an ended child. If it was a killed keeper, kill its tree and return True."""
         self._note_births()
         number = self._keepers.pop(process, None)
         if number is None or status == 0:
@@ -231,7 +235,9 @@ class _Guard:
         return True
 
     def _await_keeper(self, number: int) -> None:
-        """The line of a keeper is cut a moment before it has ended and its children have come to us."""
+        """Wait for a keeper to end: its connection closes shortly before that, and only then its children are
+        reparented.
+        """
         until = time.monotonic() + _ENDING
         while number in self._keepers.values() and time.monotonic() < until:
             if not self._reap():
@@ -239,7 +245,7 @@ class _Guard:
             os.sched_yield()
 
     def _sweep(self) -> None:
-        """Kill what a keeper left behind: everything below us that no keeper keeps."""
+        """Kill everything below the guard that has no keeper."""
         until = time.monotonic() + _ENDING
         while time.monotonic() < until:
             self._note_births()
@@ -247,7 +253,7 @@ class _Guard:
             strays = system.descendants([os.getpid()], spare=self._keepers)
             self._note_births()
             if len(self._keepers) != known:
-                # One that was born meanwhile may have been taken for a stray.
+                # A keeper created meanwhile may have been taken for a stray.
                 continue
             if not strays:
                 return
@@ -265,7 +271,7 @@ class _Guard:
             self._lose(process, status)
 
     def _end(self) -> None:
-        """The server is gone: cut the leash, and wait until nothing is left."""
+        """Handle the end of the server: close the leash and wait until no process is left."""
         os.close(self._leash_end)
         # A command may have paused its keeper, or the sentinel.
         os.killpg(0, signal.SIGCONT)
@@ -277,7 +283,7 @@ class _Guard:
             waiting.poll(50)
         self._sweep()
         remove_group(self._groups)
-        # Nothing is left to look for.
+        # No process is left, so the sentinel has nothing to kill.
         self._signal_sentinel(signal.SIGKILL)
 
     def _signal_sentinel(self, number: signal.Signals) -> None:
@@ -287,7 +293,7 @@ class _Guard:
 
 
 def _can_enter_namespaces(*, as_user: bool) -> bool:
-    """Try it once, all of it."""
+    """Probe namespaces completely, in a child."""
     child = os.fork()
     if child == 0:
         try:
@@ -308,6 +314,6 @@ def _tell_error(line: int, why: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`arguments`: the descriptor of the line to the server, the containment, the tag of all processes."""
+    """Run the guard. `arguments`: descriptor of the connection to the server, containment, tag of all processes."""
     descriptor, containment, tag = arguments
     _Guard(socket.socket(fileno=int(descriptor)), int(tag)).run(containment)

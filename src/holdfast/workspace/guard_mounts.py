@@ -9,7 +9,7 @@ mounted, so that a directory may be bound from below a path that an earlier moun
 * ``tmpfs``: an empty writable directory; ``seal`` makes it read-only once its mount points exist.
 * ``bind``: a writable bind mount; ``read``: a read-only one. Both are recursive, without devices and set-uid programs.
 * ``mask``: an empty unreadable file in place of a file or a socket.
-* ``freeze``: a read-only bind mount of a path onto itself, taken when its turn comes.
+* ``freeze``: a read-only bind mount of a path onto itself, created when its turn is reached.
 """
 
 import ctypes

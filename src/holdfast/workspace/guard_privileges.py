@@ -53,7 +53,7 @@ class _Program(ctypes.Structure):
 
 
 def can_filter() -> bool:
-    """Whether a system-call filter exists for this processor."""
+    """Return whether a system-call filter exists for this processor."""
     return platform.machine() in _MACHINES
 
 
@@ -99,7 +99,7 @@ def _instructions(machines: tuple[_Machine, ...]) -> list[bytes]:
 
 
 def _of_machine(machine: _Machine) -> list[bytes]:
-    """Every comparison jumps over the refusal that follows it."""
+    """Return the filter for one processor. Every comparison jumps over the refusal that follows it."""
     body = [_statement(_LOAD, _NUMBER)]
     if machine is _X86_64:
         body += [_statement(_AT_LEAST, _X32, 0, 1), _statement(_RETURN, _REFUSE | _ENOSYS)]

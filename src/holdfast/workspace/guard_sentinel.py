@@ -1,9 +1,9 @@
-"""The sentinel: a second supervisor, outside the line of processes above a command.
+"""The sentinel: a second supervisor that is no ancestor of any command.
 
-A command can kill its keeper and its guard, which are its parent and the parent of that, in one moment, and the server
-may be killed before it has reacted. The sentinel is in a session of its own and is not a parent of any command. It
-watches server and guard through pidfds and, when one of them is gone, kills every process with the guard's tag. Its
-title is its own, so that a command that kills all processes that look like its guard does not hit it.
+A command can kill its keeper and its guard, which are its parent and grandparent, at the same moment, and the server
+may be killed before it has reacted. The sentinel has its own session and is not a parent of any command. It watches
+server and guard through pidfds and, when one of them dies, kills every process with the guard's tag. It has a
+different title, so that a command that kills all processes that look like its guard does not hit it.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def _detach(server: int, guard: int, tag: int, groups: str, writing: int) -> NoR
         if second:
             os.write(writing, str(second).encode())
             os._exit(0)
-        # Nothing of the guard's may be held open here: its lines have to end when it does.
+        # Inherited descriptors must be closed: the guard's connections have to close when the guard dies.
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2:
                 with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ def _watch(server: int, guard: int, tag: int, groups: str) -> None:
     while time.monotonic() < until:
         kill_group(groups)
         kill_tagged(tag, seconds=_ROUND)
-        # The guard of a server that is gone may still start what it had been asked for.
+        # The guard of a dead server may still start commands that were already requested.
         if not system.is_running(guard):
             kill_group(groups)
             kill_tagged(tag)

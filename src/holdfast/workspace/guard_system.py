@@ -1,4 +1,4 @@
-"""What is asked of the kernel beyond Python's standard library, most of it by the guard process."""
+"""System calls missing from the standard library, most of them for the guard process."""
 
 import contextlib
 import ctypes
@@ -46,18 +46,18 @@ def _check(result: int, what: str) -> None:
 
 
 def adopt_orphans(*, is_on: bool = True) -> bool:
-    """Become the parent of every descendant whose own parent dies, or stop it. False where the system lacks that."""
+    """Become the subreaper of all descendants, or stop being it. Returns False if the system does not support it."""
     return sys.platform == "linux" and int(_libc.prctl(_SET_CHILD_SUBREAPER, int(is_on), 0, 0, 0)) == 0
 
 
 def go_on_without_parent() -> None:
-    """Who was told to pause goes on when its parent dies: there is something left to do."""
+    """Let the kernel send SIGCONT when the parent dies, so that a paused supervisor resumes and cleans up."""
     if sys.platform == "linux":
         _check(_libc.prctl(_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0), "go on")
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends. What it starts is not concerned."""
+    """Let the kernel kill this process when its parent ends. Its own children are not affected."""
     if sys.platform == "linux":
         _check(_libc.prctl(_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "die with the parent")
         if os.getppid() != parent:
@@ -65,9 +65,9 @@ def die_with_parent(parent: int) -> None:
 
 
 def seal(*, is_on: bool = True) -> None:
-    """Let no other process of the same user look into this one: its environment, its memory, its descriptors.
+    """Prevent other processes of the same user from reading this one: environment, memory, descriptors.
 
-    Children inherit it until they start a program.
+    Children inherit this until they execute a program.
     """
     if sys.platform == "linux":
         _check(_libc.prctl(_SET_DUMPABLE, int(not is_on), 0, 0, 0), "seal")
@@ -84,8 +84,8 @@ def set_title(title: str) -> None:
 
 
 def give_memory_back() -> None:
-    """Large blocks leave this process when they are freed. Left alone, glibc learns from each that is freed to keep
-    blocks of its size, and a few huge prompts stay in memory for good.
+    """Return large freed blocks to the system. By default glibc raises its threshold to the size of each freed block,
+    and a few huge prompts would stay in memory permanently.
     """
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_MMAP_THRESHOLD, 1 << 20)
@@ -93,10 +93,10 @@ def give_memory_back() -> None:
 
 
 def enter_namespaces(*, as_user: bool, extra: int = 0) -> None:
-    """The next child of this process is the init of a PID namespace of its own, with mounts of its own.
+    """Make the next child of this process the init process of a new PID namespace with its own mounts.
 
-    Who is not root needs a user namespace for that. In it they are who they were, but everybody else is nobody:
-    `sudo` does not work, and `ssh` may not like its settings. So this happens only with `as_user`.
+    Without root this requires a user namespace, in which all other user ids are mapped to nobody: `sudo` fails, and
+    `ssh` may reject its settings. So it is used only with `as_user`.
     """
     flags = _CLONE_NEWPID | _CLONE_NEWNS | extra
     user, group = os.geteuid(), os.getegid()
@@ -105,7 +105,7 @@ def enter_namespaces(*, as_user: bool, extra: int = 0) -> None:
     if not as_user:
         _check(-1, "unshare")
     _check(_libc.unshare(flags | _CLONE_NEWUSER), "unshare")
-    # The files of a sealed process belong to root.
+    # The /proc files of a sealed process belong to root.
     seal(is_on=False)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
@@ -119,19 +119,19 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> N
 
 
 def mount_proc() -> None:
-    """Let `/proc` show the processes of this PID namespace. What is mounted here is not seen outside."""
+    """Mount a `/proc` for this PID namespace. The mount is not visible outside."""
     _mount("", "/", "", _MS_REC | _MS_SLAVE)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 
 def raise_loopback() -> None:
-    """Let a fresh network namespace talk to itself."""
+    """Enable the loopback interface of a new network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
 def process_ids() -> list[int]:
-    """All processes that can be seen. Empty where the system does not list them in `/proc`."""
+    """Return all visible processes; empty if the system has no `/proc`."""
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def process_ids() -> list[int]:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process exists and has not ended."""
+    """Return whether a process exists and has not ended."""
     try:
         with open(f"/proc/{process}/stat", "rb", buffering=0) as file:
             return file.read(4_096).rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
@@ -148,7 +148,7 @@ def is_running(process: int) -> bool:
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:
-    """Process, parent and group of everything that runs. Those that have ended and wait to be noticed are left out."""
+    """Yield process, parent and group of all running processes. Zombies are left out."""
     for process in process_ids():
         with contextlib.suppress(OSError):
             with open(f"/proc/{process}/stat", "rb") as file:
@@ -158,7 +158,7 @@ def _processes() -> Iterator[tuple[int, int, int]]:
 
 
 def own_children() -> set[int]:
-    """The children of this process, in one quick read. Not every kernel tells them; then there are none."""
+    """Return the children of this process, in one fast read; empty if the kernel does not support it."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return {int(name) for name in file.read().split()}
@@ -167,7 +167,9 @@ def own_children() -> set[int]:
 
 
 def descendants(roots: Iterable[int], spare: Iterable[int] = ()) -> dict[int, int]:
-    """All that runs below some processes, with its groups; not below the spared ones, nor those themselves."""
+    """Return all running descendants of some processes with their groups, except the spared ones and
+    their descendants.
+    """
     below: dict[int, list[tuple[int, int]]] = {}
     for process, parent, group in _processes():
         below.setdefault(parent, []).append((process, group))
@@ -183,7 +185,7 @@ def descendants(roots: Iterable[int], spare: Iterable[int] = ()) -> dict[int, in
 
 
 def send(processes: Mapping[int, int] | Iterable[int], number: signal.Signals) -> set[int]:
-    """Signal processes. Answers those that may not be signalled by us: they belong to another user."""
+    """Send a signal. Returns the processes that could not be signalled because they belong to another user."""
     out_of_reach = set()
     for process in tuple(processes):
         try:

@@ -32,7 +32,7 @@ _SECONDS = 5.0
 
 
 def new_tag() -> int:
-    """A tag for one guard of this process. 0 where tags cannot be used: not Linux, or already inside a tagged tree."""
+    """Return a tag for one guard of this process; 0 if tags cannot be used: not Linux, or inside a tagged tree."""
     if sys.platform != "linux" or resource.getrlimit(_RLIMIT_LOCKS)[1] != resource.RLIM_INFINITY:
         return 0
     server = (os.getpid() & _PID_MASK) << _PID_SHIFT
@@ -40,22 +40,23 @@ def new_tag() -> int:
 
 
 def tag_of_tree(tag: int, number: int) -> int:
-    """The tag of one tree of a guard."""
+    """Return the tag of one tree of a guard."""
     return tag | 1 + number % ((1 << _TREES) - 1) if tag else 0
 
 
 def set_tag(tag: int) -> None:
-    """Tag this process and all that it starts."""
+    """Tag this process and all that it will start."""
     if tag:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(_RLIMIT_LOCKS, (tag, tag))
 
 
 def kill_tagged(tag: int, mark: bytes = b"", seconds: float = _SECONDS) -> tuple[int, tuple[int, ...]]:
-    """Kill all processes with the tag of a tree, or of any tree of a guard, or with `mark` in their environment, until
-    there is none for a while.
+    """Kill all processes with the tag of a tree, or of any tree of a guard, or with `mark` in their environment,
+    until two searches find none.
 
-    Returns how many were killed, and the ids of those that still run: they belong to another user, or are new.
+    Returns the number of killed processes, and the ids of those still running: they belong to another user, or are
+    new.
     """
     until = time.monotonic() + seconds
     killed: set[int] = set()
@@ -73,7 +74,7 @@ def kill_tagged(tag: int, mark: bytes = b"", seconds: float = _SECONDS) -> tuple
 
 
 def leftovers() -> dict[int, str]:
-    """Processes that were started by a server that is gone, with their command lines."""
+    """Return processes of dead servers, with their command lines."""
     found = {}
     for process in process_ids():
         tag = _tag_of(process)
@@ -84,13 +85,13 @@ def leftovers() -> dict[int, str]:
 
 
 def kill_leftovers() -> None:
-    """Kill what a server that is gone has left running."""
+    """Kill the processes of dead servers."""
     for tag in {_tag_of(process) for process in leftovers()}:
         kill_tagged(tag)
 
 
 def _is_orphaned(process: int, tag: int) -> bool:
-    """Whether the server in the tag is gone. A process in another PID namespace counts its server's id differently."""
+    """Return whether the server in the tag is dead. In another PID namespace its id has another meaning."""
     server = tag >> _PID_SHIFT & _PID_MASK
     try:
         is_same = os.readlink(f"/proc/{process}/ns/pid") == os.readlink("/proc/self/ns/pid")
@@ -100,7 +101,7 @@ def _is_orphaned(process: int, tag: int) -> bool:
 
 
 def _tag_of(process: int) -> int:
-    """The tag of a process, or another value that is none; 0 if it cannot be read."""
+    """Return the RLIMIT_LOCKS of a process, which may be a tag; 0 if it cannot be read."""
     try:
         with open(f"/proc/{process}/limits", "rb", buffering=0) as file:
             line = file.read(4_096).partition(_LINE)[2].partition(b"\n")[0]
@@ -131,8 +132,8 @@ def _kill(process: int, tag: int, mark: bytes) -> bool:
             return True
         except PermissionError:
             return False
-        # A group lies within one session, and a command has sessions of its own. It is hit as a whole: no member of it
-        # starts another process in the meantime.
+        # A group is within one session, and a command has its own sessions. Signalling the whole group leaves no
+        # member time to fork.
         if tag and group != os.getpgrp():
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGKILL)
@@ -141,7 +142,7 @@ def _kill(process: int, tag: int, mark: bytes) -> bool:
 
 @contextlib.contextmanager
 def _handle(process: int) -> Iterator[int]:
-    """A descriptor of a process, -1 if it is gone."""
+    """Open a pidfd; -1 if the process is gone."""
     try:
         handle = os.pidfd_open(process)
     except OSError:
@@ -154,8 +155,8 @@ def _handle(process: int) -> Iterator[int]:
 
 
 def _chase(tag: int) -> set[int]:
-    """Kill processes that start another and end at once: each is gone before a search reaches it, but the newest
-    process id of the system leads to the next one. Ends when there was none for a while.
+    """Kill processes that fork and exit at once: each is gone before a search reaches it, but the newest process id
+    of the system leads to the next one. Ends when none was found for `_QUIET` seconds.
     """
     killed: set[int] = set()
     shift = _shift(tag)
@@ -173,5 +174,5 @@ def _chase(tag: int) -> set[int]:
 
 
 def _shift(tag: int) -> int:
-    """The bits to leave out of a comparison: those of the tree, if the tag is that of a guard."""
+    """Return the number of bits to ignore in a comparison: those of the tree, if the tag is a guard's."""
     return 0 if tag % (1 << _TREES) else _TREES

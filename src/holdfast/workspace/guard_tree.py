@@ -1,4 +1,4 @@
-"""A command and all its processes, as the server sees them: orders to the keeper, and what the keeper says."""
+"""Server-side handle of a command and all its processes: sends orders to the keeper and receives its messages."""
 
 import asyncio
 import json
@@ -22,10 +22,11 @@ _NUDGE = 0.05
 
 
 class TreeEnd(msgspec.Struct, frozen=True):
-    """How it went. `code` is None if the command itself did not end by itself; `left` is what no one may kill.
+    """Result of a tree. `code` is None if the command was killed before it exited; `left` are processes that could
+    not be killed.
 
-    `is_lost`: its keeper or the guard was killed while it ran. `is_unproven`: both were. What was found of it was
-    killed, but no process that was its parent can tell that nothing is left.
+    `is_lost`: its keeper or the guard was killed while it ran. `is_unproven`: both were. The processes found were
+    killed, but no parent process exists that could prove that none is left.
     """
 
     code: int | None = None
@@ -37,21 +38,29 @@ class TreeEnd(msgspec.Struct, frozen=True):
 
     @property
     def remark(self) -> str:
-        """What there is to say about its supervisors."""
+        """Remark about killed supervisors for the command's output, or empty."""
         return UNPROVEN if self.is_unproven else LOST if self.is_lost else ""
 
 
 class Supervisor(Protocol):
-    """What a tree needs of the guard that starts it."""
+    """Interface of the guard as used by a tree."""
 
     @property
-    def process_id(self) -> int: ...
+    def process_id(self) -> int:
+        """Process id of the guard."""
+        ...
 
-    def wake(self) -> None: ...
+    def wake(self) -> None:
+        """Resume paused supervisors."""
+        ...
 
-    def forget(self, tree: "Tree") -> None: ...
+    def forget(self, tree: "Tree") -> None:
+        """Remove a tree that has ended."""
+        ...
 
-    def lost(self, tree: "Tree", end: TreeEnd) -> None: ...
+    def lost(self, tree: "Tree", end: TreeEnd) -> None:
+        """Handle a keeper that died without reporting the end of its tree."""
+        ...
 
 
 class Tree:
@@ -61,14 +70,14 @@ class Tree:
         self.number = number
         self.tag = tag
         self.group = guard.process_id
-        """The process group of the guard that was asked to start it, and of its keeper."""
+        """Process group of the guard that starts it, and of its keeper."""
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int | None] = loop.create_future()
-        """The exit code of the command itself; None if there is none."""
+        """Exit code of the command itself; None if it has none."""
         self.is_lost = False
-        """Whether its keeper or the guard was killed while it ran."""
+        """True if its keeper or the guard was killed while it ran."""
         self.may_run = False
-        """Whether its keeper was about to start it."""
+        """True if its keeper may have started it."""
         self.has_begun = False
         self.gone: asyncio.Future[TreeEnd] = loop.create_future()
         self._line = line
@@ -80,29 +89,32 @@ class Tree:
         loop.add_reader(line, self._hear)
 
     def stop(self, grace: float) -> None:
-        """Ask it to end; after `grace` seconds it is killed. Asking again can only make it sooner."""
+        """Stop it: SIGINT, later SIGTERM, and SIGKILL after `grace` seconds. Repeated calls can only
+        shorten the time.
+        """
         self._order(stop=grace)
         if not self._is_nudged:
             self._is_nudged = True
             self._nudge()
 
     def keep(self, linger: float | None) -> None:
-        """Change how long what the command leaves behind may go on."""
+        """Change how long processes left behind by the command may continue."""
         self._order(linger=linger)
 
     def cut(self) -> None:
-        """Kill it now, and hear no more of it."""
+        """Kill it by closing the connection, and ignore all further messages."""
         self._hang_up()
         self.over(TreeEnd(was_killed=True))
 
     def over(self, end: TreeEnd) -> None:
+        """Publish the result."""
         if not self.exited.done():
             self.exited.set_result(end.code)
         if not self.gone.done():
             self.gone.set_result(end)
 
     def _nudge(self) -> None:
-        """A command can tell its keeper to pause, more than once: until it is over it is told to go on."""
+        """Resume the keeper repeatedly until the tree has ended, because a command can pause it more than once."""
         if not self._is_over:
             self._guard.wake()
             asyncio.get_running_loop().call_later(_NUDGE, self._nudge)
@@ -112,7 +124,7 @@ class Tree:
             try:
                 self._line.send(json.dumps(what).encode() + b"\n")
             except OSError:
-                # It has just gone, or is about to be found gone.
+                # The keeper has just ended; the reader notices it.
                 return
 
     def _hear(self) -> None:
@@ -131,7 +143,7 @@ class Tree:
             self._guard.lost(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
 
     def _take(self, said: dict[str, Any]) -> None:
-        # An error before anything else comes from a keeper that could not even begin.
+        # An error as the first message is from a keeper that could not start.
         self.may_run = self.may_run or "error" not in said
         self.has_begun = "starting" not in said
         if "error" in said:

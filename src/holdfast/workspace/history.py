@@ -1,7 +1,7 @@
-"""Which version a file goes back to when somebody takes a change back. Nothing here touches a file.
+"""Undo planning: selects the version that each file returns to. Pure.
 
-Every change of a session has the state before it in front of it. Taking back goes one change further each time it is
-asked: a version that an undo made stands for the one it restored.
+Every change of a session is preceded by the version before it. Each undo goes back one more change, because a version
+created by an undo counts as the version it restored.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ _NO_RUN = RunId("")
 
 
 class Return(msgspec.Struct, frozen=True):
-    """A file goes back: it should hold `expected` now and will hold `target`. `reason` says why it had better not,
-    if there is one; `is_done` that it is so already.
+    """The return of one file: it is expected to contain `expected` and will contain `target`. `reason` is an
+    objection, if there is one; `is_done` means that the file is already in the target state.
     """
 
     path: str
@@ -30,7 +30,7 @@ class Return(msgspec.Struct, frozen=True):
 
 
 def last_change(versions: Sequence[FileVersion], path: str = "") -> FileVersion | None:
-    """The last change of a file, or of any, what was taken back not counted."""
+    """Return the last change of a file, or of any file, that was not undone."""
     best: FileVersion | None = None
     for item in [path] if path else _paths(versions):
         history = _of(versions, item)
@@ -41,7 +41,7 @@ def last_change(versions: Sequence[FileVersion], path: str = "") -> FileVersion 
 
 
 def last_run(versions: Sequence[FileVersion]) -> RunId:
-    """The run that changed something last."""
+    """Return the run of the last change. Raises `NotFound` if there is none."""
     best = last_change(versions)
     if best is None:
         raise NotFound("There is nothing to take back: this session has changed no file, or all was taken back.")
@@ -49,7 +49,7 @@ def last_run(versions: Sequence[FileVersion]) -> RunId:
 
 
 def plan(versions: Sequence[FileVersion], *, path: str = "", run_id: RunId = _NO_RUN) -> list[Return]:
-    """What goes back where: the last change of one file, or the changes of a run, or of a run in one file."""
+    """Return the files to restore: the last change of one file, or the changes of a run, or of a run in one file."""
     if not run_id:
         history = _of(versions, path)
         if not history:
@@ -76,7 +76,7 @@ def _index(history: Sequence[FileVersion], version: int) -> int:
 
 
 def _position(history: Sequence[FileVersion]) -> int:
-    """Where in its history the file stands: an undo stands for what it restored."""
+    """Return the position of the current state in the history; an undo counts as the version it restored."""
     place = len(history) - 1
     while place >= 0 and history[place].origin == "undo":
         place = _index(history[:place], history[place].restores)
@@ -94,7 +94,7 @@ def _one_change(history: Sequence[FileVersion]) -> Return:
 
 
 def _of_run(history: Sequence[FileVersion], run_id: RunId) -> Return | None:
-    """All that a run did to a file, first to last. Later changes of others stand in the way."""
+    """Return to the state before all changes of a run. Later changes by others are an objection."""
     own = [place for place, item in enumerate(history) if item.run_id == run_id and item.origin == "tool" and place]
     if not own:
         return None

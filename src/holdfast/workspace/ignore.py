@@ -1,4 +1,4 @@
-"""Which files nobody wants to see: those named by ignore files, and the litter of tools."""
+"""Ignore rules: files excluded by ignore files, and directories created by tools."""
 
 import importlib
 import os
@@ -18,7 +18,7 @@ LITTER = frozenset(
         ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".gradle", ".terraform", ".DS_Store",
     }
 )  # fmt: skip
-"""Never listed and never searched, unless they are named as the place to look."""
+"""Never listed or searched, unless named explicitly as the directory to search."""
 
 OUR_FILES = (".ignore", ".crushignore", ".holdfastignore")
 ALL_FILES = (".gitignore", *OUR_FILES)
@@ -27,12 +27,12 @@ _LARGEST = 1 << 20
 
 @cache
 def _library() -> Any:  # noqa: ANN401
-    """Loaded when the first ignore file is met: it takes longer than all the rest."""
+    """Import pathspec with the first ignore file, because importing it takes longer than everything else here."""
     return importlib.import_module("pathspec")
 
 
 class _Rules:
-    """The lines of one directory, as what they match; the last that fits decides."""
+    """The compiled lines of one directory's ignore files; the last matching line decides."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         patterns = _library().GitIgnoreSpec.from_lines(lines).patterns
@@ -47,7 +47,7 @@ class _Rules:
 
 
 class Ignore:
-    """The rules for what lies below a directory. Files deeper down win, and later lines win, as git has it."""
+    """Ignore rules below a directory. As in git, deeper files and later lines take precedence."""
 
     def __init__(self, root: str, names: Sequence[str] = ALL_FILES, extra: Sequence[str] = ()) -> None:
         self._root = root
@@ -56,7 +56,7 @@ class Ignore:
         self._folders: dict[str, bool] = {}
         self._extra = _Rules(extra) if extra else None
         self._top = repository_of(root) or root
-        # Who names an ignored directory wants to see what is in it.
+        # Naming an ignored directory explicitly includes its content.
         self.is_root_ignored = root != self._top and self._is_below_ignored(root)
         if self.is_root_ignored:
             self._top = root
@@ -69,12 +69,12 @@ class Ignore:
         return False
 
     def is_ignored(self, path: str, *, is_folder: bool) -> bool:
-        """Whether the rules leave out an absolute path below the root, given that its directory is not left out."""
+        """Return whether an absolute path below the root is ignored, given that its directory is not."""
         name = os.path.basename(path)
         return name in LITTER or self._is_ignored_by_rules(path, is_folder=is_folder)
 
     def covers(self, path: str) -> bool:
-        """Whether an absolute path, or a directory between it and the root, is left out."""
+        """Return whether an absolute path, or a directory between it and the root, is ignored."""
         folder = os.path.dirname(path)
         return self._covers_folder(folder) or self.is_ignored(path, is_folder=False)
 

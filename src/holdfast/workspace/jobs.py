@@ -1,7 +1,8 @@
-"""The background jobs of one workspace.
+"""Background jobs of one workspace.
 
-A job belongs to the session and the run that started it. Jobs of a completed run live on, listed and killable;
-those of any other run die with it. Finished ones are kept for a while to be read, and use up no limit.
+A job belongs to the session and the run that started it. Jobs of a completed run continue, listed and killable; those
+of any other run are killed with it. Finished jobs are kept for a while for reading, and do not count against the
+limit.
 """
 
 import asyncio
@@ -20,13 +21,13 @@ _SHOWN_COMMAND = 200
 
 
 class JobLimits(msgspec.Struct, frozen=True):
-    """`most` jobs run at the same time, and as many finished ones are kept, for `kept_ms` at most."""
+    """Limits: `most` jobs run at the same time, and as many finished ones are kept, for at most `kept_ms`."""
 
     most: int = 50
     kept_ms: int = 8 * 60 * 60 * 1_000
     grace: float = 2.0
     brief_grace: float = 0.1
-    """For jobs of a run that has been given its grace already."""
+    """Grace period for jobs of a run that has already used its own."""
 
 
 class Job:
@@ -39,27 +40,30 @@ class Job:
 
     @property
     def is_over(self) -> bool:
+        """True if all processes of the job have ended."""
         return self.running.ended.done()
 
     @property
     def info(self) -> JobInfo:
-        """As it is now."""
+        """The current state of the job."""
         exited = self.running.exited
         code = exited.result() if exited.done() else None
         state = "running" if not self.is_over else "killed" if self.was_killed else "completed"
         return msgspec.structs.replace(self._info, state=state, exit_code=code)
 
     def note_end(self, ended_at: int) -> None:
+        """Store the time of its end."""
         self._info = msgspec.structs.replace(self._info, ended_at=ended_at)
 
     def output(self) -> JobOutput:
+        """Return the output so far, with remarks about its end."""
         said = self.running.stderr.shown()
         stderr = "\n".join(filter(None, (said.rstrip("\n"), self.running.remark))) if self.running.remark else said
         return JobOutput(self.info, self.running.stdout.shown(), stderr)
 
 
 class Jobs:
-    """`on_busy` hears when the first job begins and when the last one has ended."""
+    """Registry of the jobs. `on_busy` is called when the first job starts and when the last one has ended."""
 
     def __init__(
         self,
@@ -79,11 +83,11 @@ class Jobs:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any job runs."""
+        """True if any job is running."""
         return self._is_busy
 
     def check_room(self) -> None:
-        """Raises `NoRoomForJobs` if another one could not be added."""
+        """Raise `NoRoomForJobs` if no job can be added."""
         running = [job.info.id for job in self._jobs.values() if not job.is_over]
         if self._is_closed or len(running) >= self._limits.most:
             raise NoRoomForJobs(
@@ -92,25 +96,25 @@ class Jobs:
             )
 
     def add(self, info: JobInfo, running: Running) -> Job:
-        """Make a job of a command that runs; it gets the next id. Raises `NoRoomForJobs`."""
+        """Register a running command as a job with the next id. Raises `NoRoomForJobs`."""
         self._forget_old()
         self.check_room()
         self._count += 1
         job = Job(msgspec.structs.replace(info, id=f"{self._count:03X}"), running)
         self._jobs[job.info.id] = job
-        # What a job has started is part of it: it goes on as long as any of its processes does.
+        # A job includes all its processes: it runs as long as any of them.
         running.keep(None)
         running.ended.add_done_callback(lambda _: self._ended(job))
         self._tell_busy()
         return job
 
     def remove(self, job: Job) -> None:
-        """Forget a job that is over or was never one for others to see."""
+        """Remove a job that has ended or was never published."""
         self._jobs.pop(job.info.id, None)
         self._tell_busy()
 
     def get(self, job_id: str, session: SessionId | None = None) -> Job:
-        """A job by its id; with `session` only one of its own. Raises `UnknownJob`."""
+        """Return a job by id, optionally restricted to a session. Raises `UnknownJob`."""
         job = self._jobs.get(job_id.strip().upper())
         if job is None or (session is not None and job.info.session_id != session):
             known = ", ".join(info.id for info in self.list(session))
@@ -120,22 +124,23 @@ class Jobs:
         return job
 
     def list(self, session: SessionId | None = None) -> tuple[JobInfo, ...]:
-        """All jobs, or those of a session, oldest first."""
+        """Return all jobs, or those of a session, oldest first."""
         infos = [job.info for job in self._jobs.values()]
         return tuple(info for info in infos if session is None or info.session_id == session)
 
     def output(self, job_id: str) -> JobOutput:
+        """Return the output of a job. Raises `UnknownJob`."""
         return self.get(job_id).output()
 
     async def kill(self, job_id: str, session: SessionId | None = None) -> JobOutput:
-        """Stop a job with all it has started, and forget it. Answers what it has said until then."""
+        """Stop and remove a job. Returns its output."""
         job = self.get(job_id, session)
         await self._stop([job], self._limits.grace)
         self.remove(job)
         return job.output()
 
     def note_fault(self, run: RunId, command: str, running: Running) -> None:
-        """Remember that a supervisor of a command was killed: the run must not end as completed."""
+        """Record that a supervisor of a command was killed: the run must not end as completed."""
         remark = running.ended.result().remark if running.ended.done() else UNPROVEN
         line = " ".join(command.split())
         shown = line if len(line) <= _SHOWN_COMMAND else f"{line[:_SHOWN_COMMAND]}…"
@@ -144,26 +149,26 @@ class Jobs:
             del self._faults[next(iter(self._faults))]
 
     def fault_of(self, run: RunId) -> str:
-        """Why a run must not end as completed; empty if it may."""
+        """Return why a run must not end as completed; empty if it may."""
         for job in self._jobs.values():
             if job.info.run_id == run and job.running.is_lost:
                 self.note_fault(run, job.info.command, job.running)
         return self._faults.get(run, "")
 
     async def end_run(self, run: RunId) -> None:
-        """A run has not completed: its jobs die with it. Returns when they are gone."""
+        """Stop the jobs of a run that did not complete, and wait until they are gone."""
         self._faults.pop(run, None)
         await self._stop([job for job in self._jobs.values() if job.info.run_id == run], self._limits.brief_grace)
 
     async def end_session(self, session: SessionId) -> None:
-        """A session is removed, and its jobs with it."""
+        """Stop and remove the jobs of a deleted session."""
         jobs = [job for job in self._jobs.values() if job.info.session_id == session]
         await self._stop(jobs, self._limits.brief_grace)
         for job in jobs:
             self.remove(job)
 
     async def close(self, limit: float = 5.0) -> None:
-        """Stop them all; after `limit` seconds at most they are killed. Nothing can be added any more."""
+        """Stop all jobs; they are killed after `limit` seconds at most. No further job can be added."""
         self._is_closed = True
         await self._stop(tuple(self._jobs.values()), min(self._limits.grace, limit))
         self._jobs.clear()
@@ -174,7 +179,7 @@ class Jobs:
         for job in open_jobs:
             job.was_killed = True
             job.running.stop(grace)
-        # A cancel of who waits changes nothing for those that are being stopped.
+        # Stopping continues if the waiter is cancelled.
         await asyncio.gather(*(job.running.until_ended() for job in open_jobs))
 
     def _ended(self, job: Job) -> None:

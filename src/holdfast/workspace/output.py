@@ -1,7 +1,7 @@
-"""What a command has said, within bounds: its beginning and its end are kept, the middle is counted (pure).
+"""Bounded buffer for command output: keeps the beginning and the end, counts the middle. Pure.
 
-Feeding costs time in proportion to what is fed, and memory never grows beyond the bounds. Bytes may be cut
-anywhere: a character is decoded when all of it is there, and what is not UTF-8 becomes a replacement character.
+The cost of feeding is proportional to the input, and memory is bounded. Input may be split anywhere: a character is
+decoded when it is complete, and invalid UTF-8 becomes a replacement character.
 """
 
 import codecs
@@ -10,12 +10,12 @@ from collections import deque
 __all__ = ["SHOWN", "Output", "shorten"]
 
 SHOWN = 30_000
-"""How many characters of an output a model is shown at most."""
+"""Maximum number of output characters shown to a model."""
 _HELD = 65_536
 
 
 class Output:
-    """One stream. Holds the first and the last `held` characters."""
+    """One stream. Keeps the first and the last `held` characters."""
 
     def __init__(self, held: int = _HELD) -> None:
         self._held = held
@@ -26,28 +26,28 @@ class Output:
         self._tail_size = 0
         self._lines = 0
         self.size = 0
-        """Characters so far, held or not."""
+        """Total number of characters, kept or not."""
 
     def feed(self, data: bytes) -> str:
-        """Take more bytes. Answers the text that is complete by now."""
+        """Add bytes. Returns the newly completed text."""
         return self._take(self._decoder.decode(data))
 
     def finish(self) -> str:
-        """There is no more: what was cut in the middle of a character is replaced. May be called twice."""
+        """Flush the decoder: an incomplete character is replaced. Idempotent."""
         return self._take(self._decoder.decode(b"", final=True))
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything is held."""
+        """True if the buffer contains the complete output."""
         return self.size == self._head_size + self._tail_size
 
     @property
     def held(self) -> str:
-        """All that is held; only if it is whole, this is what was said."""
+        """The buffered text; equal to the output only if `is_whole`."""
         return "".join((*self._head, *self._tail))
 
     def shown(self, most: int = SHOWN) -> str:
-        """What a model is shown: everything, or the first and the last half with a line between them."""
+        """Return the text for a model: everything, or the first and last half with a note between them."""
         if self.is_whole:
             return shorten(self.held, most)
         half = min(most // 2, self._held)
@@ -70,7 +70,7 @@ class Output:
     def _trim(self) -> None:
         while self._tail_size - len(self._tail[0]) >= self._held:
             self._tail_size -= len(self._tail.popleft())
-        # Small pieces are joined, so that the number of pieces stays small too.
+        # Merge small pieces to bound their number.
         if len(self._tail) > 1_024:
             joined = "".join(self._tail)[-self._held :]
             self._tail = deque([joined])
@@ -78,7 +78,7 @@ class Output:
 
 
 def shorten(text: str, most: int = SHOWN) -> str:
-    """The first and the last half of a text that is too long, with a line between them that says what is missing."""
+    """Return a long text as its first and last half, with a note about the omitted lines between them."""
     if len(text) <= most:
         return text
     half = most // 2

@@ -1,4 +1,4 @@
-"""Names of files: joined, compared, shown, matched. Nothing here looks at a disk."""
+"""File paths: joining, comparing, display, glob matching. Pure: no file system access."""
 
 import difflib
 import json
@@ -16,7 +16,7 @@ _MOST_NAMES = 5_000
 
 
 def joined(root: str, given: str, home: str = "") -> str:
-    """The absolute path that somebody means: relative ones begin at the root, `~` is their home."""
+    """Return the absolute path: relative paths are based on the root, `~` is `home`. Raises `ToolError`."""
     if not given.strip():
         raise ToolError("The path is empty: name a file or a directory.")
     if "\0" in given or len(given) > _LONGEST:
@@ -27,29 +27,29 @@ def joined(root: str, given: str, home: str = "") -> str:
 
 
 def _kept(root: str, given: str) -> str:
-    """`a/../b` is left as it is: if `a` is a link, only the disk knows where that goes."""
+    """Join without normalizing `a/../b`: if `a` is a link, only the file system can resolve it."""
     return posixpath.join(root, given)
 
 
 def is_within(root: str, path: str) -> bool:
-    """Whether the path is the root or below it. Both are real paths."""
+    """Return whether a path is the root or below it. Both are real paths."""
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 def in_one_line(path: str) -> str:
-    """The path for a list of one path a line: as a JSON string, if it has line breaks or the like in it."""
+    """Return the path for a list with one path per line: as a JSON string if it contains control characters."""
     return json.dumps(path, ensure_ascii=False) if any(character < " " for character in path) else path
 
 
 def shown(root: str, path: str) -> str:
-    """The path as one says it: relative inside the root, whole elsewhere."""
+    """Return the path for display: relative inside the root, absolute elsewhere."""
     if path == root:
         return "."
     return path[len(root.rstrip("/")) + 1 :] if is_within(root, path) else path
 
 
 def similar(wanted: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """Names that somebody may have meant: the same in another case, one that contains the other, one much like it."""
+    """Return similar names: equal up to case, one containing the other, or with a small edit distance."""
     small = wanted.lower()
     known = sorted(names)[:_MOST_NAMES]
     close = [name for name in known if small in name.lower() or name.lower() in small]
@@ -59,9 +59,10 @@ def similar(wanted: str, names: Iterable[str], most: int = 3) -> list[str]:
 
 
 def glob_regex(pattern: str) -> re.Pattern[str]:
-    """A pattern with `*`, `**`, `?`, `[…]` and `{a,b}` for relative paths. Without a slash it fits at every depth.
+    """Compile a glob with `*`, `**`, `?`, `[…]` and `{a,b}` for relative paths. Without a slash it matches at every
+    depth.
 
-    Matching does not go back, so no pattern takes long.
+    The expression does not backtrack, so no pattern takes long.
     """
     pattern = pattern.removeprefix("./").lstrip("/") or "*"
     alternatives = _alternatives(pattern)
@@ -73,7 +74,7 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """`{a,b}c` as `ac` and `bc`; braces may be nested."""
+    """Expand braces: `{a,b}c` becomes `ac` and `bc`; braces may be nested."""
     done: list[str] = []
     waiting = [pattern]
     while waiting:
@@ -111,8 +112,8 @@ def _choices(text: str) -> list[str]:
 
 
 def _translated(pattern: str) -> str:
-    """One alternative as a regular expression for a whole path. What stands between two `**` is taken where it fits
-    first and never given back: for patterns of this kind that finds every match there is.
+    """Translate one alternative to a regular expression for a whole path. A group between two `**` is matched at the
+    first possible place, atomically: for patterns of this kind that finds every match.
     """
     groups: list[list[str]] = [[]]
     for part in pattern.split("/"):
@@ -130,17 +131,17 @@ def _translated(pattern: str) -> str:
 
 
 def _segment(part: str) -> str:
-    """One name, in the same way: fixed pieces between stars."""
+    """Translate one path component in the same way: fixed pieces between stars."""
     first, *others = _pieces(part)
     if not others:
         return first
     *middle, last = others
-    # A name has one end: the last piece must stand right before it.
+    # The last piece must match directly before the end of the component.
     return first + "".join(f"(?>[^/]*?{piece})" for piece in middle if piece) + f"[^/]*{last}"
 
 
 def _pieces(part: str) -> list[str]:
-    """The name cut at its stars, each piece of fixed length."""
+    """Split a component at its stars into pieces of fixed length."""
     pieces, place = [""], 0
     while place < len(part):
         character = part[place]

@@ -1,4 +1,4 @@
-"""A command that runs: started under the guard, drained as it speaks, over when nothing of it is left."""
+"""A running command: started through the guard, its output read continuously, ended when all its processes are."""
 
 import asyncio
 import os
@@ -14,6 +14,7 @@ from holdfast.workspace.process_spill import SpillFile, Spills
 
 __all__ = ["Confine", "Launch", "Processes", "Running", "Say"]
 
+# Receives live output.
 Say = Callable[[str], None]
 
 _CHUNK = 65_536
@@ -25,8 +26,8 @@ _LIVE_OVER = "\n[more is not shown while it runs]\n"
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run, where, with which environment. `linger`, `is_real`: see `Command`. `owner` is the session it belongs
-    to.
+    """Command line, directory and environment. `linger`, `is_real`: see `Command`. `owner` is the session of the
+    command.
     """
 
     argv: tuple[str, ...]
@@ -38,15 +39,19 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Confine(Protocol):
-    """A sandbox: makes of a launch one that may do less, and looks what came of it when it is over."""
+    """A sandbox: restricts a launch, and checks the workspace after its end."""
 
-    def confine(self, launch: Launch) -> tuple[Launch, Bounds]: ...
+    def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+        """Return the restricted launch and the bounds for the guard."""
+        ...
 
-    def watch(self) -> Callable[[], str]: ...
+    def watch(self) -> Callable[[], str]:
+        """Start to watch for changes by the command; the returned function checks them at its end."""
+        ...
 
 
 class _Live:
-    """Tells watchers what is said: soon, but not for every line, and not without end."""
+    """Publishes live output in batches: at most every `_LIVE_SECONDS` or `_LIVE_SIZE`, up to `_LIVE_MOST` in total."""
 
     def __init__(self, say: Say) -> None:
         self._say: Say | None = say
@@ -91,7 +96,7 @@ class _Live:
 
 
 class _Channel:
-    """One stream of a command: read when there is something, so that the command never waits for long."""
+    """One output stream of a command, read as soon as data are available, so that the command does not block."""
 
     def __init__(self, descriptor: int, spill: SpillFile, live: _Live) -> None:
         self.output = Output()
@@ -102,14 +107,14 @@ class _Channel:
         asyncio.get_running_loop().add_reader(descriptor, self._read)
 
     def shown(self) -> str:
-        """What a model is shown; what is left out stands in a file that is named."""
+        """Return the text for a model, with the path of the file that contains the omitted part."""
         text = self.output.shown()
         if self.output.size > SHOWN and self.spill.path is not None:
             text += f"\n[{self.spill.describe()} is in {self.spill.path}: view that file to see more.]"
         return text
 
     def drain(self) -> None:
-        """The tree is gone: take what is still in the pipe, and wait for nobody who may hold its other end."""
+        """Read the rest of the pipe after the tree has ended, without waiting for other processes that hold it open."""
         for _ in range(_LAST_CHUNKS):
             if self._descriptor < 0 or not self._read():
                 break
@@ -132,7 +137,7 @@ class _Channel:
 
     def _take(self, text: str) -> None:
         if self.output.size > SHOWN:
-            # Up to here nothing is lost: bounds are far wider than one read.
+            # Nothing has been dropped yet: the buffer is much larger than one read.
             self.spill.add(text if self.spill.has_begun else self.output.held)
         self._live.add(text)
 
@@ -144,8 +149,8 @@ class _Channel:
 
 
 class Running:
-    """A command under way. `ended` comes when its tree is gone and all it said was read; then `remark` is what there
-    is to say about its end.
+    """A running command. `ended` is set when its tree is gone and its output was read; `remark` then describes how it
+    ended.
     """
 
     def __init__(
@@ -162,30 +167,32 @@ class Running:
 
     @property
     def exited(self) -> asyncio.Future[int | None]:
-        """The exit code of the command itself, while others it started may still run."""
+        """Exit code of the command itself; its child processes may still be running."""
         return self._tree.exited
 
     @property
     def is_lost(self) -> bool:
-        """Whether a process that supervises it was killed. Known before `ended`."""
+        """True if a process that supervises it was killed. Known before `ended`."""
         return self._tree.is_lost
 
     def stop(self, grace: float) -> None:
+        """Stop the command; killed after `grace` seconds."""
         self._tree.stop(grace)
 
     def keep(self, linger: float | None) -> None:
+        """Change how long processes left behind may continue."""
         self._tree.keep(linger)
 
     def go_silent(self) -> None:
-        """Nobody watches any more."""
+        """Stop publishing live output."""
         self._live.end()
 
     async def until_ended(self) -> TreeEnd:
-        """Wait for the end. Whoever waits may leave; the command goes on."""
+        """Wait for the end. Cancelling the waiter does not stop the command."""
         return await asyncio.shield(self.ended)
 
     async def stopped(self, grace: float) -> TreeEnd:
-        """Stop it and return when nothing is left. A cancel does not cut this short: that is what it is for."""
+        """Stop the command and wait until all its processes are gone, even if the waiter is cancelled."""
         self.stop(grace)
         while not self.ended.done():
             try:
@@ -198,7 +205,7 @@ class Running:
         if self._over is None:
             self._finish(gone)
             return
-        # The sandbox searches the workspace, which takes a while where it is large.
+        # The sandbox searches the workspace, which takes a while in a large one.
         cleaned = asyncio.get_running_loop().run_in_executor(None, self._over)
         cleaned.add_done_callback(lambda done: self._finish(gone, done))
 
@@ -216,7 +223,7 @@ class Running:
 
 
 class Processes:
-    """Starts commands for one workspace. `spills`: where what is too long to be shown is kept."""
+    """Starts the commands of one workspace. `spills` is the directory for output that is too long to be shown."""
 
     def __init__(self, guard: Guard, spills: Path, *, grace: float = 2.0, sandbox: Confine | None = None) -> None:
         self.guard = guard
@@ -225,7 +232,7 @@ class Processes:
         self._spills = Spills(spills)
 
     def start(self, launch: Launch, *, say: Say = lambda _: None) -> Running:
-        """Start a command; from now on it can be stopped. `say` hears what it says as it comes."""
+        """Start a command, which can be stopped from now on. `say` receives its output as it arrives."""
         bounds = Bounds()
         spills = self._spills.of(launch.owner)
         over: Callable[[], str] | None = None
@@ -254,11 +261,11 @@ class Processes:
         return Running(tree, (reads[0], reads[1]), spills, say, over)
 
     def remove_output(self, session: str, named: Iterable[str] = ()) -> None:
-        """Remove the output files of a session that is deleted; `named` are those that its messages mention."""
+        """Remove the output files of a deleted session; `named` are those mentioned in its messages."""
         self._spills.remove(session, named)
 
     async def run(self, launch: Launch, *, say: Say = lambda _: None) -> tuple[Running, TreeEnd]:
-        """Start a command and wait until it is over. Who is cancelled meanwhile leaves nothing behind."""
+        """Run a command to its end. On cancellation the command is stopped first."""
         running = self.start(launch, say=say)
         try:
             return running, await running.until_ended()

@@ -1,4 +1,4 @@
-"""Programs that others talk to through pipes, under the guard: searches, hooks, servers of tools and languages."""
+"""Programs with pipes, supervised by the guard: searches, hooks, MCP and language servers."""
 
 import asyncio
 import os
@@ -10,18 +10,18 @@ from holdfast.workspace.guard import CannotStart, Command, Guard, Tree, TreeEnd
 __all__ = ["GuardedChild", "GuardedSpawn"]
 
 _AFTER_ALL = 0.5
-"""How long after the end of a tree somebody outside of it may hold its pipes open."""
+"""Seconds until pipes are closed after the end of a tree; a process outside of it may hold them open."""
 
 
 class _Reading(asyncio.StreamReaderProtocol):
     def eof_received(self) -> bool:
-        """Close the pipe: nothing more comes."""
+        """Close the pipe at end of file."""
         super().eof_received()
         return False
 
 
 class GuardedChild:
-    """A program with its pipes. `stdin` is None where it has no input."""
+    """A program with its pipes. `stdin` is None if it has no input."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -32,7 +32,7 @@ class GuardedChild:
         tree.gone.add_done_callback(self._gone)
 
     async def connect(self, stdout: int, stderr: int, stdin: int | None) -> None:
-        """Take over the descriptors; whatever fails, all of them are closed with the child."""
+        """Take over the descriptors. On failure all of them are closed."""
         loop = asyncio.get_running_loop()
         pipes = [os.fdopen(descriptor, "rb", 0) for descriptor in (stdout, stderr)]
         writing_end = os.fdopen(stdin, "wb", 0) if stdin is not None else None
@@ -46,28 +46,29 @@ class GuardedChild:
                 self.stdin = asyncio.StreamWriter(writing, flow, None, loop)
                 self._transports.append(writing)
         except BaseException:
-            # Those that have a transport are closed by it.
+            # The transports close their own descriptors.
             for left in (*pipes[len(self._transports) :], writing_end):
                 if left is not None:
                     left.close()
             raise
 
     def kill(self) -> None:
+        """Kill the program and all processes that it started."""
         self._tree.stop(0)
 
     def close(self) -> None:
-        """Nothing that it may still say is of interest: its pipes are closed at once, and it is killed."""
+        """Kill the program and close its pipes at once, discarding unread output."""
         self.kill()
         for transport in self._transports:
             transport.close()
 
     async def stop(self, grace: float) -> TreeEnd:
-        """Ask it to end, kill it after the grace, return when nothing of it is left."""
+        """Stop the program, kill it after the grace period, and wait until all its processes are gone."""
         self._tree.stop(grace)
         return await asyncio.shield(self._tree.gone)
 
     async def wait(self) -> int:
-        """Its exit code, when it and all it has started are gone. Raises `CannotStart`."""
+        """Wait until all processes are gone and return the exit code. Raises `CannotStart`."""
         end = await asyncio.shield(self._tree.gone)
         if end.error:
             raise CannotStart(end.error)

@@ -1,4 +1,4 @@
-"""Where output goes that is too long to be shown: files that a model can view, few and bounded."""
+"""Files for output that is too long to be shown, which a model can view. Number and size are bounded."""
 
 import contextlib
 import copy
@@ -19,7 +19,7 @@ _OVER = b"\n[The rest was not kept.]\n"
 
 
 class SpillFile:
-    """Made when there is something to put in it. A disk that fails costs the file, never the command."""
+    """Created on the first write. A disk failure loses the file, but does not affect the command."""
 
     def __init__(self, spills: "Spills", kind: str) -> None:
         self._spills = spills
@@ -31,9 +31,11 @@ class SpillFile:
         self.path: Path | None = None
 
     def describe(self) -> str:
+        """Return which part of the output the file contains."""
         return f"Its first {_MOST_BYTES // 1_048_576} MiB" if self._is_full else "All of it"
 
     def add(self, text: str) -> None:
+        """Append text, up to the maximum size."""
         if not self.has_begun:
             self.has_begun = True
             self._open()
@@ -50,6 +52,7 @@ class SpillFile:
             self.close()
 
     def close(self) -> None:
+        """Close the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -65,7 +68,7 @@ class SpillFile:
 
 
 class Spills:
-    """A directory of such files, with one below it for each session. The oldest are removed when there are too many."""
+    """A directory of output files with one subdirectory per session. The oldest are removed when there are too many."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -74,16 +77,17 @@ class Spills:
         self._owner = ""
 
     def of(self, owner: str) -> "Spills":
-        """The same, for the commands of a session."""
+        """Return a view of this directory for the commands of a session."""
         owned = copy.copy(self)
         owned._owner = owner
         return owned
 
     def new(self, kind: str) -> SpillFile:
+        """Return a file that is created on the first write."""
         return SpillFile(self, kind)
 
     def place(self, kind: str) -> Path:
-        """A path that was never used, in the directory of the owner."""
+        """Return an unused path in the owner's directory, and remove the oldest files."""
         directory = self._directory_of(self._owner)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         files = sorted(self._directory.rglob("*.txt"), key=lambda file: file.stat().st_mtime_ns)
@@ -93,8 +97,8 @@ class Spills:
         return directory / f"{self._stem}-{next(self._numbers)}-{kind}.txt"
 
     def remove(self, owner: str, named: Iterable[str] = ()) -> None:
-        """Remove the files of a session. Those of earlier versions are in no directory of a session: `named` are the
-        names that its messages mention.
+        """Remove the files of a session. Files of earlier versions are not in its directory: `named` are the names
+        mentioned in its messages.
         """
         if owner:
             shutil.rmtree(self._directory_of(owner), ignore_errors=True)
@@ -103,7 +107,7 @@ class Spills:
                 os.unlink(self._directory / os.path.basename(name))
 
     def _directory_of(self, owner: str) -> Path:
-        """Ids of sessions may have characters that a file name cannot have."""
+        """Return the directory of a session. Session ids may contain characters that are invalid in file names."""
         if not owner:
             return self._directory
         return self._directory / hashlib.blake2b(owner.encode(), digest_size=8).hexdigest()

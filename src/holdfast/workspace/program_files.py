@@ -1,4 +1,4 @@
-"""The files that the names of programs stand for, on the disk as it is now."""
+"""Lookup of the files that program names refer to, in the current file system."""
 
 import os
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from collections.abc import Callable
 __all__ = ["ProgramFiles", "real_path"]
 
 _MULTI_CALL = frozenset({"busybox", "coreutils", "mise", "rustup", "toybox", "uutils", "volta-shim"})
-"""One file that is many programs: which of them is decided by the name it is called by, not by the file."""
+"""Multi-call binaries: the name they are called by selects the program, not the file."""
 _COMPARED = 64 << 20
 _MOST_LINKS = 40
 
 
 class ProgramFiles:
-    """`search_path` returns the PATH of commands, as it is when a program is looked up."""
+    """Resolves program names. `search_path` returns the PATH of commands at the time of a lookup."""
 
     def __init__(self, search_path: Callable[[], str]) -> None:
         self._search_path = search_path
@@ -29,14 +29,14 @@ class ProgramFiles:
         return None
 
     def is_same(self, path: str, name: str) -> bool:
-        """Whether a file is the program of that name, a link to it or a copy of it."""
+        """Return whether a file is the program of that name, a link to it or a copy of it."""
         wanted = self.find(name, "/")
         if os.path.basename(name) in map(os.path.basename, _chain(path)):
             return True
         if wanted is None or os.path.basename(os.path.realpath(wanted)) in _MULTI_CALL:
             return False
         try:
-            # Programs that were installed may be equal on purpose (shims); a copy is made to somewhere else.
+            # Installed programs may be equal on purpose (shims); only files elsewhere are compared as copies.
             is_installed = os.path.dirname(path) in self._search_path().split(":")
             return os.path.samefile(path, wanted) or (not is_installed and _is_copy(path, wanted))
         except OSError:
@@ -44,8 +44,8 @@ class ProgramFiles:
 
 
 def real_path(path: str) -> str:
-    """Return the real path of an absolute path, as `os.path.realpath` does, except behind `/proc`: there a link leads
-    each process elsewhere (`/proc/self/cwd`, `/dev/fd/3`), so the rest of the path stays as it is.
+    """Return the real path of an absolute path like `os.path.realpath`, except below `/proc`: its links differ for
+    each process (`/proc/self/cwd`, `/dev/fd/3`), so the rest of the path is kept unchanged.
     """
     current, rest, links = "", list(reversed(path.split("/"))), 0
     while rest:
@@ -71,7 +71,7 @@ def real_path(path: str) -> str:
 
 
 def _chain(path: str) -> list[str]:
-    """The paths on the way from a link to its file."""
+    """Return the paths from a link to its file."""
     paths: list[str] = []
     for _ in range(40):
         paths.append(path)
@@ -83,7 +83,7 @@ def _chain(path: str) -> list[str]:
 
 
 def _is_of_kernel(path: str) -> bool:
-    """Whether the path leads through `/proc` or `/dev`: for another process it leads to another file."""
+    """Return whether the path goes through `/proc` or `/dev`, where it refers to another file for another process."""
     return any(os.path.normpath(item).startswith(("/proc/", "/dev/")) for item in _chain(path))
 
 

@@ -1,11 +1,11 @@
-"""The sandbox of a workspace: its commands can write the workspace, and read the rest without the user's own files.
+"""The sandbox of a workspace: its commands can write the workspace, and read the rest except the user's own files.
 
-bubblewrap builds the file system of a command where it is installed. Elsewhere the guard builds the same one in its
-own namespaces, and Landlock refuses changes to it; without namespaces the sandbox is refused, because Landlock alone
-can neither except a file in a writable directory nor hide a socket.
+bubblewrap builds the file system of a command if it is installed. Otherwise the guard builds the same one in its own
+namespaces, and Landlock refuses changes to it; without namespaces the sandbox is refused, because Landlock alone can
+neither except a file in a writable directory nor hide a socket.
 
-What a command can write is decided once, when the sandbox is made, from the settings of the user and from the data
-directory. The contents of the workspace never open anything.
+The writable paths are decided once, when the sandbox is created, from the user's settings and the data directory. The
+contents of the workspace never add any.
 """
 
 import os
@@ -44,7 +44,7 @@ __all__ = [
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts", "/dev/shm")
 _CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETUID", "CAP_SETGID")
 _LEAST_LANDLOCK = 3
-"""Before that, files elsewhere can be truncated."""
+"""Earlier versions do not prevent truncation of files elsewhere."""
 _MAX_MOUNTED = 64
 """Git directories of the user whose settings are mounted read-only. Changes in further ones are found afterwards."""
 _MAX_SOCKETS = 512
@@ -78,11 +78,12 @@ class SandboxPolicy(msgspec.Struct, frozen=True):
 
 
 def find_bubblewrap() -> str | None:
+    """Return the path of bubblewrap, or None."""
     return shutil.which("bwrap")
 
 
 class Sandbox:
-    """Restricts every command of a workspace. `has_namespaces`: whether the guard can make them, once it is ready."""
+    """Restricts every command of a workspace. `has_namespaces`: whether the guard can create them, once it is ready."""
 
     def __init__(
         self,
@@ -119,11 +120,13 @@ class Sandbox:
         self._cleanup.refresh()
 
     def watch(self) -> Callable[[], str]:
-        """Begin to watch what the command changes that was confined last; see `SandboxCleanup`."""
+        """Watch the changes of the last confined command; see `SandboxCleanup`."""
         return self._cleanup.begin(self._mounted)
 
     def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
-        """Return the launch with its restrictions. Called for each command, because git directories come and go."""
+        """Return the launch with its restrictions. Called for each command, because git directories can change in
+        between.
+        """
         try:
             return self._confine(launch)
         except OSError as error:
@@ -147,6 +150,7 @@ class Sandbox:
         return msgspec.structs.replace(launch, argv=argv), bounds
 
     def describe(self) -> SandboxState:
+        """Return the state of the sandbox for users."""
         writable = (self.policy.workspace, *self._plan.writable, *(path for path, _ in self._plan.home_writable))
         readable = ", ".join(path for path, _ in self._plan.home_readable) or "nothing"
         notes = [
@@ -163,7 +167,7 @@ class Sandbox:
         )
 
     def _gaps(self) -> tuple[str, ...]:
-        """Describe what cannot be closed here."""
+        """Describe the gaps that cannot be closed on this machine."""
         found = []
         is_setuid = self._bubblewrap is not None and _is_setuid(self._bubblewrap)
         if self.policy.network and (landlock_version() < SCOPES_VERSION or is_setuid):
@@ -180,7 +184,7 @@ class Sandbox:
         )
         return tuple(found)
 
-    # What can be opened
+    # Paths that can be opened
 
     def _check_workspace(self) -> None:
         """Refuse a workspace that cannot be kept apart from the user's own files."""
@@ -194,7 +198,7 @@ class Sandbox:
         raise SandboxImpossible(f"{what} Open a project directory, or set options.sandbox to an empty text.")
 
     def _may_open(self, path: str) -> bool:
-        """Whether a path outside the workspace may be visible or writable at all. `path` is real."""
+        """Return whether a path outside the workspace may be visible or writable at all. `path` is real."""
         if is_system(path) or is_within(path, self.policy.workspace) or is_private(path, self._homes):
             return False
         if any(is_within(path, place) or is_within(place, path) for place in self._hidden):
@@ -222,7 +226,9 @@ class Sandbox:
         )
 
     def _may_show(self, path: str) -> bool:
-        """Whether a repository outside the workspace may be read: it may be above the workspace, not above a home."""
+        """Return whether a repository outside the workspace may be readable: it may contain the
+        workspace, but no home.
+        """
         return not is_system(path) and not is_private(path, self._homes)
 
     def _repository_above(self) -> tuple[str, ...]:
@@ -249,7 +255,7 @@ class Sandbox:
                     self._refused.append(f"sandbox.home: {name} is never opened.")
         return tuple(found.items())
 
-    # What one command sees
+    # View of one command
 
     def _mounts(self, named: list[str]) -> tuple[list[Mount], tuple[str, ...]]:
         protected = self._protected(named)
@@ -267,7 +273,7 @@ class Sandbox:
         return build_mounts(plan), protected
 
     def _protected(self, named: list[str]) -> tuple[str, ...]:
-        """Return what exists and no command may change: settings, and what git obeys in directories of the user."""
+        """Return existing paths that no command may change: settings, and git files that name programs."""
         workspace = self.policy.workspace
         found = [os.path.join(workspace, name) for name in self.policy.protected] + named
         own = os.path.join(workspace, ".git")
@@ -275,7 +281,7 @@ class Sandbox:
             if number < _MAX_MOUNTED or path == own:
                 found += _obeyed(path, entry)
         if os.path.isdir(own) and not os.path.islink(own) and os.path.lexists(os.path.join(own, "HEAD")):
-            # A directory that does not exist cannot be mounted, and could be made; git makes it too.
+            # A missing directory cannot be mounted and could be created by a command; git creates it too.
             os.makedirs(os.path.join(own, "hooks"), exist_ok=True)
             found += (os.path.join(own, name) for name in PROTECTED_GIT)
         if self._linked is not None:
@@ -285,17 +291,19 @@ class Sandbox:
         return tuple(path for path in real if any(path != place and is_within(place, path) for place in opened))
 
     def _named_by_git(self) -> list[str]:
-        """Return the paths in the workspace that the configuration of a repository names: hooks, included files."""
+        """Return the workspace paths named by the configuration of a repository: hooks, included files."""
         workspace = self.policy.workspace
         places = [os.path.join(path, ".git") for path in (*self._plan.readable, workspace)]
         places += [path for path, entry in self._cleanup.existing() if entry.kind == "file" or "config" in entry.files]
         named = [os.path.normpath(path) for place in dict.fromkeys(places) for path in named_paths(place)]
-        # A link on the way must not be replaced, what it leads to must not be changed.
+        # Neither a link in the path nor its target may be changed.
         paths = dict.fromkeys((*named, *map(os.path.realpath, named)))
         return [path for path in paths if path != workspace and is_within(workspace, path)]
 
     def _pinned(self) -> tuple[str, ...]:
-        """Return the repository: a renamed directory takes its mounts along, and another could be made in its place."""
+        """Return the repository directory. A renamed directory keeps its mounts, and another could be created in its
+        place.
+        """
         own = os.path.join(self.policy.workspace, ".git")
         return (own,) if os.path.isdir(own) and not os.path.islink(own) else ()
 
@@ -305,7 +313,8 @@ class Sandbox:
         if not self.policy.network:
             options.append("--unshare-net")
         if os.geteuid() == 0:
-            # Root could mount everything anew, and tune the kernel; what is left lets it work with files of any owner.
+            # Root could remount file systems and change kernel settings; the remaining capabilities allow work with
+            # files.
             options += ["--cap-drop", "ALL", *(word for name in _CAPABILITIES for word in ("--cap-add", name))]
         return [*options, "--chdir", cwd]
 
@@ -322,7 +331,7 @@ def _runtime_directories() -> tuple[str, ...]:
 
 
 def _is_setuid(program: str) -> bool:
-    """Whether bubblewrap needs its set-uid bit: it would be without effect after privileges are given up."""
+    """Return whether bubblewrap depends on its set-uid bit, which has no effect after privileges are given up."""
     return os.geteuid() != 0 and bool(os.stat(program).st_mode & stat.S_ISUID)
 
 
@@ -331,7 +340,7 @@ def _is_socket(path: str) -> bool:
 
 
 def why_not(*, has_namespaces: bool, bubblewrap: str | None) -> str:
-    """Why there can be no sandbox here; nothing if there can."""
+    """Return why no sandbox is possible here; empty if one is."""
     if bubblewrap is not None:
         return ""
     version = landlock_version()

@@ -1,11 +1,11 @@
-"""Moves away what a sandboxed command has made and programs outside of the sandbox would obey.
+"""Moves away new files of sandboxed commands that programs outside of the sandbox would obey.
 
-Settings and git directories that exist are mounted read-only. Those that do not exist have no place to mount anything
-on, so a command can make them; when it has ended, they are moved to a directory of the server, never deleted, because
-the user may have made them meanwhile. A git directory that is as git makes it stays (see `git_plain`).
+Existing settings and git directories are mounted read-only. Missing ones cannot be mounted, so a command can create
+them; after its end they are moved to a directory of the server, never deleted, because the user may have created them
+meanwhile. A git directory as git creates it is kept (see `git_plain`).
 
-Whatever exists while no sandboxed command runs is the user's own. The state at that moment is compared with the state
-after each command. It is stored while commands run: if the server is killed, the next one makes the comparison.
+Everything that exists while no sandboxed command runs is the user's own. This state is compared with the state after
+each command. It is stored while commands run: if the server is killed, the next one makes the comparison.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("holdfast.sandbox")
 _FRESH = 1.0
-"""A command that starts within so many seconds of a refresh does not need another one."""
+"""Maximum age in seconds of a state that a starting command may use without a refresh."""
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -56,8 +56,8 @@ class _Stored(msgspec.Struct, frozen=True):
 class SandboxCleanup:
     """Compares and cleans the directories that the commands of one workspace can write.
 
-    `names` are settings at the top of the workspace, `kept` receives what is moved. Searching takes a while in a large
-    workspace: the functions that do it may be called from threads.
+    `names` are settings at the top of the workspace, `kept` is the directory for moved files. Searching takes a while
+    in a large workspace, so the functions that search may be called from threads.
     """
 
     def __init__(self, workspace: str, names: tuple[str, ...], kept: str) -> None:
@@ -80,7 +80,7 @@ class SandboxCleanup:
         self._finish_earlier()
 
     def cover(self, areas: tuple[str, ...]) -> None:
-        """Compare further directories too, from now on."""
+        """Include further directories in the comparison."""
         with self._search_lock:
             covered = {scanner.root for scanner in self._scanners}
             for scanner in [GitScanner(area) for area in areas if area not in covered]:
@@ -98,11 +98,11 @@ class SandboxCleanup:
                     self._known.parents.update(self._parents([path]))
 
     def refresh(self, max_age: float = 0.0) -> None:
-        """Take the present state as the user's own, unless a sandboxed command runs that may have changed it."""
+        """Take the present state as the user's own, unless a sandboxed command is running that may have changed it."""
         started = self._started
         if started != self._ended or time.monotonic() - self._refreshed < max_age:
             return
-        # A command that starts does not wait for a search that is under way: its state is recent enough.
+        # A starting command does not wait for a running search: its state is recent enough.
         if not self._search_lock.acquire(blocking=max_age == 0.0):
             return
         try:
@@ -125,7 +125,7 @@ class SandboxCleanup:
         return ((path, entry) for path, entry in known if entry.identity not in self._made or path.startswith(own))
 
     def begin(self, mounted: frozenset[str]) -> Callable[[], str]:
-        """Count a command for which `mounted` paths are read-only. Returns the function to call at its end."""
+        """Register a command for which the `mounted` paths are read-only. Returns the function to call at its end."""
         self.refresh(_FRESH)
         with self._lock:
             self._mounted = mounted if self._started == self._ended else self._mounted & mounted
@@ -137,10 +137,10 @@ class SandboxCleanup:
         report = "[The workspace could not be checked for new settings and git directories.]"
         with self._search_lock:
             try:
-                # Anything new may have been made by another command that still runs, perhaps for days.
+                # A new file may have been created by another command that is still running, perhaps for days.
                 report = self._clean()
             except Exception:
-                # The result of the command does not depend on it; the log has the reason.
+                # The result of the command does not depend on this check; the log contains the reason.
                 _log.exception("%s could not be checked", self._workspace)
             with self._lock:
                 self._ended += 1
@@ -182,19 +182,20 @@ class SandboxCleanup:
     def _root_of(self, path: str) -> str:
         return next(s.root for s in reversed(self._scanners) if path == s.root or path.startswith(f"{s.root}/"))
 
-    # Comparing
+    # Comparison
 
     def _clean(self) -> str:
         scan = self._scan()
         moved = [*self._clean_settings(), *self._clean_entries(scan)]
-        # No program of a user goes there by itself, but nothing in it can be compared either.
+        # Programs do not enter such directories by themselves, but their content cannot be compared.
         moved += [self._move(path) for path in scan.too_deep if path not in self._unchecked]
         unread = [path for path in scan.unread if path not in self._unchecked]
         checked = self._scan() if moved else scan
         if self._started - self._ended <= 1:
             self._adopt(checked)
         else:
-            # Another command may have exchanged directories during the search: all is compared again at its end.
+            # Another command may have exchanged directories during the search: everything is compared again at its
+            # end.
             self._unchecked |= {*checked.too_deep, *checked.unread}
         return self._report(moved, unread)
 
@@ -213,7 +214,7 @@ class SandboxCleanup:
         return "\n".join(report)
 
     def _adopt(self, scan: Scan) -> None:
-        """Count what has passed as known; it was not there before, so it is compared again after every command."""
+        """Treat accepted entries as known. They are new, so they are compared again after every command."""
         known = {entry.identity for entry in self._known.entries.values()}
         there = {entry.identity for entry in scan.entries.values()}
         made = (self._made & there) | (there - known)
@@ -240,7 +241,7 @@ class SandboxCleanup:
                 restore(path, self._workspace, b"\0" + os.fsencode(before))
 
     def _clean_entries(self, scan: Scan) -> Iterator[str]:
-        """Git directories first, the topmost before those in it: a `.git` file may lead to one that has passed."""
+        """Check git directories first, the topmost before nested ones: a `.git` file may name an accepted one."""
         identities = {entry.identity: entry for entry in self._known.entries.values()}
         accepted: set[str] = set()
         gone: list[str] = []
@@ -265,13 +266,15 @@ class SandboxCleanup:
         return is_plain_file(path, accepted)
 
     def _is_whole(self, path: str, entry: GitEntry) -> bool:
-        """Whether all of an entry is new. A directory that was there only became a git directory: its HEAD goes."""
+        """Return whether an entry is entirely new. If an existing directory became a git directory, only its HEAD is
+        moved.
+        """
         if entry.kind == "file" or os.path.basename(path).lower() == ".git":
             return True
         return path != self._root_of(path) and self._directories.get(path) != entry.identity[1]
 
     def _clean_known(self, path: str, before: GitEntry, after: GitEntry, accepted: set[str]) -> Iterator[str]:
-        """Compare the files that git obeys. A changed file is moved, and what it was before is restored."""
+        """Compare the files that git obeys. A changed file is moved, and its previous content is restored."""
         top = path if after.kind == "directory" else os.path.dirname(path)
         for name, signature in after.files.items():
             place = os.path.join(top, name)
@@ -285,10 +288,10 @@ class SandboxCleanup:
                 restore(place, self._root_of(place), old)
 
     def _is_guarded(self, place: str, after: Signature, before: Signature | None) -> bool:
-        """Whether a path was read-only for every command: then the user has changed it.
+        """Return whether a path was read-only for every command, so that the user must have changed it.
 
-        A file that was replaced is not: the kernel removes the mount from it. Nor is one with a second name, nor one in
-        a directory that another command can rename while the mounts of a command are made.
+        Not for a replaced file, because the kernel removes the mount from it; not for a file with a second name, and
+        not in a directory that another command can rename while the mounts of a command are made.
         """
         steady = {os.path.join(self._workspace, ".git"), *(scanner.root for scanner in self._scanners)}
         mounts = [mount for mount in self._mounted if os.path.dirname(mount) in steady]
@@ -317,7 +320,7 @@ class SandboxCleanup:
         target = self._quarantine.move(path, self._root_of(path))
         return f"{shown} (now {in_one_line(target)})" if target else f"{shown} (it could not be moved: remove it)"
 
-    # After a server was killed
+    # Recovery after a server was killed
 
     def _finish_earlier(self) -> None:
         try:
@@ -336,7 +339,7 @@ class SandboxCleanup:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Best effort: a full disk does not keep commands from running."""
+    """Write a file, best effort: a full disk must not prevent commands from running."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(data)

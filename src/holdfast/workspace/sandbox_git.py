@@ -1,8 +1,8 @@
-"""The git directories outside the workspace that its work tree needs: a linked work tree's, a submodule's.
+"""Git directories outside the workspace that its work tree needs: of a linked work tree or a submodule.
 
 A `.git` file is workspace content, and a sandboxed command can write it. So a directory that it names is opened only
-if the directory names this work tree in turn, at the place where git keeps such directories, and only if that was so
-before the first command: the decision is stored in the data directory and never taken again for the same work tree.
+if the directory names this work tree in turn, at the location where git keeps such directories, and only if that was
+so before the first command: the decision is stored in the data directory and never repeated for the same work tree.
 """
 
 import os
@@ -21,7 +21,7 @@ __all__ = ["PROTECTED_GIT", "UNFINISHED", "LinkedGit", "decide_linked_git", "fin
 PROTECTED_GIT = ("config", "config.worktree", "hooks", "commondir", "gitdir")
 """Entries of a git directory that name programs to run, or another directory that does."""
 UNFINISHED = ("rebase-merge/git-rebase-todo", "rebase-merge/strategy", "sequencer/opts")
-"""What `git rebase --continue` and `git cherry-pick --continue` obey: steps and strategies may run programs."""
+"""Files that `git rebase --continue` and `git cherry-pick --continue` obey: steps and strategies may run programs."""
 _SHARED = ("objects", "refs", "logs")
 
 
@@ -39,6 +39,7 @@ class LinkedGit(msgspec.Struct, frozen=True):
 
     @property
     def protected(self) -> tuple[str, ...]:
+        """Entries of the git directory that must stay read-only."""
         return tuple(os.path.join(self.own, name) for name in PROTECTED_GIT)
 
 
@@ -48,9 +49,9 @@ class _Decision(msgspec.Struct, frozen=True):
 
 
 def decide_linked_git(work_tree: str, record: Path, may_open: Callable[[str], bool]) -> LinkedGit | None:
-    """Return the stored decision for a work tree; take and store it if there is none for this very directory.
+    """Return the stored decision for a work tree; make and store it if there is none for this very directory.
 
-    A stored directory is still checked each time: it may have been removed, or given to another work tree.
+    A stored directory is still checked each time: it may have been removed, or assigned to another work tree.
     """
     status = os.stat(work_tree)
     identity = (status.st_dev, status.st_ino)

@@ -15,10 +15,10 @@ _WORDS = (b"include", b"hookspath")
 
 
 def named_paths(dot_git: str) -> Iterator[str]:
-    """Yield what the repository of a git directory or `.git` file names: included files, directories of hooks, and what
-    links among the hooks lead to.
+    """Yield the paths named by the repository of a git directory or `.git` file: included files, hook directories,
+    and the targets of links among the hooks.
 
-    Conditions of includes count as true. Relative directories of hooks are taken from each work tree that is known.
+    Conditions of includes count as true. Relative hook directories are resolved against each known work tree.
     """
     tops = [os.path.dirname(dot_git)]
     hooks: list[str] = []

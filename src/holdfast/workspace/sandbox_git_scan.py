@@ -1,9 +1,9 @@
 """Finds every git directory and every `.git` below a directory, quickly enough to do it after each command.
 
-Names decide, not contents: whatever is called `.git`, and any directory with a `HEAD` beside `config`, `commondir` or
-`objects`. Listings are kept with the change time of their directory, which no command can set back, so that a second
-scan reads only the directories that have changed. Links are never followed, and each directory is opened relative to
-the one above it.
+Entries are recognized by name, not by content: every entry called `.git`, and every directory with a `HEAD` beside
+`config`, `commondir` or `objects`. Listings are kept with the change time of their directory, which no command can
+set back, so that a second scan reads only the directories that have changed. Links are never followed, and each
+directory is opened relative to the one above it.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class _Listing(msgspec.Struct, frozen=True, gc=False):
 
 
 class GitScanner:
-    """Scans one directory again and again."""
+    """Scans one directory repeatedly, reusing unchanged listings."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -71,6 +71,7 @@ class GitScanner:
         self._entries: dict[str, GitEntry] = {}
 
     def scan(self) -> Scan:
+        """Scan the directory."""
         work = _Work(self._listings, self._entries)
         with contextlib.suppress(OSError):
             descriptor = os.open(self.root, _FLAGS)
@@ -213,7 +214,7 @@ def _content(name: str, descriptor: int) -> bytes | None:
 
 @contextlib.contextmanager
 def _opened(name: str, above: int, status: os.stat_result) -> Iterator[int]:
-    """Open a directory; one of our own that a command has made unreadable is made readable for the time being."""
+    """Open a directory. An own directory that a command made unreadable is made readable temporarily."""
     try:
         descriptor, restored = os.open(name, _FLAGS, dir_fd=above), -1
     except PermissionError:

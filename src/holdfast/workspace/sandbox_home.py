@@ -1,7 +1,8 @@
-"""The home directory of a sandboxed command: empty, but for toolchains, caches named in the settings, and a name.
+"""The home directory of a sandboxed command: empty except for toolchains, caches named in the settings, and a git
+user name.
 
-Keys, credentials and sockets of a person are in the home directory, under names no list can be complete about. So
-everything is left out, and the exceptions are listed. What an exception may never be is listed too, because a setting
+The home directory contains keys, credentials and sockets under names that cannot be listed completely. So everything
+is left out, and the exceptions are listed. Paths that an exception may never open are listed too, because a setting
 or a link can name anything.
 """
 
@@ -29,7 +30,7 @@ _NEVER = (
     ".pypirc", ".pgpass", ".my.cnf", ".vault-token", ".terraform.d", ".bashrc", ".bash_profile", ".bash_login",
     ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile", ".gitconfig", ".claude", ".codex", ".crush",
 )  # fmt: skip
-"""Keys, credentials, and files that are executed at the next login: never opened, whatever the settings say."""
+"""Keys, credentials, and files executed at the next login: never opened, regardless of the settings."""
 _CREDENTIALS = (
     ".cargo/credentials",
     ".cargo/credentials.toml",
@@ -53,7 +54,7 @@ def home_directories(client: str = "") -> tuple[str, ...]:
 
 
 def is_private(path: str, homes: Iterable[str]) -> bool:
-    """Whether a path is, contains or lies in something of a home directory that is never opened."""
+    """Return whether a path is, contains or is in a part of a home directory that is never opened."""
     for home in homes:
         if is_within(path, home):
             return True
@@ -114,7 +115,7 @@ def write_gitconfig(target: Path, home: str) -> None:
 
 
 def _git(*arguments: str, home: str = "") -> str:
-    """Run git outside of any repository. It answers nothing where it is missing or fails."""
+    """Run git outside of any repository. Returns an empty string if it is missing or fails."""
     program = git_program()
     if program is None:
         return ""

@@ -14,7 +14,7 @@ _PATH_BENEATH = 1
 
 _WRITE_FILE, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 1, 1 << 13, 1 << 14, 1 << 15
 _CHANGES = 0b1_1111_1111_0000 | _WRITE_FILE
-"""Writing, and making and removing of every kind; reading and executing stay free."""
+"""Writing, creating and removing of every kind; reading and executing are not restricted."""
 _FOR_FILES = _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
 _SCOPES = 0b11
 """Abstract sockets and signals reach only processes of the same sandbox."""
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Ruleset(ctypes.Structure):
-    """Nothing is said of the network: that is for a namespace of its own."""
+    """Restrictions of a ruleset. The network is not restricted here, but by a network namespace."""
 
     _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
 
@@ -36,7 +36,7 @@ class _Beneath(ctypes.Structure):
 
 
 def landlock_version() -> int:
-    """What this kernel can do; 0 if nothing."""
+    """Return the Landlock version of this kernel; 0 if it has none."""
     if sys.platform != "linux":
         return 0
     return max(0, int(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
@@ -57,7 +57,7 @@ def _check(result: int, what: str) -> int:
 
 
 def restrict(writable: Sequence[str]) -> None:
-    """Nothing can be changed any more but beneath `writable`."""
+    """Forbid all changes except below `writable`. Raises `OSError`."""
     version = landlock_version()
     if version < 1:
         raise OSError(0, "this kernel has no Landlock")

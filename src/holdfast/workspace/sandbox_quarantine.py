@@ -1,7 +1,7 @@
-"""The directory that receives what was moved out of a workspace. Nothing in it is ever deleted or obeyed.
+"""The directory for files moved out of a workspace. Its content is never deleted or obeyed.
 
-Other commands of the workspace may still run while something is moved, and may put links in its way. So the directory
-above is opened step by step without following links, and the entry is renamed relative to it.
+Other commands of the workspace may still run during a move and create links in the path. So the parent directory is
+opened component by component without following links, and the entry is renamed relative to it.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class Quarantine:
         self._directory = directory
 
     def move(self, path: str, root: str) -> str:
-        """Move a path below `root` here and return its new place, or nothing if that failed."""
+        """Move a path below `root` here and return its new path; empty if that failed."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             target = self._free_name(os.path.basename(path))
@@ -60,7 +60,7 @@ def _move_entry(name: str, above: int, target: str) -> None:
 
 
 def _make_accessible(name: str, above: int) -> None:
-    """Renaming a directory into another one needs write access to the directory itself."""
+    """Make a directory writable: renaming it into another one requires write access to it."""
     descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
         os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
@@ -88,7 +88,7 @@ def _copy_across(source: str, target: str) -> None:
 
 
 def _copy_file(source: str, target: str) -> None:
-    """Copy a regular file, whatever its mode is."""
+    """Copy a regular file regardless of its mode."""
     descriptor = os.open(source, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -103,7 +103,7 @@ def _copy_file(source: str, target: str) -> None:
 
 
 def restore(path: str, root: str, content: bytes) -> None:
-    """Write a file below `root` again, or a link if the content is a NUL and a target, unless something is there."""
+    """Restore a file below `root`, or a link if the content is a NUL and a target, unless the path exists."""
     name = os.path.basename(path)
     try:
         above = open_below(root, os.path.dirname(path))

@@ -1,7 +1,7 @@
 """The file system of a sandboxed command as a list of mounts, the same for bubblewrap and for the guard.
 
-Everything is read-only. Directories in which people, desktops and services keep sockets, keys and temporary files are
-empty. What remains of them, and all that can be written, is mounted by name.
+Everything is read-only. Directories in which users, desktops and services keep sockets, keys and temporary files are
+empty. Exceptions in them, and all writable paths, are mounted by name.
 """
 
 import glob
@@ -22,7 +22,7 @@ _TMP = "/tmp"
 _LOST = "/var/tmp"
 _PRIVATE = ("/home", "/root", "/run", "/var/run", "/mnt/wslg")
 _STILL_READABLE = ("/etc/resolv.conf", "/etc/hosts", "/run/current-system", "/home/linuxbrew/.linuxbrew")
-"""Readable although they lead into, or lie in, a directory that is empty in the sandbox."""
+"""Readable although they link into, or are in, a directory that is empty in the sandbox."""
 _KERNEL = ("/proc/acpi", "/proc/driver", "/proc/fs", "/proc/mtrr", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger")
 """A fresh `/proc` can be written where root may."""
 _KEYS = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/ssl/private", "/etc/ssh/ssh_host_*_key")
@@ -33,11 +33,11 @@ _SOCKETS = "/proc/net/unix"
 
 
 class ViewPlan(msgspec.Struct, frozen=True):
-    """The paths that a view is made of. All are real paths.
+    """The paths of a view. All are real paths.
 
     `readable` and `writable` are bound from themselves, `home` entries are (path in the home directory, source).
-    `workspace` comes after them, then `protected` paths become read-only and `pinned` directories mount points,
-    so that they cannot be renamed. `hidden` wins over all of it.
+    `workspace` is mounted after them, then `protected` paths become read-only and `pinned` directories mount points,
+    so that they cannot be renamed. `hidden` takes precedence over all of them.
     """
 
     workspace: str
@@ -54,7 +54,7 @@ class ViewPlan(msgspec.Struct, frozen=True):
 
 
 def is_system(path: str) -> bool:
-    """Whether a directory is one of the system's own, or contains one that is empty in the sandbox."""
+    """Return whether a directory belongs to the system, or contains one that is empty in the sandbox."""
     return path in _SYSTEM or any(is_within(path, place) for place in (*_PRIVATE, _TMP, _LOST))
 
 
@@ -78,7 +78,7 @@ def build_mounts(plan: ViewPlan) -> list[Mount]:
 
 
 def _add_empty_directories(view: "_View", plan: ViewPlan) -> None:
-    """Cover the directories of people and services; those a command can write are not sealed."""
+    """Cover the directories of users and services; those a command can write are not sealed."""
     outside = (*plan.readable, *plan.writable, plan.workspace)
     shared = (os.path.realpath(_TMP), os.path.realpath(_LOST))
     view.add("bind", shared[0], plan.scratch)
@@ -94,10 +94,10 @@ def _add_empty_directories(view: "_View", plan: ViewPlan) -> None:
 
 
 def _tops(folders: Iterable[str], paths: Collection[str]) -> Iterator[str]:
-    """Yield the topmost directories to be made for paths in directories that commands can write.
+    """Yield the topmost directories to be created for paths in directories that commands can write.
 
-    Their other entries must not look writable: what a command wrote there would be lost. In `/tmp` they also keep
-    commands from putting a link in the place where the next command's mount goes.
+    Their other entries must not look writable, because files written there would be lost. In `/tmp` they also prevent
+    commands from creating a link at the mount point of the next command.
     """
     tops = {
         os.path.join(folder, path[len(folder) :].strip("/").split("/")[0])
@@ -125,7 +125,7 @@ def _add_exceptions(view: "_View", plan: ViewPlan) -> None:
 
 
 class _View:
-    """Mounts in the making."""
+    """Builder for the list of mounts."""
 
     def __init__(self) -> None:
         self._mounts: list[Mount] = []
@@ -139,7 +139,7 @@ class _View:
         self._sealed = [other for other in self._sealed if other != path] + [path] * is_sealed
 
     def shows(self, path: str) -> bool:
-        """Whether a path of the machine is visible: no empty directory or mask covers it."""
+        """Return whether a path of the machine is visible: no empty directory or mask covers it."""
         for operation, place, _ in reversed(self._mounts):
             if is_within(place, path):
                 return operation in {"bind", "read"} and place != os.path.realpath(_TMP)

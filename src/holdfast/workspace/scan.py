@@ -1,4 +1,4 @@
-"""Search without any help: a walk over the files, in a process of its own that can be killed at any moment.
+"""Search without external programs: walks the files in a separate process that can be killed at any time.
 
 `python -m holdfast.workspace.scan '{"root": …}'` prints `path NUL line:column:text` for each match, or with no
 pattern `path NUL` for each file, paths relative to the root.
@@ -20,11 +20,11 @@ __all__ = ["ScanAsk", "main", "walk"]
 _LARGEST = 64 * 1024 * 1024
 _LONGEST = 1_000
 _TRICKY = re.compile(r"\\[AZzbB]|\(\?|\\n|\\s|\\r|\[\^|\\[WDS]")
-"""What may mean something else in a whole file than in a line."""
+"""Constructs whose meaning may differ between a whole file and a single line."""
 
 
 class ScanAsk(NamedTuple):
-    """What to look for, and where. `name`: only this file. `most`: matches shown of one file."""
+    """Search request. `name`: only this file. `most`: maximum matches per file."""
 
     root: str
     name: str = ""
@@ -34,7 +34,9 @@ class ScanAsk(NamedTuple):
 
 
 def walk(handle: int, root: str, ignore: Ignore) -> Iterator[str]:
-    """Every plain file below an open directory that is not left out, as relative paths. Links are not followed."""
+    """Yield the relative paths of all plain files below an open directory that are not ignored. Links
+    are not followed.
+    """
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -55,9 +57,10 @@ def walk(handle: int, root: str, ignore: Ignore) -> Iterator[str]:
 
 
 def main() -> int:
+    """Run the search given as JSON in the first argument; print the results."""
     ask = ScanAsk(**json.loads(sys.argv[1]))
     out = sys.stdout.buffer
-    # Whoever starts this has made sure of the directory it starts in.
+    # The caller has verified the working directory.
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     paths = iter([ask.name]) if ask.name else walk(handle, ask.root, Ignore(ask.root))
     if ask.pattern is None:
@@ -93,7 +96,7 @@ def _searcher(ask: ScanAsk, finder: re.Pattern[str], handle: int) -> Search:
         for number, line in enumerate(text.split("\n"), 1):
             match = finder.search(line.removesuffix("\r"))
             if match is not None:
-                # Columns count bytes, as other programs have it.
+                # Columns count bytes, as in ripgrep and git.
                 column = len(line[: match.start()].encode("utf-8", "replace")) + 1
                 yield number, column, line[:_LONGEST]
                 shown += 1
@@ -104,7 +107,7 @@ def _searcher(ask: ScanAsk, finder: re.Pattern[str], handle: int) -> Search:
 
 
 def _text(handle: int, path: str) -> str:
-    """A text file's content; nothing for a binary or an enormous one."""
+    """Return the content of a text file; empty for a binary or a very large one."""
     try:
         with stream_of(open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK)) as stream:
             status = os.fstat(stream.fileno())

@@ -1,7 +1,7 @@
-"""Finding text and files: with ripgrep where there is one, else with a private git, else by a walk of our own.
+"""Search for text and files: with ripgrep if it is installed, else with a private git, else with our own walk.
 
-Whichever is used, the answer is the same. Every search runs in a child that is killed when its time is up, when
-enough was found, or when nobody waits any more.
+All of them give the same result. Every search runs in a child that is killed on timeout, when enough was found, or
+when the caller is cancelled.
 """
 
 import asyncio
@@ -33,19 +33,23 @@ _MOST_TORN = 50
 
 
 class FoundText(msgspec.Struct, frozen=True):
+    """Matches. `is_truncated`: there were more; `is_late`: the time was up."""
+
     matches: tuple[Match, ...]
     is_truncated: bool
     is_late: bool
 
 
 class FoundFiles(msgspec.Struct, frozen=True):
+    """Paths. `is_truncated`: there were more; `is_late`: the time was up."""
+
     paths: tuple[str, ...]
     is_truncated: bool
     is_late: bool
 
 
 class Search(msgspec.Struct, frozen=True):
-    """Where, and for whom: `place` is a real path, a directory or one file; `seconds` is all the time there is."""
+    """Scope of a search: `place` is a real path of a directory or one file; `seconds` is the time limit."""
 
     root: str
     place: str
@@ -56,15 +60,18 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> str:
+        """The directory to search in."""
         return os.path.dirname(self.place) if self.is_file else self.place
 
     @property
     def name(self) -> str:
-        """The one file that is searched, if it is one."""
+        """Name of the file to search; empty for a directory."""
         return os.path.basename(self.place) if self.is_file else ""
 
 
 class GrepAsk(msgspec.Struct, frozen=True):
+    """Pattern of a text search; `include` is a glob for file names."""
+
     pattern: str
     is_literal: bool = False
     include: str = ""
@@ -78,13 +85,13 @@ class _Way(msgspec.Struct, frozen=True):
     arguments: list[str]
     environment: Mapping[str, str]
     separator: bytes
-    """What stands between line, column and text."""
+    """Separator between line, column and text."""
     can_fail: bool
-    """Whether another way is tried when it complains."""
+    """True if the next program is tried after a failure of this one."""
 
 
 class Searcher:
-    """`start` runs the children; without `git` or ripgrep the next way is used."""
+    """Searches with the first available program. `start` runs the children."""
 
     def __init__(self, start: Spawn = spawn, git: PrivateGit | None = None, *, uses_ripgrep: bool = True) -> None:
         self._start = start
@@ -92,7 +99,7 @@ class Searcher:
         self._uses_ripgrep = uses_ripgrep
 
     async def grep(self, where: Search, ask: GrepAsk) -> FoundText:
-        """Matches of the newest files first. Raises `ToolError` if the pattern is wrong."""
+        """Return matches, newest files first. Raises `ToolError` if the pattern is invalid."""
         fits: Callable[[str], bool] = _fits(ask.include)
         ways, ignored = await asyncio.to_thread(self._prepared, where, ask)
         found: dict[str, list[Match]] = defaultdict(list)
@@ -116,7 +123,7 @@ class Searcher:
         return FoundText(tuple(named), len(sorted_matches) > where.most, is_late)
 
     async def files(self, where: Search, pattern: str) -> FoundFiles:
-        """Files whose relative path fits the pattern, shortest path first."""
+        """Return files whose relative path matches the pattern, shortest path first."""
         regex = glob_regex(pattern)
         ways, ignored = await asyncio.to_thread(self._prepared, where, None)
         found: list[str] = []
@@ -136,7 +143,7 @@ class Searcher:
         return FoundFiles(tuple(map(_shown, shown[: where.most])), is_cut or len(shown) > where.most, is_late)
 
     def _prepared(self, where: Search, ask: GrepAsk | None) -> tuple[list[_Way], Ignore]:
-        """The ways there are here, best first, and the rules that only we know of."""
+        """Return the available programs, best first, and the ignore rules that only Holdfast knows."""
         ways = [way for way in (self._rg(where, ask), self._git(where, ask)) if way]
         return [*ways, _own(where, ask)], Ignore(where.folder, OUR_FILES)
 
@@ -192,7 +199,7 @@ class Searcher:
             arguments += ["--max-columns=1000", "--max-columns-preview", f"--max-count={_MOST_PER_FILE}"]
             arguments += ["--fixed-strings"] * ask.is_literal
             if ask.include and "/" not in ask.include:
-                # A type leaves ignore files in force; a glob would overrule them.
+                # A type respects ignore files; a glob would override them.
                 arguments += ["--type-add", f"wanted:{ask.include}", "--type=wanted"]
             arguments += ["-e", ask.pattern]
         return _Way([*arguments, "--", f"./{where.name}"], where.environment, b":", can_fail=True)
@@ -204,13 +211,13 @@ class Searcher:
         if git is None:
             return None
         if where.folder != git.top and Ignore(where.folder).is_root_ignored:
-            # Git finds nothing in an ignored directory, even if somebody names it.
+            # Git finds nothing in an ignored directory, even if it is named explicitly.
             return None
         if ask is None:
             words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
         else:
             words = ["grep", "--no-color", "-n", "--column", "-z", "-I", "--untracked", "--exclude-standard"]
-            # Lines may end in Windows' way too.
+            # Also match lines with Windows line ends.
             pattern = ["-F", "-e", ask.pattern] if ask.is_literal else ["-P", "-e", f"(*ANYCRLF){ask.pattern}"]
             words += [f"--max-count={_MOST_PER_FILE}", *pattern]
         return _Way(git.command(*words, "--", where.name or "."), git.environment, b"\0", can_fail=True)
@@ -234,9 +241,9 @@ def _fits(include: str) -> Callable[[str], bool]:
 
 
 async def _mended(pieces: AsyncGenerator[bytes, None], folder: str) -> AsyncGenerator[bytes, None]:
-    """Lines as records, those put together again whose path has line breaks in it: only their last one has a NUL.
+    """Yield lines as records, joining those split by line breaks in their path: only the last part contains a NUL.
 
-    What a program says besides has none either; so the disk is asked which path there is.
+    Messages of the program contain no NUL either, so the file system decides which path exists.
     """
     torn: list[bytes] = []
     async with aclosing(pieces) as lines:
@@ -257,7 +264,7 @@ def _put_together(torn: Sequence[bytes], last: bytes, folder: str) -> bytes:
 
 
 def _match(record: bytes, separator: bytes) -> Match | None:
-    """`path NUL line : column : text`, whatever stands for the colons."""
+    """Parse `path NUL line : column : text`, with any separator for the colons."""
     path, _, rest = record.partition(b"\0")
     pieces = rest.split(separator, 2)
     if len(pieces) != 3 or not (pieces[0].isdigit() and pieces[1].isdigit()):
@@ -269,12 +276,12 @@ def _match(record: bytes, separator: bytes) -> Match | None:
 
 
 def _file(record: bytes) -> Match | None:
-    """Git names a repository within the repository as a directory: that is no file."""
+    """Return a file as a match. Git lists a nested repository as a directory, which is skipped."""
     return Match(_path(record), 0, 0, "") if record and not record.endswith(b"/") else None
 
 
 def _path(raw: bytes) -> str:
-    """As the system has it, so that it can be opened."""
+    """Decode a path in the encoding of the file system, so that it can be opened."""
     return os.fsdecode(raw).removeprefix("./")
 
 
@@ -289,5 +296,5 @@ def _is_about_pattern(complaint: str) -> bool:
 def _short(complaint: str) -> str:
     lines = [line.strip() for line in complaint.splitlines() if line.strip(" ^")]
     last = (lines[-1] if lines else complaint).removeprefix("error: ").rpartition("fatal: ")[2]
-    # Git repeats the pattern as it was put to it, not as it was given.
+    # Git repeats the modified pattern instead of the given one.
     return re.sub(r"^-e option, '.*': ", "", last)[:300].rstrip(".")

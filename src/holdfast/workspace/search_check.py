@@ -1,8 +1,8 @@
-"""What a search has found, checked before it is shown: it has to lie below the directory that was searched.
+"""Verification of search results before they are shown: they must be below the searched directory.
 
-A searching program opens what it finds by its path. While it works, a directory on that path can be replaced by a link
-that leads elsewhere. So every path and every line that is to be shown is read again, below an open directory and
-without following links: what is shown comes from there.
+A search program opens files by path. Meanwhile a directory on that path can be replaced by a link to another one. So
+every path and line to be shown is read again, below an open directory and without following links, and the text shown
+is the one read here.
 """
 
 import codecs
@@ -22,13 +22,13 @@ __all__ = ["Match", "newest_first", "present", "true_matches"]
 
 _LONGEST = 500
 _COMPARED = 200
-"""Characters that have to be the same: programs cut longer lines, each in its own way."""
+"""Number of characters that must be equal: programs truncate longer lines in different ways."""
 _PIECE = 1 << 16
 _BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class Match(msgspec.Struct, frozen=True):
-    """One line that fits. `path` is relative to where the search began; lines and columns count from 1."""
+    """One matching line. `path` is relative to the searched directory; lines and columns count from 1."""
 
     path: str
     line: int
@@ -49,6 +49,8 @@ def _opened(folder: str) -> Iterator[int]:
 
 
 def newest_first(folder: str, paths: Sequence[str]) -> list[str]:
+    """Sort paths by modification time, newest first."""
+
     def age(path: str) -> tuple[float, str]:
         status = status_beneath(handle, path)
         return -status.st_mtime if status is not None else 0.0, path
@@ -58,7 +60,7 @@ def newest_first(folder: str, paths: Sequence[str]) -> list[str]:
 
 
 def present(folder: str, paths: Sequence[str], most: int) -> list[str]:
-    """Those that are there, `most` at most. An index may name what was deleted."""
+    """Return the existing paths, at most `most`. A git index may name deleted files."""
     found: list[str] = []
     with _opened(folder) as handle:
         for path in paths:
@@ -70,7 +72,7 @@ def present(folder: str, paths: Sequence[str], most: int) -> list[str]:
 
 
 def true_matches(folder: str, matches: Sequence[Match]) -> list[Match]:
-    """The matches that are what they say, with the text of their lines as it stands in the file."""
+    """Return the matches confirmed by the files, with the text of the lines as read here."""
     found: list[Match] = []
     with _opened(folder) as handle:
         for path, group in groupby(matches, key=lambda match: match.path):
@@ -85,7 +87,7 @@ def true_matches(folder: str, matches: Sequence[Match]) -> list[Match]:
 
 
 def _lines(handle: int, path: str, wanted: set[int]) -> dict[int, str]:
-    """Some lines of a plain file; none if there is no such file here."""
+    """Return some lines of a plain file; none if it does not exist here."""
     try:
         with stream_of(open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -106,7 +108,7 @@ def _numbered(stream: BinaryIO, wanted: set[int]) -> Iterator[tuple[int, bytes]]
         if number in wanted:
             yield number, piece
         while not piece.endswith(b"\n") and (piece := stream.readline(_PIECE)):
-            # The rest of a very long line.
+            # Skip the rest of a very long line.
             pass
         number += 1
 

@@ -1,4 +1,4 @@
-"""Blacking out what must not be shown: keys, tokens, passwords. Pure."""
+"""Redaction of keys, tokens and passwords in text. Pure."""
 
 import re
 
@@ -7,7 +7,7 @@ __all__ = ["HIDDEN", "redacted"]
 HIDDEN = "[hidden]"
 
 _WORDS = "api[_-]?key|secret|token|passw(?:or)?d|passphrase|credential|authorization|cookie|private[_-]?key"
-# Every repetition has a bound, so that no text takes long. They are compiled when the first text comes.
+# Every repetition is bounded, so that no text takes long. The expressions are compiled on first use.
 _RULES = (
     # Blocks of key material.
     (r"(?s)-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}KEY-----|\Z)", HIDDEN),
@@ -20,7 +20,7 @@ _RULES = (
     ),
     # https://user:password@host
     (r"(?i)([a-z0-9+.-]://)[^\s/@:]{1,200}:[^\s/@]{1,200}@", rf"\1{HIDDEN}@"),
-    # Keys that are known by how they look.
+    # Keys with a known format.
     (
         r"\b(?:sk|pk|rk)[-_][\w-]{16,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
         r"|\bxox[abprs]-[\w-]{10,}|\bA(?:KI|SI)A[A-Z0-9]{12,}|\bAIza[\w-]{30,}|\bhf_\w{20,}"
@@ -31,7 +31,7 @@ _RULES = (
 
 
 def redacted(text: str) -> str:
-    """The text without what looks like a secret. It hides too much rather than too little."""
+    """Replace everything that resembles a secret. False positives are preferred to leaks."""
     for pattern, replacement in _RULES:
         text = re.sub(pattern, replacement, text)
     return text

@@ -1,4 +1,4 @@
-"""Commands of a shell: how a line becomes a launch, and the lines a user types with `!`."""
+"""Shell commands: converts a line to a launch, and runs the lines a user types with `!`."""
 
 import asyncio
 import os
@@ -20,13 +20,14 @@ Secrets = Callable[[], tuple[Collection[str], Collection[str]]]
 
 
 def no_secrets() -> tuple[Collection[str], Collection[str]]:
+    """Return no names and no values."""
     return (), ()
 
 
 class Shell:
-    """The user's bash, fresh for every line: no state is left between two of them, and no start-up file is read.
+    """The user's bash, started anew for every line: it keeps no state and reads no start-up file.
 
-    `secrets` tells the names and the values of variables that no command may see, as they are now.
+    `secrets` returns the current names and values of variables to withhold from commands.
     """
 
     def __init__(self, processes: Processes, secrets: Secrets = no_secrets) -> None:
@@ -36,7 +37,7 @@ class Shell:
     def launch(
         self, line: str, cwd: str, client: Mapping[str, str], *, linger: float | None = 0.25, columns: int = 0
     ) -> Launch:
-        """How to run a line in a directory, given as a real path. Raises `CannotStart` if there is no bash."""
+        """Return the launch of a line in a directory, given as a real path. Raises `CannotStart` if bash is missing."""
         env = self.environment(cwd, client)
         if columns > 0:
             env["COLUMNS"] = str(columns)
@@ -50,7 +51,7 @@ class Shell:
     async def call(
         self, line: str, cwd: str, client: Mapping[str, str], *, columns: int = 0, owner: str = ""
     ) -> ShellResult:
-        """Run a line a user typed. It ends with its caller: who is cancelled leaves nothing behind."""
+        """Run a line typed by a user. It is stopped if the caller is cancelled."""
         if "\0" in line:
             raise CannotStart("A command cannot contain a NUL character.")
         require(cwd)
@@ -64,7 +65,7 @@ class Shell:
 
 
 def find_bash(client: Mapping[str, str]) -> str:
-    """The user's. Raises `CannotStart` if there is none."""
+    """Return the user's bash. Raises `CannotStart` if it is missing."""
     named = client.get("SHELL") or os.environ.get("SHELL", "")
     if Path(named).name == "bash" and os.access(named, os.X_OK):
         return named

@@ -1,8 +1,8 @@
-"""Look around in a directory before a session begins: the files that say how to work here, the state of git.
+"""Project context of a session: context files with instructions for agents, and the state of git.
 
-A session keeps what was seen when it began, until one of the context files changes: a provider that has read the
-beginning of a conversation need not read it again. Branch and commit are read at once; the changes of the work tree
-come from a scan in the background that nothing waits for.
+A session keeps its context until one of the context files changes, so that the provider can cache the beginning of
+the conversation. Branch and commit are read at once; changes of the work tree are reported by a background scan that
+no prompt waits for.
 """
 
 import asyncio
@@ -53,14 +53,14 @@ _SESSIONS = 256
 
 
 class ContextPlace(NamedTuple):
-    """A file, and the directories that it may lie in if links are followed; none for a file of the user's own."""
+    """A context file, and the directories that its target must be in; none for the user's own files."""
 
     path: str
     tops: tuple[str, ...] = ()
 
 
 def context_places(directory: Path, own: Sequence[Path], more: Iterable[str] = ()) -> list[ContextPlace]:
-    """The files there are: the user's own first, then the project's, from the top of its repository down."""
+    """Return existing context files: the user's own first, then the project's, from the top of its repository down."""
     top = Path(repository_of(str(directory)) or directory)
     folders = [str(place) for place in (directory, *directory.parents) if place == top or top in place.parents]
     named = [f"{folder}/{name}" for folder in reversed(folders) for name in CONTEXT_NAMES]
@@ -71,8 +71,8 @@ def context_places(directory: Path, own: Sequence[Path], more: Iterable[str] = (
 
 
 def _tops(place: str, top: str) -> tuple[str, ...]:
-    """A project's links do not lead out of it: whatever they lead to would be told to a model. What is outside
-    anyway, the user has named; there too a folder stands for what is in it.
+    """Return the directories that a project's links may refer to: none outside, because the content is sent to a
+    model. A path outside of the project was named by the user; a directory then permits its content.
     """
     return (top, os.path.normpath(place)) if not is_within(top, os.path.normpath(place)) else (top,)
 
@@ -83,7 +83,7 @@ def _keeps_inside(place: ContextPlace) -> bool:
 
 
 def _files_at(place: str) -> Sequence[str]:
-    """The file, or the files of the folder."""
+    """Return the file, or the files of the directory."""
     try:
         mode = os.stat(place).st_mode
         if stat.S_ISDIR(mode):
@@ -94,7 +94,7 @@ def _files_at(place: str) -> Sequence[str]:
 
 
 def context_files(places: Iterable[ContextPlace]) -> list[ContextFile]:
-    """What they say. What is the same file under two names, or says the same, is told once; all is bounded."""
+    """Read context files. Duplicates by file or by content are omitted, and the total size is bounded."""
     found: list[ContextFile] = []
     seen: set[object] = set()
     room = _LONGEST
@@ -124,7 +124,7 @@ def _read(place: ContextPlace, seen: set[object], room: int) -> ContextFile | No
 
 
 def _fingerprint(places: Iterable[ContextPlace]) -> tuple[tuple[str, int, int], ...]:
-    """Changes when one of the files does."""
+    """Return a value that changes with any of the files."""
     found = []
     for place in places:
         with suppress(OSError):
@@ -143,7 +143,7 @@ def git_state(directory: str) -> GitState | None:
 
 
 class Manners(msgspec.Struct, frozen=True):
-    """What the settings say about it: more context files, the line below commits."""
+    """Settings for the project context: more context files, the trailer of commits."""
 
     context_paths: tuple[str, ...] = ()
     own_files: tuple[Path, ...] = ()
@@ -152,7 +152,7 @@ class Manners(msgspec.Struct, frozen=True):
 
 
 class _Session:
-    """What one session has been told. `message` is the one that the result of the scan is sent with."""
+    """Context sent to one session. `message` is the message that carries the result of the scan."""
 
     def __init__(self) -> None:
         self.mark: object = None
@@ -162,7 +162,7 @@ class _Session:
 
 
 class Lookout:
-    """Remembers for each session what was seen when it began."""
+    """Keeps for each session the project context from its beginning."""
 
     def __init__(
         self,
@@ -178,6 +178,7 @@ class Lookout:
         self._seen: OrderedDict[SessionId, _Session] = OrderedDict()
 
     async def look(self, session: SessionId) -> Surroundings:
+        """Return the context of a session. Context files are read again when they have changed."""
         manners = self._manners()
         places = context_places(self._directory, manners.own_files, manners.context_paths)
         mark = (_fingerprint(places), manners.notes, manners.trailer)
@@ -205,7 +206,7 @@ class Lookout:
     async def _look_anew(
         self, places: Sequence[ContextPlace], manners: Manners, known: Surroundings | None
     ) -> Surroundings:
-        """The date and the state of git stay those of the session's beginning."""
+        """Read the context again; date and git state remain those of the session's beginning."""
         return Surroundings(
             str(self._directory),
             f"{platform.system()} {platform.release()} ({platform.machine()})",

@@ -1,4 +1,4 @@
-"""Bytes of a file as text, and back, without losing how they were written."""
+"""Decoding and encoding of file contents, preserving encoding and byte order mark."""
 
 import codecs
 from typing import Literal
@@ -13,12 +13,13 @@ LineEnd = Literal["\n", "\r\n"]
 
 
 class Form(msgspec.Struct, frozen=True):
-    """How a text stands in a file: its encoding, and the mark at its beginning that says so."""
+    """Encoding of a text in a file, with its byte order mark."""
 
     encoding: str = "utf-8"
     mark: bytes = b""
 
     def encoded(self, text: str) -> bytes:
+        """Encode a text. Raises `ToolError` for lone surrogates."""
         try:
             return self.mark + text.encode(self.encoding)
         except UnicodeEncodeError:
@@ -33,7 +34,7 @@ _MARKS = (
 
 
 def decoded(data: bytes, name: str) -> tuple[str, Form]:
-    """The text, line ends as they are, and its form. Raises `ToolError` for what is no text."""
+    """Decode a file, line ends unchanged; returns text and form. Raises `ToolError` for binary data."""
     form = next((form for form in _MARKS if data.startswith(form.mark)), Form())
     try:
         text = data[len(form.mark) :].decode(form.encoding)
@@ -46,17 +47,17 @@ def decoded(data: bytes, name: str) -> tuple[str, Form]:
 
 
 def stand_in(size: int, digest: str) -> str:
-    """What a history says in place of a content that is no text, or too much of it."""
+    """Return the placeholder stored in a history for content that is binary or too large."""
     return f"({size:,} bytes that are not kept, blake2b {digest})\n"
 
 
 def line_end(text: str) -> LineEnd:
-    """What ends the lines: Windows' way only if every line does."""
+    """Return the line end of a text: CRLF only if every line has it."""
     crlf = text.count("\r\n")
     return "\r\n" if crlf and crlf == text.count("\n") else "\n"
 
 
 def with_line_end(text: str, end: LineEnd) -> str:
-    """The text with all its lines ended that way."""
+    """Convert all line ends."""
     plain = text.replace("\r\n", "\n")
     return plain if end == "\n" else plain.replace("\n", "\r\n")

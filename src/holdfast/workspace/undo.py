@@ -1,4 +1,4 @@
-"""Take back what a session changed: all the files that are meant, or none of them."""
+"""Undo the changes of a session: all selected files, or none of them."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ _LARGEST = 64 * 1024 * 1024
 
 
 class _Now(msgspec.Struct, frozen=True):
-    """A file as it is; without a status there is none."""
+    """Present state of a file; without a status it does not exist."""
 
     place: Place
     status: os.stat_result | None = None
@@ -42,8 +42,8 @@ async def undo(
     now_ms: Callable[[], int],
     new_id: Callable[[], str],
 ) -> UndoReport:
-    """Carry out what `ask` says on the files of one session's history. Each file that goes back gets a version that
-    says so; `record` stores it. A file that has changed since is refused, and with it the whole, unless that is forced.
+    """Execute an undo request on the files of one session. Each restored file gets a new version, stored by `record`.
+    If a file has changed since, the whole request is refused unless it is forced.
     """
     returns = _planned(ask, versions, root)
     states = [await asyncio.to_thread(_look, root, item.path) for item in returns]
@@ -58,6 +58,7 @@ async def undo(
     ]
     new = [_versions(step.item, step.now, now_ms() // 1000, new_id) for step in steps]
     if steps:
+        # Store the present state first: it may be in no history yet.
         await record(tuple(AddFile(before) for before, _ in new))
         await asyncio.to_thread(_carry_out, steps)
         try:
@@ -76,7 +77,7 @@ def _planned(ask: UndoAsk, versions: Sequence[FileVersion], root: str) -> list[R
 
 
 def path_in(given: str, versions: Sequence[FileVersion], root: str) -> str:
-    """The file that is meant, by the name it had when it was changed: a link may stand there now."""
+    """Return the path of a file by the name it had when it was changed: it may be a link by now."""
     try:
         named = joined(root, given)
         real = locate(root, given).path
@@ -114,7 +115,7 @@ def _judged(item: Return, now: _Now, *, force: bool) -> UndoneFile:
         reason = "it was removed since" if is_missing else "it has changed since"
         difference = diff(expected.content, now.text, item.path).text
         if not now.is_text:
-            # No history could give it back.
+            # No version could restore it.
             reason += " and is no text: move it away first"
             return UndoneFile(item.path, "refused", target.version, difference, reason)
     if reason and not force:
@@ -123,7 +124,7 @@ def _judged(item: Return, now: _Now, *, force: bool) -> UndoneFile:
 
 
 def _versions(item: Return, now: _Now, seconds: int, new_id: Callable[[], str]) -> tuple[FileVersion, FileVersion]:
-    """What is there now, in case nobody has it yet, and what will be."""
+    """Return the version of the present state, which may not be stored yet, and the version of the target."""
     target = item.target
     common = {"created_at": seconds, "updated_at": seconds, "run_id": RunId(""), "restores": -1}
     before = msgspec.structs.replace(
@@ -134,7 +135,7 @@ def _versions(item: Return, now: _Now, seconds: int, new_id: Callable[[], str]) 
 
 
 class _Step:
-    """One file that goes back, in two moves: prepared while nothing has changed, then made."""
+    """The return of one file in two phases: prepared without effect, then made."""
 
     def __init__(self, item: Return, now: _Now) -> None:
         self.item = item
@@ -168,7 +169,7 @@ class _Step:
 
 
 def _carry_out(steps: Sequence[_Step]) -> None:
-    """Raises `BadRequest` if a file was changed in this very moment; then all are as they were."""
+    """Make all steps. Raises `BadRequest` if a file has just been changed; all files are then restored."""
     made: list[_Step] = []
     try:
         for step in steps:
@@ -186,7 +187,7 @@ def _carry_out(steps: Sequence[_Step]) -> None:
 
 
 def _take_back(steps: Sequence[_Step]) -> None:
-    """What somebody has changed meanwhile stays as it is."""
+    """Revert steps. Files changed by others meanwhile are kept."""
     for step in reversed(steps):
         with contextlib.suppress(ToolError):
             step.take_back()

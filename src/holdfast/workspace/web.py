@@ -1,5 +1,7 @@
-"""Asking the web: only http and https, every hop judged before it is taken, the address that was judged is the one
-that is asked. Leaving the block closes the connection.
+"""Web requests for tools: http and https only, and every redirect is checked before it is followed.
+
+The checked network address is the one that is connected to, so a second DNS response cannot bypass the check. Leaving
+the block closes the connection.
 """
 
 import asyncio
@@ -27,15 +29,15 @@ __all__ = ["Answer", "Consent", "Target", "Web", "address_note", "checked"]
 _MOST_HOPS = 10
 _PACKINGS = frozenset({"gzip", "x-gzip", "deflate"})
 _ANY_HEADER = 32
-"""Tells zlib to find out which of the two it is."""
+"""Makes zlib detect whether the data are gzip or zlib."""
 _PIECE = 256 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LOCAL_ENDS = (".localhost", ".local", ".internal", ".lan", ".home", ".corp", ".intranet")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """An address of the web, taken apart. `note` says what kind of private place it is, if it is one; `is_agreed`, that
-    an address of the same host led here to which somebody agreed.
+    """A parsed web address. `note` describes the kind of private address, if it is one; `is_agreed` is whether an
+    approved address of the same host redirected here.
     """
 
     url: str
@@ -47,15 +49,15 @@ class Target(msgspec.Struct, frozen=True):
 
 
 Consent: TypeAlias = Callable[[Target], Awaitable[None]]
-"""Asked before a private address is contacted that nobody has agreed to yet, and wherever a redirect leads: rules may
-forbid it. Raises to refuse.
+"""Called before a private address without approval is contacted, and for every redirect, because rules may forbid it.
+Raises to refuse.
 """
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class Answer:
-    """What came back: a status, headers, and a body that is read as it comes."""
+    """A response: status, headers, and a body that is read incrementally."""
 
     def __init__(self, response: "httpx2.Response", url: str) -> None:
         self._response = response
@@ -67,8 +69,8 @@ class Answer:
         self.length = int(length) if length.isdigit() else None
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Unpacked, where a server packs although it was told not to. A few bytes may stand for very many: they are
-        unpacked a piece at a time, and only once.
+        """Yield the body, decompressed if the server ignores `Accept-Encoding: identity`. A small body may expand
+        enormously, so it is decompressed in bounded pieces and only once.
         """
         packing = self._response.headers.get("content-encoding", "").strip().lower()
         if packing in ("", "identity"):
@@ -91,7 +93,7 @@ class Answer:
             raise ToolError("The answer broke off before it was whole.")
 
     async def read(self, most: int) -> tuple[bytes, bool]:
-        """At most so many bytes, and whether there were more."""
+        """Read at most `most` bytes; the second value is whether there were more."""
         data = bytearray()
         async for piece in self.pieces():
             data += piece
@@ -101,7 +103,7 @@ class Answer:
 
 
 def checked(url: str) -> Target:
-    """Raises `ToolError` for what is no address of the web."""
+    """Parse an address. Raises `ToolError` if it is not a web address."""
     try:
         address = parse_address(url)
     except BadAddress as error:
@@ -110,7 +112,7 @@ def checked(url: str) -> Target:
 
 
 def address_note(address: str) -> str:
-    """What is special about a network address; empty for one of the open internet."""
+    """Describe a special network address; empty for a public one."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -128,11 +130,11 @@ def address_note(address: str) -> str:
 
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 _PRIVATE = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "64:ff9b:1::/48", "fec0::/10", "::/96")))
-"""What older versions of Python take for places of the open internet."""
+"""Private networks that older Python versions consider public."""
 
 
 def _note_of_name(host: str) -> str:
-    """What can be told without asking the network, which would tell others of it."""
+    """Classify a host by its name alone, without a DNS query, which would disclose it."""
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith(_LOCAL_ENDS):
         return f"this computer or a private network ({name})"
@@ -149,9 +151,7 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
 
 
 class Web:
-    """One way to the web for all tools. `trusted` says which certificates are believed. The library behind it is
-    loaded when it is first used, in a thread.
-    """
+    """HTTP client of all tools. `trusted` returns the TLS context. The library is loaded on first use, in a thread."""
 
     def __init__(self, resolve: Resolve = _resolve, trusted: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._resolve = resolve
@@ -161,15 +161,15 @@ class Web:
 
     @asynccontextmanager
     async def get(self, target: Target, consent: Consent, environment: Mapping[str, str]) -> AsyncIterator[Answer]:
-        """Follow redirects to an answer. `target` has been agreed to as it was shown."""
+        """Follow redirects and yield the final response. `target` has been approved as shown."""
         if self._library is None:
             self._library, self._context = await asyncio.to_thread(_load, self._trusted)
-        # Who agreed to one private place has not agreed to every other.
+        # Approval of one private address does not include others.
         agreed = {(target.host, target.port, target.note)}
         start = target
         for hop in range(_MOST_HOPS):
             if hop:
-                # What was agreed to is one host; another one is judged like an address of its own.
+                # The approval covers one host; another one is checked like a new address.
                 stays = _is_same_place(start, target)
                 await consent(msgspec.structs.replace(target, is_agreed=stays))
                 if not stays:
@@ -211,7 +211,7 @@ class Web:
                 await response.aclose()
 
     async def _first(self, client: "httpx2.AsyncClient", target: Target, addresses: Sequence[str]) -> "httpx2.Response":
-        """The answer of the first of a host's addresses that takes the connection."""
+        """Return the response of the first address of a host that accepts the connection."""
         urls = [_at(target, address) for address in addresses] or [target.url]
         headers = {
             "Host": urlsplit(target.url).netloc,
@@ -231,7 +231,7 @@ class Web:
 
 
 def _is_same_place(start: Target, target: Target) -> bool:
-    """Whether a redirect stays at the host, at the same port or on its way from http to https."""
+    """Return whether a redirect stays at the host, with the same port or an upgrade from http to https."""
     if start.host != target.host:
         return False
     is_upgrade = (start.scheme, start.port, target.scheme, target.port) == ("http", 80, "https", 443)
@@ -244,14 +244,14 @@ def _load(trusted: Callable[[], ssl.SSLContext] | None) -> tuple[Any, ssl.SSLCon
 
 
 def _at(target: Target, address: str) -> str:
-    """The same page, asked of one address."""
+    """Return the URL with the host replaced by a network address."""
     parts: SplitResult = urlsplit(target.url)
     host = f"[{address}]" if ":" in address else address
     return parts._replace(netloc=f"{host}:{target.port}").geturl()
 
 
 def _proxy(target: Target, environment: Mapping[str, str]) -> str:
-    """What the user's environment says; private places are asked directly."""
+    """Return the proxy from the user's environment; empty for private addresses."""
     known = {name.lower(): value for name, value in environment.items() if name.lower().endswith("_proxy")}
     excepted = [item.strip().lstrip(".").lower() for item in known.get("no_proxy", "").split(",") if item.strip()]
     host = target.host.lower()

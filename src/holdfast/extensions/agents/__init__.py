@@ -1,1 +1,3 @@
-"""Agents: helpers that people have described, with their own words, tools and model."""
+"""User-defined sub-agent types, read from Markdown files: instructions, tools and model. Running sub-agents belongs to
+`engine`.
+"""

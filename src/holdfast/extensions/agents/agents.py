@@ -1,4 +1,4 @@
-"""The agents of one workspace: which there are, and what each of them works with."""
+"""The user-defined agents of one workspace."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,22 +22,23 @@ _KIND = "agent:"
 
 
 class FoundAgents(msgspec.Struct, frozen=True):
-    """One look. Of two with the same name the project's stands above the user's."""
+    """Result of a scan. Project agents take precedence over user agents of the same name."""
 
     usable: tuple[AgentFile, ...] = ()
     problems: tuple[Problem, ...] = ()
     hidden: tuple[AgentFile, ...] = ()
-    """Below another of the same name."""
+    """Agents with the same name as one of higher precedence."""
 
 
 class _NamedTools:
-    """Of all tools those with these names; without names all but the few that are not for helpers."""
+    """Restricts tools to these names. Without names, all tools except those that require user interaction."""
 
     def __init__(self, tools: Tools, names: frozenset[str] | None) -> None:
         self._tools = tools
         self._names = names
 
     async def current(self) -> Sequence[Tool]:
+        """Return the permitted tools."""
         every = await self._tools.current()
         if self._names is not None:
             return tuple(tool for tool in every if tool.spec.name in self._names)
@@ -45,7 +46,7 @@ class _NamedTools:
 
 
 class Agents(Looking[FoundAgents]):
-    """Looked at when the workspace opens, before each run, and whenever somebody asks for the list."""
+    """Scans when the workspace opens, before each run, and when the list is requested."""
 
     def __init__(self, ground: Ground, environment: Mapping[str, str]) -> None:
         self._trust = ground.configuration.trust
@@ -54,14 +55,17 @@ class Agents(Looking[FoundAgents]):
         super().__init__(Watch(lambda: _found(shelf.look(folders)), FoundAgents()))
 
     def offered(self) -> tuple[tuple[str, str], ...]:
-        """Names, and when to send each."""
+        """Return the names and descriptions for the agent tool."""
         return tuple((agent.name, agent.description) for agent in self.current.usable)
 
     def notes(self) -> tuple[AgentNote, ...]:
+        """Return the agents for clients."""
         return tuple(self._note(agent) for agent in self.current.usable)
 
     def crew(self, kind: str, tools: Tools) -> Crew | None:
-        """What an agent works with, of all tools there are. None if there is no such agent."""
+        """Return the tools, model and prompt of an agent, or None if there is no such agent. An untrusted one is
+        read-only.
+        """
         if not kind.startswith(_KIND):
             return None
         name = kind.removeprefix(_KIND)
@@ -74,7 +78,7 @@ class Agents(Looking[FoundAgents]):
         return Crew(_NamedTools(tools, names), agent.model or "large", prompt=agent.prompt)
 
     def withheld(self, agent: AgentFile) -> tuple[str, ...]:
-        """The keys of its front matter that have no effect until somebody trusts the file."""
+        """Return the front matter keys that have no effect until the file is trusted."""
         if not agent.needs or self._trust.is_file_trusted(agent.path, agent.digest):
             return ()
         return tuple(key for key, _ in agent.needs)

@@ -1,4 +1,4 @@
-"""An agent in a Markdown file: its name, when to send it, with which tools and model, and its instructions. Pure."""
+"""Parses an agent file: name, description, tools, model and instructions. Pure."""
 
 import re
 
@@ -19,9 +19,9 @@ _NAME = re.compile(r"[A-Za-z][\w-]{0,63}")
 
 
 class AgentFile(msgspec.Struct, frozen=True):
-    """One agent. With an error among its problems it cannot be sent.
+    """An agent definition. It is unusable if its problems contain an error.
 
-    `tools` is None where it has all. A project's has only those that look, and the usual model, until it is trusted.
+    `tools` is None for all tools. An untrusted project agent has read-only tools and the default model.
     """
 
     name: str
@@ -39,10 +39,12 @@ class AgentFile(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> str:
+        """The first error, or an empty string."""
         return first_error(self.problems)
 
 
 def read_agent(file: MarkdownFile) -> AgentFile:
+    """Parse an agent file. Problems are stored in the result."""
     document = document_of(file)
     name = file.name.rpartition(":")[2]
     if not isinstance(document, Problem):
@@ -77,7 +79,7 @@ def _refused(file: MarkdownFile, document: Document, name: str) -> Problem | Non
         text = "is missing: it says when to send the agent."
         return problem_in(file, document.lines.get("description", 1), text, "description")
     if not _are_names(document.fields.get("tools", "")):
-        # All tools, as if nothing had been said, would be more than was meant.
+        # Ignoring the key would grant all tools, more than intended.
         text = "expected names, with commas between them or as a list."
         return problem_in(file, document.lines["tools"], text, "tools")
     if forbidding := next((key for key in document.fields if key.replace("-", "").lower() == "disallowedtools"), None):

@@ -1,1 +1,3 @@
-"""Commands: prompts that people have written down, to be sent by their names."""
+"""User-defined slash commands, read from Markdown files: discovery and expansion to prompts. Prompts of MCP servers
+belong to `extensions.mcp`, the commands of the terminal to `tui`.
+"""

@@ -1,4 +1,4 @@
-"""The commands of one workspace: those in files, skills that a person may call, and what others offer."""
+"""The slash commands of one workspace: files, user-invocable skills, and commands of other providers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -21,28 +21,28 @@ _PREFIXES = ("user:", "project:")
 
 
 class CommandProvider(Protocol):
-    """Who offers commands that are not in files: prompts of MCP servers, skills."""
+    """Provides commands that are not files: MCP prompts and skills."""
 
     def commands(self) -> Sequence[CommandNote]:
-        """What is offered now. Never waits."""
+        """Return the current commands. Never blocks."""
 
     async def expand(self, name: str, arguments: str, given: Mapping[str, str]) -> str | None:
-        """The prompt that a command stands for: `arguments` is what was typed after its name, `given` are named ones.
-        None if there is no such command. Raises `HoldfastError` for one that cannot be had.
+        """Return the prompt of a command. `arguments` is the text after its name, `given` are named arguments. Returns
+        None for an unknown command. Raises `HoldfastError` if the command fails.
         """
 
 
 class FoundCommands(msgspec.Struct, frozen=True):
-    """One look. Of two with the same name the project's stands above the user's."""
+    """Result of a scan. Project commands take precedence over user commands of the same name."""
 
     usable: tuple[Command, ...] = ()
     problems: tuple[Problem, ...] = ()
     hidden: tuple[Command, ...] = ()
-    """Below another of the same name."""
+    """Commands with the same name as one of higher precedence."""
 
 
 class Commands(Looking[FoundCommands]):
-    """Files are looked at when somebody asks for the list, or sends something that looks like a command."""
+    """Scans when the list is requested, or when a prompt resembles a command."""
 
     def __init__(self, ground: Ground, environment: Mapping[str, str]) -> None:
         self._trust = ground.configuration.trust
@@ -52,18 +52,18 @@ class Commands(Looking[FoundCommands]):
         super().__init__(Watch(lambda: _found(shelf.look(folders)), FoundCommands()))
 
     def offer(self, provider: CommandProvider) -> None:
-        """From now on its commands are known too. Files stand above providers, earlier ones above later ones."""
+        """Add a provider. Files take precedence over providers, and earlier providers over later ones."""
         self._providers.append(provider)
 
     async def listed(self) -> tuple[CommandNote, ...]:
-        """All that can be sent, by name."""
+        """Return all commands, sorted by name."""
         found = await self.fresh()
         notes = {note.name: note for provider in reversed(self._providers) for note in provider.commands()}
         notes |= {command.name: self._note(command) for command in found.usable}
         return tuple(notes[name] for name in sorted(notes))
 
     async def brief(self, prompt: str, given: Mapping[str, str] | None = None) -> Brief | None:
-        """What a prompt of the form `/name …` stands for; None if it is none, or nobody knows the name."""
+        """Expand a prompt of the form `/name …`. Returns None for other prompts and unknown names."""
         called = invocation(prompt)
         if called is None:
             return None
@@ -80,7 +80,7 @@ class Commands(Looking[FoundCommands]):
         return None
 
     def withheld(self, command: Command) -> tuple[str, ...]:
-        """The keys of its front matter that have no effect until somebody trusts the file."""
+        """Return the front matter keys that have no effect until the file is trusted."""
         if not command.needs or self._trust.is_file_trusted(command.path, command.digest):
             return ()
         return tuple(key for key, _ in command.needs)
@@ -109,7 +109,7 @@ def _found(commands: Sequence[Command]) -> FoundCommands:
 
 
 def _named(name: str, commands: Sequence[Command]) -> Command | None:
-    """By its whole name, with or without whose it is; or by its last piece, where only one is meant."""
+    """Find a command by its full name, with or without an owner prefix, or by its last component if that is unique."""
     for prefix in ("", *_PREFIXES):
         if name.startswith(prefix):
             wanted = name.removeprefix(prefix)

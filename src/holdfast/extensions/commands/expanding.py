@@ -1,10 +1,11 @@
-"""From what somebody typed to what a model reads. Pure.
+"""Expansion of slash commands to prompts. Pure.
 
-`$ARGUMENTS` stands for all that was typed after the name, `$1` to `$9` for single words, quoted ones together, and
-names in capitals for what was given as `NAME=value`, or, in a command that has nothing but names, for the words in
-their order. A name for which nothing was given stays as it is: it may be a variable of a shell.
+`$ARGUMENTS` is replaced by all text after the command name, `$1` to `$9` by single words (quoted words count as one),
+and names in capitals by values given as `NAME=value`. In a command with named placeholders only, the remaining words
+are assigned in order. A name without a value is left unchanged, because it may be a shell variable.
 
-What Claude Code would run itself, a model is told to run: so it is shown, judged, and ends with its run, like all else.
+Claude Code executes !`command` itself. Here the model is instructed to run it, so that it is shown, checked against the
+permissions, and ends with the run like any other command.
 """
 
 import re
@@ -27,13 +28,13 @@ _MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)"
 
 
 def invocation(prompt: str) -> tuple[str, str] | None:
-    """The name of a command and what follows it, if the prompt looks like one. `/etc/hosts` does not."""
+    """Return the command name and the text after it, or None. Paths such as `/etc/hosts` are not commands."""
     found = _INVOCATION.match(prompt.lstrip())
     return None if found is None else (found[1], (found[2] or "").strip())
 
 
 def split_words(text: str) -> list[str]:
-    """As a shell would, where the quotes make sense."""
+    """Split as a shell does. Text with an unclosed quote is split at white space."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -41,7 +42,7 @@ def split_words(text: str) -> list[str]:
 
 
 def expanded(body: str, arguments: str, given: Mapping[str, str] | None = None) -> str:
-    """The text of a command with its arguments in their places; `given` are named ones, apart from the text."""
+    """Return the text of a command with its arguments inserted; `given` are additional named arguments."""
     names = named_arguments(body)
     words = split_words(arguments)
     values = {**_assigned(names, words), **(given or {})}
@@ -64,7 +65,7 @@ def expanded(body: str, arguments: str, given: Mapping[str, str] | None = None) 
 
 
 def mentions(prompt: str, agents: Sequence[str]) -> tuple[str, ...]:
-    """Those of the agents that the prompt names with an `@`, each once."""
+    """Return the agents that the prompt mentions with an `@`, without duplicates."""
     known = {name.lower(): name for name in agents}
     found = (known.get(name.lower()) for name in _MENTION.findall(prompt))
     return tuple(dict.fromkeys(name for name in found if name is not None))
@@ -81,7 +82,7 @@ def _assigned(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
 
 
 def _in_order(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
-    """A word for each name; the last one gets all that is left."""
+    """Assign a word to each name; the last name receives all remaining words."""
     if not names or not words:
         return {}
     first = dict(zip(names[:-1], words, strict=False))

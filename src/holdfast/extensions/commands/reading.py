@@ -1,4 +1,4 @@
-"""A command in a Markdown file: what it is called, what it stands for, what it may have. Pure."""
+"""Parses a command file: name, text, model and permissions. Pure."""
 
 import re
 
@@ -21,9 +21,9 @@ _LONGEST_LINE = 100
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One command. With an error among its problems it cannot be used.
+    """A command definition. It is unusable if its problems contain an error.
 
-    `model` and `allow` are what its front matter wants; of a project's they count when its file is trusted.
+    `model` and `allow` are the values of the front matter; those of a project take effect when its file is trusted.
     """
 
     name: str
@@ -36,16 +36,18 @@ class Command(msgspec.Struct, frozen=True):
     allow: tuple[str, ...] = ()
     digest: str = ""
     needs: tuple[tuple[str, int], ...] = ()
-    """The keys that count only after trust, with their lines."""
+    """Keys that require trust, with their lines."""
     model_line: int = 0
     problems: tuple[Problem, ...] = ()
 
     @property
     def error(self) -> str:
+        """The first error, or an empty string."""
         return first_error(self.problems)
 
 
 def read_command(file: MarkdownFile) -> Command:
+    """Parse a command file. Problems are stored in the result."""
     document = document_of(file)
     if not isinstance(document, Problem):
         document = _refused(file, document) or document
@@ -72,7 +74,7 @@ def read_command(file: MarkdownFile) -> Command:
 
 
 def named_arguments(body: str) -> tuple[str, ...]:
-    """The names it asks for, in their order, each once."""
+    """Return the named placeholders in order, without duplicates."""
     return tuple(dict.fromkeys(name for name in _NAMED.findall(body) if name != "ARGUMENTS"))
 
 

@@ -1,4 +1,4 @@
-"""Skills as commands: `/name …` gives the model the instructions at once, and what was typed with it."""
+"""Skills as slash commands: `/name …` sends the instructions of the skill together with the typed text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,16 +9,18 @@ __all__ = ["SkillCommands"]
 
 
 class SkillCommands:
-    """Those that a person may call."""
+    """Provides commands for user-invocable skills."""
 
     def __init__(self, skills: Skills) -> None:
         self._skills = skills
 
     def commands(self) -> Sequence[CommandNote]:
+        """Return a command for each user-invocable skill."""
         usable = (skill for skill in self._skills.current.usable if skill.user_invocable)
         return [CommandNote(skill.name, "skill", skill.description, path=skill.path) for skill in usable]
 
     async def expand(self, name: str, arguments: str, given: Mapping[str, str]) -> str | None:
+        """Return the prompt with the instructions of the skill, or None for an unknown name."""
         found = await self._skills.fresh()
         skill = next((item for item in found.usable if item.name == name and item.user_invocable), None)
         if skill is None:

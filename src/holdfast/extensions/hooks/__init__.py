@@ -1,1 +1,3 @@
-"""Hooks: commands of people that are run when something happens, and may have a say in it."""
+"""Hooks: user-configured commands that run on events such as tool calls and can block or change them. The event sources
+belong to `engine`.
+"""

@@ -1,4 +1,4 @@
-"""Asking hooks: what happened goes to all of them at once, and comes back as one ruling."""
+"""Dispatch of an event to its hooks, which run concurrently, and the combined result."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ _log = logging.getLogger("holdfast.server")
 
 
 class Asker:
-    """Of one workspace."""
+    """Runs the hooks of one workspace."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
@@ -37,7 +37,7 @@ class Asker:
         *,
         is_about_input: bool = False,
     ) -> Ruling:
-        """All at once; what they say is laid together in their order. `given` is the input of the tool."""
+        """Run the hooks concurrently and merge their results in order. `given` is the input of the tool."""
         given = given or {}
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._one(hook, facts, given)) for hook in hooks]
@@ -53,7 +53,7 @@ class Asker:
         except ToolError as error:
             return Said(trouble=f"could not be started: {error}")
         except Exception:
-            # A fault of ours ends no turn either.
+            # An internal error must not end the turn.
             _log.exception("the %s hook at %s:%d failed", hook.event, hook.file, hook.line)
             return Said(trouble="could not be run: the log has the details.")
 

@@ -1,6 +1,6 @@
-"""The hooks of one workspace: what the engine asks on its way goes to commands, and comes back as one ruling.
+"""The hooks of one workspace: runs commands on engine events and returns one combined result.
 
-Those of a project's settings, ours or Claude Code's, are run only when the file is trusted as it is.
+Project hooks, from our settings or Claude Code's, run only if the file is trusted with its current contents.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _log = logging.getLogger("holdfast.server")
 
 
 class ClaudeFile(msgspec.Struct, frozen=True):
-    """One of Claude Code's files of settings, as it was read."""
+    """A settings file of Claude Code."""
 
     folder: Folder
     hooks: ClaudeHooks
@@ -48,7 +48,7 @@ class ClaudeFile(msgspec.Struct, frozen=True):
 
 
 def load_claude(folder: Folder) -> ClaudeFile | None:
-    """None if there is none, or it says nothing about hooks. A project's must not lead out of it."""
+    """Read a settings file, or return None if it does not exist. Read errors are stored as problems."""
     seen = signature(folder.path)
     if seen is None:
         return None
@@ -63,7 +63,7 @@ def load_claude(folder: Folder) -> ClaudeFile | None:
 
 
 class Hooks:
-    """`environment` is the server's own: it tells where its user's files are."""
+    """The hooks extension. `environment` is the server's own and determines the locations of user files."""
 
     def __init__(self, ground: Ground, environment: Mapping[str, str]) -> None:
         self._ground = ground
@@ -77,26 +77,27 @@ class Hooks:
     # As an extension
 
     def start(self) -> None:
-        """There is nothing to begin: files are looked at when something happens."""
+        """Do nothing: files are read when an event occurs."""
 
     def refresh(self) -> None:
-        """Nor is there anything to bring up to date."""
+        """Do nothing, for the same reason."""
 
     def tools(self) -> Sequence[Tool]:
+        """Return no tools."""
         return ()
 
     async def close(self) -> None:
-        """Hooks for the end of a run have a moment to say what they have to say: a stop of the server is an end too."""
+        """Give hooks of ended runs a short time to finish, because a shutdown of the server ends runs too."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
                 await self._tasks.drain()
         self._tasks.cancel_all()
         await self._tasks.drain()
 
-    # Which there are
+    # Discovery
 
     def current(self) -> tuple[Hook, ...]:
-        """Those that are in force."""
+        """Return the hooks in effect."""
         reading = self._ground.configuration.reading()
         own = from_settings(reading.settings.hooks, reading.origins)
         files = [file for file in self.claude_files() if self.is_trusted(file)]
@@ -105,7 +106,7 @@ class Hooks:
         return (*own, *(hook for file in files for hook in file.hooks.hooks))
 
     def claude_files(self) -> list[ClaudeFile]:
-        """Their files as they are now. Costs a look at each; one that has changed is read again."""
+        """Return Claude Code's settings files. Checks each for changes, and reads changed ones again."""
         for folder in self._files:
             known = self._known.get(folder.path)
             if folder.path not in self._known or signature(folder.path) != (known.seen if known else None):
@@ -115,6 +116,7 @@ class Hooks:
         return [file for file in self._known.values() if file is not None]
 
     def is_trusted(self, file: ClaudeFile) -> bool:
+        """Return whether the hooks of a file may run."""
         trust = self._ground.configuration.trust
         return file.folder.owner == "user" or trust.is_file_trusted(file.folder.path, file.digest)
 
@@ -122,15 +124,17 @@ class Hooks:
         """Return the mistakes in Claude Code's files, trusted or not. Those in ours are reported with the settings."""
         return tuple(problem for file in self.claude_files() for problem in file.hooks.problems)
 
-    # As the engine asks
+    # Engine events
 
     async def before_tool(self, use: ToolUse) -> Ruling:
+        """Run `PreToolUse` hooks, which can deny a call or change its input."""
         hooks = wanted(self.current(), "PreToolUse", use.name)
         if not hooks:
             return Ruling()
         return await self._asker().rule(hooks, _about(use), use.input, is_about_input=True)
 
     async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+        """Run `PostToolUse` hooks with the result of the call."""
         hooks = wanted(self.current(), "PostToolUse", use.name)
         if not hooks:
             return Ruling()
@@ -138,7 +142,9 @@ class Hooks:
         return await self._asker().rule(hooks, {**_about(use), "tool_response": response}, use.input)
 
     async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
-        """When a session begins, or is taken up again after the server was away, hooks are told of that first."""
+        """Run `UserPromptSubmit` hooks, preceded by `SessionStart` hooks if the session is new or resumed after a
+        restart.
+        """
         every = self.current()
         facts = {"session_id": run.session_id, "run_id": run.run_id}
         begun = Ruling()
@@ -152,7 +158,7 @@ class Hooks:
         return msgspec.structs.replace(ruling, context=context)
 
     def after_run(self, end: RunComplete) -> None:
-        """Looked for afterwards, in its own time: everybody else hears of the end first."""
+        """Queue `RunEnd` hooks. They run in the background, so that clients receive the end of the run first."""
         if is_helper_session(end.session_id):
             return
         if len(self._ends) >= _MOST_WAITING:

@@ -1,4 +1,4 @@
-"""Which hooks there are: from our settings, and from the files of settings that Claude Code reads. Pure."""
+"""Parses hooks from our settings and from Claude Code's settings files. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ _KNOWN_ELSEWHERE = frozenset(
     {"notification", "subagentstop", "subagentstart", "precompact", "postcompact", "sessionend", "permissionrequest"}
 )
 _MATCHED = frozenset({"PreToolUse", "PostToolUse", "SessionStart"})
-"""Events that have something to match: the name of a tool, or how a session begins."""
+"""Events with a matcher: the name of a tool, or the source of a session start."""
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """One command, and when it is run. `dialect` says whose names and forms it knows."""
+    """A command and its trigger. `dialect` determines the names and formats it uses."""
 
     event: HookEvent
     command: str
@@ -44,13 +44,13 @@ class Hook(msgspec.Struct, frozen=True):
 
 
 class ClaudeHooks(msgspec.Struct, frozen=True):
-    """What one of their files says about hooks."""
+    """The hooks of one of Claude Code's settings files."""
 
     hooks: tuple[Hook, ...] = ()
     problems: tuple[Problem, ...] = ()
     disables_all: bool = False
     line: int = 0
-    """Where the hooks begin."""
+    """Line of the `hooks` key."""
 
 
 def from_settings(
@@ -72,7 +72,7 @@ def from_settings(
 
 
 def read_claude(data: bytes, file: str) -> ClaudeHooks:
-    """`{"hooks": {Event: [{"matcher", "hooks": [{"type": "command", "command", "timeout"}]}]}}`."""
+    """Parse `{"hooks": {Event: [{"matcher", "hooks": [{"type": "command", "command", "timeout"}]}]}}`."""
     tree, lines, problem = parse(data, "json", file)
     if problem is not None:
         return ClaudeHooks(problems=(problem,))
@@ -88,8 +88,8 @@ def read_claude(data: bytes, file: str) -> ClaudeHooks:
 
 
 def wanted(hooks: Sequence[Hook], event: HookEvent, subject: str = "") -> tuple[Hook, ...]:
-    """Those of an event, each command once. Ours search in the subject, which is mostly the name of a tool; Claude
-    Code's have to fit it as a whole.
+    """Return the hooks of an event that match the subject, usually a tool name, each command once. Our matchers search
+    the subject; Claude Code's must match it as a whole.
     """
     found: dict[str, Hook] = {}
     for hook in hooks:
@@ -109,7 +109,7 @@ def _fits(hook: Hook, tool: str) -> bool:
 
 
 def _trouble(event: HookEvent, command: str, matcher: str) -> tuple[str, str] | None:
-    """The key that is wrong, and what is wrong with it."""
+    """Return the invalid key and the reason, or None."""
     if not command.strip() or "\0" in command:
         text = "the command is empty." if not command.strip() else "the command holds a NUL character."
         return "command", text
@@ -118,7 +118,7 @@ def _trouble(event: HookEvent, command: str, matcher: str) -> tuple[str, str] | 
 
 
 class _Reader:
-    """Collects what a file says, and what is wrong with it."""
+    """Collects the hooks and problems of a file."""
 
     def __init__(self, file: str, lines: Mapping[KeyPath, int]) -> None:
         self._file = file
@@ -127,10 +127,12 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def complain(self, path: KeyPath, text: str, *, is_error: bool = True) -> None:
+        """Add a problem at the line of the key or its nearest parent."""
         line = next((self._lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._lines), 0)
         self.problems.append(Problem("error" if is_error else "warning", self._file, line, dotted(path), text))
 
     def event(self, name: str, groups: Any) -> None:  # noqa: ANN401 - any JSON
+        """Parse the hooks of one event."""
         path: KeyPath = ("hooks", name)
         event = event_of(name)
         if event is None:
@@ -163,7 +165,7 @@ class _Reader:
         command, seconds = item.get("command", ""), item.get("timeout", _CLAUDE_SECONDS)
         if (trouble := _trouble(event, command, matcher)) is not None:
             key, text = trouble
-            # A matcher stands in the group, above its hooks.
+            # The matcher is a key of the group that contains the hook.
             self.complain(path if key == "command" else (*path[:-2], key), text)
             return
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:

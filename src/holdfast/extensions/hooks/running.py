@@ -1,6 +1,6 @@
-"""One hook as a process: what happened on its stdin, its word on its stdout, never longer than it may take.
+"""Runs one hook as a process: the event on stdin, the result on stdout, with a time limit.
 
-It is a child of the guard. Whoever is cancelled while they wait for it leaves nothing of it behind.
+The process is a child of the process guard and is stopped if the caller is cancelled.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ class _TooMuch(Exception):
 async def run_hook(
     hook: Hook, event: bytes, *, spawn: GuardedSpawn, bash: str, directory: str, environment: Mapping[str, str]
 ) -> Said:
-    """Its word. One that fails, hangs or floods has none, and never raises."""
+    """Run the hook and return its result. Never raises: a failure, timeout or output overflow is
+    stored as `trouble`.
+    """
     try:
         child = await spawn((bash, "-c", "--", hook.command), directory, environment, has_input=True)
     except (ToolError, OSError) as error:
@@ -45,7 +47,7 @@ async def run_hook(
 
 
 async def _talk(child: GuardedChild, event: bytes) -> tuple[bytes, bytes]:
-    """Write and read at once: a hook need not read what it is told, and may print before it has."""
+    """Write and read concurrently, because a hook may print before it reads, and need not read at all."""
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_tell(child, event))

@@ -1,8 +1,8 @@
-"""What a hook said, in whichever form it said it, and what all of them said together. Pure.
+"""Parses the output of hooks and merges several results. Pure.
 
-Two forms are understood: Crush's (`decision`, `reason`, `context`, `updated_input`, `halt`) and Claude Code's
-(`hookSpecificOutput`, `continue`, `decision: block`). The strictest decision counts; changes of a tool's input are laid
-over each other in the order in which the hooks are written down.
+Two formats are supported: Crush's (`decision`, `reason`, `context`, `updated_input`, `halt`) and Claude Code's
+(`hookSpecificOutput`, `continue`, `decision: block`). The strictest decision takes precedence; changes of the tool
+input are merged in the order of the hooks.
 """
 
 import json
@@ -28,23 +28,24 @@ _DECISIONS: dict[str, HookDecision] = {
 _STRICTNESS: tuple[HookDecision, ...] = ("", "allow", "ask", "deny")
 _LONGEST = 32_768
 _ADD_TEXT = frozenset({"UserPromptSubmit", "SessionStart"})
-"""What these print is for the model, if it is no JSON."""
+"""Events whose plain text output is added to the model's context."""
 
 
 class Said(msgspec.Struct, frozen=True):
-    """One hook's word. `trouble` says why it has none."""
+    """Result of one hook. `trouble` is the reason if it has none."""
 
     decision: HookDecision = ""
     halts: bool = False
     reason: str = ""
     context: str = ""
     message: str = ""
-    """For the person."""
+    """Shown to the user."""
     patch: dict[str, object] | None = None
     trouble: str = ""
 
 
 def understood(event: HookEvent, code: int, stdout: str, stderr: str) -> Said:
+    """Parse the exit code and the output of a hook."""
     if code == _DENIES:
         return Said("deny", reason=_cut(stderr) or _cut(stdout))
     if code == _HALTS:
@@ -86,7 +87,7 @@ def _from_tree(tree: Mapping[str, Any]) -> Said:
 def merged(
     hooks: Sequence[Hook], said: Sequence[Said], given: Mapping[str, object], *, is_about_input: bool = False
 ) -> Ruling:
-    """`given` is the input of the tool; it is changed only before the tool has run."""
+    """Merge the results. `given` is the input of the tool; it can be changed only before the tool runs."""
     decisions = {word.decision for word in said}
     decision = next((item for item in reversed(_STRICTNESS) if item in decisions), _STRICTNESS[0])
     changed = dict(given)
@@ -135,7 +136,7 @@ def _patch(value: object) -> dict[str, object] | None:
         except (ValueError, RecursionError):
             return None
     try:
-        # Half characters are JSON to Python, and to nobody else.
+        # Python accepts unpaired surrogates in JSON, other parsers do not.
         msgspec.json.encode(value)
     except (ValueError, OverflowError, RecursionError, TypeError):
         return None

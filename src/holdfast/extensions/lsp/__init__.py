@@ -1,1 +1,3 @@
-"""Language servers: what compilers and checkers know of the code that a model reads and changes."""
+"""Language Server Protocol client: server processes, diagnostics and navigation tools. The tools that edit files
+without a language server belong to `tools`.
+"""

@@ -1,7 +1,8 @@
-"""Language servers that many people have, and the files they are for. Pure data: whether one is there, the disk says.
+"""Built-in catalogue of common language servers and their file types. Pure data: whether a server is installed is
+determined elsewhere.
 
-None is ever installed from here. Of those with the same role the first that is installed works; one that a user names
-in the settings takes its role.
+Servers are never installed automatically. Of the entries with the same role, the first installed one is used; a server
+named in the settings replaces the others of its role.
 """
 
 from typing import Literal
@@ -11,15 +12,15 @@ import msgspec
 __all__ = ["CATALOGUE", "LANGUAGES", "Care", "Known", "language_of"]
 
 Care = Literal["", "code", "python", "typescript"]
-"""What a server would run of a project that nobody trusts. `code`: build scripts, plugins, or settings that are
-programs; so it waits for trust, or for its user to name it. `python`, `typescript`: an interpreter or a library in the
-project's directory, which it can be talked out of.
+"""Project code that the server would execute, which requires trust. `code`: build scripts, plugins or executable
+configuration; such a server starts only in a trusted project or if the user names it in the settings. `python` and
+`typescript`: an interpreter or a library in the project's directory, which options can replace.
 """
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A server. A marker is a name of a file or directory; `name|text` wants the text in it. Where `needs_marker` is
-    set it is for projects that have one.
+    """A catalogue entry. A marker is the name of a file or directory that identifies a project root; `name|text`
+    requires the text in the file. With `needs_marker` the server is used only in projects that have a marker.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 _NO_DOWNLOADS: dict[str, object] = {"disableAutomaticTypingAcquisition": True}
-"""Types of packages are taken from where the project has them, or not at all."""
+"""Prevents the server from downloading type packages; those installed in the project are used."""
 _JS = ("js", "jsx", "mjs", "cjs", "ts", "tsx", "mts", "cts")
 _PY = ("py", "pyi")
 _C = ("c", "h", "cc", "cpp", "cxx", "c++", "hh", "hpp", "hxx", "m", "mm", "cu")
@@ -54,7 +55,7 @@ CATALOGUE: tuple[Known, ...] = (
     Known("pylsp", ("pylsp",), ("py",), _PYTHON, "python", care="code"),
     Known("jedi", ("jedi-language-server",), ("py",), _PYTHON, "python", care="code"),
     Known("ruff", ("ruff", "server"), _PY, _RUFF, needs_marker=True),
-    # JavaScript, and what pages are made of
+    # JavaScript and web pages
     Known("deno", ("deno", "lsp"), _JS, _DENO, "javascript", needs_marker=True),
     Known("typescript", ("typescript-language-server", "--stdio"), _JS, _NODE, "javascript", care="typescript",
           init_options=_NO_DOWNLOADS),
@@ -88,7 +89,7 @@ CATALOGUE: tuple[Known, ...] = (
     Known("erlang", ("erlang_ls",), ("erl", "hrl"), ("rebar.config",), care="code"),
     Known("elixir", ("elixir-ls",), ("ex", "exs"), ("mix.exs",), care="code"),
     Known("julia", ("julia-lsp",), ("jl",), ("Project.toml",), care="code"),
-    # Scripts
+    # Scripting languages
     Known("ruby", ("ruby-lsp",), ("rb", "rake", "gemspec"), ("Gemfile",), "ruby", care="code"),
     Known("solargraph", ("solargraph", "stdio"), ("rb",), ("Gemfile",), "ruby", care="code"),
     Known("php", ("intelephense", "--stdio"), ("php",), ("composer.json",), "php"),
@@ -96,7 +97,7 @@ CATALOGUE: tuple[Known, ...] = (
     Known("lua", ("lua-language-server",), ("lua",), (".luarc.json", ".luarc.jsonc", "stylua.toml")),
     Known("bash", ("bash-language-server", "start"), ("sh", "bash"), ()),
     Known("clojure", ("clojure-lsp",), ("clj", "cljs", "cljc", "edn"), ("deps.edn", "project.clj"), care="code"),
-    # Settings and texts
+    # Configuration and text formats
     Known("yaml", ("yaml-language-server", "--stdio"), ("yaml", "yml"), ()),
     Known("taplo", ("taplo", "lsp", "stdio"), ("toml",), ()),
     Known("docker", ("docker-langserver", "--stdio"), ("Dockerfile", "dockerfile"), ()),
@@ -119,11 +120,11 @@ LANGUAGES = {
     "tfvars": "terraform-vars", "tex": "latex", "bib": "bibtex", "typ": "typst", "go.mod": "go.mod",
     "go.work": "go.work", "dockerfile": "dockerfile", "zon": "zig", "sbt": "scala", "sc": "scala",
 }  # fmt: skip
-"""What a language is called, where it is not as its files end."""
+"""LSP language identifiers that differ from the file extension."""
 
 
 def language_of(name: str) -> str:
-    """The protocol's word for the language of a file: by its whole name, else by its ending."""
+    """Return the LSP language identifier of a file, by its whole name or its extension."""
     small = name.lower()
     ending = small.rpartition(".")[2]
     return LANGUAGES.get(small) or LANGUAGES.get(ending) or ending

@@ -1,6 +1,7 @@
-"""Which files a language server has open, and what it knows of them. Pure: what is to be said goes to whoever made it.
+"""Open documents of a language server. Pure: notifications are passed to a callback.
 
-Files are told whole, with a number that grows. The one that was not used for longest is closed when there are too many.
+Each change sends the full text with an increasing version. When too many documents are open, the least recently used
+one is closed.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,14 +18,14 @@ _MOST_TEXT = 16 << 20
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A file as the server has it."""
+    """A document as the server knows it."""
 
     version: int
     text: str
 
 
 class Documents:
-    """`tell` sends a notice. Saves are told to who wants to hear of them."""
+    """The open documents of one server. `tell` sends a notification. Saves are sent if the server requested them."""
 
     def __init__(self, tell: Callable[[str, object], None], *, saves: bool = False, saves_text: bool = False) -> None:
         self._tell = tell
@@ -34,10 +35,11 @@ class Documents:
 
     @property
     def open(self) -> Mapping[str, Document]:
+        """Open documents by path, the least recently used first."""
         return self._open
 
     def sync(self, path: str, text: str) -> bool:
-        """Let the server have this text. False if it has it already."""
+        """Send this text if it differs from the server's version. Returns whether it was sent."""
         uri = uri_of(path)
         known = self._open.pop(path, None)
         if known is not None and known.text == text:
@@ -59,6 +61,7 @@ class Documents:
         return True
 
     def close(self, path: str) -> None:
+        """Close a document, if it is open."""
         if self._open.pop(path, None) is not None:
             self._tell("textDocument/didClose", {"textDocument": {"uri": uri_of(path)}})
 

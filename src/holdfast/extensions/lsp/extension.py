@@ -1,6 +1,6 @@
-"""The language servers of a workspace, as the rest of it sees them.
+"""The language servers of a workspace, as seen by the rest of the program.
 
-Nothing is loaded and nothing is looked at before a file is touched, a model is asked, or somebody wants to know.
+The implementation is loaded on first use: when a file is touched, a run starts, or a client requests the state.
 """
 
 import asyncio
@@ -25,21 +25,24 @@ _HINT = (
     " defined and used by its meaning, not by its text, and to rename it everywhere."
 )
 _KNOWN_FOR = 30.0
-"""How long it is believed that a program is there, or is not."""
+"""Seconds for which the result of a search for installed programs is cached."""
 
 
 class LanguageServers:
+    """The language server extension of a workspace. Creates the `Fleet` on first use and delegates to it."""
+
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._fleet: Fleet | None = None
         self._tools: Sequence[Tool] = ()
         self.after_a_change: Times | None = None
-        """How long a change waits, if not as long as usual."""
+        """Overrides the time limits after a change."""
         self._is_closed = False
         self._helps: tuple[float, bool] | None = None
 
     @property
     def fleet(self) -> "Fleet":
+        """The language servers, created on first access."""
         if self._fleet is None:
             from holdfast.extensions.lsp.fleet import Fleet  # noqa: PLC0415 - the first answer does not wait for it
 
@@ -47,30 +50,31 @@ class LanguageServers:
         return self._fleet
 
     def infos(self) -> dict[str, LspInfo]:
-        """Those that are named in the settings, and those that a file has called for."""
+        """Return the state of the servers that are named in the settings or that a file has required."""
         if self._fleet is None and not self._ground.configuration.settings.lsp:
             return {}
         return self.fleet.infos()
 
     def facts(self) -> list[str]:
-        """How they stand, for a model that asks."""
+        """Return one line with the state of each server, for models."""
         return [f"{name}: {info.state.name.lower()}" for name, info in self.infos().items()]
 
     def stop(self) -> None:
-        """All rest, until a file is touched again."""
+        """Stop all servers until a file is touched again."""
         if self._fleet is not None:
             self._fleet.stop()
 
     def start(self) -> None:
-        """They are started by the first file of their kind."""
+        """Do nothing: a server starts with the first file of its language."""
 
     def refresh(self) -> None:
+        """Apply the current settings."""
         self._helps = None
         if self._fleet is not None:
             self._fleet.refresh()
 
     def tools(self) -> Sequence[Tool]:
-        """Those that ask language servers, where there may be one to ask."""
+        """Return the LSP tools if a server is available or could be started for files of this workspace."""
         if not self._may_help():
             return ()
         if not self._tools:
@@ -80,11 +84,11 @@ class LanguageServers:
         return self._tools
 
     def notes(self) -> tuple[str, ...]:
-        """What a model is told about them before a conversation."""
+        """Return the hint for the system prompt."""
         return (_HINT,) if self._may_help() else ()
 
     def _may_help(self) -> bool:
-        """Whether there is a server to ask, or would be one for what lies in the workspace."""
+        """Return whether a server is available, or could be started for the files at the top of the workspace."""
         if self._fleet is not None and any(not item.standing.is_forbidden for item in self._fleet.servers):
             return True
         now = asyncio.get_running_loop().time()
@@ -96,25 +100,27 @@ class LanguageServers:
         return self._helps[1]
 
     async def on_view(self, path: str) -> str:
-        """What is known to be wrong with a file that is being read. It is opened, for what comes next."""
+        """Open a file that is being read, and return its known diagnostics."""
         from holdfast.extensions.lsp.settling import AT_A_GLANCE  # noqa: PLC0415 - see above
 
         return await self._remark(path, AT_A_GLANCE)
 
     async def on_change(self, path: str) -> str:
-        """What is wrong with a file that was just changed, and with others because of it."""
+        """Return the diagnostics of a file that was just changed, and of other files affected by the change."""
         from holdfast.extensions.lsp.settling import AFTER_A_CHANGE  # noqa: PLC0415 - see above
 
         return await self._remark(path, self.after_a_change or AFTER_A_CHANGE)
 
     async def _remark(self, path: str, times: "Times") -> str:
-        """Whatever goes wrong here, the file was read or changed: that is what is told."""
+        """Return the diagnostics. Errors are logged and not raised, because the read or the change itself has
+        succeeded.
+        """
         if self._is_closed:
             return ""
         try:
             answered = await self.fleet.ask_about(path, times)
             if not times.start:
-                # Who only looks is not told that there may be more.
+                # Do not mention pending servers when the file was only read.
                 answered = {server: True for server in answered}
             return self.fleet.report(path, answered, is_brief=True) if answered else ""
         except Exception:
@@ -122,6 +128,7 @@ class LanguageServers:
             return ""
 
     async def close(self) -> None:
+        """Stop all servers."""
         self._is_closed = True
         if self._fleet is not None:
             await self._fleet.close()

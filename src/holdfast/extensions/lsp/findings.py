@@ -1,7 +1,7 @@
-"""What language servers find wrong: kept by file, counted, and told in words. Pure.
+"""Diagnostics of language servers: stored by file, counted, and formatted for models. Pure.
 
-A server tells of files by itself, or answers when it is asked; what it told and what it answered are kept apart, since
-neither takes back the other.
+A server publishes diagnostics (push) or returns them on request (pull). The two kinds are stored separately, because
+neither replaces the other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ _PLURALS = (("errors", 1), ("warnings", 2), ("others", 3))
 
 
 class Findings:
-    """Of one server. Bounded: a server that finds everything wrong is believed up to a point."""
+    """Diagnostics of one server, with limits on files and on entries per file."""
 
     def __init__(self) -> None:
         self._pushed: dict[str, tuple[Diagnostic, ...]] = {}
@@ -30,6 +30,7 @@ class Findings:
         self.count = 0
 
     def put(self, way: Literal["pushed", "pulled"], uri: str, found: Sequence[Diagnostic]) -> None:
+        """Replace the diagnostics of one kind for a file."""
         store = self._pushed if way == "pushed" else self._pulled
         self.count -= len(store.pop(uri, ()))
         if found and len(store) < _MOST_FILES:
@@ -37,24 +38,27 @@ class Findings:
             self.count += len(store[uri])
 
     def forget(self, uri: str) -> None:
-        """The file is gone."""
+        """Remove the diagnostics of a deleted file."""
         self.put("pushed", uri, ())
         self.put("pulled", uri, ())
 
     def clear(self) -> None:
+        """Remove all diagnostics."""
         self._pushed.clear()
         self._pulled.clear()
         self.count = 0
 
     def of(self, uri: str) -> tuple[Diagnostic, ...]:
+        """Return the diagnostics of a file, without duplicates."""
         return tuple(dict.fromkeys((*self._pushed.get(uri, ()), *self._pulled.get(uri, ()))))
 
     def all(self) -> dict[str, tuple[Diagnostic, ...]]:
+        """Return the diagnostics of all files."""
         return {uri: self.of(uri) for uri in (*self._pushed, *(self._pulled.keys() - self._pushed.keys()))}
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing, as a model is told: the file as one says it, line and column from 1."""
+    """One diagnostic as shown to models: the display path of the file, line and column from 1."""
 
     file: str
     line: int
@@ -69,7 +73,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def told(file: str, server: str, found: Iterable[tuple[Diagnostic, int]]) -> list[Finding]:
-    """Of one file and one server; beside each diagnostic its column, in code points from 0."""
+    """Convert diagnostics of one file and server. Each is paired with its column in code points from 0."""
     findings: list[Finding] = []
     for item, column in found:
         message = " ".join(item.message.split())
@@ -81,13 +85,13 @@ def told(file: str, server: str, found: Iterable[tuple[Diagnostic, int]]) -> lis
 
 
 def counted(findings: Sequence[Finding]) -> str:
-    """`2 errors, 1 warning`; nothing for nothing."""
+    """Return counts such as `2 errors, 1 warning`, or an empty string."""
     numbers = [(word, sum(_class(item) == kind for item in findings)) for word, kind in _PLURALS]
     return ", ".join(f"{number} {word if number != 1 else word[:-1]}" for word, number in numbers if number)
 
 
 def listed(blocks: Mapping[str, Sequence[Finding]]) -> str:
-    """Each block in its tag, the worst first, ten at most; then the counts. Nothing if there is nothing."""
+    """Format each block in its tag, the most severe first and at most ten, followed by the counts."""
     lines: list[str] = []
     for tag, findings in blocks.items():
         if findings:

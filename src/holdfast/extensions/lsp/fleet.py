@@ -1,4 +1,4 @@
-"""All language servers of a workspace: which is for which file, and what they say together."""
+"""All language servers of a workspace: assignment of servers to files, and their combined diagnostics."""
 
 import asyncio
 import os
@@ -30,11 +30,13 @@ __all__ = ["Fleet"]
 
 _LARGEST = 2 << 20
 _KNOWN_FOR = 30.0
-"""How long it is believed that a program is there, or is not."""
+"""Seconds for which the servers of a directory and file type are cached."""
 _MOST_KNOWN = 1_000
 
 
 class Fleet:
+    """The language servers of a workspace."""
+
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self.root = os.path.realpath(ground.path)
@@ -55,7 +57,7 @@ class Fleet:
     # Settings
 
     def refresh(self) -> None:
-        """The settings, or the trust in the project, may have become others: servers for which they have go."""
+        """Apply the current settings and trust. Servers whose plan has changed are stopped."""
         site, plans = surveyed(self._ground)
         self._known.clear()
         by_name = {plan.name: plan for plan in plans}
@@ -80,22 +82,26 @@ class Fleet:
 
     @property
     def ground(self) -> Ground:
+        """The workspace services available to extensions."""
         return self._ground
 
     def infos(self) -> dict[str, LspInfo]:
+        """Return the state of all servers, by name."""
         return {name: server.info() for name, server in sorted(self._servers.items())}
 
     def get(self, name: str) -> LanguageServer | None:
+        """Return a server by name."""
         return self._servers.get(name)
 
     @property
     def servers(self) -> Sequence[LanguageServer]:
+        """All servers."""
         return tuple(self._servers.values())
 
-    # Which for which
+    # Assignment of servers to files
 
     async def servers_for(self, path: str) -> list[LanguageServer]:
-        """Those for a file, by its real path; they are wanted from now on. None for what lies outside."""
+        """Return the servers for a file, given its real path, and start them. Files outside the workspace have none."""
         if self._is_closed or not is_within(self.root, path):
             return []
         found: list[LanguageServer] = []
@@ -112,13 +118,13 @@ class Fleet:
         return found
 
     async def _scan_first(self) -> None:
-        """Remember the files as they are when the first server starts, unless a later scan has finished meanwhile."""
+        """Scan the files when the first server starts, unless a later scan has finished meanwhile."""
         first = await asyncio.to_thread(looked, self.root)
         if self._seen is None:
             self._seen = first
 
     def knows(self, path: str) -> bool:
-        """Whether any server could be for such a file."""
+        """Return whether any server could support such a file."""
         return any(plan.fits(path) for plan in self._plans if not plan.is_disabled)
 
     async def _matches(self, path: str) -> tuple[Match, ...]:
@@ -134,17 +140,17 @@ class Fleet:
         return found
 
     async def read(self, path: str) -> str | None:
-        """The text of a file, if it is one that servers could want."""
+        """Return the text of a file, or None if it cannot be read or is too large."""
         try:
             seen = await asyncio.to_thread(lambda: read(locate(self.root, path), _LARGEST))
             return decoded(seen.data, path)[0]
         except ToolError:
             return None
 
-    # What is wrong
+    # Diagnostics
 
     async def ask_about(self, path: str, times: Times) -> dict[LanguageServer, bool]:
-        """Tell the servers of a file, and wait as long as `times` says; which of them have answered."""
+        """Send a file to its servers and wait within the limits of `times`. Returns which servers have responded."""
         begun = asyncio.get_running_loop().time()
         servers = await self.servers_for(path)
         text = await self.read(path) if servers else None
@@ -156,17 +162,17 @@ class Fleet:
         return dict(zip(servers, answered, strict=True))
 
     async def look_at(self, path: str) -> None:
-        """Start the servers of a file, and have them say what is wrong with it: in the background."""
+        """Start the servers of a file and request its diagnostics in the background."""
         if await self.servers_for(path):
             self._looks.start(self.ask_about(path, AT_LEISURE), name="look at a file")
 
     async def catch_up(self) -> None:
-        """Tell of what has changed on the disk since the last look."""
+        """Notify the servers of files that have changed on disk since the last scan."""
         talks = [server.talk for server in self._servers.values() if server.talk is not None]
         if not talks:
             return
         opened = {path for talk in talks for path in talk.documents.open}
-        # Scans overlap. One that began earlier than the last one applied is older than what servers know already.
+        # Scans overlap. The result of a scan that began before the last applied one is outdated and dropped.
         self._scans += 1
         number = self._scans
         after = await asyncio.to_thread(looked, self.root, opened)
@@ -184,7 +190,7 @@ class Fleet:
                         talk.documents.sync(change.path, text)
 
     def findings(self, path: str) -> tuple[list[Finding], list[Finding]]:
-        """What is wrong with a file, and with all the others."""
+        """Return the diagnostics of a file and those of all other files."""
         here: list[Finding] = []
         elsewhere: list[Finding] = []
         for server in self._servers.values():
@@ -204,8 +210,8 @@ class Fleet:
         return here, elsewhere
 
     def report(self, path: str, answered: Mapping[LanguageServer, bool], *, is_brief: bool) -> str:
-        """What there is to say of a file, and who has not said it yet. Brief: hints, and the warnings of other files,
-        are left out.
+        """Format the diagnostics of a file, and name the servers that have not responded. `is_brief` omits hints, and
+        the warnings of other files.
         """
         here, elsewhere = self.findings(path)
         if is_brief:
@@ -218,13 +224,13 @@ class Fleet:
             text += f"\n({', '.join(silent)} {verb} not answered yet: lsp_diagnostics looks again.)"
         return text.strip()
 
-    # For servers
+    # Callbacks of the servers
 
     async def _prepare(self, plan: Plan, root: str) -> Ready | Unready:
         return await asyncio.to_thread(prepared, plan, root, self._site, self._ground.configuration)
 
     async def faults(self) -> dict[str, str]:
-        """Why those that the settings name could not be started, if a file called for them now."""
+        """Return the reasons why servers named in the settings could not be started now."""
         found: dict[str, str] = {}
         for name, server in self._servers.items():
             if server.plan.is_named and not server.standing.is_there and not server.plan.is_disabled:
@@ -247,17 +253,18 @@ class Fleet:
         return self._traces[name].write
 
     def log_of(self, name: str) -> Path:
+        """Return the path of a server's trace file."""
         return self._ground.data_dir / "lsp" / f"{name.replace('/', '_')}.log"
 
-    # The end
+    # Shutdown
 
     def stop(self) -> None:
-        """All rest, until a file is touched again."""
+        """Stop all servers until a file is touched again."""
         for server in self._servers.values():
             server.happens(states.Stop())
 
     def restart(self, name: str = "") -> list[str]:
-        """One, or all that were ever started. Their names; raises `ToolError` if there is no such server."""
+        """Restart one server, or all that were started. Returns their names. Raises `ToolError` for an unknown name."""
         if name and name not in self._servers:
             known = ", ".join(sorted(self._servers)) or "none"
             raise ToolError(f"There is no language server {name}. There is: {known}.")
@@ -273,6 +280,7 @@ class Fleet:
         return [server.name for server in chosen]
 
     async def close(self) -> None:
+        """Stop all servers and wait for their processes."""
         self._is_closed = True
         self._looks.cancel_all()
         await self._looks.drain()

@@ -1,4 +1,4 @@
-"""Where a name is: found as text first, then asked of the server that knows the language."""
+"""Symbol lookup: finds a name by text search, then resolves it with the language server."""
 
 import asyncio
 import posixpath
@@ -30,7 +30,7 @@ _DEFINING = (
 
 
 class Spot(msgspec.Struct, frozen=True):
-    """A place that a server can be asked about."""
+    """A position in a document of a server."""
 
     talk: Talk
     path: str
@@ -38,25 +38,29 @@ class Spot(msgspec.Struct, frozen=True):
 
 
 class Symbol(msgspec.Struct, frozen=True):
-    """A name in a file, with those it stands in."""
+    """A symbol of a document, with the names of its enclosing symbols."""
 
     path: tuple[str, ...]
     kind: int
     detail: str
     start: Position
-    """Of the name."""
+    """Start of the name."""
     first: int
     last: int
-    """The lines of all that belongs to it."""
+    """First and last line of the whole symbol."""
 
 
 class Locator:
+    """Resolves symbol names to positions."""
+
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._searcher = Searcher(partial(fleet.ground.spawn, is_real=True), fleet.ground.git)
 
     async def talks(self, path: str, can: Callable[[Capabilities], object]) -> list[Talk]:
-        """The servers of a file that can do this, with the file opened. Raises `ToolError` if there is none."""
+        """Open the file in its servers and return those with the capability `can`. Raises
+        `ToolError` if there is none.
+        """
         servers = await self._fleet.servers_for(path)
         text = await self._fleet.read(path) if servers else None
         name = shown(self._fleet.root, path)
@@ -78,7 +82,7 @@ class Locator:
     async def spots(
         self, context: ToolContext, tool: str, symbol: str, given: str, can: Callable[[Capabilities], object]
     ) -> list[Spot]:
-        """Places where the symbol stands, the likeliest first. Raises `ToolError` if there is none to ask about."""
+        """Return positions of the symbol, the most likely definition first. Raises `ToolError` if there is none."""
         *around, name = re.split(r"::|[.#]", symbol.strip().removesuffix("()"))
         if not name:
             raise ToolError("The symbol is empty: give the name of a function, class or variable.")
@@ -99,7 +103,7 @@ class Locator:
     async def _named(
         self, wanted: tuple[str, ...], matches: Sequence[Match], can: Callable[[Capabilities], object]
     ) -> list[Spot]:
-        """By the names around it, as the server sees them."""
+        """Find a qualified name among the document symbols of the server."""
         for path in list(dict.fromkeys(match.path for match in matches))[:_MOST_TRIED]:
             for talk in await self._able(path, can):
                 if talk.capabilities.document_symbol_provider in (None, False):
@@ -132,7 +136,9 @@ class Locator:
             return []
 
     async def told(self, talk: Talk, locations: Sequence[Location]) -> list[str]:
-        """Each place with its line, as that server counts. What lies outside of the workspace is named, not read."""
+        """Format each location with its line, in that server's position encoding. Files outside the workspace are named
+        but not read.
+        """
         texts: dict[str, Text | None] = {}
         lines: list[str] = []
         for location in locations:
@@ -148,7 +154,7 @@ class Locator:
 
 
 def _likeliest(matches: Sequence[Match]) -> list[Match]:
-    """Where it seems to be defined, before where it is used; what only mentions it last."""
+    """Sort likely definitions before uses, and comments and imports last."""
 
     def rank(match: Match) -> int:
         before = match.text[: match.column - 1]
@@ -163,7 +169,7 @@ def _likeliest(matches: Sequence[Match]) -> list[Match]:
 
 
 async def symbols_of(talk: Talk, path: str) -> list[Symbol]:
-    """The names of a file, in their order."""
+    """Return the symbols of a file in document order."""
     params = {"textDocument": {"uri": uri_of(path)}}
     answer = await talk.ask("textDocument/documentSymbol", params, list[DocumentSymbol])
     return list(_flat(answer or [], ()))
@@ -182,7 +188,7 @@ def _flat(symbols: Sequence[DocumentSymbol], above: tuple[str, ...]) -> Iterator
 
 
 async def places(method: str, spot: Spot, **more: object) -> list[Location]:
-    """An answer that is one place, several, or links to them."""
+    """Request locations. The response may be a location, a list of them, or location links."""
     answer = await spot.talk.ask_at(method, spot.path, spot.position, object, **more)
     items = answer if isinstance(answer, list) else [answer] if answer else []
     try:

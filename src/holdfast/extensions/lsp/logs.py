@@ -1,4 +1,4 @@
-"""What became of a language server and what it printed, in memory; all that is said, in a file, on request."""
+"""Logs of language servers: recent output in memory, and an optional trace file of all messages."""
 
 import logging
 from collections import deque
@@ -14,21 +14,23 @@ _LONGEST_LINE = 1_000
 
 
 class Journal:
-    """The last lines of what a server has printed, and of what has become of it."""
+    """The last lines of a server's output and of its state changes."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_MOST_LINES)
 
     def write(self, text: str) -> None:
+        """Append text."""
         self._lines.extend(line[:_LONGEST_LINE] for line in text.splitlines()[-_MOST_LINES:])
 
     @property
     def text(self) -> str:
+        """The stored lines."""
         return "\n".join(self._lines)
 
 
 class Trace:
-    """Writes what is said to a file that stays small; long messages are cut."""
+    """Writes all messages to a rotating file. Long messages are cut."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,8 +40,10 @@ class Trace:
         self._log.addHandler(self._file)
 
     def write(self, what: str, text: str) -> None:
+        """Write a message with its label."""
         shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
         self._log.debug("%s %s", what, shown.rstrip())
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()

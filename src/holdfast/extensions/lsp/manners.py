@@ -1,4 +1,4 @@
-"""What a language server is told when it starts, and what it is answered when it asks. Pure."""
+"""Client capabilities, and answers to configuration requests. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,8 +36,8 @@ _CAPABILITIES: dict[str, Any] = {
 
 
 def greeting(root: str, init_options: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of `initialize`. Without a process id: ours may mean nothing where the server runs, and it ends
-    with us anyway.
+    """Return the parameters of `initialize`. The process id is omitted: it may be meaningless in the server's
+    namespace, and the server process ends with ours anyway.
     """
     params: dict[str, Any] = {
         "processId": None,
@@ -51,11 +51,12 @@ def greeting(root: str, init_options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def folders(roots: Sequence[str]) -> list[dict[str, str]]:
+    """Return workspace folders for these directories."""
     return [{"uri": uri_of(root), "name": root.rpartition("/")[2] or root} for root in roots]
 
 
 def configured(options: Mapping[str, Any], section: str) -> object:
-    """A section of the settings: by its dotted name, or the whole if it has none. None if nothing is set."""
+    """Return a section of the options by its dotted name, or all options for an empty name. None if nothing is set."""
     if not section:
         return dict(options) or None
     if section in options:

@@ -1,4 +1,4 @@
-"""Which servers a file gets, and how one of them is launched. Blocks: it looks at the disk, and expands settings."""
+"""Selection of servers for a file, and preparation of their start. Blocks: it reads the disk and expands settings."""
 
 import os
 from collections.abc import Sequence
@@ -17,18 +17,19 @@ _MOST_NAMES = 500
 
 
 def surveyed(ground: Ground) -> tuple[Site, tuple[Plan, ...]]:
-    """The place, and all that may work there, as the settings and the trust in the project are now."""
+    """Return the current project facts, and the plans from the settings and the catalogue."""
     reading = ground.configuration.reading()
     names, values = ground.secrets()
     root = os.path.realpath(ground.path)
     environment = command_environment(os.environ, ground.environment, cwd=root, withheld=names, secrets=values)
-    # Servers stand outside of the sandbox: there they run nothing that a command inside could have put in place.
+    # Servers run outside the sandbox. With a sandbox they must not execute files that a sandboxed command could have
+    # written.
     is_trusted = reading.project.is_trusted and not reading.settings.options.sandbox
     return Site(root, is_trusted, environment), plans_of(reading.settings)
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A server for a file, and the root of the project that the file belongs to. `why_not`: it may not be started."""
+    """A server for a file, and the root of its project. `why_not` is the reason why it may not be started."""
 
     plan: Plan
     root: str
@@ -36,7 +37,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 def matches_for(path: str, plans: Sequence[Plan], site: Site) -> tuple[Match, ...]:
-    """At most one for each role. Those of the catalogue only if they are installed."""
+    """Return the servers for a file, at most one for each role. Catalogue entries must be installed."""
     found: list[Match] = []
     refused: list[Match] = []
     roles: set[str] = set()
@@ -58,7 +59,7 @@ def matches_for(path: str, plans: Sequence[Plan], site: Site) -> tuple[Match, ..
 
 
 def may_help(plans: Sequence[Plan], site: Site) -> bool:
-    """Whether one of them is installed and for something that lies at the top of the workspace."""
+    """Return whether a server is installed, or named in the settings, for files at the top of the workspace."""
     try:
         names = os.listdir(site.path)[:_MOST_NAMES]
     except OSError:
@@ -77,6 +78,7 @@ def may_help(plans: Sequence[Plan], site: Site) -> bool:
 
 
 def prepared(plan: Plan, root: str, site: Site, configuration: Configuration) -> Ready | Unready:
+    """Return the launch parameters of a server, or the reason why it cannot be started."""
     environment = {**site.environment, "PWD": root}
     if plan.is_named:
         try:

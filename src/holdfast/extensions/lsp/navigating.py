@@ -1,4 +1,4 @@
-"""Tools that ask language servers where something is, and who uses it."""
+"""Tools that find definitions, references and calls with language servers."""
 
 from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal
@@ -23,7 +23,7 @@ class SymbolArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Navigating(BaseTool[SymbolArguments]):
-    """Asks about the places where a name stands, until one of them has an answer."""
+    """Requests locations for each position of a name until one of them has a result."""
 
     arguments = SymbolArguments
     is_parallel = True
@@ -38,9 +38,10 @@ class _Navigating(BaseTool[SymbolArguments]):
     @staticmethod
     @abstractmethod
     def can(capabilities: Capabilities) -> object:
-        """Whether a server knows the answer."""
+        """Return the capability of the server for this request."""
 
     async def act(self, context: ToolContext, arguments: SymbolArguments) -> ToolOutcome:
+        """Find the symbol and return its locations."""
         symbol, word = arguments.symbol, self.word
         found: list[Location] = []
         lines: list[str] = []
@@ -58,6 +59,8 @@ class _Navigating(BaseTool[SymbolArguments]):
 
 
 class References(_Navigating):
+    """Finds the references to a symbol."""
+
     name = "lsp_references"
     word = "reference"
     method = "textDocument/references"
@@ -65,16 +68,20 @@ class References(_Navigating):
 
     @staticmethod
     def can(capabilities: Capabilities) -> object:
+        """Return the references capability."""
         return capabilities.references_provider
 
 
 class Definition(_Navigating):
+    """Finds the definition of a symbol."""
+
     name = "lsp_definition"
     word = "definition"
     method = "textDocument/definition"
 
     @staticmethod
     def can(capabilities: Capabilities) -> object:
+        """Return the definition capability."""
         return capabilities.definition_provider
 
 
@@ -90,6 +97,8 @@ class _Call(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to
 
 
 class CallHierarchy(BaseTool[CallArguments]):
+    """Finds the callers or callees of a function."""
+
     name = "lsp_call_hierarchy"
     arguments = CallArguments
     is_parallel = True
@@ -99,6 +108,7 @@ class CallHierarchy(BaseTool[CallArguments]):
         self._locator = locator
 
     async def act(self, context: ToolContext, arguments: CallArguments) -> ToolOutcome:
+        """Find the function and return its calls."""
         symbol = arguments.symbol
         spots = await self._locator.spots(
             context, self.name, symbol, arguments.path, lambda can: can.call_hierarchy_provider

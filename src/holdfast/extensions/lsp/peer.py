@@ -1,7 +1,7 @@
-"""A conversation with one language server, over the pipes of its process.
+"""JSON-RPC connection to one language server over the pipes of its process.
 
-Nobody who speaks ever waits: what is said goes into an outbox, which one task empties. A server that does not read,
-says what is no message, or ends, is gone; whoever waits for an answer learns so at once.
+Sending never blocks: messages are queued, and one task writes them. A server that does not read, sends an invalid
+message, or exits is treated as gone, and pending requests fail immediately.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ _LAST_WORDS = 2_000
 _FOR_LAST_WORDS = 0.2
 _BURST = 500
 _BREATH = 0.05
-"""After so many messages, or much that it has printed, there is a pause: whoever floods is read slowly."""
+"""Pause in seconds after a burst of messages or output: a flooding server is read slowly."""
 _UNKNOWN_METHOD = -32601
 _TELLING = re.compile(r"(?i)\b(cannot|could not|no such|not found|failed|error)\b.{6}")
-"""What tells more than the end of a stack of calls."""
+"""Lines of stderr that explain more than the end of a stack trace."""
 
 
 class Gone(ToolError):
@@ -45,8 +45,8 @@ class Refused(ToolError):
 
 
 class Peer:
-    """`hear` gets what is said unasked; what it gives back for a question is the answer. `gone` is called once, with a
-    sentence; `printed` with what it prints, `trace` with all that goes over the wire, if somebody wants to see it.
+    """The connection. `hear` receives notifications and requests of the server, and its return value is the response.
+    `gone` is called once, with the reason. `printed` receives stderr output; `trace`, if set, receives all messages.
     """
 
     def __init__(
@@ -72,18 +72,22 @@ class Peer:
         self.is_over = False
 
     def start(self) -> None:
+        """Start the reader, writer and watcher tasks."""
         self._tasks.start(self._read(), name="language server: read")
         self._tasks.start(self._write(), name="language server: write")
         errors = self._tasks.start(self._keep_errors(), name="language server: errors")
         self._tasks.start(self._watch(errors), name="language server: end")
 
-    # Speaking
+    # Sending
 
     def tell(self, method: str, params: object) -> None:
+        """Send a notification."""
         self._post(method, wire.notice(method, params))
 
     async def ask(self, method: str, params: object, seconds: float) -> msgspec.Raw:
-        """Its answer. Raises `Gone`, `Late` or `Refused`; who is cancelled tells the server so."""
+        """Send a request and return the result. Cancellation is sent to the server. Raises `Gone`,
+        `Late` or `Refused`.
+        """
         if self.is_over:
             raise Gone
         self._count += 1
@@ -125,7 +129,7 @@ class Peer:
                     await stdin.drain()
                     self._waiting -= len(message)
 
-    # Hearing
+    # Receiving
 
     async def _read(self) -> None:
         frames = wire.Frames()
@@ -135,7 +139,7 @@ class Peer:
                 for heard in frames.feed(data):
                     self._take(heard)
                     count += 1
-                # Others have their turn, however fast it talks.
+                # Yield to other tasks, even if the server sends without a pause.
                 await asyncio.sleep(_BREATH if count > _BURST else 0)
                 count = 0 if count > _BURST else count
         except wire.Garbage as error:
@@ -173,7 +177,7 @@ class Peer:
             if len(data) == _CHUNK:
                 await asyncio.sleep(_BREATH)
 
-    # The end
+    # Shutdown
 
     async def _watch(self, errors: asyncio.Task[None]) -> None:
         try:
@@ -200,7 +204,7 @@ class Peer:
                 answer.set_exception(Gone())
 
     async def close(self, polite: float = 0.0) -> None:
-        """Leave nothing of it behind. With `polite` seconds it is asked to shut down first."""
+        """Kill the process and end all tasks. With `polite` seconds, request a shutdown first."""
         try:
             if polite and not self.is_over:
                 await self._part(polite)
@@ -214,7 +218,7 @@ class Peer:
             await self._tasks.drain()
 
     async def _part(self, seconds: float) -> None:
-        """Whether it goes by itself, or only says so, does not matter."""
+        """Request a shutdown. Errors are ignored, because the process is killed afterwards."""
         with contextlib.suppress(ToolError, TimeoutError):
             await self.ask("shutdown", None, seconds)
             self.tell("exit", None)

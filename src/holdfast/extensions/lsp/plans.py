@@ -1,8 +1,8 @@
-"""Which language servers a workspace may have: its settings, and the catalogue behind them. It looks at the disk.
+"""Candidate language servers of a workspace, from its settings and the catalogue. Reads the disk.
 
-A server that is named in the settings comes before the catalogue's of the same name, and takes what it leaves out from
-there. In a project that nobody trusts nothing of the project is run: no program of its directories, no interpreter, no
-library, no build script.
+A server named in the settings takes precedence over the catalogue entry of the same name, which provides its defaults.
+In an untrusted project nothing of the project is executed: no program in its directories, interpreter, library or build
+script.
 """
 
 import glob
@@ -25,7 +25,7 @@ _LARGEST_MARKER = 1 << 20
 
 
 class Site(msgspec.Struct, frozen=True):
-    """Where servers are to work: the workspace, whether its project is trusted, and the environment of its user."""
+    """Project facts: the workspace path, whether the project is trusted, and the environment of the user."""
 
     path: str
     is_trusted: bool
@@ -33,7 +33,7 @@ class Site(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How a server is started, and for which files. `endings` empty: for all."""
+    """Start parameters of a server and its file types. Empty `endings` match all files."""
 
     name: str
     command: tuple[str, ...]
@@ -43,16 +43,16 @@ class Plan(msgspec.Struct, frozen=True):
     needs_marker: bool = False
     care: Care = ""
     is_named: bool = False
-    """Its user has set it up, or trusts the project that did."""
+    """Configured by the user, or by a project that the user trusts."""
     is_disabled: bool = False
     timeout: int = 30
     env: dict[str, str] = {}
-    """As it is written: a change of it is a change of the plan."""
+    """Unexpanded, so that a change of it is a change of the plan."""
     init_options: dict[str, Any] = {}
     options: dict[str, Any] = {}
 
     def fits(self, path: str) -> bool:
-        """Whether a file is one of its kind: by its ending, its whole name or its language."""
+        """Return whether the server supports a file, by its extension, whole name or language."""
         if not self.endings:
             return True
         name = os.path.basename(path)
@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """Everything that is needed to launch it."""
+    """Complete launch parameters."""
 
     plan: Plan
     argv: tuple[str, ...]
@@ -69,14 +69,16 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Unready(msgspec.Struct, frozen=True):
-    """Why it cannot be launched. `is_absent`: the program is not there; it may be later."""
+    """The reason why a server cannot be started. `is_absent`: the program is not installed, and may
+    be installed later.
+    """
 
     why: str
     is_absent: bool = True
 
 
 def plans_of(settings: Settings) -> tuple[Plan, ...]:
-    """Those with a name in the settings first; then the rest of the catalogue, if that is wanted."""
+    """Return the servers named in the settings, followed by the rest of the catalogue if `auto_lsp` is set."""
     known = {item.name: item for item in CATALOGUE}
     named = [_named(name, item, known.get(name) or _same_program(item)) for name, item in settings.lsp.items()]
     if not settings.options.auto_lsp:
@@ -130,7 +132,7 @@ def _program(command: Sequence[str]) -> str:
 
 
 def root_of(path: str, workspace: str, markers: Sequence[str]) -> str | None:
-    """The directory with a marker that is nearest to a file, not above the workspace; None if there is none."""
+    """Return the nearest directory above a file that has a marker, within the workspace, or None."""
     folder = os.path.dirname(path)
     while is_within(workspace, folder):
         if any(_is_marked(folder, marker) for marker in markers):
@@ -156,7 +158,7 @@ def _is_marked(folder: str, marker: str) -> bool:
 
 
 def found_program(name: str, site: Site) -> str | None:
-    """Where a program is: on the user's path, and in the project's own directories only if that is trusted."""
+    """Find a program on the PATH. The project's own directories are searched only if the project is trusted."""
     folders = [entry for entry in site.environment.get("PATH", os.defpath).split(":") if os.path.isabs(entry)]
     if "/" in name:
         path = os.path.join(site.path, os.path.expanduser(name))
@@ -175,7 +177,7 @@ def _is_program(path: str) -> bool:
 
 
 def argv_of(plan: Plan, site: Site) -> tuple[str, ...] | None:
-    """How to start it; None if it is not installed."""
+    """Return the command line, or None if the program is not installed."""
     if not plan.command:
         return None
     program = found_program(plan.command[0], site)
@@ -183,7 +185,9 @@ def argv_of(plan: Plan, site: Site) -> tuple[str, ...] | None:
 
 
 def careful(plan: Plan, argv: Sequence[str], site: Site, root: str) -> Plan | None:
-    """The plan for a place that nobody trusts: told to use nothing of the project that runs. None if that cannot be."""
+    """Return a plan that is safe in an untrusted project, with options that avoid project code, or None if there is
+    none.
+    """
     if site.is_trusted or not plan.care:
         return plan
     if plan.care == "python":
@@ -195,7 +199,7 @@ def careful(plan: Plan, argv: Sequence[str], site: Site, root: str) -> Plan | No
 
 
 def _away_from_pythons(site: Site, root: str) -> dict[str, Any]:
-    """An interpreter of the machine; the packages of the project's own are only read."""
+    """Options with an interpreter from outside the project. The packages of project environments are only read."""
     python = found_program("python3", site) or found_program("python", site) or sys.executable
     patterns = (f"{glob.escape(os.path.join(root, name))}/lib/python3*/site-packages" for name in _OWN_PYTHONS)
     packages = sorted(found for pattern in patterns for found in glob.glob(pattern))
@@ -203,7 +207,7 @@ def _away_from_pythons(site: Site, root: str) -> dict[str, Any]:
 
 
 def _library_beside(program: str, name: str) -> str:
-    """A library that was installed together with a program, for node."""
+    """Find a Node library that was installed together with a program."""
     folder = os.path.dirname(os.path.realpath(program))
     while folder != "/":
         for place in (os.path.join(folder, "node_modules", name), os.path.join(os.path.dirname(folder), name)):
@@ -214,7 +218,7 @@ def _library_beside(program: str, name: str) -> str:
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Both; what the user has set wins."""
+    """Merge recursively; `over` takes precedence."""
     both = {**base, **over}
     for name in base.keys() & over.keys():
         if isinstance(base[name], dict) and isinstance(over[name], dict):

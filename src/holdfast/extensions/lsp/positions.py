@@ -1,6 +1,6 @@
-"""Where something is: lines and characters as a server counts them, and as Python does. Pure.
+"""Conversion between LSP positions and Python string indices. Pure.
 
-Most servers count UTF-16 units: a letter is one, an emoji two. Some count bytes or code points, and say so.
+Most servers count UTF-16 code units, so an emoji counts as two. Some negotiate bytes or code points.
 """
 
 import re
@@ -13,13 +13,13 @@ __all__ = ["ENCODINGS", "Encoding", "Text", "applied"]
 
 Encoding = Literal["utf-16", "utf-32", "utf-8"]
 ENCODINGS: tuple[Encoding, ...] = ("utf-16", "utf-32", "utf-8")
-"""Those that are understood, dearest first: every server knows the first."""
+"""Supported position encodings in order of preference. Every server supports the first."""
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Text:
-    """A text by its lines, for one way of counting. Lines end as the protocol says: with LF, CRLF or CR."""
+    """A text split into lines, for one position encoding. Lines end with LF, CRLF or CR, as the protocol specifies."""
 
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
         self.text = text
@@ -27,30 +27,30 @@ class Text:
         self._starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
 
     def line(self, number: int) -> str:
-        """Without its end; nothing beyond the last line."""
+        """Return a line without its terminator, or an empty string beyond the last line."""
         if not 0 <= number < len(self._starts):
             return ""
         end = self._starts[number + 1] if number + 1 < len(self._starts) else len(self.text)
         return self.text[self._starts[number] : end].rstrip("\r\n")
 
     def index(self, position: Position) -> int:
-        """How many code points stand before it. What lies beyond a line's end is its end."""
+        """Return the string index of a position. A position beyond the end of a line is clamped to its end."""
         if position.line >= len(self._starts):
             return len(self.text)
         line = self.line(position.line)
         return self._starts[position.line] + _points(line, position.character, self._encoding)
 
     def position(self, line: int, column: int) -> Position:
-        """For a line and a column that count code points, both from 0."""
+        """Convert a line and a column in code points, both from 0."""
         return Position(line, _units(self.line(line)[:column], self._encoding))
 
     def column(self, position: Position) -> int:
-        """The column in code points, from 0."""
+        """Return the column in code points, from 0."""
         return self.index(position) - self._starts[min(position.line, len(self._starts) - 1)]
 
 
 def applied(text: str, edits: Iterable[TextEdit], encoding: str = "utf-16") -> str:
-    """The text after all of them, each meant for the text before. Raises `ValueError` if they overlap."""
+    """Apply the edits, whose positions all refer to the original text. Raises `ValueError` if they overlap."""
     lines = Text(text, encoding)
     places = sorted(((lines.index(edit.range.start), lines.index(edit.range.end)), number, edit.new_text)
                     for number, edit in enumerate(edits))  # fmt: skip
@@ -73,7 +73,7 @@ def _units(text: str, encoding: str) -> int:
 
 
 def _points(line: str, units: int, encoding: str) -> int:
-    """The code points in so many units; half a character is none."""
+    """Return the number of whole code points in `units` code units."""
     if encoding == "utf-32" or line.isascii():
         return min(max(0, units), len(line))
     left = units

@@ -1,4 +1,4 @@
-"""Rename a symbol wherever it is used: all files of it, or none."""
+"""Tool that renames a symbol in all files, or in none."""
 
 import asyncio
 import os
@@ -31,6 +31,8 @@ class RenameArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rename(BaseTool[RenameArguments]):
+    """Renames a symbol with the language server."""
+
     name = "lsp_rename"
     arguments = RenameArguments
 
@@ -40,10 +42,11 @@ class Rename(BaseTool[RenameArguments]):
         self._locator = locator
 
     async def act(self, context: ToolContext, arguments: RenameArguments) -> ToolOutcome:
+        """Compute all edits, request permission for each file, then write them."""
         symbol = arguments.symbol
         spots = await self._locator.spots(context, self.name, symbol, arguments.path, lambda can: can.rename_provider)
         spot, edits = await self._edits(spots, arguments)
-        # Somebody says yes or no to each file before the first of them is touched.
+        # Permission for every file is requested before the first one is written.
         plans = [await self._planned(context, spot, path, changes) for path, changes in sorted(edits.items())]
         for part, (plan, is_known) in enumerate(plans, 1):
             await put(context, plan, part=part, is_known=is_known)
@@ -59,7 +62,7 @@ class Rename(BaseTool[RenameArguments]):
         return ToolOutcome("\n".join(filter(None, [*lines, remark])), told)
 
     async def _edits(self, spots: list[Spot], arguments: RenameArguments) -> tuple[Spot, dict[str, list[TextEdit]]]:
-        """What the first server that can rename it would do."""
+        """Return the edits of the first server that can rename the symbol."""
         trouble: ToolError | None = None
         for spot in spots:
             try:
@@ -91,7 +94,9 @@ class Rename(BaseTool[RenameArguments]):
     async def _planned(
         self, context: ToolContext, spot: Spot, path: str, edits: list[TextEdit]
     ) -> tuple[Planned, bool]:
-        """The new text of one file, if it is still the one that the server knows, and somebody allows it."""
+        """Compute the new text of one file and request permission. Raises `ToolError` if the file differs from the
+        server's version.
+        """
         now, is_known = await as_it_is(context, path)
         document = spot.talk.documents.open.get(path)
         if now.text is None or (document is not None and document.text != now.text):

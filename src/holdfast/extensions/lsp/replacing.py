@@ -1,4 +1,4 @@
-"""Change a whole function, class or method by its name."""
+"""Tool that replaces, extends or deletes a function, class or method by its name."""
 
 import asyncio
 from typing import Annotated, Literal
@@ -28,6 +28,8 @@ class ReplaceSymbolArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=
 
 
 class ReplaceSymbol(BaseTool[ReplaceSymbolArguments]):
+    """Changes a symbol as a whole."""
+
     name = "lsp_replace_symbol"
     arguments = ReplaceSymbolArguments
 
@@ -37,6 +39,7 @@ class ReplaceSymbol(BaseTool[ReplaceSymbolArguments]):
         self._locator = locator
 
     async def act(self, context: ToolContext, arguments: ReplaceSymbolArguments) -> ToolOutcome:
+        """Find the symbol, request permission, and write the file."""
         now = await current(context, arguments.file_path)
         if now.text is None:
             raise ToolError(f"There is no file {now.place.name}.")
@@ -79,7 +82,7 @@ def _only(symbols: list[Symbol], wanted: str, file: str) -> Symbol:
 
 
 def _changed(text: str, symbol: Symbol, arguments: ReplaceSymbolArguments) -> str:
-    """Whole lines are changed, so nothing else may stand on them."""
+    """Return the changed text. Whole lines are replaced, including any other code on them."""
     end = line_end(text)
     lines = text.splitlines(keepends=True)
     new = with_line_end(arguments.replacement, end)

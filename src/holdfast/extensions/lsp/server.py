@@ -1,4 +1,4 @@
-"""A language server of a workspace, launched as often as it takes. `states.py` decides; this carries it out."""
+"""A language server of a workspace across restarts. `states.py` decides; this module executes the effects."""
 
 import asyncio
 import contextlib
@@ -26,23 +26,25 @@ _log = logging.getLogger("holdfast.server")
 
 _POLITE = 0.3
 _SETTLED = 0.1
-"""Counts are told no more often than this."""
+"""Minimum seconds between notices of diagnostic counts."""
 _MOST_WANTED = 16
 
 
 class Shop(msgspec.Struct, frozen=True):
-    """What all servers of a workspace share."""
+    """Services shared by the servers of a workspace."""
 
     prepare: Callable[[Plan, str], Awaitable[Ready | Unready]]
-    """Find the program of a plan, for a root."""
+    """Find the program of a plan for a root directory."""
     spawn: Callable[[Ready, str], Awaitable[GuardedChild]]
     read: Callable[[str], Awaitable[str | None]]
-    """The text of a file; None if it is none that a server could want."""
+    """Return the text of a file, or None if it cannot be read or is too large."""
     say: Callable[[LspNotice], None]
     trace: Callable[[str], Callable[[str, str], None] | None]
 
 
 class LanguageServer:
+    """One language server: its process, connection and state."""
+
     def __init__(self, plan: Plan, root: str, shop: Shop) -> None:
         self.plan = plan
         self.root = root
@@ -50,7 +52,7 @@ class LanguageServer:
         self.talk: Talk | None = None
         self.launched_at = 0.0
         self.silences = 0
-        """How often in a row it had nothing to say of a change."""
+        """Number of consecutive changes without a response."""
         self.connected_at = NEVER
         self.journal = Journal()
         self._shop = shop
@@ -66,20 +68,23 @@ class LanguageServer:
 
     @property
     def name(self) -> str:
+        """The name from the plan."""
         return self.plan.name
 
     @property
     def count(self) -> int:
+        """Number of known diagnostics."""
         return self.talk.findings.count if self.talk is not None else 0
 
     def info(self) -> LspInfo:
+        """Return the state for clients."""
         standing = self.standing
         return LspInfo(self.name, standing.state, self.connected_at, standing.error, self.count)
 
-    # What happens
+    # Events
 
     def want(self, path: str = "") -> None:
-        """Somebody has a file for it: it is opened as soon as that can be."""
+        """Start the server, and queue a file to be opened once it is ready."""
         if path and self.standing.state != LspState.READY:
             self._wanted.pop(path, None)
             self._wanted[path] = None
@@ -88,6 +93,7 @@ class LanguageServer:
         self.happens(states.Wanted(_now()))
 
     def happens(self, event: states.Event) -> None:
+        """Apply an event to the state machine and execute the effects."""
         if self._is_retired and not isinstance(event, states.Stop):
             return
         before = self.standing
@@ -108,7 +114,7 @@ class LanguageServer:
         self._tell_all()
 
     def announce(self) -> None:
-        """Say how it stands, to everybody."""
+        """Publish and log the current state."""
         standing = self.standing
         words = f"{datetime.now(UTC):%H:%M:%S} {standing.state.name.lower()}"
         self.journal.write(f"{words}: {standing.error}" if standing.error else words)
@@ -138,11 +144,12 @@ class LanguageServer:
                     self.happens(states.Forbidden(ready.why))
                 return
             talk = Talk(ready.plan, self.root, self._heard, self.journal.write)
-            # Before the program is started: a trace that cannot be written must not leave one behind.
+            # Create the trace before the process: a trace file that cannot be opened must not leave a process behind.
             trace = self._shop.trace(self.name)
             child = await self._shop.spawn(ready, self.root)
             peer = Peer(child, talk.hear, self._gone_of(launch), self.journal.write, trace)
             peer.start()
+            # The server may have been stopped or relaunched while the process was being started.
             if self.standing.launch != launch or not self.standing.is_there:
                 await peer.close()
                 return
@@ -154,10 +161,10 @@ class LanguageServer:
                 self.happens(states.Came(launch, _now()))
                 await self._open_wanted(talk)
         except asyncio.CancelledError:
-            # Nobody is left to launch it for.
+            # The server is being closed.
             return
         except Gone:
-            # Told already, with its last words.
+            # The connection has already reported the end, with the last output.
             return
         except (HoldfastError, OSError) as error:
             self.happens(states.Went(launch, _now(), f"It did not start: {error}"))
@@ -178,7 +185,7 @@ class LanguageServer:
             if text is not None and self.talk is talk and path not in talk.documents.open:
                 talk.documents.sync(path, text)
 
-    # What it says
+    # Notifications
 
     def _heard(self, uri: str) -> None:
         if uri:
@@ -202,7 +209,9 @@ class LanguageServer:
 
     @contextmanager
     def listening(self, listener: Callable[[str], None]) -> Iterator[None]:
-        """`listener` is called with the address of a file it spoke of, or with nothing when something else is new."""
+        """Call `listener` during the block: with the URI of a file that has new diagnostics, or with an empty string
+        for other changes.
+        """
         self._listeners.append(listener)
         try:
             yield
@@ -210,7 +219,7 @@ class LanguageServer:
             self._listeners.remove(listener)
 
     def pull(self, talk: Talk, path: str, seconds: float) -> asyncio.Task[None]:
-        """Ask it what is wrong with a file, in the background."""
+        """Request the diagnostics of a file in the background."""
         return self._tasks.start(self._pull(talk, path, seconds), name=f"pull from {self.name}")
 
     async def _pull(self, talk: Talk, path: str, seconds: float) -> None:
@@ -220,7 +229,7 @@ class LanguageServer:
                 await talk.pull(other, seconds)
 
     async def until_ready(self, seconds: float) -> Talk:
-        """Raises `ToolError` if it does not come to that."""
+        """Wait until the server is ready and return its session. Raises `ToolError` if it fails or is too slow."""
         news = asyncio.Event()
         with self.listening(lambda _: news.set()):
             try:
@@ -235,15 +244,15 @@ class LanguageServer:
             raise ToolError(f"The language server {self.name} cannot answer. {why}")
         return self.talk
 
-    # The end
+    # Shutdown
 
     def retire(self) -> None:
-        """It is not needed any more, and does not come again."""
+        """Stop the server permanently."""
         self._is_retired = True
         self.happens(states.Stop())
 
     async def close(self) -> None:
-        """Leave no process and no task behind."""
+        """Stop the server, and wait for its process and tasks."""
         self.retire()
         self._unwind()
         self._preparing.cancel_all()

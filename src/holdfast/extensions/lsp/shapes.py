@@ -1,4 +1,4 @@
-"""What language servers say, as far as it is read here. Names are the protocol's."""
+"""LSP types, limited to the fields that are used here. Names follow the protocol."""
 
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -22,19 +22,21 @@ __all__ = [
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
-    """Counts from 0; what a character is, the server says."""
+    """A position, from 0. The unit of `character` is the negotiated position encoding."""
 
     line: int
     character: int
 
 
 class Range(msgspec.Struct, frozen=True, order=True):
+    """A range of positions; the end is exclusive."""
+
     start: Position
     end: Position
 
 
 class Diagnostic(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Something a server finds wrong. `severity`: 1 error, 2 warning, 3 information, 4 hint; left out, an error."""
+    """A diagnostic. `severity`: 1 error, 2 warning, 3 information, 4 hint; an error if omitted."""
 
     range: Range
     message: str
@@ -45,19 +47,21 @@ class Diagnostic(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class Location(msgspec.Struct, frozen=True, order=True):
+    """A range in a document."""
+
     uri: str
     range: Range
 
 
 class Link(msgspec.Struct, frozen=True, rename="camel"):
-    """Another way to say where something is."""
+    """A location link, the alternative form of a location."""
 
     target_uri: str
     target_selection_range: Range
 
 
 class DocumentSymbol(msgspec.Struct, frozen=True, rename="camel"):
-    """A name in a file. Servers say where in one of two ways: nested, or as a flat list with locations."""
+    """A symbol of a document. Servers return nested symbols with ranges, or a flat list with locations."""
 
     name: str
     kind: int
@@ -70,7 +74,7 @@ class DocumentSymbol(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CallItem(msgspec.Struct, frozen=True, rename="camel"):
-    """Somebody who calls or is called."""
+    """A caller or callee in a call hierarchy."""
 
     name: str
     kind: int
@@ -79,6 +83,8 @@ class CallItem(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TextEdit(msgspec.Struct, frozen=True, rename="camel"):
+    """A replacement of a range."""
+
     range: Range
     new_text: str
 
@@ -89,7 +95,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class _DocumentEdit(msgspec.Struct, frozen=True, rename="camel"):
-    """Edits of one file, or (with a `kind`) a file to be made, moved or removed."""
+    """Edits of one file or, with a `kind`, a file to create, rename or delete."""
 
     text_document: _Document | None = None
     edits: list[TextEdit] = []
@@ -97,16 +103,18 @@ class _DocumentEdit(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WorkspaceEdit(msgspec.Struct, frozen=True, rename="camel"):
-    """Changes of several files, said in one of two ways."""
+    """Edits of several files, in one of the two forms of the protocol."""
 
     changes: dict[str, list[TextEdit]] | None = None
     document_changes: list[_DocumentEdit] | None = None
 
     @property
     def moves_files(self) -> bool:
+        """True if files are to be created, renamed or deleted."""
         return any(item.kind for item in self.document_changes or ())
 
     def by_uri(self) -> dict[str, list[TextEdit]]:
+        """Return the edits of each document."""
         if self.document_changes is None:
             return self.changes or {}
         edits: dict[str, list[TextEdit]] = {}
@@ -117,7 +125,7 @@ class WorkspaceEdit(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Capabilities(msgspec.Struct, frozen=True, rename="camel"):
-    """What a server says it can do. Whatever is neither left out, nor null or false, is a yes."""
+    """Server capabilities. A capability is present unless it is omitted, null or false."""
 
     position_encoding: str = "utf-16"
     text_document_sync: Any = None
@@ -131,33 +139,36 @@ class Capabilities(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def wants_saves(self) -> bool:
+        """True if the server requests save notifications."""
         sync = self.text_document_sync
         return isinstance(sync, dict) and sync.get("save") not in (None, False)
 
     @property
     def saves_with_text(self) -> bool:
+        """True if save notifications include the text."""
         sync = self.text_document_sync
         save = sync.get("save") if isinstance(sync, dict) else None
         return isinstance(save, dict) and bool(save.get("includeText"))
 
     @property
     def takes_folders(self) -> bool:
-        """Whether it wants to hear of folders that come later."""
+        """True if the server accepts changes of workspace folders."""
         folders = self.workspace.get("workspaceFolders") if isinstance(self.workspace, dict) else None
         return isinstance(folders, dict) and bool(folders.get("supported")) and bool(folders.get("changeNotifications"))
 
 
 def uri_of(path: str) -> str:
+    """Return the file URI of a path."""
     return "file://" + quote(path.encode("utf-8", "surrogateescape"))
 
 
 def path_of(uri: str) -> str:
-    """The path of a file, or nothing for what is no file of this machine."""
+    """Return the path of a file URI, or an empty string for other URIs."""
     try:
         parts = urlsplit(uri)
     except ValueError:
         return ""
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         return ""
-    # A drive letter or a query has no place here.
+    # Only POSIX paths are supported: no drive letters, and `?` and `#` are part of the path.
     return unquote(uri.partition("://")[2].removeprefix(parts.netloc), errors="surrogateescape")

@@ -1,7 +1,7 @@
-"""Where a language server stands, and what follows when something happens to it. Pure; times are handed in.
+"""State machine for a language server. Pure: times are passed in.
 
-A server is launched when it is wanted. One that goes by itself is launched again, each time a little later, until that
-has happened too often; then it stays away and says why. What is told of an earlier launch changes nothing.
+A server is launched on demand. One that exits by itself is relaunched with increasing delays, until it has failed too
+often; then it stays in the error state with the reason. Reports of an earlier launch are ignored.
 """
 
 from typing import TypeAlias
@@ -36,12 +36,14 @@ MOST_FAILURES = 5
 FIRST_PAUSE = 1.0
 ABSENT_FOR = 30.0
 STEADY = 60.0
-"""Who has worked for so long has not failed before."""
+"""A server that was ready for this many seconds resets its failure count."""
 NEVER = float("inf")
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """`launch` counts the launches; `not_before`: when it may be tried again; `since`: when it became ready."""
+    """State of a server. `launch` counts launches, `not_before` is the earliest next launch, `since` the time of
+    readiness.
+    """
 
     state: LspState = LspState.UNSTARTED
     error: str = ""
@@ -52,32 +54,35 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def is_there(self) -> bool:
+        """True if a process is starting or running."""
         return self.state in (LspState.STARTING, LspState.READY)
 
     @property
     def is_forbidden(self) -> bool:
+        """True if settings or a lack of trust prevent a launch."""
         return self.state == LspState.DISABLED or (self.state == LspState.UNSTARTED and bool(self.error))
 
     @property
     def has_given_up(self) -> bool:
+        """True if automatic relaunches have ended."""
         return self.not_before == NEVER
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Somebody has a file for it."""
+    """A file requires the server."""
 
     now: float
 
 
 class Came(msgspec.Struct, frozen=True):
-    """It is ready."""
+    """The server is ready."""
 
     launch: int
     now: float
 
 
 class Went(msgspec.Struct, frozen=True):
-    """It ended, was not understood, or did not answer when it started."""
+    """The server exited, sent an invalid message, or did not respond during its start."""
 
     launch: int
     now: float
@@ -85,7 +90,7 @@ class Went(msgspec.Struct, frozen=True):
 
 
 class Absent(msgspec.Struct, frozen=True):
-    """There is no such program."""
+    """The program is not installed."""
 
     launch: int
     now: float
@@ -93,53 +98,56 @@ class Absent(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The pause is over."""
+    """The delay before a relaunch has passed."""
 
     launch: int
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Somebody wants it to rest, until a file is touched again."""
+    """Request to stop until a file is touched again."""
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """Somebody wants it anew, whatever has happened."""
+    """Request to restart, regardless of earlier failures."""
 
 
 class Forbidden(msgspec.Struct, frozen=True):
-    """The settings, or a lack of trust, keep it away; `is_disabled` if its user said so."""
+    """Settings or a lack of trust prevent a launch. `is_disabled`: the user has disabled the server."""
 
     why: str
     is_disabled: bool = False
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """Nothing keeps it away any more."""
+    """A launch is permitted again."""
 
 
 class Launch(msgspec.Struct, frozen=True):
+    """Effect: launch the server."""
+
     launch: int
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """What runs now."""
+    """Effect: stop the current process."""
 
 
 class Wind(msgspec.Struct, frozen=True):
-    """Say `Due` in so many seconds."""
+    """Effect: deliver `Due` after `seconds`."""
 
     launch: int
     seconds: float
 
 
 Report: TypeAlias = Came | Went | Absent | Due
-"""What becomes of a launch."""
+"""Events of a launch."""
 Wish: TypeAlias = Wanted | Stop | Restart | Forbidden | Allowed
 Event: TypeAlias = Report | Wish
 Effect: TypeAlias = Launch | Kill | Wind
 
 
 def transition(was: Standing, event: Event) -> tuple[Standing, tuple[Effect, ...]]:
+    """Return the next state and the effects of an event."""
     if isinstance(event, Came | Went | Absent | Due):
         return _reported(was, event) if event.launch == was.launch else (was, ())
     return _wished(was, event)

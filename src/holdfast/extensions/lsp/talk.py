@@ -1,4 +1,4 @@
-"""One launch of a language server: what it can do, what it was told, what it has said."""
+"""Session with one process of a language server: capabilities, open documents and diagnostics."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ __all__ = ["ANSWER", "Talk"]
 T = TypeVar("T")
 
 ANSWER = 15.0
-"""How long somebody waits for an answer that is more than what is wrong."""
+"""Default time limit for requests other than diagnostics, in seconds."""
 _DIAGNOSTIC = "textDocument/diagnostic"
 _MOST_OTHERS = 8
 _MOST_TOKENS = 64
@@ -77,8 +77,8 @@ class _Greeted(msgspec.Struct, frozen=True):
 
 
 class Talk:
-    """`news` is called when it has said something about files, or begins or ends a work; `printed` with what it says
-    to people.
+    """The session. `news` is called when diagnostics or the progress state have changed, `printed`
+    with log messages.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Talk:
         self.findings = Findings()
         self.documents = Documents(lambda _method, _params: None)
         self.has_spoken = False
-        """Of any file, so far."""
+        """True if diagnostics of any file were received."""
         self._answered: dict[str, int] = {}
         self._peer: Peer | None = None
         self._news = news
@@ -101,25 +101,29 @@ class Talk:
 
     @property
     def is_busy(self) -> bool:
+        """True if the server reports work in progress."""
         return bool(self._works)
 
     @property
     def answers_for_files(self) -> bool:
-        """Whether it can be asked what is wrong with a file."""
+        """True if the server supports pull diagnostics."""
         dynamic = any(item.method == _DIAGNOSTIC for item in self._registered.values())
         return self.capabilities.diagnostic_provider not in (None, False) or dynamic
 
     def others(self, path: str) -> list[str]:
-        """Open files that may be wrong because of another: the last that were used, if it looks across files."""
+        """Return recently used open files that may be affected by another file, if diagnostics
+        depend on other files.
+        """
         given = [self.capabilities.diagnostic_provider]
         given += [item.register_options for item in self._registered.values() if item.method == _DIAGNOSTIC]
         if not any(isinstance(item, dict) and item.get("interFileDependencies") for item in given):
             return []
         return [other for other in self.documents.open if other != path][-_MOST_OTHERS:]
 
-    # Speaking
+    # Requests
 
     async def greet(self, peer: Peer, seconds: float) -> None:
+        """Perform the `initialize` handshake."""
         self._peer = peer
         raw = await peer.ask("initialize", greeting(self.roots[0], self.plan.init_options), seconds)
         self.capabilities = _read(raw, _Greeted).capabilities
@@ -127,22 +131,22 @@ class Talk:
         self.documents = Documents(peer.tell, saves=saves, saves_text=self.capabilities.saves_with_text)
         peer.tell("initialized", {})
         if self.plan.options and self.plan.care != "python":
-            # Those ask for them, and begin anew when they are told besides.
+            # Python servers request their configuration, and would restart their analysis after this notification.
             peer.tell("workspace/didChangeConfiguration", {"settings": self.plan.options})
 
     async def ask(self, method: str, params: object, kind: type[T], seconds: float = ANSWER) -> T | None:
-        """Its answer, None if it has none. Raises `Gone`, `Late` or `Refused`."""
+        """Send a request and return the decoded result, or None for null. Raises `Gone`, `Late` or `Refused`."""
         assert self._peer is not None, "who has not been greeted is not asked"
         raw = await self._peer.ask(method, params, seconds)
         return None if bytes(raw) == b"null" else _read(raw, kind)
 
     async def ask_at(self, method: str, path: str, position: Position, kind: type[T], **more: object) -> T | None:
-        """A question about a place in a file."""
+        """Send a request about a position in a file."""
         params = {"textDocument": {"uri": uri_of(path)}, "position": position, **more}
         return await self.ask(method, params, kind)
 
     async def pull(self, path: str, seconds: float) -> None:
-        """Ask what is wrong with a file."""
+        """Request the diagnostics of a file and store them."""
         params = {"textDocument": {"uri": uri_of(path)}}
         report = await self.ask(_DIAGNOSTIC, params, _Report, seconds) or _Report("unchanged")
         for uri, part in {**(report.related_documents or {}), uri_of(path): report}.items():
@@ -152,7 +156,7 @@ class Talk:
             self._spoke(uri_of(path), document.version)
 
     def add_root(self, root: str) -> None:
-        """A file lies in another project of the same workspace."""
+        """Add a workspace folder, if the server supports that and the directory is not covered yet."""
         if self._peer is None or not self.capabilities.takes_folders or any(is_within(old, root) for old in self.roots):
             return
         self.roots.append(root)
@@ -160,7 +164,7 @@ class Talk:
         self._peer.tell("workspace/didChangeWorkspaceFolders", {"event": event})
 
     def tell_of_files(self, found: Sequence[Change]) -> None:
-        """Files have changed on the disk: those that are open are told with their text, by somebody else."""
+        """Notify the server of files that have changed on disk. The caller sends the text of open documents."""
         for change in found:
             if change.kind == 3:
                 self.documents.close(change.path)
@@ -170,14 +174,14 @@ class Talk:
             told = [{"uri": uri_of(change.path), "type": change.kind} for change in wanted]
             self._peer.tell("workspace/didChangeWatchedFiles", {"changes": told})
 
-    # Hearing
+    # Incoming messages
 
     def hear(self, heard: Heard) -> object:
-        """Take what it says. The answer, if it asked; `NotImplemented` if nobody knows one."""
+        """Handle a message. Returns the result of a request, or `NotImplemented` for an unknown method."""
         try:
             return self._hear(heard)
         except (msgspec.DecodeError, ValueError, TypeError, KeyError):
-            # One message that makes no sense: the next one may.
+            # Ignore one malformed message; later ones may be valid.
             return None
 
     def _hear(self, heard: Heard) -> object:
@@ -225,7 +229,7 @@ class Talk:
         self._news(uri)
 
     def has_answered(self, path: str) -> bool:
-        """Whether it has spoken of a file since it was told of it last."""
+        """Return whether diagnostics were received for the current version of a file."""
         document = self.documents.open.get(path)
         return document is not None and self._answered.get(uri_of(path)) == document.version
 

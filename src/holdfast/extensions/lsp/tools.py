@@ -1,4 +1,4 @@
-"""Tools that ask language servers: what is wrong, what is in a file, start again."""
+"""Tools for diagnostics, document symbols and restarts, and the list of all LSP tools."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -32,6 +32,8 @@ class DiagnosticsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 class Diagnostics(BaseTool[DiagnosticsArguments]):
+    """Returns the diagnostics of a file, or all known ones."""
+
     name = "lsp_diagnostics"
     arguments = DiagnosticsArguments
     is_parallel = True
@@ -41,6 +43,7 @@ class Diagnostics(BaseTool[DiagnosticsArguments]):
         self._fleet = fleet
 
     async def act(self, context: ToolContext, arguments: DiagnosticsArguments) -> ToolOutcome:
+        """Request permission, wait for diagnostics, and format them."""
         path = ""
         if arguments.file_path:
             place = await place_of(context, arguments.file_path)
@@ -74,6 +77,8 @@ class SymbolsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Symbols(BaseTool[SymbolsArguments]):
+    """Lists the symbols of a file."""
+
     name = "lsp_symbols"
     arguments = SymbolsArguments
     is_parallel = True
@@ -83,6 +88,7 @@ class Symbols(BaseTool[SymbolsArguments]):
         self._locator = locator
 
     async def act(self, context: ToolContext, arguments: SymbolsArguments) -> ToolOutcome:
+        """Request permission and return one line for each symbol."""
         place = await place_of(context, arguments.file_path)
         await context.permit(Permit(self.name, "read", place.path, f"Read {place.path}", {"file_path": place.path}))
         talk, *_ = await self._locator.talks(place.path, lambda can: can.document_symbol_provider)
@@ -107,6 +113,8 @@ class RestartArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Restart(BaseTool[RestartArguments]):
+    """Restarts language servers."""
+
     name = "lsp_restart"
     arguments = RestartArguments
 
@@ -115,6 +123,7 @@ class Restart(BaseTool[RestartArguments]):
         self._fleet = fleet
 
     async def act(self, context: ToolContext, arguments: RestartArguments) -> ToolOutcome:
+        """Restart the servers and return their names."""
         names = self._fleet.restart(arguments.name)
         if not names:
             return ToolOutcome("No language server is running: the first file of its kind starts one.")
@@ -122,6 +131,7 @@ class Restart(BaseTool[RestartArguments]):
 
 
 def tools_of(fleet: Fleet) -> Sequence[Tool]:
+    """Return all LSP tools."""
     locator = Locator(fleet)
     return (
         CallHierarchy(locator),

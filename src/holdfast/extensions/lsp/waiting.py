@@ -1,4 +1,4 @@
-"""Waiting for what a language server says of one file. `settling.py` says how long; this looks at the clock."""
+"""Wait for the diagnostics of one file. `settling.py` computes the limits; this module uses the clock."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ __all__ = ["Wait"]
 
 
 class Wait:
-    """Tells a server of a file as soon as it can be told, then waits. `begun` is when whoever waits began to."""
+    """Sends a file to a server as soon as it is ready, then waits. `begun` is the start of the wait."""
 
     def __init__(self, server: LanguageServer, path: str, text: str, begun: float, times: Times) -> None:
         self._server = server
@@ -26,7 +26,7 @@ class Wait:
         self._pulling: asyncio.Task[None] | None = None
 
     async def over(self) -> bool:
-        """Whether it has said all that it has to say. Returns in time, whatever the server does."""
+        """Wait within the limits. Returns whether the server has responded."""
         loop = asyncio.get_running_loop()
         with self._server.listening(self._hear):
             try:
@@ -70,7 +70,7 @@ class Wait:
             self._progress = replace(self._progress, is_done=True)
 
     def _pulls(self) -> bool:
-        """Ask it for what is wrong, if it wants to be asked; some say so only after a while."""
+        """Start a pull request if the server supports it. Some servers register the capability only after a while."""
         talk = self._server.talk
         if self._pulling is None and talk is not None and talk.answers_for_files:
             self._pulling = self._server.pull(talk, self._path, self._times.overall)

@@ -1,7 +1,7 @@
-"""Files that change while nobody tells: by commands, by people. Looked for when it matters, never in between.
+"""Detection of files that were changed by commands or users, by scanning on demand.
 
-There is no watcher that runs all the time. Whoever is about to ask a language server looks at the names and times of
-the files first, and tells it what has become different since the last look.
+There is no permanent file watcher. Before a request to a language server the names and times of the files are scanned,
+and the differences to the last scan are sent to the server.
 """
 
 import contextlib
@@ -23,27 +23,25 @@ _MOST = 20_000
 _SECONDS = 0.5
 
 Pattern: TypeAlias = Callable[[str], bool]
-"""Whether a server wants to hear of a path."""
+"""Returns whether a server watches a path."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What became of a file: 1 it is new, 2 it is another, 3 it is gone."""
+    """A file change, with the kinds of the protocol: 1 created, 2 changed, 3 deleted."""
 
     path: str
     kind: int
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Time and size of each file, by its path. `is_whole`: there are no others."""
+    """Time and size of each file, by path. `is_whole`: the scan was complete."""
 
     files: dict[str, tuple[int, int]]
     is_whole: bool = True
 
 
 def looked(root: str, others: Iterable[str] = (), seconds: float = _SECONDS) -> Look:
-    """The files below a directory, as far as there are not too many and it does not take too long, and some others.
-    Blocks.
-    """
+    """Scan the files below a directory, up to limits of number and time, and the files `others`. Blocks."""
     seen: dict[str, tuple[int, int]] = {}
     for path in others:
         with contextlib.suppress(OSError):
@@ -69,7 +67,7 @@ def looked(root: str, others: Iterable[str] = (), seconds: float = _SECONDS) -> 
 
 
 def changes(before: Look, after: Look) -> list[Change]:
-    """What is different. A look that was not whole says nothing about what is new, or gone."""
+    """Return the differences. Creations require that the first scan was complete, deletions that the second was."""
     old, new = before.files, after.files
     found = [Change(path, 2) for path in new.keys() & old.keys() if new[path] != old[path]]
     if before.is_whole:
@@ -80,7 +78,7 @@ def changes(before: Look, after: Look) -> list[Change]:
 
 
 def pattern_of(given: object, root: str) -> Pattern | None:
-    """A pattern as a server registers it: text, or text and a base. None if it makes no sense."""
+    """Convert a registered glob pattern, with an optional base. Returns None if it is invalid."""
     base: Any = root
     if isinstance(given, dict):
         base, given = given.get("baseUri", ""), given.get("pattern")
@@ -91,7 +89,7 @@ def pattern_of(given: object, root: str) -> Pattern | None:
         base, given = "/", given[1:]
     base = base.rstrip("/") or "/"
     try:
-        # A name without a slash fits at every depth: a little too much is told then, never too little.
+        # A name without a slash matches at every depth: some notifications are superfluous, but none is missing.
         regex = glob_regex(given)
     except ToolError:
         return None
@@ -99,5 +97,6 @@ def pattern_of(given: object, root: str) -> Pattern | None:
 
 
 def of_interest(found: Iterable[Change], patterns: Iterable[Pattern]) -> list[Change]:
+    """Return the changes that match a pattern."""
     known = tuple(patterns)
     return [change for change in found if any(fits(change.path) for fits in known)]

@@ -1,7 +1,6 @@
-"""JSON-RPC as language servers speak it: a head that tells the length, then the body. Pure.
+"""LSP framing of JSON-RPC messages: a header with the content length, then the body. Pure.
 
-What comes may be cut anywhere. What cannot be understood ends the conversation: after it nobody knows where the next
-message begins.
+Input may be split anywhere. Invalid input ends the connection, because the start of the next message is then unknown.
 """
 
 from typing import Any
@@ -18,18 +17,18 @@ _END = b"\r\n\r\n"
 
 
 class Garbage(Exception):
-    """It said something that is not the protocol."""
+    """The input does not follow the protocol."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Why a question was refused."""
+    """The error of a response."""
 
     code: int = 0
     message: str = ""
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """A message: a question has a method and an id, a notice a method, an answer an id."""
+    """An incoming message: a request has a method and an id, a notification a method, a response an id."""
 
     method: str = ""
     id: int | str | None = None
@@ -43,16 +42,16 @@ _encoder = msgspec.json.Encoder()
 
 
 class Frames:
-    """Bytes in, messages out."""
+    """Incremental parser for messages."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._longest = longest
         self._unread = bytearray()
         self._length = -1
-        """Of the body that is being read; -1 in a head."""
+        """Length of the current body; -1 while reading a header."""
 
     def feed(self, data: bytes) -> list[Heard]:
-        """What is complete now. Raises `Garbage`."""
+        """Add input and return the messages that are now complete. Raises `Garbage`."""
         self._unread += data
         heard: list[Heard] = []
         while (body := self._body()) is not None:
@@ -90,18 +89,22 @@ class Frames:
 
 
 def question(number: int, method: str, params: object) -> bytes:
+    """Encode a request."""
     return _framed({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 
 
 def notice(method: str, params: object) -> bytes:
+    """Encode a notification."""
     return _framed({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 def answer(to: int | str, result: object) -> bytes:
+    """Encode a response."""
     return _framed({"jsonrpc": "2.0", "id": to, "result": result})
 
 
 def refusal(to: int | str, code: int, message: str) -> bytes:
+    """Encode an error response."""
     return _framed({"jsonrpc": "2.0", "id": to, "error": {"code": code, "message": message}})
 
 

@@ -1,1 +1,3 @@
-"""Servers of tools, prompts and resources that speak the Model Context Protocol."""
+"""Model Context Protocol client: connections to MCP servers, and their tools, prompts and resources. Slash commands
+that are not MCP prompts belong to `extensions.commands`.
+"""

@@ -1,4 +1,4 @@
-"""A server asks the person who sent the prompt, while one of its tools works for it."""
+"""Elicitation: an MCP server requests input from the user while one of its tools runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,9 @@ _AGAIN = "That does not fit; once more. "
 
 
 async def ask_for(context: ToolContext, server: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to an elicitation, as the protocol has it. Where nobody is there, nobody says yes."""
+    """Return the result of an elicitation in protocol form. Without an attending user the result is `cancel`. Answers
+    that do not fit the schema are requested again, `_ROUNDS` times in total.
+    """
     fields = fields_of(server, wanted)
     answers: dict[str, QuestionAnswer] = {}
     asked = fields

@@ -1,4 +1,4 @@
-"""Where a browser comes back to after a login: a port of this machine that is open for that long."""
+"""OAuth redirect endpoint: a loopback HTTP listener that is open for the duration of a login."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,14 +25,14 @@ _NOTHING = ("There is nothing here", "This page only waits for the end of a logi
 
 
 class Callback:
-    """What came back: the values of the address, once."""
+    """The parameters of the first redirect."""
 
     def __init__(self, port: int) -> None:
         self.uri = f"http://{_HOST}:{port}{PATH}"
         self._came: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
 
     async def values(self) -> dict[str, str]:
-        """Raises `LoginFailed` if the login was refused."""
+        """Wait for the redirect and return its parameters. Raises `LoginFailed` if the login was refused."""
         values = await asyncio.shield(self._came)
         if error := values.get("error"):
             why = values.get("error_description") or error
@@ -40,7 +40,7 @@ class Callback:
         return values
 
     def take(self, target: str) -> tuple[int, tuple[str, str]]:
-        """A request: its status and what it is shown. The first that has an answer counts."""
+        """Handle a request target and return the status and the page. Only the first redirect counts."""
         parts = urlsplit(target)
         values = {name: given[0] for name, given in parse_qs(parts.query).items()}
         if parts.path != PATH or not ({"code", "error"} & values.keys()):
@@ -52,7 +52,9 @@ class Callback:
 
 @asynccontextmanager
 async def waiting_room(port: int) -> AsyncIterator[Callback]:
-    """Port 0 is any that is free."""
+    """Listen for the redirect during the block. Port 0 selects a free port. Raises `LoginFailed` if
+    the port is in use.
+    """
     room: Callback
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,7 +88,7 @@ async def waiting_room(port: int) -> AsyncIterator[Callback]:
         yield room
     finally:
         server.close()
-        # A browser that keeps a connection open must not hold up anybody.
+        # A browser that keeps its connection open must not delay the end of the login.
         with suppress(TimeoutError):
             async with asyncio.timeout(0.2):
                 await server.wait_closed()

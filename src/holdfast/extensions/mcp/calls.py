@@ -1,4 +1,4 @@
-"""A call of a server's tool: watched for signs of life, cancelled on the server when its run is."""
+"""Tool calls of MCP servers, with an inactivity timeout. A cancelled run cancels its calls on the server."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _AFTER = 1.0
 
 
 class Calls:
-    """Those of one workspace. `look_after` is given a server that may have stalled."""
+    """Runs the tool calls of one workspace. `look_after` is called with a server that may have stalled."""
 
     def __init__(self, patience: Patience, look_after: Callable[[McpServer], None]) -> None:
         self._patience = patience
@@ -29,11 +29,13 @@ class Calls:
     async def call(
         self, server: McpServer, tool: str, arguments: Mapping[str, Any], tell: Progress, ask: Ask
     ) -> dict[str, Any]:
-        """Raises `CallFailed`."""
+        """Call a tool and return its result. A call refused for an expired session is repeated once. Raises
+        `CallFailed`.
+        """
         with suppress(Expired):
             return await self._once(server, tool, arguments, tell, ask)
         try:
-            # It has forgotten us, and has not begun: this is no second time.
+            # The server refused the session before it started the tool, so the tool does not run twice.
             return await self._once(server, tool, arguments, tell, ask)
         except Expired:
             raise CallFailed(
@@ -64,7 +66,7 @@ class Calls:
 
 
 class _Life:
-    """Whether a call still lives: what it tells is a sign of it, and nobody counts while a person thinks."""
+    """Inactivity timer of a call. Progress resets it, and it is suspended while the user answers an elicitation."""
 
     def __init__(self, seconds: float, tell: Progress, ask: Ask) -> None:
         self.seconds = seconds
@@ -75,28 +77,31 @@ class _Life:
         self._questions = TaskOwner()
 
     async def heard(self, progress: float, total: float | None, message: str | None) -> None:
+        """Forward progress and reset the timer."""
         self._heard_at = self._loop.time()
         await self._tell(progress, total, message)
 
     async def asked(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """What a server asks ends with the call, whoever waits for the answer."""
+        """Answer an elicitation. It is cancelled when the call ends."""
         question = self._questions.start(self._ask(wanted), name="a question of a server of tools", done=seen)
         await asyncio.wait({question})
         self._heard_at = self._loop.time()
         return {"action": "cancel"} if question.cancelled() else question.result()
 
     def left(self) -> float | None:
+        """Return the seconds until the timeout, or None without a limit."""
         if not self.seconds:
             return None
         return self.seconds if len(self._questions) else self._heard_at + self.seconds - self._loop.time()
 
     async def end(self) -> None:
+        """Cancel open elicitations and wait for them."""
         self._questions.cancel_all()
         await self._questions.drain()
 
 
 async def _why_gone(server: McpServer, connection: "Connection", tool: str, error: Gone) -> str:
-    """The owner needs a moment to find out."""
+    """Describe a lost connection. Waits briefly for the owner task to determine the cause."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_AFTER):
             await server.parted()

@@ -1,4 +1,4 @@
-"""Prompts of servers as slash commands: `/server:prompt words name=value`."""
+"""Prompts of MCP servers as slash commands: `/server:prompt words name=value`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,17 @@ __all__ = ["McpCommands", "arguments_in"]
 
 
 class McpCommands:
-    """Made by the server at the moment they are called."""
+    """Slash commands for MCP prompts. The server renders the prompt when the command is used."""
 
     def __init__(self, mcp: Mcp) -> None:
         self._mcp = mcp
 
     def commands(self) -> Sequence[CommandNote]:
+        """Return a command for each known prompt."""
         return [_note(prompt) for prompt in self._mcp.prompts()]
 
     async def expand(self, name: str, arguments: str, given: Mapping[str, str]) -> str | None:
+        """Return the text of the prompt, or None if `name` is not an MCP prompt."""
         server, colon, prompt = name.partition(":")
         if not colon or server not in self._mcp.states():
             return None
@@ -38,8 +40,8 @@ def _note(prompt: McpPrompt) -> CommandNote:
 
 
 def arguments_in(typed: str, wanted: Sequence[McpArgument]) -> dict[str, str]:
-    """What was typed after the name: `name=value` where a name is known, other words in their order; the last argument
-    takes all that is left.
+    """Assign the typed arguments: `name=value` for known names, other words in order. The last argument receives all
+    remaining words.
     """
     names = [item.id for item in wanted]
     found: dict[str, str] = {}
@@ -58,7 +60,7 @@ def arguments_in(typed: str, wanted: Sequence[McpArgument]) -> dict[str, str]:
 
 
 def _words(typed: str) -> list[str]:
-    """As a shell has them; a quote that is never closed is a letter like any other."""
+    """Split as a shell does. Text with an unclosed quote is split at white space."""
     try:
         return shlex.split(typed)
     except ValueError:

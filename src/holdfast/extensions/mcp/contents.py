@@ -1,7 +1,7 @@
-"""What a server answers, as a model is given it. Pure: plain JSON in, an outcome out.
+"""Conversion of MCP results to tool results for models. Pure: JSON in, `ToolOutcome` out.
 
-A result of ours holds one text and one picture or sound. So texts are joined, the first medium that fits is kept, and
-the rest is named. Everything has a bound.
+A tool result holds one text and one image or audio item. Therefore texts are joined, the first acceptable medium is
+kept, and the others are only named. All sizes are bounded.
 """
 
 import base64
@@ -19,9 +19,9 @@ from holdfast.workspace.output import shorten
 __all__ = ["contents_of", "outcome_of", "prompt_text", "resource_text"]
 
 MOST_TEXT = 60_000
-"""Characters of a result that a model is shown."""
+"""Maximum characters of a result for a model."""
 MOST_MEDIA = 4 * 1024 * 1024
-"""Bytes of a picture or a sound, before they are encoded."""
+"""Maximum bytes of an image or audio item, before encoding."""
 
 _NOTHING = "The tool answered nothing."
 
@@ -32,7 +32,7 @@ class _Medium(msgspec.Struct, frozen=True):
 
 
 class _Gathered:
-    """The parts of an answer, one after the other."""
+    """Collects the content blocks of a result."""
 
     def __init__(self, *, takes_media: bool) -> None:
         self.texts: list[str] = []
@@ -40,6 +40,7 @@ class _Gathered:
         self._takes_media = takes_media
 
     def add(self, block: Mapping[str, Any]) -> None:
+        """Append a content block."""
         kind = block.get("type")
         if kind == "text":
             self.texts.append(_text(block.get("text")))
@@ -80,7 +81,9 @@ class _Gathered:
 
 
 def outcome_of(result: Mapping[str, Any], *, takes_media: bool) -> ToolOutcome:
-    """Of a call. What is structured is shown where no text says the same, and kept for screens."""
+    """Convert the result of a tool call. Structured content is appended to the text unless the text repeats it already,
+    and is stored as metadata for clients.
+    """
     gathered = _Gathered(takes_media=takes_media)
     for block in _list(result.get("content")):
         if isinstance(block, Mapping):
@@ -107,8 +110,8 @@ def _metadata(structured: object) -> str:
 
 
 def _is_told(structured: object, texts: Sequence[str]) -> bool:
-    """Whether the texts are the same: in JSON, as servers send it for those who know no structure, or as the very
-    words that the structure is wrapped around.
+    """Return whether the texts repeat the structured content: as JSON, which servers send for older clients, or as the
+    plain values.
     """
     if isinstance(structured, dict) and structured and all(value in texts for value in structured.values()):
         return True
@@ -122,7 +125,7 @@ def _is_told(structured: object, texts: Sequence[str]) -> bool:
 
 
 def contents_of(result: Mapping[str, Any]) -> tuple[McpContents, ...]:
-    """Of a resource that was read."""
+    """Return the contents of a `resources/read` result."""
     return tuple(
         McpContents(
             _text(item.get("uri")), _text(item.get("mimeType")), _text(item.get("text")), _text(item.get("blob"))
@@ -133,7 +136,7 @@ def contents_of(result: Mapping[str, Any]) -> tuple[McpContents, ...]:
 
 
 def resource_text(contents: Sequence[McpContents], *, takes_media: bool) -> ToolOutcome:
-    """A resource for a model."""
+    """Convert resource contents to a tool result."""
     blocks: list[dict[str, Any]] = []
     for item in contents:
         inside = {"uri": item.uri, "mimeType": item.mime_type}
@@ -146,7 +149,7 @@ def resource_text(contents: Sequence[McpContents], *, takes_media: bool) -> Tool
 
 
 def prompt_text(result: Mapping[str, Any]) -> str:
-    """A prompt as one text. What its author put into the mouth of the model is marked so."""
+    """Return a prompt as one text. Messages with the role `assistant` are marked."""
     said: list[str] = []
     for message in _list(result.get("messages")):
         if not isinstance(message, Mapping) or not isinstance(message.get("content"), Mapping):
@@ -166,7 +169,7 @@ def _link(block: Mapping[str, Any]) -> str:
 
 
 def _size(data: object) -> int:
-    """Of what is encoded, in bytes; 0 if it is not."""
+    """Return the decoded size of base64 data in bytes, or 0 if it is invalid."""
     if not isinstance(data, str):
         return 0
     try:

@@ -1,8 +1,6 @@
-"""What a server wants to know of a person while its tool works, as questions of ours; and the answers as it wants them.
-Pure.
+"""Conversion of MCP elicitation forms to questions, and of the answers to form content. Pure.
 
-A form of the protocol (an elicitation) is flat: texts, numbers, yes or no, one or some of a list. Whatever else it
-holds is asked for as a text.
+An elicitation form is flat: text, numbers, booleans, single and multiple choice. Any other field is requested as text.
 """
 
 import json
@@ -35,7 +33,7 @@ _EXPECTED = {"number": "a number", "integer": "a whole number", "one": "one of t
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One thing that a server wants to know, and how a person is asked for it."""
+    """A form field and the question for it."""
 
     name: str
     kind: Kind
@@ -45,12 +43,12 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class _Wrong(ValueError):
-    """The answer is not what was asked for."""
+    """The answer does not fit the schema of the field."""
 
 
 def fields_of(server: str, wanted: Mapping[str, Any]) -> tuple[Field, ...]:
-    """Empty if the form holds more than anybody should be asked. One without any fields, or with an address to go to,
-    is a question of yes or no.
+    """Return the fields of a form, or nothing if it has too many. A form without fields, or with a URL, becomes a
+    yes-or-no question.
     """
     message = _text(wanted.get("message")) or "It needs an answer."
     about = f"The MCP server {server} asks: {message}"
@@ -64,7 +62,7 @@ def fields_of(server: str, wanted: Mapping[str, Any]) -> tuple[Field, ...]:
     names = _list(form.get("required")) if isinstance(form, Mapping) else []
     if len(properties) > MOST_FIELDS:
         return ()
-    # They stand below each other: what all of it is about is said once.
+    # The questions are shown together, so only the first contains the message.
     abouts = [about, *([f"For the MCP server {server}."] * (len(properties) - 1))]
     return tuple(
         _field(str(name), inside, above, is_required=name in names)
@@ -120,7 +118,7 @@ def _choices(schema: Mapping[str, Any]) -> Iterator[Choice]:
 def content_of(
     fields: Sequence[Field], answers: Sequence[QuestionAnswer]
 ) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """What is sent back, None if the person does not want to go on; and the names of what has to be asked again."""
+    """Return the form content, or None if the user declines, and the names of fields to request again."""
     content: dict[str, Any] = {}
     wrong: list[str] = []
     for field, answer in zip(fields, answers, strict=True):
@@ -141,7 +139,7 @@ def content_of(
 
 
 def _value(field: Field, answer: QuestionAnswer) -> Any:  # noqa: ANN401 - as the kind of the field has it
-    """None if it was skipped. Raises `_Wrong`."""
+    """Return the value of an answer, or None if the question was skipped. Raises `_Wrong`."""
     text = answer.fill_in_text.strip()
     match field.kind:
         case "yes":
@@ -151,13 +149,13 @@ def _value(field: Field, answer: QuestionAnswer) -> Any:  # noqa: ANN401 - as th
         case "number" | "integer":
             return _number(field.kind, text) if text else None
         case "one" | "some":
-            # Words beside what was chosen are a remark.
+            # Text beside a selection is a remark and is ignored.
             chosen = list(answer.selected_ids or ()) or ([_named(field, text)] if text else [])
             return (chosen if field.kind == "some" else chosen[0]) if chosen else None
 
 
 def _named(field: Field, text: str) -> str:
-    """The choice that somebody has written down instead of choosing it."""
+    """Return the choice that was typed instead of selected. Raises `_Wrong`."""
     found = [
         choice.id for choice in field.question.choices if text.lower() in (choice.id.lower(), choice.label.lower())
     ]

@@ -1,6 +1,6 @@
-"""A server behind an address: our client for it, with bounds, its headers and its token.
+"""HTTP transport: the client for an MCP server at a URL, with size limits, custom headers and a bearer token.
 
-This module imports `mcp`, which takes long: it is imported in a thread, when a server is configured.
+This module imports `mcp`, which is slow to import. It is imported in a thread when a server is configured.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ _FORGOTTEN = (400, 404)
 
 
 class Seen:
-    """What the server answered last, as a status. `faltered` is called when it lets go of the stream on which it speaks
-    unasked: it may have gone, and nobody would notice before the next call.
+    """Response hook that records the last status. `faltered` is called when the server closes the notification stream:
+    the server may have exited, which would otherwise remain unnoticed until the next call.
     """
 
     def __init__(self, faltered: Callable[[], None] = lambda: None) -> None:
@@ -38,12 +38,12 @@ class Seen:
         self._faltered = faltered
 
     def has_forgotten(self, message: str) -> bool:
-        """Whether it refused because it does not know our session: one that was started again knows none."""
+        """Return whether a request failed because the session is unknown to the server, for example after a restart."""
         said_nothing = message in ("Session terminated", "Server returned an error response")
         return self.status in _FORGOTTEN and (said_nothing or "session" in message.lower())
 
     async def look(self, response: httpx2.Response) -> None:
-        """At every answer, before anybody reads it."""
+        """Record the status of a response and wrap its body. Called before the body is read."""
         self.status = response.status_code
         await mend(response)
         if isinstance(stream := response.stream, httpx2.AsyncByteStream):
@@ -54,7 +54,7 @@ class Seen:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that may not grow without end."""
+    """A response body with a size limit."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
@@ -68,11 +68,12 @@ class _Bounded(httpx2.AsyncByteStream):
             yield piece
 
     async def aclose(self) -> None:
+        """Close the underlying stream."""
         await self._stream.aclose()
 
 
 class _Lasting(httpx2.AsyncByteStream):
-    """A body that has no end, unless something has happened."""
+    """The body of an event stream. Calls `ended` when the stream ends or fails."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, ended: Callable[[], None]) -> None:
         self._stream = stream
@@ -88,16 +89,20 @@ class _Lasting(httpx2.AsyncByteStream):
         self._ended()
 
     async def aclose(self) -> None:
+        """Close the underlying stream."""
         await self._stream.aclose()
 
 
 class _Bearer(httpx2.Auth):
-    """The token of whoever has logged in; a new one if it is not taken any more. Nobody is asked here."""
+    """Sends the stored token and refreshes it once after a 401 response. Raises `LoginNeeded` instead of prompting the
+    user.
+    """
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Send the request with the token, and again with a refreshed token after a 401 response."""
         token = await self._tokens.current()
         if token:
             request.headers["Authorization"] = f"Bearer {token}"
@@ -115,9 +120,9 @@ class _Bearer(httpx2.Auth):
 async def make_client(
     url: str, headers: Mapping[str, str], seen: Seen, auth: httpx2.Auth | None = None
 ) -> httpx2.AsyncClient:
-    """A server of this machine is not on the other side of a proxy, whatever the variables say."""
+    """Create an HTTP client. Proxy variables are ignored for servers of this machine."""
     parts = urlsplit(url)
-    # Reading certificates takes a while, once.
+    # Loading certificates is slow, so it runs in a thread.
     tls = await asyncio.to_thread(certificates) if parts.scheme == "https" else False
     return httpx2.AsyncClient(
         verify=tls,
@@ -133,7 +138,7 @@ async def make_client(
 async def reaching(
     kind: str, url: str, headers: Mapping[str, str], tokens: Tokens | None, seen: Seen
 ) -> AsyncIterator[TransportStreams]:
-    """The two streams to a server. Raises `LoginNeeded`."""
+    """Open the read and write streams to a server. Raises `LoginNeeded`."""
     client = await make_client(url, headers, seen, _Bearer(tokens) if tokens is not None else None)
     if kind == "sse":
 
@@ -154,5 +159,5 @@ async def reaching(
             try:
                 yield streams
             finally:
-                # It is told that we leave; nobody waits for what it says to that.
+                # The session is terminated with a DELETE request on exit; limit the wait for its response.
                 client.timeout = httpx2.Timeout(_PARTING)

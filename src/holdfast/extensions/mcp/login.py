@@ -1,6 +1,6 @@
-"""Logging in to a server, as OAuth 2.1 has it: where is found out, we are registered, somebody allows it in a browser.
+"""OAuth 2.1 login to an MCP server: discovery, client registration, and authorization in a browser.
 
-This module imports `mcp`, which takes long: it is imported in a thread, when somebody logs in.
+This module imports `mcp`, which is slow to import. It is imported in a thread when a login starts.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from holdfast.extensions.mcp.troubles import LoginFailed, sentence
 __all__ = ["SECONDS", "Wanted", "log_in"]
 
 SECONDS = 300.0
-"""How long somebody has to allow it."""
+"""Time limit for the authorization in the browser, in seconds."""
 _VERSION = "2025-11-25"
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Where to log in, and as whom: without a client's id one is registered."""
+    """Parameters of a login. Without a client id, a client is registered dynamically."""
 
     url: str
     headers: Mapping[str, str] = {}
@@ -44,7 +44,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class _Held:
-    """What the login brings, held until all of it is there."""
+    """In-memory token storage for the OAuth library. The result is stored only once the login is complete."""
 
     def __init__(self, wanted: Wanted, redirect: str) -> None:
         self.tokens: OAuthToken | None = None
@@ -61,20 +61,24 @@ class _Held:
             )
 
     async def get_tokens(self) -> OAuthToken | None:
+        """Return the tokens, if there are any yet."""
         return self.tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Store the tokens."""
         self.tokens = tokens
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return the client registration, if there is one yet."""
         return self.client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Store the client registration."""
         self.client = client_info
 
 
 async def log_in(wanted: Wanted, tokens: Tokens, show: Callable[[str], None]) -> None:
-    """Ends when there is a token. `show` gets the address that somebody has to open. Raises `LoginFailed`."""
+    """Log in and store the token. `show` receives the authorization URL. Raises `LoginFailed`."""
     try:
         async with asyncio.timeout(SECONDS), waiting_room(wanted.port) as room:
             await tokens.keep(await _token(wanted, room, show))
@@ -83,7 +87,7 @@ async def log_in(wanted: Wanted, tokens: Tokens, show: Callable[[str], None]) ->
     except HoldfastError:
         raise
     except Exception as error:
-        # What the library says of a failure may hold what the server sent, never what we sent.
+        # The library's error texts may contain data that the server sent, but never data that we sent.
         raise LoginFailed(f"The login did not succeed: {sentence(error)}") from None
 
 
@@ -114,9 +118,7 @@ async def _token(wanted: Wanted, room: Callback, show: Callable[[str], None]) ->
 
 
 async def _knock(client: httpx2.AsyncClient, wanted: Wanted) -> None:
-    """A greeting: a server that wants a login says so, and the rest happens below. What it answers to the greeting
-    itself does not matter here.
-    """
+    """Send an `initialize` request. The OAuth provider handles a 401 response to it; the response itself is ignored."""
     greeting: dict[str, Any] = {
         "jsonrpc": "2.0",
         "id": 0,

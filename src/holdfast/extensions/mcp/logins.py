@@ -1,4 +1,4 @@
-"""Who logs in to which server, and the tokens that come of it."""
+"""Logins to the MCP servers of a workspace, and access to their tokens."""
 
 import asyncio
 
@@ -19,16 +19,16 @@ _LOGIN = "holdfast.extensions.mcp.login"
 
 
 class _Login:
-    """One that is under way, for all who wait for it."""
+    """A login in progress, shared by all its waiters."""
 
     def __init__(self) -> None:
         self.address = ""
-        """Where somebody has to go; empty until it is known."""
+        """The authorization URL; empty until it is known."""
         self.task: asyncio.Task[None]
 
 
 class Logins:
-    """Those of one workspace; one at a time for each server."""
+    """Logins of one workspace, at most one at a time for each server."""
 
     def __init__(self, ground: Ground, tasks: TaskOwner) -> None:
         self._ground = ground
@@ -37,14 +37,16 @@ class Logins:
         self._under_way: dict[str, _Login] = {}
 
     def tokens_for(self, url: str) -> Tokens:
+        """Return the token store for a server URL."""
         return Tokens(self._ground.credentials, self._refresher, url, post_form)
 
     def address(self, name: str) -> str:
+        """Return the authorization URL of a login in progress, or an empty string."""
         login = self._under_way.get(name)
         return login.address if login is not None else ""
 
     async def log_in(self, server: McpServer) -> None:
-        """Ends when somebody has allowed it. Raises `LoginFailed`, `BadRequest`."""
+        """Log in, or join the login in progress, and wait for its end. Raises `LoginFailed`, `BadRequest`."""
         if way_of(server.settings) == "stdio":
             raise BadRequest(f"The MCP server {server.name} is a program of this machine: nobody logs in to it.")
         login = self._under_way.get(server.name)
@@ -58,7 +60,7 @@ class Logins:
         await asyncio.shield(login.task)
 
     async def close(self) -> None:
-        """Waits for tokens that are being renewed: what they bring must not be lost."""
+        """Wait for token refreshes in progress: a rotated refresh token must not be lost."""
         await self._refresher.close()
 
     async def _work(self, server: McpServer, login: _Login) -> None:

@@ -1,9 +1,9 @@
-"""The servers of tools of a workspace, as the rest of the program knows them.
+"""The MCP servers of a workspace, as seen by the rest of the program.
 
-Whoever has none pays nothing for them: what deals with them is loaded when the settings name one, and they start a
-moment after the workspace has opened, so that the first answers do not wait for them. What they offered the last time
-is remembered. A run that nobody attends waits, for a while, for a server that is not known yet; any other goes on with
-what is there.
+A workspace without MCP servers does not pay for them: the implementation is loaded when the settings name a server.
+Servers start shortly after the workspace has opened, so that the first responses are not delayed. The lists of the last
+connection are cached. An unattended run waits, for a limited time, for a server whose tools are not known yet; any
+other run starts with the tools that are available.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _SERVERS = "holdfast.extensions.mcp.servers"
 
 
 class Mcp:
-    """One of the extensions."""
+    """The MCP extension of a workspace. Loads `Servers` on first use and delegates to it."""
 
     def __init__(self, ground: Ground, pause: float = PAUSE) -> None:
         self._ground = ground
@@ -45,10 +45,12 @@ class Mcp:
     # As an extension
 
     def start(self) -> None:
+        """Load the configured servers."""
         self._hurry = asyncio.Event()
         self.refresh()
 
     def refresh(self) -> None:
+        """Apply the current settings."""
         wanted = self._wanted()
         if self._servers is not None:
             self._servers.follow(wanted, self._ground.configuration.settings.mcp)
@@ -56,9 +58,11 @@ class Mcp:
             self._loading = self._tasks.start(self._load(self._hurry), name="load what deals with MCP servers")
 
     def tools(self) -> Sequence[Tool]:
+        """Return the tools of all known servers."""
         return self._servers.tools() if self._servers is not None else ()
 
     async def close(self) -> None:
+        """Stop all servers."""
         self._is_closed = True
         self._tasks.cancel_all()
         await self._tasks.drain()
@@ -66,7 +70,9 @@ class Mcp:
             await self._servers.close()
 
     async def _load(self, hurry: asyncio.Event) -> None:
-        """Where something is remembered, at once: the first run is to know of it."""
+        """Load the implementation after the start pause, or immediately if a cache exists, so that the first run has
+        its tools.
+        """
         if not (self._ground.data_dir / "mcp.json").exists():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause):
@@ -77,7 +83,9 @@ class Mcp:
         self._servers.follow(self._wanted(), self._ground.configuration.settings.mcp)
 
     def lend(self, lender: str, servers: Mapping[str, McpSettings]) -> None:
-        """What a client brings along, for as long as it is there; nothing takes it back. It is kept nowhere."""
+        """Register the servers of a client in place of its earlier ones. An empty mapping removes them. They are never
+        written to disk.
+        """
         if servers != self._lent.get(lender, {}):
             self._lent.pop(lender, None)
             if servers:
@@ -85,16 +93,16 @@ class Mcp:
             self.refresh()
 
     def _wanted(self) -> dict[str, McpSettings]:
-        """What the settings name stands above what is lent, and what was lent first above the rest."""
+        """Merge the servers. Settings take precedence over client servers, and earlier clients over later ones."""
         wanted = dict(self._ground.configuration.settings.mcp)
         for servers in self._lent.values():
             wanted = {**servers, **wanted}
         return wanted
 
-    # What others ask
+    # Queries and requests
 
     async def servers(self) -> "Servers":
-        """Raises `BadRequest` if there are none."""
+        """Return the loaded servers. Raises `BadRequest` if none is configured."""
         if self._loading is None:
             raise BadRequest("There is no MCP server here: holdfast mcp add --help.")
         if self._hurry is not None:
@@ -104,20 +112,21 @@ class Mcp:
         return self._servers
 
     async def settled(self) -> None:
-        """Until every server is known, or has been tried once; and not too long."""
+        """Wait until every server is known or has been tried once, with a time limit."""
         if self._loading is not None:
             await (await self.servers()).settled()
 
     async def tried(self, seconds: float) -> None:
-        """Until none of them is starting, for so many seconds at most."""
+        """Wait until no server is starting, for at most `seconds`."""
         if self._loading is not None:
             await (await self.servers()).tried(seconds)
 
     def notes(self) -> tuple[str, ...]:
-        """What connected servers want models to know."""
+        """Return the instructions of connected servers for the system prompt."""
         return self._servers.notes() if self._servers is not None else ()
 
     def states(self) -> dict[str, McpInfo]:
+        """Return the state of every configured server, by name."""
         if self._servers is not None:
             return self._servers.states()
         named = sorted(self._wanted().items())
@@ -127,11 +136,13 @@ class Mcp:
         }
 
     def prompts(self) -> tuple[McpPrompt, ...]:
+        """Return the prompts of all known servers."""
         return self._servers.prompts() if self._servers is not None else ()
 
     def waiting_logins(self) -> tuple[McpLogin, ...]:
+        """Return the servers that require a login."""
         return self._servers.waiting_logins() if self._servers is not None else ()
 
     def login_url(self, name: str) -> str:
-        """Where somebody has to go to log in; empty while nobody does."""
+        """Return the authorization URL of a login in progress, or an empty string."""
         return self._servers.login_url(name) if self._servers is not None else ""

@@ -1,6 +1,7 @@
-"""What servers offered when they were last connected, kept on disk: a run that begins before they do knows their tools.
+"""Cache of the lists that MCP servers returned when they were last connected, on disk. A run that starts before its
+servers can offer their tools.
 
-It is a memory, not a truth: a call waits for the server, and what the server lists then counts.
+The cache may be outdated: a call waits for the server, and the list of the connected server is authoritative.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ _LARGEST = 2 * 1024 * 1024
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """Of one server. `mark` is of its settings: with others it may be another server."""
+    """Cached lists of one server. `mark` is a hash of its settings: entries of other settings are ignored."""
 
     mark: str
     lists: dict[ListName, tuple[dict[str, Any], ...]]
@@ -32,7 +33,7 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class Memory:
-    """Of one workspace, in one file. What cannot be read or written is forgotten: nothing depends on it."""
+    """Cache of one workspace, in one file. Read and write errors are ignored, because the cache is optional."""
 
     def __init__(self, folder: Path) -> None:
         self._path = str(folder / "mcp.json")
@@ -40,6 +41,7 @@ class Memory:
         self._is_dirty = False
 
     def of(self, name: str, settings: McpSettings) -> Remembered | None:
+        """Return the cached lists of a server, unless its settings have changed."""
         known = self._known.get(name)
         return known if known is not None and known.mark == _mark(settings) else None
 
@@ -50,7 +52,7 @@ class Memory:
         lists: Mapping[ListName, tuple[dict[str, Any], ...]],
         instructions: str,
     ) -> bool:
-        """Whether that is news, which has to be written."""
+        """Store the lists in memory. Returns whether they have changed and have to be written."""
         new = Remembered(_mark(settings), dict(lists), instructions)
         if self._known.get(name) == new:
             return False
@@ -59,7 +61,7 @@ class Memory:
         return True
 
     async def write(self, names: Collection[str]) -> None:
-        """Of others than these nothing is kept."""
+        """Write the cache if it has changed, with the entries of these servers only."""
         if self._is_dirty:
             self._is_dirty = False
             self._known = {name: known for name, known in self._known.items() if name in names}

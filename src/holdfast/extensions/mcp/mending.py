@@ -1,7 +1,7 @@
-"""Lists as servers give them, reduced to what is used of them and is what the protocol says. Pure.
+"""Sanitizes the lists that MCP servers return. Pure.
 
-The library refuses a whole list for one entry that is wrong. Here such an entry is left out, or the part of it that is
-wrong, and the rest can be used.
+The library rejects a whole list if one entry is invalid. Here the invalid entry, or the invalid part of it, is removed,
+and the other entries remain usable.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ _Entry = dict[str, Any]
 
 
 def mended(result: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever a server answers
-    """Changes the list in an answer, if there is one. What had to be left out, each as a sentence."""
+    """Sanitize the list in a result in place, if there is one. Returns a complaint for each omission."""
     complaints: list[str] = []
     for what in LISTS:
         if isinstance(result, dict) and isinstance(entries := result.get(what), list):
@@ -36,12 +36,12 @@ def _sound(what: ListName, entries: list[Any], complain: Callable[[str], None]) 
         elif what == "prompts":
             yield {**_texts(entry, "name", "title", "description"), "arguments": list(_arguments(entry))}
         else:
-            # The protocol wants a name beside the address; not all servers know.
+            # The protocol requires a name beside the URI; some servers omit it.
             yield {"name": name, **_texts(entry, "uri", "name", "title", "description", "mimeType")}
 
 
 def _is_a_task(entry: _Entry) -> bool:
-    """Whether the server refuses every plain call of it: a model would only waste a step."""
+    """Return whether the tool accepts only task-augmented calls, which are not supported: plain calls would fail."""
     execution = entry.get("execution")
     return isinstance(execution, dict) and execution.get("taskSupport") == "required"
 

@@ -1,6 +1,6 @@
-"""What models know tools by. Pure.
+"""Names of MCP tools and prompts for models and users. Pure.
 
-Providers take letters, digits, `_` and `-`, at most 64 of them; servers call their tools as they like.
+Providers accept letters, digits, `_` and `-`, at most 64 characters; servers name their tools freely.
 """
 
 import hashlib
@@ -15,14 +15,16 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def tool_name(server: str, tool: str) -> str:
-    """`mcp_<server>_<tool>`; what had to be changed or cut is told apart by a few digits."""
+    """Return `mcp_<server>_<tool>` with invalid characters replaced. A name that is too long is cut and gets a hash
+    suffix.
+    """
     plain = f"mcp_{server}_{tool}"
     name = _OTHER.sub("_", plain)
     return name if len(name) <= _LONGEST else marked(name, plain)
 
 
 def tool_names(server: str, tools: Iterable[str]) -> dict[str, str]:
-    """The name of each, no two alike."""
+    """Map each tool to a unique name for models."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for tool in tools:
@@ -36,16 +38,16 @@ def tool_names(server: str, tools: Iterable[str]) -> dict[str, str]:
 
 
 def marked(name: str, plain: str) -> str:
-    """Another name, for one that is taken; `plain` is what it is a name for."""
+    """Return `name` with a hash suffix of `plain`, to resolve a collision or to shorten it."""
     mark = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:_MARK]
     return f"{name[: _LONGEST - _MARK - 1]}_{mark}"
 
 
 def is_wanted(tool: str, enabled: Sequence[str], disabled: Sequence[str]) -> bool:
-    """By the two lists of a server's settings: what is named in the second is out, whatever the first says."""
+    """Apply the `enabled_tools` and `disabled_tools` settings of a server. `disabled` takes precedence."""
     return (not enabled or tool in enabled) and tool not in disabled
 
 
 def prompt_command(server: str, prompt: str) -> str:
-    """What a prompt is called where people type it."""
+    """Return the slash command name of a prompt."""
     return f"{server}:{prompt}"

@@ -1,7 +1,7 @@
-"""Waiting for a server no longer than one wants to, whatever it does.
+"""Bounded waiting for MCP servers.
 
-What is cancelled over a connection first says so to the server, and that may take its time where the server hangs. So
-each question has a task of its own, which is left to itself when nobody waits for it any more.
+Cancelling a request over a connection first sends a cancellation to the server, which can block if the server hangs.
+Therefore each request runs in its own task, which is detached when the caller stops waiting.
 """
 
 import asyncio
@@ -16,11 +16,13 @@ __all__ = ["Doors", "Pace", "Patience", "seen"]
 T = TypeVar("T")
 
 _PARTING = 0.1
-"""Seconds in which a server is told that nobody wants the answer any more. Nobody waits longer for it."""
+"""Seconds allowed for sending the cancellation of an abandoned request. The caller waits no longer than this."""
 
 _BURST = 64
 _BREATH = 0.05
-"""After so many messages there is a pause of so many seconds: whoever floods is read slowly, and others have theirs."""
+"""Pause after each burst of `_BURST` messages, in seconds: a flooding server is read slowly and
+leaves time for others.
+"""
 
 
 _AT_ONCE = 3
@@ -28,7 +30,7 @@ _AT_THE_DOOR = 3.0
 
 
 class Doors:
-    """Those that start at the same time are few, for the machine's sake. One that hangs keeps nobody waiting."""
+    """Limits how many servers start at the same time. A start that hangs gives up its slot after `seconds`."""
 
     def __init__(self, at_once: int = _AT_ONCE, seconds: float = _AT_THE_DOOR) -> None:
         self._room = asyncio.Semaphore(at_once)
@@ -36,6 +38,7 @@ class Doors:
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
+        """Hold a start slot for the duration of the block, or until the time limit has passed."""
         await self._room.acquire()
         is_inside = True
 
@@ -54,27 +57,27 @@ class Doors:
 
 
 class Pace:
-    """How fast one that talks is listened to."""
+    """Flow control for messages read from a server."""
 
     def __init__(self) -> None:
         self._count = 0
 
     async def step(self) -> None:
-        """Before each message."""
+        """Count one message, and pause after each burst. To be awaited before each message."""
         self._count += 1
         if self._count % _BURST == 0:
             await asyncio.sleep(_BREATH)
 
 
 class Patience:
-    """The questions that are under way."""
+    """Requests in progress, each in its own task."""
 
     def __init__(self) -> None:
         self._tasks = TaskOwner()
 
     async def wait(self, work: Coroutine[Any, Any, T], seconds: float | Callable[[], float | None], *, name: str) -> T:
-        """What comes of it. `seconds` says how long to wait from now on, asked anew whenever that is over; None is for
-        ever. Raises `TimeoutError`.
+        """Run `work` and return its result. `seconds` is the time limit; a callable is evaluated again whenever the
+        time it returned has passed, and None means no limit. Raises `TimeoutError`.
         """
         task = self._tasks.start(work, name=name, done=seen)
         try:
@@ -92,14 +95,15 @@ class Patience:
                 await asyncio.wait({task}, timeout=_PARTING)
 
     def give_up(self) -> None:
+        """Cancel all requests in progress without waiting for them."""
         self._tasks.cancel_all()
 
     async def drain(self) -> None:
-        """Those that were given up have ended when this returns: close their connections first."""
+        """Wait until the cancelled requests have ended. Close their connections first."""
         await self._tasks.drain()
 
 
 def seen(task: "asyncio.Task[Any]") -> None:
-    """When it is done: whoever waits for it has its error, and nobody else is to be told."""
+    """Done callback that marks the exception as retrieved: only the task's waiter reports it."""
     if not task.cancelled():
         task.exception()

@@ -1,8 +1,7 @@
-"""What a tool takes, as models are told it. Pure, but for a library that is loaded when the first list is looked at.
+"""Input schemas of MCP tools, adapted for model providers. Pure, except for a library that is imported on first use.
 
-One schema that a provider does not understand has it refuse the whole request, with all tools of all servers. So each
-is brought into a form that every provider takes, and one that is no schema at all is left out: its tool still has its
-description.
+A provider that does not understand one schema rejects the whole request, with all tools of all servers. Therefore each
+schema is converted to a form that all providers accept. An invalid schema is dropped; the tool keeps its description.
 """
 
 import json
@@ -19,8 +18,8 @@ _UNWELCOME = ("$schema", "$id", "anyOf", "oneOf", "allOf")
 
 
 def shaped(given: object) -> dict[str, Any]:
-    """An object with properties, no choice of several at its top, lists that say of what. What is too large to be sent
-    is left out.
+    """Return an object schema with properties, without alternatives at the top level, and with `items` for each array.
+    A schema that is too large is replaced by an empty one.
     """
     schema: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
     for name in _UNWELCOME:
@@ -33,7 +32,7 @@ def shaped(given: object) -> dict[str, Any]:
 
 
 def _filled(value: Any, depth: int) -> Any:  # noqa: ANN401 - any JSON
-    """Some providers refuse a list that does not say what it is a list of."""
+    """Add `items` to arrays without it, because some providers reject such arrays."""
     if depth == 0:
         return {}
     if isinstance(value, list):
@@ -47,15 +46,15 @@ def _filled(value: Any, depth: int) -> Any:  # noqa: ANN401 - any JSON
 
 
 def fault_in(schema: Mapping[str, Any]) -> str:
-    """What is wrong with it; empty if it is a JSON Schema. Takes some milliseconds, the first time."""
+    """Return the error in a schema, or an empty string if it is valid. The first call takes some milliseconds."""
     text = json.dumps(schema)
     return _fault_in(text) if len(text) <= _LARGEST else "it is too large"
 
 
 @lru_cache(maxsize=256)
 def _fault_in(text: str) -> str:
-    """The same lists are read again and again."""
-    # The library that speaks with servers brings it along.
+    """Cached, because the same lists are validated repeatedly."""
+    # jsonschema is a dependency of the `mcp` package.
     library = import_module("jsonschema")
     try:
         library.Draft202012Validator.check_schema(json.loads(text))

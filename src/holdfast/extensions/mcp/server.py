@@ -1,7 +1,7 @@
-"""One server and its owner: a task that connects, keeps the lists, and connects again.
+"""One MCP server and its owner task, which connects, keeps the lists current, and reconnects.
 
-The connection is opened and closed in that task and nowhere else. Others ask for it with `connection()`; what they
-learn of its end, they tell with `connection.end()`.
+The connection is opened and closed in that task only. Other tasks obtain it with `connection()` and report its end with
+`connection.end()`.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ __all__ = ["McpServer", "Shared", "way_of"]
 
 WIRE = "holdfast.extensions.mcp.wire"
 PING = 10.0
-"""Seconds in which a server that is asked for a sign of life gives one."""
+"""Time limit for the response to a ping, in seconds."""
 IDLE = 30.0
-"""After so many quiet seconds a connection is tried before it is used."""
+"""A connection that was idle for this many seconds is pinged before use."""
 _MOST = 256
-"""Entries of a list that are taken from one server."""
+"""Maximum entries accepted of one list."""
 _LOG = 32_768
 _LAST = 2_048
 _LONGEST_WORDS = 8_192
@@ -56,13 +56,13 @@ _NEEDS_LOGIN = "It wants a login: holdfast mcp login {}"
 
 
 def way_of(settings: McpSettings) -> Way:
-    """An address alone says enough."""
+    """Return the transport. Settings with a URL and no command mean HTTP."""
     return "http" if settings.type == "stdio" and settings.url and not settings.command else settings.type
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """What the servers of a workspace have in common. `doors` lets in a few at a time, `tell` hears of changes,
-    `look_after` is given one that may have stalled or gone.
+    """Services shared by the servers of a workspace. `doors` limits concurrent starts, `tell` receives changes, and
+    `look_after` is called with a server that may have stalled or exited.
     """
 
     tokens_for: Callable[[str], Tokens]
@@ -73,7 +73,7 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 class McpServer:
-    """`settings` are as they were written; they are expanded before every try."""
+    """One server. `settings` are unexpanded; variables are expanded before each attempt."""
 
     def __init__(
         self, name: str, settings: McpSettings, ground: Ground, shared: Shared, *, is_lent: bool = False
@@ -81,16 +81,16 @@ class McpServer:
         self.name = name
         self.settings = settings
         self.is_lent = is_lent
-        """A client brought it along: what it says is meant as it stands there."""
+        """The server belongs to a client. Variables in its settings are not expanded."""
         self.url = settings.url
-        """Expanded, once it was tried."""
+        """Expanded by the first attempt."""
         self.standing = states.DISABLED if settings.disabled else states.WAITING
         self.lists: dict[ListName, tuple[dict[str, Any], ...]] = dict.fromkeys(LISTS, ())
         self.names: dict[str, str] = {}
-        """What models know its tools by."""
+        """Tool names for models, by the server's own names."""
         self.instructions = ""
         self.is_remembered = False
-        """Whether it is known what it offers, though it may not be connected."""
+        """True if cached lists are available, even without a connection."""
         self.tries = 0
         self._ground = ground
         self._shared = shared
@@ -103,19 +103,20 @@ class McpServer:
         self._wake = asyncio.Event()
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    # What others may know
+    # State
 
     @property
     def seconds(self) -> float:
-        """How long it has to answer what is asked of it in passing."""
+        """Time limit for short requests, in seconds."""
         return float(self.settings.timeout or 10)
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing more to wait for: it is known, or its first try is over."""
+        """True if there is nothing to wait for: the lists are known, or the first attempt is over."""
         return self.settings.disabled or self.is_remembered or self.standing.state != "starting" or self.tries > 1
 
     def info(self) -> McpInfo:
+        """Return the state for clients."""
         return McpInfo(
             self.name,
             self.standing.state,
@@ -129,6 +130,7 @@ class McpServer:
         )
 
     def notice(self, change: McpChange) -> McpNotice:
+        """Return a notice of this change for clients."""
         info = self.info()
         counts = info.tool_count, info.prompt_count, info.resource_count
         return McpNotice(change, self.name, info.state, info.error, *counts)
@@ -137,11 +139,11 @@ class McpServer:
         self._shared.tell(self, change)
 
     def log(self) -> str:
-        """What it has printed for people, its middle left out if there is too much."""
+        """Return the stderr output, with the middle left out if it is too long."""
         return self._log.shown(2 * _LOG)
 
     def remember(self, known: Remembered) -> None:
-        """What it offered the last time, until it says something else."""
+        """Use the cached lists until the server returns new ones."""
         for what in LISTS:
             self._take(what, list(known.lists.get(what, ())))
         self.instructions = known.instructions
@@ -150,11 +152,12 @@ class McpServer:
     # The owner
 
     async def own(self) -> None:
-        """Until it is cancelled."""
+        """Connect and reconnect until cancelled."""
         while True:
             await self._pause()
             self.tries += 1
             self._stand(states.begun(self.standing))
+            # A list, because `_live` never returns: it stores the time here and ends with an exception.
             joined_at: list[float] = []
             try:
                 await self._live(joined_at)
@@ -163,14 +166,14 @@ class McpServer:
                 self._stand(self._after(error, lasted))
 
     async def _pause(self) -> None:
-        """Until it is time for the next try, or somebody asks for it."""
+        """Wait until the next attempt is due or requested."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.standing.pause):
                 await self._wake.wait()
         self._wake.clear()
 
     async def _live(self, joined_at: list[float]) -> None:
-        """One connection, from its beginning to its end, which is an error."""
+        """Open one connection and keep it until it ends, which raises an exception."""
         self._last = b""
         try:
             wire = await in_thread(WIRE)
@@ -193,7 +196,9 @@ class McpServer:
         self._stand(states.joined(self.standing))
 
     async def _host(self, connection: "Connection") -> None:
-        """Until it ends. What it is asked meanwhile may hang with it: that is waited for elsewhere."""
+        """Run the list updates until the connection ends. Requests of other tasks may hang with it; their callers bound
+        them.
+        """
         tasks = TaskOwner()
         tasks.start(self._keep_lists(connection), name=f"lists of {self.name}")
         try:
@@ -204,7 +209,7 @@ class McpServer:
             await tasks.drain()
 
     async def _keep_lists(self, connection: "Connection") -> None:
-        """Those that have changed are read again: at once, then less and less often if it goes on like that."""
+        """Re-read changed lists: immediately, then less and less often while the server keeps announcing changes."""
         pause = states.FIRST_PAUSE
         while True:
             is_quiet = not self._stale
@@ -229,12 +234,12 @@ class McpServer:
             connection.end()
         else:
             self._take(what, items)
-            # Stock clients answer this by asking for the list to be read again: it is said once.
+            # Crush clients respond to this notice by requesting a refresh, so it is published only if the list differs.
             if self.lists[what] != before:
                 self._tell(_CHANGES[what])
 
     async def _look(self, connection: "Connection") -> None:
-        """All lists, when a connection is new. A list that cannot be had is empty."""
+        """Read all lists of a new connection. A list that cannot be read is treated as empty."""
         self._stale.clear()
         for what in LISTS:
             items: list[dict[str, Any]] = []
@@ -269,7 +274,7 @@ class McpServer:
         return states.failed(self.standing, self._why(reason), is_final=isinstance(told, CannotBegin))
 
     def _why(self, reason: str) -> str:
-        """With the last words it printed, for a program that has gone."""
+        """Append the last stderr line of a program that has exited."""
         last = redacted(self._last.decode("utf-8", "replace").strip())[:200]
         return f"{reason} It said: {last}" if last and way_of(self.settings) == "stdio" else reason
 
@@ -278,19 +283,20 @@ class McpServer:
         self.standing = standing
         if standing.state != "connected":
             self._connected_at = NEVER
+        # Replace the future before resolving it: woken waiters that continue to wait get the new one.
         news, self._news = self._news, asyncio.get_running_loop().create_future()
         news.set_result(None)
         if is_news:
             self._tell("state_changed")
 
     def retire(self) -> None:
-        """It has no owner any more. Whoever waits for it learns that."""
+        """Mark the server as removed, and wake its waiters."""
         self._stand(states.DISABLED)
 
-    # What it is given to begin with
+    # Connection parameters
 
     async def _plan(self) -> Plan:
-        """Raises `CannotBegin`."""
+        """Return the connection parameters. Raises `CannotBegin`."""
         settings = self.settings
         if not self.is_lent:
             settings, problems = await asyncio.to_thread(self._ground.configuration.mcp, self.name)
@@ -312,41 +318,45 @@ class McpServer:
         return msgspec.structs.replace(plan, url=settings.url, headers=settings.headers, tokens=tokens)
 
     def _environment(self) -> dict[str, str]:
-        """What commands get. The keys of models are not in it, unless its settings say so."""
+        """Return the environment of shell commands. It contains API keys of models only if the server's settings set
+        them.
+        """
         withheld, secrets = self._ground.secrets()
         given = self._ground.environment
         return command_environment(os.environ, given, cwd=self._ground.path, withheld=withheld, secrets=secrets)
 
     def said(self, data: bytes) -> None:
+        """Append to the log, and remember the last non-empty line."""
         self._log.feed(data)
         lines = data[-_LAST:].splitlines()
         if any(line.strip() for line in lines):
             self._last = next(line for line in reversed(lines) if line.strip())
 
-    # What others ask for
+    # Requests
 
     def wake(self) -> None:
-        """Try now."""
+        """Start the next attempt now."""
         self._wake.set()
 
     def refresh(self, what: ListName) -> None:
-        """Read a list again, soon."""
+        """Re-read a list soon."""
         self._stale.add(what)
         self._bell.set()
 
     async def settled(self) -> None:
+        """Wait until the lists are known, or the first attempt is over."""
         while not self.is_settled:
             await asyncio.shield(self._news)
 
     async def tried(self) -> None:
-        """Until a try is over, if one is under way."""
+        """Wait for the end of the current attempt, if there is one."""
         while self.standing.state == "starting":
             await asyncio.shield(self._news)
 
     async def connection(self) -> "Connection":
-        """The connection, made if need be. Raises `CallFailed`."""
+        """Return the connection, opened if necessary. Raises `CallFailed`."""
         if (connection := self._connection) is not None and not connection.ended.is_set():
-            # One that was heard of lately is there.
+            # A connection with recent traffic is not pinged.
             is_idle = asyncio.get_running_loop().time() - connection.heard_at >= IDLE
             if not is_idle or await self._is_alive(connection):
                 return connection
@@ -365,17 +375,17 @@ class McpServer:
         return self._connection
 
     async def check(self) -> None:
-        """Whether it still answers; if not, the connection is given up."""
+        """Ping the server, and end the connection if there is no response."""
         if (connection := self._connection) is not None and not await self._is_alive(connection):
             connection.end("It did not answer any more.")
 
     async def parted(self) -> None:
-        """Until the owner knows that the connection has ended, and why."""
+        """Wait until the owner task has recorded the end of the connection and its reason."""
         while self.standing.state == "connected":
             await asyncio.shield(self._news)
 
     async def _is_alive(self, connection: "Connection") -> bool:
-        """Any answer is a sign of life."""
+        """Return whether the server responds to a ping, with any response."""
         try:
             await self._shared.patience.wait(connection.ping(), min(self.seconds, PING), name=f"ping {self.name}")
         except (TimeoutError, Gone):

@@ -1,6 +1,6 @@
-"""All servers of one workspace: those that its settings name, each with its owner, a few of them starting at a time.
+"""All MCP servers of one workspace, each with an owner task. The number of concurrent starts is limited.
 
-Loaded when there is one.
+Loaded when the first server is configured.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["Memory", "Servers"]
 
 SETTLING = 30.0
-"""Seconds that a run which nobody attends waits at most for servers that nobody knows yet."""
+"""Maximum seconds that an unattended run waits for servers without known lists."""
 _CLOSING = 2.0
 
 _log = logging.getLogger("holdfast.server")
 
 
 class Servers:
-    """The servers of a workspace."""
+    """The MCP servers of a workspace."""
 
     def __init__(self, ground: Ground, memory: Memory, pause: float) -> None:
         self._ground = ground
@@ -61,19 +61,20 @@ class Servers:
         self._own: tuple[Tool, ...] = ()
 
     def tools(self) -> Sequence[Tool]:
+        """Return the tools of all enabled servers, sorted by name, and the resource tools."""
         servers = [server for server in self._servers.values() if not server.settings.disabled]
         if not servers:
             return ()
         found: dict[str, Tool] = {}
         for server in servers:
             for tool in self._tools_of(server):
-                # Two servers may come to the same name: `a` with `b_c`, and `a_b` with `c`.
+                # Names can collide across servers: `a` with tool `b_c`, and `a_b` with tool `c`.
                 own = tool.under_another_name() if tool.spec.name in found else tool
                 found.setdefault(own.spec.name, own)
         return (*(found[name] for name in sorted(found)), *self._resource_tools())
 
     async def close(self) -> None:
-        """Whatever a server does meanwhile: nothing of it is left."""
+        """Stop all servers. Bounded in time and complete, even if a server does not cooperate."""
         self._is_closed = True
         self._patience.give_up()
         self._chores.cancel_all()
@@ -87,7 +88,9 @@ class Servers:
     # The servers
 
     def follow(self, wanted: Mapping[str, McpSettings], own: Collection[str]) -> None:
-        """Servers whose settings are as they were are left alone. `own` are in the settings; others are lent."""
+        """Apply settings: start, stop and replace servers whose settings have changed. Names outside `own` belong to
+        clients.
+        """
         if self._is_closed:
             return
         for name, server in tuple(self._servers.items()):
@@ -116,7 +119,7 @@ class Servers:
         self._tell(server, "state_changed")
 
     async def _owned(self, server: McpServer, before: "asyncio.Task[None] | None") -> None:
-        """One after the other under the same name: both may want the same port."""
+        """Run a server after its predecessor of the same name has ended, because both may use the same port."""
         if before is not None:
             await asyncio.wait({before})
         with suppress(TimeoutError):
@@ -138,7 +141,7 @@ class Servers:
                 _log.warning("MCP server %s: %s (%s)", server.name, notice.error, notice.state)
             self._ground.publish(McpEvent(Change("updated", notice)))
             if notice.state == "connected" or (notice.state in ("error", "needs auth") and not server.is_remembered):
-                # One that failed the first time has nothing to offer, and nobody waits for it the next time.
+                # Also cache the empty lists of a server that failed at first, so that later runs do not wait for it.
                 self._keep(server)
 
     def _keep(self, server: McpServer) -> None:
@@ -146,7 +149,7 @@ class Servers:
             self._chores.start(self._memory.write(tuple(self._servers)), name="remember what MCP servers offer")
 
     def _tools_of(self, server: McpServer) -> tuple[McpTool, ...]:
-        """Made anew when the list is another."""
+        """Return the tools of a server, rebuilt only when its list has changed."""
         items = server.lists["tools"]
         known = self._tools.get(server.name)
         if known is None or known[0] is not items:
@@ -162,10 +165,12 @@ class Servers:
             self._own = (ListResources(self._servers.get), ReadResource(self._servers.get, self._read))
         return self._own
 
-    # What clients ask
+    # Queries and requests
 
     def notes(self) -> tuple[str, ...]:
-        """What servers want models to know. It stays while they are away: what a model was told is not told anew."""
+        """Return the instructions of the servers for the system prompt. They are kept while a server is disconnected,
+        so that the prompt does not change.
+        """
         said = [
             f'<server name="{server.name}">\n{server.instructions.strip()}\n</server>'
             for server in self._servers.values()
@@ -177,11 +182,11 @@ class Servers:
         return ("\n\n".join([head, "<mcp-instructions>", *said, "</mcp-instructions>"]),)
 
     async def settled(self) -> None:
-        """Until every server is known, or has been tried once; and not too long."""
+        """Wait until every server is known or has been tried once, for at most `SETTLING` seconds."""
         await self._all(McpServer.settled, SETTLING)
 
     async def tried(self, seconds: float) -> None:
-        """Until none of them is starting, for so many seconds at most."""
+        """Wait until no server is starting, for at most `seconds`."""
         await self._all(McpServer.tried, seconds)
 
     async def _all(self, wait: Callable[[McpServer], Coroutine[Any, Any, None]], seconds: float) -> None:
@@ -191,24 +196,27 @@ class Servers:
                 await asyncio.gather(*(wait(server) for server in self._servers.values()))
 
     async def known(self, name: str) -> None:
-        """Until it is known what this one offers. Raises `BadRequest`."""
+        """Wait until the lists of this server are known. Raises `BadRequest`."""
         server = self._known(name)
         self._hurry.set()
         await server.settled()
 
     def states(self) -> dict[str, McpInfo]:
+        """Return the state of every server, by name."""
         return {name: server.info() for name, server in sorted(self._servers.items())}
 
     def prompts(self) -> tuple[McpPrompt, ...]:
+        """Return the prompts of all servers."""
         return tuple(
             _prompt(server.name, item) for server in self._servers.values() for item in server.lists["prompts"]
         )
 
     def log(self, name: str) -> str:
+        """Return the log of a server. Raises `BadRequest`."""
         return self._known(name).log()
 
     async def prompt(self, name: str, prompt: str, arguments: Mapping[str, str]) -> str:
-        """The text of a prompt. Raises `BadRequest`."""
+        """Return the text of a prompt. Raises `BadRequest`."""
         server = self._known(name)
         item = next((item for item in server.lists["prompts"] if item["name"] == prompt), None)
         if item is None:
@@ -224,15 +232,16 @@ class Servers:
         return prompt_text(result)
 
     async def resource(self, name: str, uri: str) -> tuple[McpContents, ...]:
-        """Raises `BadRequest`."""
+        """Return the contents of a resource. Raises `BadRequest`."""
         server = self._known(name)
         return contents_of(await self._asked(server, lambda connection: connection.read(uri)))
 
     def look(self, name: str, what: ListName) -> None:
+        """Re-read a list of a server. Raises `BadRequest`."""
         self._known(name).refresh(what)
 
     def restart(self, name: str) -> None:
-        """As if its settings had changed."""
+        """Restart a server, as after a change of its settings. Raises `BadRequest`."""
         server = self._known(name)
         self._drop(name)
         self._add(name, server.settings, is_lent=server.is_lent)
@@ -248,7 +257,7 @@ class Servers:
     async def _answer(
         self, server: McpServer, ask: Callable[["Connection"], Coroutine[Any, Any, dict[str, Any]]]
     ) -> dict[str, Any]:
-        """Raises `CallFailed`."""
+        """Send a request with the server's time limit. Raises `CallFailed`."""
         connection = await server.connection()
         try:
             return await self._patience.wait(ask(connection), server.seconds, name=f"ask {server.name}")
@@ -260,7 +269,7 @@ class Servers:
             raise CallFailed(f"The MCP server {server.name} went away. Try again.") from None
 
     def _look_after(self, server: McpServer) -> None:
-        """It may have stalled."""
+        """Check in the background whether the server still responds."""
         if not self._is_closed:
             self._chores.start(server.check(), name=f"whether {server.name} still answers")
 
@@ -276,6 +285,7 @@ class Servers:
     # Logins
 
     def waiting_logins(self) -> tuple[McpLogin, ...]:
+        """Return the servers that require a login."""
         return tuple(
             McpLogin(server.name, server.url)
             for server in self._servers.values()
@@ -283,16 +293,16 @@ class Servers:
         )
 
     def login_url(self, name: str) -> str:
-        """Where somebody has to go; empty while nobody logs in."""
+        """Return the authorization URL of a login in progress, or an empty string."""
         return self._logins.address(name)
 
     async def log_in(self, name: str) -> None:
-        """Ends when somebody has allowed it. Raises `LoginFailed`, `BadRequest`."""
+        """Log in and wait for the end of the login. Raises `LoginFailed`, `BadRequest`."""
         await self._logins.log_in(self._known(name))
 
 
 async def _end(owner: "asyncio.Task[None]") -> None:
-    """An owner that takes too long to leave in order leaves at once."""
+    """Cancel an owner task. A second cancellation follows if it does not end within the time limit."""
     for _ in range(2):
         owner.cancel()
         await asyncio.wait({owner}, timeout=_CLOSING)

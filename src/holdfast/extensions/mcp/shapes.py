@@ -1,4 +1,4 @@
-"""What is known of a server before anything is loaded to speak with it. Imports nothing that takes long."""
+"""Types shared by the MCP modules. Imports nothing slow, in particular not `mcp`."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
@@ -14,23 +14,23 @@ Way: TypeAlias = Literal["stdio", "http", "sse"]
 ListName: TypeAlias = Literal["tools", "prompts", "resources"]
 LISTS: tuple[ListName, ...] = ("tools", "prompts", "resources")
 LARGEST = 16 * 1024 * 1024
-"""Bytes of one message. To read one stops everything else for as long as it takes."""
+"""Maximum size of a message in bytes. Parsing a message blocks the event loop."""
 
 
 class Progress(Protocol):
-    """Told how far a call has come."""
+    """Callback that receives the progress of a call."""
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
 class Ask(Protocol):
-    """Asks the person: what a server wants to know, and what it is answered, as the protocol has them."""
+    """Callback that forwards an elicitation to the user and returns the answer, both in protocol form."""
 
     def __call__(self, wanted: Mapping[str, Any], /) -> Coroutine[Any, Any, dict[str, Any]]: ...
 
 
 class Spawn(Protocol):
-    """Starts a program with pipes."""
+    """Starts a child process with pipes."""
 
     async def __call__(
         self, arguments: Sequence[str], directory: str, environment: Mapping[str, str], *, has_input: bool
@@ -38,8 +38,8 @@ class Spawn(Protocol):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How a server is reached, with everything filled in. `said` gets what it prints, `changed` hears of its
-    lists, `faltered` that it may have gone unseen.
+    """Connection parameters with all variables expanded. `said` receives stderr output, `changed` is called when a list
+    has changed, and `faltered` when the connection may have been lost without notice.
     """
 
     type: Way

@@ -1,8 +1,8 @@
-"""What becomes of a server: how it stands, why, and when it is tried again. Pure.
+"""Connection state of an MCP server: status, reason, and time of the next attempt. Pure.
 
-A server that cannot be reached is tried again, later each time, and left alone after a while: whoever calls one of its
-tools, or changes its settings, has it tried at once. What only a person can mend (a program that is not there, a login)
-is not tried again by itself.
+A server that cannot be reached is retried with exponential backoff, and not any more after `TRIES` failures. A call of
+one of its tools, or a change of its settings, triggers an immediate attempt. Errors that need a user action (a missing
+program, a login) are not retried automatically.
 """
 
 import msgspec
@@ -25,13 +25,13 @@ __all__ = [
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
 TRIES = 8
-"""After so many failures in a row it is left alone."""
+"""Maximum consecutive failures before automatic retries end."""
 STEADY = 30.0
-"""A connection that lasted so many seconds was a good one: what failed before it does not count any more."""
+"""A connection that lasted this many seconds resets the failure count."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How a server stands. `pause`: seconds until it is tried again; None: not before somebody asks for it."""
+    """State of a server. `pause` is the delay in seconds before the next attempt; None means on request only."""
 
     state: McpState
     reason: str = ""
@@ -41,43 +41,43 @@ class Standing(msgspec.Struct, frozen=True):
 
 DISABLED = Standing("disabled")
 WAITING = Standing("starting", pause=0.0)
-"""Not tried yet."""
+"""Initial state, before the first attempt."""
 
 
 def pause_after(failures: int) -> float | None:
-    """Doubles from half a second to a minute, then ends."""
+    """Return the retry delay: doubles from `FIRST_PAUSE` to `LONGEST_PAUSE`; None after `TRIES` failures."""
     if failures >= TRIES:
         return None
     return min(FIRST_PAUSE * 2.0 ** max(0, failures - 1), LONGEST_PAUSE)
 
 
 def pause_between(last: float, *, is_quiet: bool) -> float:
-    """How long to wait before lists are read again. Doubles for a server that says at once that they have changed."""
+    """Return the delay before lists are read again. It doubles while the server keeps announcing changes."""
     return FIRST_PAUSE if is_quiet else min(last * 2.0, LONGEST_PAUSE)
 
 
 def begun(standing: Standing) -> Standing:
-    """A try. What went wrong before is told until it succeeds."""
+    """Start an attempt. The last failure reason is kept until an attempt succeeds."""
     return Standing("starting", standing.reason, standing.failures)
 
 
 def joined(standing: Standing) -> Standing:
-    """Its failures are remembered until the connection has proved itself."""
+    """Enter the connected state. The failure count is kept until the connection has lasted `STEADY` seconds."""
     return Standing("connected", failures=standing.failures)
 
 
 def failed(standing: Standing, reason: str, *, is_final: bool = False) -> Standing:
-    """It could not be reached. `is_final`: another try would fail alike."""
+    """Record a failed attempt. `is_final` disables automatic retries."""
     failures = standing.failures + 1
     return Standing("error", reason, failures, None if is_final else pause_after(failures))
 
 
 def lost(standing: Standing, reason: str, lasted: float) -> Standing:
-    """It was there for `lasted` seconds."""
+    """Record the end of a connection that lasted `lasted` seconds."""
     before = 0 if lasted >= STEADY else standing.failures
     return failed(Standing("connected", failures=before), reason)
 
 
 def barred(reason: str) -> Standing:
-    """It wants a login."""
+    """Enter the state that requires a login."""
     return Standing("needs auth", reason)

@@ -1,6 +1,6 @@
-"""A server that is a program: messages are lines on its pipes, and it lives under the guard.
+"""Stdio transport: an MCP server as a child process under the process guard, one JSON message per line.
 
-This module imports `mcp`, which takes long: it is imported in a thread, when a server is configured.
+This module imports `mcp`, which is slow to import. It is imported in a thread when a server is configured.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from holdfast.workspace.process_child import GuardedChild
 __all__ = ["How", "running"]
 
 How: TypeAlias = Callable[[], "asyncio.Future[str]"]
-"""How a program ended, when it has."""
+"""Returns a future with a description of how the program ended."""
 
 _CHUNK = 65_536
 MOST_UNREAD = 32 * 1024 * 1024
-"""Bytes that may wait for a program which does not read them."""
+"""Maximum bytes of unread input. A program that exceeds it is disconnected."""
 LEAVING = 0.5
-"""Seconds a program has to go by itself, and again after it was asked to."""
+"""Grace period in seconds after its input is closed, and again after the termination signal."""
 _BREATH = 0.02
 
 
 class _Stream:
-    """What both directions have in common for those who use them in a `with`."""
+    """Context manager methods of both streams."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,11 +46,11 @@ class _Stream:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Pipes are closed with the program."""
+        """Do nothing: the pipes are closed with the program."""
 
 
 class Lines(_Stream):
-    """The messages of a program. They end when it does."""
+    """Messages from the program. The stream ends with its output."""
 
     def __init__(self, child: GuardedChild, plan: Plan) -> None:
         self._child = child
@@ -72,13 +72,15 @@ class Lines(_Stream):
             await self._pace.step()
 
     async def receive(self) -> SessionMessage | Exception:
+        """Return the next message. Raises `anyio.EndOfStream`."""
         try:
             return await self.__anext__()
         except StopAsyncIteration:
             raise anyio.EndOfStream from None
 
     async def _line(self) -> bytes | None:
-        """Raises `Gone` if it has no end."""
+        """Return the next line, or None at the end. Raises `Gone` if the line is too long."""
+        # Start after the bytes searched before; otherwise a long line would take quadratic time.
         while (end := self._unread.find(b"\n", self._seen)) < 0:
             self._seen = len(self._unread)
             if self._seen > LARGEST:
@@ -93,7 +95,7 @@ class Lines(_Stream):
         return line
 
     def _message(self, line: bytes) -> SessionMessage | None:
-        """None for what is no message: programs print all kinds of things."""
+        """Parse a line. Returns None for other output, which is written to the log."""
         if not line.strip():
             return None
         try:
@@ -104,13 +106,14 @@ class Lines(_Stream):
 
 
 class Mail(_Stream):
-    """Messages to a program. Sending never waits: one that does not read is cut off when too much lies there."""
+    """Messages to the program. Sending never blocks; it fails when too much input is unread."""
 
     def __init__(self, child: GuardedChild) -> None:
         assert child.stdin is not None
         self._stdin = child.stdin
 
     async def send(self, item: SessionMessage, /) -> None:
+        """Queue a message. Raises `anyio.BrokenResourceError`."""
         if self._stdin.is_closing() or self._stdin.transport.get_write_buffer_size() > MOST_UNREAD:
             raise anyio.BrokenResourceError
         self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
@@ -118,7 +121,9 @@ class Mail(_Stream):
 
 @asynccontextmanager
 async def running(plan: Plan) -> AsyncIterator[tuple[Lines, Mail, How]]:
-    """The program with its two streams, and a way to learn why it ended. Nothing of it is left afterwards."""
+    """Run the program. Yields its two streams and a function that returns how it ended. The program is stopped
+    afterwards.
+    """
     try:
         child = await plan.spawn(plan.command, plan.directory, plan.environment, has_input=True)
     except (OSError, ValueError, HoldfastError) as error:
@@ -137,7 +142,7 @@ async def running(plan: Plan) -> AsyncIterator[tuple[Lines, Mail, How]]:
         finally:
             child.kill()
             try:
-                # What it has said last belongs to it; who holds its pipes from outside does not.
+                # Read the last output of the program, but do not wait for other processes that hold its pipes.
                 await asyncio.wait({listening}, timeout=LEAVING)
             finally:
                 tasks.cancel_all()
@@ -146,7 +151,7 @@ async def running(plan: Plan) -> AsyncIterator[tuple[Lines, Mail, How]]:
 
 
 async def _how(child: GuardedChild) -> str:
-    """Raises `CannotBegin` if it never ran."""
+    """Describe how the program ended. Raises `CannotBegin` if it never ran."""
     try:
         code = await child.wait()
     except ToolError as error:
@@ -155,7 +160,7 @@ async def _how(child: GuardedChild) -> str:
 
 
 async def _listen(child: GuardedChild, said: Callable[[bytes], None]) -> None:
-    """Whoever floods is read slowly."""
+    """Copy stderr to the log, with a pause after each full chunk."""
     while piece := await child.stderr.read(_CHUNK):
         said(piece)
         if len(piece) == _CHUNK:
@@ -163,7 +168,7 @@ async def _listen(child: GuardedChild, said: Callable[[bytes], None]) -> None:
 
 
 async def _leave(child: GuardedChild) -> None:
-    """As the protocol has it: its input ends, it is asked to go, it is killed."""
+    """Shut down as the protocol specifies: close the input, then terminate, then kill."""
     assert child.stdin is not None
     child.stdin.close()
     with suppress(TimeoutError):

@@ -1,7 +1,7 @@
-"""The token for one server: kept with the keys of its user, under the server's address, never under a name.
+"""OAuth tokens of MCP servers, stored in the user's credentials under the server URL, not under the server name.
 
-A name may be given to another server tomorrow, in another project even; what was given to one address is sent to no
-other.
+A name can be reassigned to another server, even by another project. A token is sent only to the URL that it was issued
+for.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ __all__ = ["Tokens", "name_for"]
 
 _LONGEST = 96
 _EARLY = 30.0
-"""A token is renewed so many seconds before it ends."""
+"""Seconds before its expiry at which a token is refreshed."""
 
 
 def name_for(url: str) -> str:
-    """What the token of an address is kept under."""
+    """Return the credentials key for the token of a URL."""
     plain = f"mcp:{url}"
     is_short = len(plain) <= _LONGEST and plain.isprintable() and " " not in plain
     return plain if is_short else f"mcp:{hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
 
 
 class Tokens:
-    """Of one server, for those who may not ask anybody."""
+    """The token of one server, without user interaction."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class Tokens:
         self._now = now
 
     async def current(self) -> str:
-        """Empty if nobody has logged in. One that is about to end is renewed first, if that can be done."""
+        """Return the access token, or an empty string if there is none. A token close to its expiry
+        is refreshed first.
+        """
         token = await self.stored()
         if token is None:
             return ""
@@ -54,21 +56,24 @@ class Tokens:
         return token.access_token
 
     async def renewed(self, used: str) -> str:
-        """Another one than that which was refused; empty if there is none."""
+        """Refresh the token after `used` was rejected. Returns an empty string if that fails."""
         token = await self.stored()
         if token is None or not used:
             return ""
         try:
             return (await self._refresher.refresh(self._name, self._post, used=used)).access_token
         except HoldfastError:
-            # Whoever asked is told that a login is needed.
+            # The caller then requests a login.
             return ""
 
     async def stored(self) -> Token | None:
+        """Return the stored token."""
         return await asyncio.to_thread(self._credentials.token, self._name)
 
     async def keep(self, token: Token) -> None:
+        """Store a token."""
         await asyncio.to_thread(self._credentials.put_token, self._name, token)
 
     async def forget(self) -> bool:
+        """Delete the token. Returns whether there was one."""
         return await asyncio.to_thread(self._credentials.remove, self._name)

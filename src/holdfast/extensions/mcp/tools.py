@@ -1,4 +1,4 @@
-"""What servers offer to models: their tools, and two of our own for their resources."""
+"""Model-facing tools: the tools of MCP servers, and two built-in tools for MCP resources."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,7 +27,7 @@ _MOST_LISTED = 200
 
 
 def specs_of(server: McpServer) -> dict[str, ToolSpec]:
-    """The tools of a server as models see them, by the name that the server knows."""
+    """Return the tool specifications of a server, keyed by the server's own tool names."""
     found: dict[str, ToolSpec] = {}
     for item in server.lists["tools"]:
         if (name := server.names.get(item["name"])) is not None:
@@ -39,7 +39,7 @@ def specs_of(server: McpServer) -> dict[str, ToolSpec]:
 
 
 class McpTool:
-    """A tool of a server."""
+    """A tool of an MCP server."""
 
     def __init__(self, server: McpServer, item: Mapping[str, Any], spec: ToolSpec, calls: Calls) -> None:
         self._server = server
@@ -52,19 +52,25 @@ class McpTool:
 
     @property
     def spec(self) -> ToolSpec:
+        """The specification for models."""
         return self._spec
 
     def under_another_name(self) -> "McpTool":
-        """For models; the server knows it by its own."""
+        """Return a copy with a different name for models, to resolve a collision. The server still receives its own
+        name.
+        """
         name = marked(self._spec.name, f"{self._server.name}:{self._name}")
         return McpTool(self._server, self._item, msgspec.structs.replace(self._spec, name=name), self._calls)
 
     @property
     def is_parallel(self) -> bool:
-        """What a server says of its tool decides nothing but this."""
+        """True if the tool is declared read-only. The declaration affects nothing else, because servers are not
+        trusted.
+        """
         return self._only_reads
 
     async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+        """Request permission, call the tool, and report its progress."""
         about = f"Call {self._name} of the MCP server {self._server.name}"
         await context.permit(Permit(self._spec.name, "execute", context.workspace_path, about, arguments))
         said = 0
@@ -106,6 +112,8 @@ def _found(find: Find, name: str) -> McpServer:
 
 
 class ListResources(BaseTool[ListArguments]):
+    """Lists the resources of an MCP server."""
+
     name = "list_mcp_resources"
     arguments = ListArguments
     is_parallel = True
@@ -115,6 +123,7 @@ class ListResources(BaseTool[ListArguments]):
         self._find = find
 
     async def act(self, context: ToolContext, arguments: ListArguments) -> ToolOutcome:
+        """Request permission and return one line for each resource."""
         server = _found(self._find, arguments.mcp_name)
         about = f"List the resources of the MCP server {server.name}"
         params = {"mcp_name": server.name}
@@ -134,6 +143,8 @@ def _listed(item: Mapping[str, Any]) -> str:
 
 
 class ReadResource(BaseTool[ReadArguments]):
+    """Reads a resource of an MCP server."""
+
     name = "read_mcp_resource"
     arguments = ReadArguments
     is_parallel = True
@@ -144,6 +155,7 @@ class ReadResource(BaseTool[ReadArguments]):
         self._read = read
 
     async def act(self, context: ToolContext, arguments: ReadArguments) -> ToolOutcome:
+        """Request permission and return the contents of the resource."""
         server = _found(self._find, arguments.mcp_name)
         about = f"Read {arguments.uri} from the MCP server {server.name}"
         params = {"mcp_name": server.name, "uri": arguments.uri}

@@ -1,4 +1,4 @@
-"""What may go wrong with a server of tools, and how it is told. Imports nothing that takes long."""
+"""Errors of MCP servers and their messages. Imports nothing slow."""
 
 from collections.abc import Iterator
 
@@ -52,7 +52,7 @@ class CallFailed(ToolError):
 
 
 def innermost(error: BaseException) -> Iterator[BaseException]:
-    """The errors of a group, or the one there is."""
+    """Yield the leaf exceptions of an exception group, or the exception itself."""
     if isinstance(error, BaseExceptionGroup):
         for inside in error.exceptions:
             yield from innermost(inside)
@@ -61,13 +61,13 @@ def innermost(error: BaseException) -> Iterator[BaseException]:
 
 
 def sentence(error: BaseException) -> str:
-    """What somebody is told: short, in one line, without anything that looks like a key."""
+    """Return a one-line message for users, shortened and without secrets."""
     text = " ".join(str(error).split())
     kind = type(error).__name__
     if (status := getattr(getattr(error, "response", None), "status_code", 0)) != 0:
         text = f"It answered with status {status}."
     elif kind in _BROKEN:
-        # Of httpx2, which is not loaded here. Its own words are for programmers.
+        # Matched by name because httpx2 is not loaded here. Its own messages are written for programmers.
         text = _BROKEN[kind]
     elif not isinstance(error, HoldfastError):
         text = f"{kind}: {text}" if text else kind

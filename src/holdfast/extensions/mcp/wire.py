@@ -1,7 +1,7 @@
-"""One connection to a server: made, spoken over and closed within the task of whoever opened it.
+"""One connection to an MCP server, opened and closed in the owner's task.
 
-What others ask of it they may ask from any task. This module imports `mcp`, which takes long: it is imported in a
-thread, when a server is configured.
+Requests can be sent from any task. This module imports `mcp`, which is slow to import. It is imported in a thread when
+a server is configured.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _CALLED: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAda
     types.CallToolResult | types.InputRequiredResult
 )
 _MOST_SCHEMAS = 512 * 1024
-"""Characters of all schemas of a list together."""
+"""Maximum characters of all schemas of a list together."""
 _MOST_ROUNDS = 10
 _BETWEEN_ROUNDS = 0.25
 _ENDING = 1.0
@@ -54,14 +54,16 @@ _CHANGES: dict[type, ListName] = {
     types.ResourceListChangedNotification: "resources",
 }
 
-# What it logs is told by us, in our words; some of it would be a traceback for every server that is away.
+# Errors of the library are reported in our own messages. Its log would contain a traceback for each unreachable server.
 for _name in ("mcp", "client"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
     logging.getLogger(_name).propagate = False
 
 
 class _Watched:
-    """A stream that tells when something came, and when it has ended. Lists that come are mended on the way."""
+    """A read stream that records the time of each message and the end of the stream, and sanitizes the lists in
+    responses.
+    """
 
     def __init__(self, stream: ReadStream[SessionMessage | Exception], connection: "Connection") -> None:
         self._stream = stream
@@ -70,6 +72,7 @@ class _Watched:
 
     @property
     def last_context(self) -> object:
+        """Pass through the context of the underlying stream, if it has one."""
         return getattr(self._stream, "last_context", None)
 
     def __aiter__(self) -> "_Watched":
@@ -92,9 +95,11 @@ class _Watched:
         return item
 
     async def receive(self) -> SessionMessage | Exception:
+        """Return the next message."""
         return await self.__anext__()
 
     async def aclose(self) -> None:
+        """Close the underlying stream."""
         await self._stream.aclose()
 
     async def __aenter__(self) -> "_Watched":
@@ -106,7 +111,9 @@ class _Watched:
 
 
 class Connection:
-    """An open connection. Raises `Gone` when it has ended, `CallFailed` when the server refuses."""
+    """An open connection. Its requests raise `Gone` when it has ended, and `CallFailed` when the server returns an
+    error.
+    """
 
     def __init__(self, plan: Plan, seen: Seen) -> None:
         self._plan = plan
@@ -116,31 +123,33 @@ class Connection:
         self.heard_at = asyncio.get_running_loop().time()
         self.ended = asyncio.Event()
         self.why = ""
-        """Why it ended, as far as anybody knows."""
+        """The reason for the end, as far as it is known."""
 
     def end(self, why: str = "") -> None:
-        """It is of no more use: whoever opened it closes it."""
+        """Mark the connection as unusable. The task that opened it closes it."""
         self.why = self.why or why
         self.ended.set()
 
     def note(self, what: str) -> None:
-        """For those who look at what it has printed."""
+        """Append a note to the server's log."""
         self._plan.said(f"[{what}]\n".encode("utf-8", "replace"))
 
-    # What the server is
+    # Server properties
 
     @property
     def instructions(self) -> str:
+        """Instructions for the system prompt."""
         return self._client.instructions or ""
 
     def offers(self, what: ListName) -> bool:
+        """Return whether the server has the capability for this list."""
         capabilities = self._client.server_capabilities
         return capabilities is not None and getattr(capabilities, what) is not None
 
-    # What it is asked
+    # Requests
 
     async def listed(self, what: ListName) -> list[dict[str, Any]]:
-        """All of a list, page by page. A server that does not know the question has none."""
+        """Return all pages of a list, up to `MOST_PAGES`."""
         client = self._client
         asked: dict[ListName, Callable[..., Awaitable[BaseModel]]] = {
             "tools": client.list_tools,
@@ -162,15 +171,15 @@ class Connection:
         return items
 
     async def call(self, tool: str, arguments: Mapping[str, Any], progress: Progress, ask: Ask) -> dict[str, Any]:
-        """Whoever is cancelled meanwhile has it cancelled on the server, too. What the server wants to know of the
-        person while it works is asked with `ask`.
+        """Call a tool and return its result. Cancelling this coroutine cancels the call on the server. `ask` answers
+        elicitations of the server during the call.
         """
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
         self._asks.append(ask)
         try:
             for _ in range(_MOST_ROUNDS):
                 request = types.CallToolRequest(params=params)
-                # Not `call_tool`: what a server returns is for the model to judge, not for a schema.
+                # Not `call_tool`, which validates results against the output schema: the model judges the result.
                 result = await self._answer(self._client.send_request(request, _CALLED, progress_callback=progress))
                 if not isinstance(result, types.InputRequiredResult):
                     return _plain(result)
@@ -182,7 +191,7 @@ class Connection:
     async def _with_answers(
         self, params: types.CallToolRequestParams, wanted: types.InputRequiredResult
     ) -> types.CallToolRequestParams:
-        """The same call again, with what the server wanted to know first: as the newest revision has it."""
+        """Return the call with answers to the requested inputs, as the newest protocol revision requires."""
         context = ClientRequestContext(session=self._client, request_id=0)
         given: types.InputResponses = {}
         for key, request in (wanted.input_requests or {}).items():
@@ -197,19 +206,21 @@ class Connection:
     async def elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Asked for the call that began last: the older revisions do not say for which."""
+        """Forward an elicitation to the most recent call, because older protocol revisions do not name the call."""
         if not self._asks:
             return types.ErrorData(code=types.INVALID_REQUEST, message="No tool is at work: nobody is asked.")
         return types.ElicitResult.model_validate(await self._asks[-1](_plain(params)))
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
+        """Return the messages of a prompt."""
         return _plain(await self._answer(self._client.get_prompt(name, dict(arguments))))
 
     async def read(self, uri: str) -> dict[str, Any]:
+        """Return the contents of a resource."""
         return _plain(await self._answer(self._client.read_resource(uri)))
 
     async def ping(self) -> None:
-        """Any answer will do, unless it is somebody else who says that the server is away."""
+        """Check the connection. Any response counts, except a gateway error that reports the server as unavailable."""
         try:
             await self._answer(self._client.send_ping())
         except CallFailed:
@@ -230,10 +241,10 @@ class Connection:
         except RuntimeError as error:
             raise CallFailed(str(error)) from None
 
-    # How it begins
+    # Handshake and notifications
 
     async def greet(self, client: ClientSession) -> None:
-        """The handshake that nearly all servers know; for one that does not, the newer way."""
+        """Perform the `initialize` handshake, or `discover` for servers that support only the newer protocol."""
         self._client = client
         try:
             await client.initialize()
@@ -243,7 +254,7 @@ class Connection:
             await client.discover()
 
     async def listen(self) -> None:
-        """Servers of the newest revision tell of their lists to those who ask for it. Ends when they cannot."""
+        """Subscribe to list changes, which servers of the newest revision require. Returns if it is not supported."""
         tools, prompts, resources = (self.offers(what) for what in LISTS)
         loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE
@@ -256,7 +267,7 @@ class Connection:
                     prompts_list_changed=prompts,
                     resources_list_changed=resources,
                 ) as news:
-                    # What comes is told to `on_message` as well.
+                    # Notifications are also delivered to `on_message`, so they are ignored here.
                     async for _ in news:
                         pass
             except MCPError as error:
@@ -271,13 +282,16 @@ class Connection:
                 self._plan.changed(what)
 
     async def on_message(self, message: IncomingMessage) -> None:
+        """Handle a notification that a list has changed."""
         if (what := _CHANGES.get(type(message))) is not None:
             self._plan.changed(what)
 
     async def on_log(self, params: types.LoggingMessageNotificationParams) -> None:
+        """Append a log notification to the server's log."""
         self._plan.said(f"[{params.level}] {params.data}\n".encode("utf-8", "replace"))
 
     async def roots(self, context: ClientRequestContext) -> types.ListRootsResult:
+        """Return the workspace directory as the only root."""
         place = Path(self._plan.directory)
         root = types.Root.model_validate({"uri": place.as_uri(), "name": place.name or "/"})
         return types.ListRootsResult(roots=[root])
@@ -285,9 +299,9 @@ class Connection:
 
 @asynccontextmanager
 async def opened(plan: Plan, seconds: float) -> AsyncIterator[Connection]:
-    """A connection that is ready to be used after at most so many seconds. When this ends, nothing of it is left.
+    """Open a connection that is ready for use within `seconds`. All its resources are released at the end of the block.
 
-    Raises `CannotBegin`, `LoginNeeded`, `Gone`, or whatever else went wrong, alone or in a group.
+    Raises `CannotBegin`, `LoginNeeded`, `Gone`, or another exception, alone or in a group.
     """
     seen = Seen(plan.faltered)
     connection = Connection(plan, seen)
@@ -337,7 +351,7 @@ async def _streams(stack: AsyncExitStack, plan: Plan, seen: Seen) -> tuple[Trans
 
 
 async def _reason(error: MCPError, how: How | None, seen: Seen) -> str:
-    """Why there was no handshake."""
+    """Return the reason for a failed handshake."""
     if how is not None and error.code == types.CONNECTION_CLOSED:
         return await _ending(how)
     if seen.status >= 400:
@@ -347,7 +361,7 @@ async def _reason(error: MCPError, how: How | None, seen: Seen) -> str:
 
 
 async def _ending(how: How) -> str:
-    """Raises `CannotBegin` if the program never ran."""
+    """Return how the program ended. Raises `CannotBegin` if it never ran."""
     try:
         async with asyncio.timeout(_ENDING):
             return await how()
@@ -356,7 +370,7 @@ async def _ending(how: How) -> str:
 
 
 def _without_faults(tools: list[dict[str, Any]]) -> list[str]:
-    """What is no schema is left out, and told; so is what would take too long to look at. Blocks."""
+    """Replace invalid schemas, and those beyond the size limit, by an empty one. Returns the complaints. Blocks."""
     complaints: list[str] = []
     size = 0
     for tool in tools:

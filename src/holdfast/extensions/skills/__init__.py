@@ -1,1 +1,3 @@
-"""Skills: instructions for particular work, which a model reads when it needs them."""
+"""Skills: instructions for specific tasks, which a model reads on demand. Prompts that users invoke by name belong to
+`extensions.commands`.
+"""

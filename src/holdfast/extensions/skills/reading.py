@@ -1,4 +1,4 @@
-"""A `SKILL.md`, held against the rules for skills (agentskills.io). Pure."""
+"""Parses a `SKILL.md` and validates it against the specification (agentskills.io). Pure."""
 
 import posixpath
 import re
@@ -18,7 +18,7 @@ _LONGEST_NAME = 64
 _LONGEST_DESCRIPTION = 1_024
 _LONGEST_COMPATIBILITY = 500
 _LONGEST_LIST = 16_000
-"""How many characters a model is told about skills it may never need."""
+"""Maximum characters of the skill list in the system prompt."""
 
 _HEAD = """# Skills
 
@@ -27,7 +27,7 @@ before you begin, and follow it; paths in it count from its directory."""
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """One skill. With an error among its problems it is not offered to anybody."""
+    """A skill definition. It is unusable if its problems contain an error."""
 
     name: str
     path: str
@@ -37,20 +37,21 @@ class Skill(msgspec.Struct, frozen=True):
     model_invocable: bool = True
     problems: tuple[Problem, ...] = ()
     within: str = ""
-    """The directory that its file may not lead out of."""
+    """The directory that the file must not leave by symbolic links."""
 
     @property
     def directory(self) -> str:
+        """The directory of the skill."""
         return posixpath.dirname(self.path)
 
     @property
     def error(self) -> str:
-        """What is wrong with it; empty if it can be used."""
+        """The first error, or an empty string."""
         return first_error(self.problems)
 
 
 def read_skill(file: MarkdownFile) -> Skill:
-    """Whatever is wrong with the file is a problem of the skill."""
+    """Parse a skill file. Problems are stored in the result."""
     document = document_of(file)
     if not isinstance(document, Problem) and not document.fields:
         text = "expected front matter with a name and a description, between two lines of dashes."
@@ -72,12 +73,12 @@ def read_skill(file: MarkdownFile) -> Skill:
 
 
 def body_of(text: str) -> str:
-    """The instructions, without the front matter."""
+    """Return the instructions, without the front matter."""
     return parse(text).body.strip()
 
 
 def listing(skills: tuple[Skill, ...]) -> str:
-    """What a model is told about the skills there are; empty if there are none for it."""
+    """Return the skill list for the system prompt, or an empty string without model-invocable skills."""
     pieces: list[str] = []
     room = _LONGEST_LIST
     left = 0

@@ -1,4 +1,4 @@
-"""The skills of one workspace: which there are, what models are told of them, who may read them."""
+"""The skills of one workspace: discovery, the list for models, and access to skill files."""
 
 import asyncio
 import os
@@ -30,30 +30,33 @@ class UnknownSkill(BadRequest):
 
 
 class FoundSkills(msgspec.Struct, frozen=True):
-    """One look. `usable` are in force, by name; of two with the same name the project's stands above the user's."""
+    """Result of a scan. `usable` is sorted by name; project skills take precedence over user skills
+    of the same name.
+    """
 
     usable: tuple[Skill, ...] = ()
     broken: tuple[Skill, ...] = ()
     hidden: tuple[Skill, ...] = ()
-    """Those that another of the same name stands above."""
+    """Skills with the same name as one of higher precedence."""
     disabled: tuple[Skill, ...] = ()
     places: dict[str, Skill] = {}
-    """Those that are usable, by the real paths of their files."""
+    """Usable skills by the real paths of their files."""
 
     def notes(self) -> tuple[str, ...]:
-        """What models are told of them."""
+        """Return the skill list for the system prompt."""
         text = listing(self.usable)
         return (text,) if text else ()
 
     @property
     def problems(self) -> tuple[Problem, ...]:
+        """Problems of usable and broken skills."""
         return tuple(problem for skill in (*self.usable, *self.broken) for problem in skill.problems)
 
 
 def look_for_skills(
     configuration: Configuration, environment: Mapping[str, str], shelf: Shelf[Skill] | None = None
 ) -> FoundSkills:
-    """Blocks. What a shelf knows from before is read again only where it has changed."""
+    """Scan for skills. Blocks. A `shelf` from an earlier scan reads only changed files again."""
     options = configuration.settings.options
     shelf = shelf or Shelf("skills", read_skill)
     found = shelf.look(skill_folders(configuration.places, environment, options.skills_paths))
@@ -76,8 +79,8 @@ def look_for_skills(
 
 
 def _places(skills: Sequence[Skill]) -> dict[str, Skill]:
-    """By the real paths of their files. A link that was put in the place of a checked directory leads nowhere here:
-    what is named can be read without asking.
+    """Index skills by the real paths of their files. A skill is omitted if a link leads out of `within`, because its
+    directory can be read without permission.
     """
     real = {os.path.realpath(skill.path): skill for skill in skills}
     return {
@@ -88,7 +91,7 @@ def _places(skills: Sequence[Skill]) -> dict[str, Skill]:
 
 
 class Skills(Looking[FoundSkills]):
-    """Looked at when the workspace opens, before each run, and whenever somebody asks for the list."""
+    """Scans when the workspace opens, before each run, and when the list is requested."""
 
     def __init__(self, ground: Ground, environment: Mapping[str, str]) -> None:
         self._ground = ground
@@ -99,29 +102,29 @@ class Skills(Looking[FoundSkills]):
         super().__init__(Watch(look, FoundSkills(), self._tell))
 
     async def first(self) -> None:
-        """Until there was a look, but hardly longer than one takes."""
+        """Wait briefly for the first scan."""
         if not self._watch.has_looked:
             await self._watch.fresh(_FIRST)
 
     def notes(self) -> Sequence[str]:
-        """What belongs into the instructions of a model."""
+        """Return the skill list for the system prompt."""
         return self.current.notes()
 
     def readable(self) -> Sequence[str]:
-        """Directories that models may read without asking, as real paths."""
+        """Return the directories that models may read without permission, as real paths."""
         return tuple(os.path.dirname(path) for path in self.current.places)
 
     def at(self, path: str) -> Skill | None:
-        """The skill whose file this is, by its real path."""
+        """Return the skill with this real path."""
         return self.current.places.get(path)
 
     def states(self) -> tuple[SkillState, ...]:
-        """What people brought along, as screens show it: those that cannot be used included."""
+        """Return the states of the user's and the project's skills for clients, including unusable ones."""
         good = (SkillState(skill.name, skill.path, 0) for skill in self.current.usable if skill.owner != "builtin")
         return (*good, *(SkillState(skill.name, skill.path, 1, skill.error) for skill in self.current.broken))
 
     async def text(self, path: str) -> tuple[Skill, bytes]:
-        """A skill by the path of its file, with all that stands there. Raises `UnknownSkill`."""
+        """Return a skill, by its path or name, and its file contents. Raises `UnknownSkill`."""
         found = await self.fresh()
         skill = next((item for item in found.usable if path in (item.path, item.name)), None)
         if skill is None:
@@ -133,7 +136,7 @@ class Skills(Looking[FoundSkills]):
         return skill, data
 
     async def instructions(self, skill: Skill) -> str:
-        """What it says to do. Raises `UnknownSkill`."""
+        """Return the instructions of a skill. Raises `UnknownSkill`."""
         _, data = await self.text(skill.path)
         return body_of(data.decode("utf-8", "replace"))
 

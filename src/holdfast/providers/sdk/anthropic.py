@@ -1,4 +1,4 @@
-"""Claude, from Anthropic itself or a server that speaks its wire."""
+"""Claude, from Anthropic or from a server with the same wire."""
 
 import os
 from typing import Any
@@ -25,6 +25,7 @@ class _Client(AsyncAnthropic):
 
 
 def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> AnthropicModel:
+    """Create the model. A key with the prefix `Bearer ` is sent as an OAuth token."""
     token = access.api_key.removeprefix("Bearer ")
     is_bearer = token != access.api_key
     sdk = _Client(
@@ -39,4 +40,5 @@ def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> Anthro
 
 
 def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
+    """Return the settings unchanged."""
     return settings

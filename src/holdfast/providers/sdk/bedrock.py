@@ -1,4 +1,4 @@
-"""Amazon Bedrock. Its library blocks in threads; we hold on to its sockets, so that we can hang up."""
+"""Amazon Bedrock. Its SDK blocks in threads, so the watch registers its sockets to be able to close them."""
 
 import socket
 from typing import Any
@@ -26,7 +26,7 @@ _MOST_PAGE = 4_000
 
 
 class _Socket:
-    """Can be hung up from another thread than the one that reads it."""
+    """A socket that can be shut down from a thread other than the reading one."""
 
     has_unread = False
 
@@ -37,7 +37,7 @@ class _Socket:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except (OSError, AttributeError):
-            # It is closed already.
+            # Already closed.
             return
 
 
@@ -48,7 +48,7 @@ def _hold(connection: Any) -> None:  # noqa: ANN401
 
 
 class _Held:
-    """A connection that its watch knows of."""
+    """Mix-in that registers the connection with the current watch."""
 
     def connect(self) -> None:
         try:
@@ -80,7 +80,7 @@ class _SecurePool(AWSHTTPSConnectionPool):  # type: ignore[misc]
 
 
 class _Bearer(BotocoreSession):  # type: ignore[misc]
-    """A session that signs in with one key and knows no other credentials."""
+    """A session that authenticates with one bearer key and no other credentials."""
 
     def __init__(self, key: str) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class _Bearer(BotocoreSession):  # type: ignore[misc]
 
 
 def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> BedrockConverseModel:
-    """With a bearer key, or the credentials that AWS's own tools use."""
+    """Create the model, with a bearer key or with the credentials of the AWS tools."""
     port = urlsplit(access.base_url).netloc.rpartition(":")[2]
     if port.isdigit() and not 0 < int(port) < 65_536:
         raise ValueError(f"there is no port {port}")
@@ -120,7 +120,7 @@ def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> Bedroc
 
 
 def _look_first(response_dict: dict[str, Any], **_: Any) -> None:  # noqa: ANN401
-    """What is not said as AWS says it: the library would not understand it, and keep nothing of it."""
+    """Inspect responses before the SDK does: it discards bodies that are not in the format of AWS."""
     body = response_dict["body"]
     if response_dict["status_code"] >= 300:
         response_dict["body"] = _with_message(body)
@@ -133,7 +133,7 @@ def _look_first(response_dict: dict[str, Any], **_: Any) -> None:  # noqa: ANN40
 
 
 def _with_message(body: bytes) -> bytes:
-    """A refusal whose words are where the library looks for them."""
+    """Move the text of an error response to the key that the SDK reads."""
     try:
         said = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -144,6 +144,7 @@ def _with_message(body: bytes) -> bytes:
 
 
 def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
+    """Move extra body fields to the setting that Bedrock uses for them."""
     out = {name: value for name, value in settings.items() if name != "extra_body"}
     if body := settings.get("extra_body"):
         out["bedrock_additional_model_requests_fields"] = body

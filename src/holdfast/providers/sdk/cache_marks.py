@@ -1,4 +1,4 @@
-"""Where Anthropic may keep the beginning of a conversation: tools, system prompt, the last two messages. Pure."""
+"""Prompt cache marks for Anthropic: tools, system prompt, the last two messages. Pure."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _MARK = {"type": "ephemeral"}
 
 
 def marked(body: dict[str, Any]) -> dict[str, Any]:
-    """The body of a request with marks on its last tool, last piece of the system prompt and last two messages."""
+    """Return the request body with cache marks on the last tool, the last system block and the last two messages."""
     out = dict(body)
     if tools := out.get("tools"):
         out["tools"] = _last_marked(tools)
@@ -32,7 +32,7 @@ def _message_marked(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_marked(blocks: list[Any]) -> list[Any]:
-    """Thoughts take no mark: it goes to the last block that does."""
+    """Mark the last block that accepts a mark; thinking blocks do not."""
     out = list(blocks)
     for place in range(len(out) - 1, -1, -1):
         block = out[place]

@@ -1,4 +1,4 @@
-"""Gemini, by the Gemini API and by Google Cloud."""
+"""Gemini, through the Gemini API and Google Cloud."""
 
 from typing import Any
 
@@ -16,12 +16,13 @@ __all__ = ["build", "build_vertex", "refine"]
 
 
 def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> GoogleModel:
+    """Create a model of the Gemini API."""
     sdk = Client(vertexai=False, api_key=access.api_key, http_options=_options(access, client))
     return GoogleModel(info.model, provider=GoogleProvider(client=sdk))
 
 
 def build_vertex(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> GoogleModel:
-    """With the credentials of the environment, or an API key."""
+    """Create a Google Cloud model, with an API key or the credentials of the environment."""
     sdk = Client(
         vertexai=True,
         api_key=access.api_key or None,
@@ -33,7 +34,7 @@ def build_vertex(info: ModelInfo, access: Access, client: httpx2.AsyncClient) ->
 
 
 def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
-    """The body is not ours to change here: it was given to the client."""
+    """Remove extra body fields: `build` has passed them to the client."""
     return {name: value for name, value in settings.items() if name != "extra_body"}
 
 

@@ -1,4 +1,4 @@
-"""A request into the messages of pydantic-ai."""
+"""Convert a request to the messages of pydantic-ai."""
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ _REDACTED = {"bedrock": "redacted_content"}
 
 
 def parameters(request: models.ModelRequest, access: Access) -> ModelRequestParameters:
-    """The system prompt and the tools. Their schemas are sent as they are."""
+    """Return the system prompt and the tools. Tool schemas are sent unchanged."""
     texts = [text for text in (access.system_prefix, request.system) if text.strip()]
     tools = [
         ToolDefinition(
@@ -49,7 +49,7 @@ def parameters(request: models.ModelRequest, access: Access) -> ModelRequestPara
 
 
 def conversation(messages: Sequence[ours.Message], info: models.ModelInfo, system: str) -> list[ModelMessage]:
-    """The messages, what belongs together in one. `system` is the name pydantic-ai has for the provider."""
+    """Convert messages, merging adjacent requests into one. `system` is pydantic-ai's name for the provider."""
     out: list[ModelMessage] = []
     for message in messages:
         if message.role == "assistant":
@@ -64,7 +64,7 @@ def conversation(messages: Sequence[ours.Message], info: models.ModelInfo, syste
 
 
 def _results_first(request: ModelRequest) -> ModelRequest:
-    """Results stand together behind their calls: what they show comes after the last of them."""
+    """Move tool results to the front: they must directly follow their calls, and media of results come after them."""
     request.parts = sorted(request.parts, key=lambda part: not isinstance(part, ToolReturnPart))
     return request
 
@@ -102,7 +102,7 @@ def _media(result: ours.ToolResult) -> BinaryContent | None:
 
 
 def _assistant(message: ours.Message, info: models.ModelInfo, system: str) -> ModelResponse:
-    # A signature is valid for the model that made it: others refuse the request.
+    # A signature is valid only for the model that created it: other models reject the request.
     is_own = (message.provider, message.model) == (info.provider, info.model)
     marks = list(_marks(message)) if is_own else []
     parts: list[ModelResponsePart] = []
@@ -130,7 +130,7 @@ def _assistant(message: ours.Message, info: models.ModelInfo, system: str) -> Mo
                     )
                 )
             case _:
-                # Thoughts of another model are sealed with a key that this one does not have.
+                # Reasoning of another model is signed with a key that this model does not have.
                 pass
     return ModelResponse(parts=parts, provider_name=system, model_name=message.model)
 
@@ -171,7 +171,7 @@ def _unpacked(signature: str) -> dict[str, Any]:
 
 
 def _marks(message: ours.Message) -> Iterator[dict[str, Any]]:
-    """What a provider wants back with a text or a call, kept beside the thoughts."""
+    """Yield metadata that the provider requires back with a text or a call, stored beside the reasoning."""
     for part in message.parts:
         if isinstance(part, ours.ReasoningPart):
             for block in part.data.redacted:

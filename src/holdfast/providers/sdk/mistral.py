@@ -1,4 +1,4 @@
-"""Mistral. What pydantic-ai drops on the way is kept here: calls of several pieces, and the seals of thoughts."""
+"""Mistral. Restores data that pydantic-ai drops: calls split over several chunks, and signatures of reasoning."""
 
 import hashlib
 import re
@@ -30,11 +30,11 @@ __all__ = ["build", "refine"]
 
 _OWN_ID = re.compile("[a-zA-Z0-9]{9}")
 _NO_ID = "null"
-"""What the library says for a call without an id."""
+"""Value of the SDK for a call without an id."""
 
 
 class _Client:
-    """The client of everybody, for a library that has no place for headers and options of ours."""
+    """Wraps the shared client, because the SDK offers no way to add headers and body fields."""
 
     def __init__(self, client: httpx2.AsyncClient, access: Access) -> None:
         self._client = client
@@ -48,20 +48,20 @@ class _Client:
         return self._client.build_request(method, url, **more)
 
     async def send(self, request: httpx2.Request, **more: Any) -> httpx2.Response:  # noqa: ANN401
-        # Not sooner: the library has a look at its own headers in between.
+        # Not earlier: the SDK inspects its own headers in between.
         request.headers.update(self._headers)
         answer = await self._client.send(request, **more)
         if answer.status_code >= 300:
-            # It looks into a refusal without having read it.
+            # The SDK reads the body of an error response without loading it first.
             await answer.aread()
         return answer
 
     async def aclose(self) -> None:
-        """It is not ours to close."""
+        """No-op: the client is shared."""
 
 
 class _Parts(ModelResponsePartsManager):
-    """The parts of an answer, with what only the piece itself tells about them."""
+    """Parts of a response, with data that only the raw chunk contains."""
 
     _seal: str | None = None
 
@@ -71,7 +71,7 @@ class _Parts(ModelResponsePartsManager):
             for thought in (thought for choice in event.data.choices for thought in _thoughts(choice.delta.content)):
                 self._seal = thought.signature or self._seal
                 if thought.signature and not thought.thinking:
-                    # A seal by itself would be passed over.
+                    # The SDK would skip a signature without text.
                     thought.thinking = [TextChunk(text="")]
             yield event
 
@@ -79,7 +79,7 @@ class _Parts(ModelResponsePartsManager):
         return super().handle_thinking_delta(**given | {"vendor_part_id": None}, signature=self._seal)
 
     def handle_tool_call_part(self, **given: Any) -> ModelResponseStreamEvent:  # noqa: ANN401
-        # A call comes whole: one in a later piece is another call, though it is the first there too.
+        # Calls arrive complete. A call in a later chunk is another call, although its index is 0 again.
         id = given.get("tool_call_id")
         return super().handle_tool_call_part(
             **given | {"vendor_part_id": None, "tool_call_id": None if id == _NO_ID else id}
@@ -117,7 +117,7 @@ def _thoughts(content: object) -> Iterator[ThinkChunk]:
 
 
 def _seals(messages: Sequence[ModelMessage]) -> Iterator[str | None]:
-    """One for each answer with thoughts: they are sent as one block."""
+    """Yield one signature per response with reasoning, because its reasoning is sent as one block."""
     for message in messages:
         if isinstance(message, ModelResponse):
             thoughts = [part for part in message.parts if isinstance(part, ThinkingPart)]
@@ -126,16 +126,17 @@ def _seals(messages: Sequence[ModelMessage]) -> Iterator[str | None]:
 
 
 def _fitting(id: str) -> str:
-    """Mistral takes no ids but those of its own form; a conversation may have begun with another provider."""
+    """Convert a call id to Mistral's format; a conversation may have begun with another provider."""
     return id if _OWN_ID.fullmatch(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
 
 
 def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> MistralModel:
+    """Create the model."""
     base = access.base_url.rstrip("/").removesuffix("/v1") or None
     ours = cast("httpx2.AsyncClient", _Client(client, access))
     return _Model(info.model, provider=MistralProvider(api_key=access.api_key, base_url=base, http_client=ours))
 
 
 def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
-    """The body is not ours to change here: it was given to the client."""
+    """Remove extra body fields: `build` has passed them to the client."""
     return {name: value for name, value in settings.items() if name != "extra_body"}

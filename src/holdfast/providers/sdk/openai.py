@@ -1,4 +1,4 @@
-"""OpenAI, by its responses and its chat wire, and Azure."""
+"""OpenAI, by its responses and chat APIs, and Azure."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,20 +16,23 @@ __all__ = ["build", "build_azure", "build_chat", "build_responses", "refine"]
 
 
 def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIChatModel | OpenAIResponsesModel:
-    """OpenAI itself has the better of its wires; others that say they are OpenAI mostly have the older one."""
+    """Create a model: the responses API at OpenAI itself, the chat API elsewhere, where only that is common."""
     host = urlsplit(access.base_url).hostname or "api.openai.com"
     return (build_responses if host.endswith("openai.com") else build_chat)(info, access, client)
 
 
 def build_chat(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIChatModel:
+    """Create a model of the chat API."""
     return OpenAIChatModel(info.model, provider=_provider(access, client))
 
 
 def build_responses(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIResponsesModel:
+    """Create a model of the responses API."""
     return OpenAIResponsesModel(info.model, provider=_provider(access, client))
 
 
 def build_azure(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIChatModel:
+    """Create a model of the chat API at an Azure endpoint."""
     provider = AzureProvider(
         azure_endpoint=access.base_url,
         api_version=access.extras.get("api_version") or None,
@@ -41,7 +44,7 @@ def build_azure(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> 
 
 
 def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
-    """Nothing is kept at OpenAI; the reasoning comes along encrypted, so that it can be handed back."""
+    """Disable storage at OpenAI; reasoning is then returned encrypted and sent back with the next request."""
     own = {"openai_store": False, "openai_reasoning_summary": "auto", "openai_prompt_cache_key": session}
     return own | settings
 

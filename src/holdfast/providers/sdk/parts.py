@@ -1,4 +1,4 @@
-"""What pydantic-ai says about an answer, into stream parts."""
+"""Convert the events of pydantic-ai to stream parts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,13 +55,14 @@ def _text(arguments: object) -> str:
 
 
 class Answer:
-    """One answer in the making."""
+    """State of one response in progress."""
 
     def __init__(self) -> None:
         self._calls: dict[int, ToolCallId] = {}
         self._texts: list[int] = []
 
     def feed(self, event: ModelResponseStreamEvent) -> Iterator[StreamPart]:
+        """Convert one event to stream parts."""
         match event:
             case PartStartEvent(index=index, part=part):
                 yield from self._begin(index, part)
@@ -70,7 +71,7 @@ class Answer:
             case PartEndEvent(part=ThinkingPart() as thought):
                 yield from _seal(thought)
             case PartEndEvent(index=index, part=ToolCallPart(provider_details=dict(details))):
-                # A call may go on after the next has begun: its end is told with the answer's.
+                # Deltas of a call may follow after the next call has begun, so calls are ended with the response.
                 yield _mark("call", list(self._calls).index(index), details)
             case PartEndEvent(index=index, part=TextPart(provider_details=dict(details))) if _SIGNED in details:
                 yield _mark("text", self._texts.index(index), details)
@@ -106,9 +107,9 @@ class Answer:
                 pass
 
     def end(self, response: StreamedResponse) -> Iterator[StreamPart] | None:
-        """The last parts; None if the provider never said that the answer is complete."""
+        """Return the final parts, or None if the provider did not report a complete response."""
         said = response.finish_reason or (response.provider_details or {}).get("finish_reason")
-        # On OpenAI's chat wire pydantic-ai makes a reason up when none was said; it knows that it did.
+        # On OpenAI's chat API pydantic-ai invents a missing finish reason, but records that it did.
         is_made_up = getattr(response, "_has_finish_reason", True) is False and said != "content_filter"
         if said in (None, "error") or is_made_up or response.state == "incomplete":
             return None
@@ -131,7 +132,7 @@ class Answer:
 
 
 def _mark(what: str, number: int, details: dict[str, Any]) -> RedactedReasoning:
-    """What the provider wants back with that text or call."""
+    """Metadata that the provider requires back with this text or call."""
     return RedactedReasoning(msgspec.json.encode({what: number, "details": details}).decode())
 
 

@@ -1,4 +1,4 @@
-"""How a model is asked, in the words of pydantic-ai."""
+"""Convert selection and request to the settings of pydantic-ai."""
 
 from typing import Any, get_args
 
@@ -17,7 +17,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_pen
 def settings_for(
     request: ModelRequest, info: ModelInfo, access: Access, selection: Selection, headers: dict[str, str]
 ) -> dict[str, Any]:
-    """What all kinds understand, and the options that pydantic-ai knows. The others go into the body as they are."""
+    """Return the common settings and the options known to pydantic-ai. Unknown options go into the body unchanged."""
     settings: dict[str, Any] = {"extra_headers": headers}
     if most := output_tokens_of(request, selection):
         settings["max_tokens"] = most
@@ -38,7 +38,7 @@ def settings_for(
 
 
 def body_for(access: Access, selection: Selection) -> dict[str, Any]:
-    """What is added to the body of each request."""
+    """Return the extra fields for the body of each request."""
     return {name: value for name, value in _options(access, selection).items() if not _is_setting(name)} | access.body
 
 

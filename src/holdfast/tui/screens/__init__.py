@@ -1,1 +1,1 @@
-"""What opens above the conversation: questions, lists, help."""
+"""Screens above the conversation: dialogs, lists, help. Parts of the main screen belong in `tui`."""

@@ -1,4 +1,4 @@
-"""What all dialogs share: the room they take."""
+"""Base class of dialogs, which limits their height."""
 
 from typing import ClassVar, TypeVar
 
@@ -10,18 +10,20 @@ T = TypeVar("T")
 
 
 class Dialog(ModalScreen[T]):
-    """`GROWS` names the part that scrolls. It gets the room that the other `REST` lines leave.
+    """A dialog. `GROWS` selects the part that scrolls; it gets the lines that the other `REST` lines leave.
 
-    In lines, not in a share of the screen: a box that is as high as what is in it does not ask for shares.
+    In lines instead of a share of the screen, because a box with automatic height ignores shares.
     """
 
     GROWS: ClassVar[str] = ""
     REST: ClassVar[int] = 8
 
     def on_mount(self) -> None:
+        """Fit the dialog to the screen."""
         self._fit()
 
     def on_resize(self) -> None:
+        """Fit the dialog to the new size."""
         self._fit()
 
     def _fit(self) -> None:

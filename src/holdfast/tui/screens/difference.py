@@ -1,4 +1,4 @@
-"""One change, as large as the screen: in one column or two, and back again."""
+"""A change on the whole screen, in one column or two."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -18,7 +18,7 @@ __all__ = ["DifferenceScreen"]
 
 
 class DifferenceScreen(Dialog[str | None]):
-    """Answers `undo` if that is wanted, else None."""
+    """Returns `undo` if the user wants to revert the change, else None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("t", "turn", "One column or two"),
@@ -39,6 +39,7 @@ class DifferenceScreen(Dialog[str | None]):
         self._split: bool | None = None
 
     def compose(self) -> ComposeResult:
+        """Compose the screen."""
         more, less = counted(self._lines)
         with Vertical(classes="dialog whole"):
             yield Label(f"{self._title}   +{more} -{less}", classes="dialog-title", markup=False)
@@ -49,6 +50,7 @@ class DifferenceScreen(Dialog[str | None]):
             yield Label(keys, classes="dialog-hint")
 
     def on_mount(self) -> None:
+        """Draw the change."""
         self._draw()
         self.query_one(VerticalScroll).focus()
 
@@ -58,16 +60,20 @@ class DifferenceScreen(Dialog[str | None]):
         )
 
     def action_turn(self) -> None:
+        """Switch between one column and two."""
         is_split = self.query_one(VerticalScroll).size.width >= SPLIT_FROM if self._split is None else self._split
         self._split = not is_split
         self._draw()
 
     def action_scroll(self, by: int) -> None:
+        """Scroll."""
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
     def action_undo(self) -> None:
+        """Revert the change."""
         if self._can_undo:
             self.dismiss("undo")
 
     def action_leave(self) -> None:
+        """Close the screen."""
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""One line to be written, and a yes or no to be said."""
+"""Dialogs for one line of text, and for confirmations."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ __all__ = ["AutoApprove", "Confirm", "Entry"]
 
 
 class Entry(Dialog[str | None]):
-    """Answers the line, or None. A secret one is not shown."""
+    """Returns the line, or None. A secret is not displayed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Close")]
 
@@ -28,6 +28,7 @@ class Entry(Dialog[str | None]):
         self._is_secret = is_secret
 
     def compose(self) -> ComposeResult:
+        """Compose the dialog."""
         with Vertical(classes="dialog"):
             yield Label(self._title, classes="dialog-title", markup=False)
             yield Input(self._value, password=self._is_secret, compact=True)
@@ -40,11 +41,12 @@ class Entry(Dialog[str | None]):
         self.dismiss(event.value.strip() or None)
 
     def action_leave(self) -> None:
+        """Close the dialog."""
         self.dismiss(None)
 
 
 class Confirm(Dialog[bool]):
-    """Answers whether somebody pressed y."""
+    """Returns True if the user pressed y."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("y", "say(True)", "Yes"), ("n,escape,q", "say(False)", "No")]
 
@@ -55,6 +57,7 @@ class Confirm(Dialog[bool]):
         self._yes = yes
 
     def compose(self) -> ComposeResult:
+        """Compose the dialog."""
         with Vertical(classes="dialog warning"):
             yield Label(self._title, classes="dialog-title", markup=False)
             if self._text:
@@ -62,12 +65,13 @@ class Confirm(Dialog[bool]):
             yield Label(hints(("y", self._yes), ("n, esc", "no")), classes="dialog-hint")
 
     def action_say(self, answer: bool) -> None:
+        """Close the dialog with this answer."""
         self.dismiss(answer)
 
 
 class AutoApprove(Dialog[bool]):
-    """Confirmation before tools act without asking. No letter confirms it, because it may be opened by a slip of the
-    fingers in the middle of a word: the choice starts at No, and takes an arrow and Enter.
+    """Confirmation of auto-approval. No letter confirms it, because it may be opened by a typing error in the middle of
+    a word: the selection starts at No, and requires an arrow and Enter.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -81,6 +85,7 @@ class AutoApprove(Dialog[bool]):
     _is_chosen = False
 
     def compose(self) -> ComposeResult:
+        """Compose the dialog."""
         with Vertical(classes="dialog warning"):
             yield Label("Let all tools act without asking?", classes="dialog-title")
             text = (
@@ -91,6 +96,7 @@ class AutoApprove(Dialog[bool]):
             yield Label(hints(("←→", "choose"), ("enter", "take it"), ("esc", "no")), classes="dialog-hint")
 
     def on_mount(self) -> None:
+        """Draw the answers."""
         self._draw()
 
     def _draw(self) -> None:
@@ -102,14 +108,18 @@ class AutoApprove(Dialog[bool]):
         self.query_one("#answers", Label).update(Text.assemble(" ", *pieces))
 
     def action_choose(self, yes: bool) -> None:
+        """Select an answer."""
         self._is_chosen = yes
         self._draw()
 
     def action_turn(self) -> None:
+        """Select the other answer."""
         self.action_choose(not self._is_chosen)
 
     def action_say(self) -> None:
+        """Close the dialog with the selected answer."""
         self.dismiss(self._is_chosen)
 
     def action_leave(self) -> None:
+        """Close the dialog with No."""
         self.dismiss(False)

@@ -1,4 +1,4 @@
-"""The arguments of a command, each on a line of its own."""
+"""A form for the arguments of a command."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ __all__ = ["Form"]
 
 
 class Form(Dialog[dict[str, str] | None]):
-    """Answers what was written for each argument, or None. Enter goes to the next, and sends from the last."""
+    """Returns the value of each argument, or None. Enter moves to the next field, and submits in the last one."""
 
     GROWS = "#fields"
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Close")]
@@ -26,6 +26,7 @@ class Form(Dialog[dict[str, str] | None]):
         self._note = note
 
     def compose(self) -> ComposeResult:
+        """Compose the form."""
         with Vertical(classes="dialog"):
             yield Label(f"/{self._note.name}", classes="dialog-title", markup=False)
             if self._note.description:
@@ -40,6 +41,7 @@ class Form(Dialog[dict[str, str] | None]):
             yield Label(keys, classes="dialog-hint")
 
     def on_mount(self) -> None:
+        """Focus the first field."""
         self.query(Input).first().focus()
 
     @on(Input.Submitted)
@@ -58,4 +60,5 @@ class Form(Dialog[dict[str, str] | None]):
         self.dismiss(values)
 
     def action_leave(self) -> None:
+        """Close the form."""
         self.dismiss(None)

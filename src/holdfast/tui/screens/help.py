@@ -1,4 +1,4 @@
-"""The keys, on one page."""
+"""The help page with all keys."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,7 +14,7 @@ from holdfast.tui.hints import hints
 from holdfast.tui.screens.dialog import Dialog
 
 _WIDE = 115
-"""From so many columns on the page has two."""
+"""Minimum width for two columns."""
 
 __all__ = ["KEYS", "HelpScreen"]
 
@@ -57,11 +57,11 @@ KEYS = (
     ("ctrl+g, f1", "this page"),
     ("ctrl+z, ctrl+c", "suspend; leave: runs go on"),
 )
-"""Keys and what they do; without words it is a heading."""
+"""Keys and what they do; a pair without description is a heading."""
 
 
 class HelpScreen(Dialog[None]):
-    """Any of the closing keys closes it."""
+    """The help page."""
 
     GROWS = "#keys"
     REST = 6
@@ -73,12 +73,13 @@ class HelpScreen(Dialog[None]):
     ]
 
     def __init__(self, accent: str = "bold", screen: str = "") -> None:
-        """`screen` is what others are told who answered, if it was somebody here."""
+        """Create the page. `screen` is the name under which other clients see answers from here."""
         super().__init__()
         self._accent = accent
         self._screen = screen
 
     def compose(self) -> ComposeResult:
+        """Compose the page."""
         is_wide = self.app.size.width >= _WIDE
         with Vertical(classes="dialog wide" if is_wide else "dialog"):
             yield Label("Keys", classes="dialog-title")
@@ -88,9 +89,11 @@ class HelpScreen(Dialog[None]):
             yield Label(hints(("↑↓", "scroll"), ("esc", "close"), *name), classes="dialog-hint")
 
     def on_mount(self) -> None:
+        """Focus the list."""
         self.query_one(VerticalScroll).focus()
 
     def action_scroll(self, by: int) -> None:
+        """Scroll."""
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
 
@@ -104,7 +107,7 @@ def _below(keys: Sequence[tuple[str, str]], accent: str) -> Table:
 
 
 def _beside(keys: Sequence[tuple[str, str]], accent: str) -> Table:
-    """In two columns, cut at a heading near the middle."""
+    """Return two columns, split at a heading near the middle."""
     headings = [place for place, (_, what) in enumerate(keys) if not what]
     cut = min(headings, key=lambda place: abs(place - len(keys) / 2))
     table = Table.grid(padding=(0, 4), expand=True)

@@ -1,4 +1,4 @@
-"""A list one can narrow down by typing."""
+"""A list that is filtered by typing."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -20,14 +20,14 @@ __all__ = ["Choice", "Picked", "Picker", "fitted", "matching"]
 
 _WIDEST = 110
 _AROUND = 10
-"""What stands beside a line: the frame, the mark, a scroll bar."""
+"""Columns beside a line: the frame, the mark, a scroll bar."""
 _LEAST = 24
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """One line: what it is called, what is known about it, and the value it stands for.
+    """A list entry: title, details, and the value it represents.
 
-    Lines of one `group` stand below its name. One that `is_rare` is shown when somebody types what it has in it.
+    Entries of one `group` are listed below its name. One that `is_rare` is shown only if it matches typed words.
     """
 
     value: str
@@ -39,14 +39,16 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Picked(msgspec.Struct, frozen=True):
-    """What somebody chose, and with which key: enter, or one that means something else here."""
+    """The selected value, and the key that selected it: enter, or another one with a special meaning."""
 
     value: str
     key: str = "enter"
 
 
 def matching(choices: Sequence[Choice], words: str) -> list[Choice]:
-    """Those that contain every word, the best first: a title that begins with it, then one that has it."""
+    """Return the entries that contain every word; titles that begin with the first word come first, then titles that
+    contain it.
+    """
     wanted = words.lower().split()
     if not wanted:
         return [choice for choice in choices if not choice.is_rare]
@@ -62,12 +64,12 @@ def _words(choice: Choice) -> str:
 
 
 def fitted(text: str, wide: int) -> str:
-    """As wide as that in any case: filled up, or cut."""
+    """Pad or cut a text to this width."""
     return set_cell_size(text, wide) if cell_len(text) <= wide else f"{set_cell_size(text, wide - 1)}…"
 
 
 class Picker(Dialog[Picked | None]):
-    """Answers what was chosen, or None. `keys` are others than enter that choose, `start` is marked at first."""
+    """Returns the selection, or None. `keys` are additional keys that select, `start` is highlighted first."""
 
     GROWS = "OptionList"
     REST = 8
@@ -96,6 +98,7 @@ class Picker(Dialog[Picked | None]):
         self._empty = empty
 
     def compose(self) -> ComposeResult:
+        """Compose the dialog."""
         with Vertical(classes="dialog"):
             yield Label(self._title, classes="dialog-title", markup=False)
             yield Input(placeholder="Type to narrow it down", compact=True)
@@ -104,6 +107,7 @@ class Picker(Dialog[Picked | None]):
             yield Label(hints(*self._hint), classes="dialog-hint")
 
     def on_mount(self) -> None:
+        """Fill the list and focus the input."""
         self._fill("")
         self.query_one(Input).focus()
 
@@ -132,13 +136,14 @@ class Picker(Dialog[Picked | None]):
             options.highlighted = options.get_option_index(first)
 
     def _title_width(self, shown: Sequence[Choice]) -> int:
-        """Details stand in a column of their own; titles are cut only where both do not fit."""
+        """Return the width of titles: details have their own column, and titles are cut only if both do not fit."""
         room = min(self.app.size.width * 94 // 100, _WIDEST) - _AROUND
         details = max((cell_len(choice.detail) for choice in shown), default=0)
         widest = max((cell_len(choice.title) for choice in shown), default=0)
         return min(widest, max(_LEAST, room * 3 // 5, room - details))
 
     def on_key(self, event: events.Key) -> None:
+        """Handle the arrows and the additional keys."""
         options = self.query_one(OptionList)
         if event.key in ("up", "down") and options.option_count:
             options.action_cursor_up() if event.key == "up" else options.action_cursor_down()
@@ -149,6 +154,7 @@ class Picker(Dialog[Picked | None]):
             self._choose(event.key)
 
     def action_page(self, by: int) -> None:
+        """Move by a page."""
         options = self.query_one(OptionList)
         # Its public actions have no types.
         options._move_page(1 if by > 0 else -1)
@@ -169,4 +175,5 @@ class Picker(Dialog[Picked | None]):
         self.dismiss(Picked(str(event.option.id)))
 
     def action_leave(self) -> None:
+        """Close the dialog."""
         self.dismiss(None)

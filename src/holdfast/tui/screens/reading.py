@@ -1,4 +1,4 @@
-"""Text to be read: what a job has said so far."""
+"""A pager for text, such as the output of a job."""
 
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ __all__ = ["ReadingScreen"]
 
 
 class ReadingScreen(Dialog[None]):
-    """Of a log the end is shown first."""
+    """Shows a text; a log is shown from its end."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("j,down", "scroll(1)", "Down"),
@@ -32,6 +32,7 @@ class ReadingScreen(Dialog[None]):
         self._text = text
 
     def compose(self) -> ComposeResult:
+        """Compose the screen."""
         with Vertical(classes="dialog whole"):
             yield Label(self._title, classes="dialog-title", markup=False)
             with VerticalScroll(id="difference"):
@@ -39,10 +40,12 @@ class ReadingScreen(Dialog[None]):
             yield Label(hints(("↑↓", "scroll"), ("esc", "close")), classes="dialog-hint")
 
     def on_mount(self) -> None:
+        """Focus the text; scroll a log to its end."""
         scroll = self.query_one(VerticalScroll)
         scroll.focus()
         if self._is_log:
             scroll.scroll_end(animate=False)
 
     def action_scroll(self, by: int) -> None:
+        """Scroll."""
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)

@@ -1,0 +1,308 @@
+"""Discovery with the network replaced: requests, order, limits, and what is kept for how long. In virtual time."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from holdfast.providers import discovery as module
+from holdfast.providers.discovery import Discovery, Finding, Kind, Place
+from holdfast.providers.findings import Found
+from holdfast.testing.loop import elapse, in_virtual_time
+
+FAR = "http://models.example:80/v1"
+HERE = "http://127.0.0.1:9/v1"
+ONE = {"data": [{"id": "m", "n_ctx": 5}]}
+FOUND = Finding((Found("m", context_window=5),), has_answered=True)
+
+
+class Net:
+    """Answers by path. A number is a status, a number below 0 a delay without an answer, an error is raised."""
+
+    def __init__(self, **answers: Any) -> None:  # noqa: ANN401
+        self.answers = {name.replace("_", "/"): answer for name, answer in answers.items()}
+        self.asked: list[str] = []
+        self.bodies: list[Any] = []
+        self.at_once = 0
+        self.most_at_once = 0
+
+    async def fetch(self, place: Place, url: str, body: object = None) -> Any:  # noqa: ANN401
+        assert place.base_url.startswith(url[:20])
+        path = url.removeprefix("http://models.example:80").removeprefix("http://127.0.0.1:9")
+        self.asked.append(path)
+        self.bodies.append(body)
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        try:
+            await elapse(0.01)
+            answer = self.answers.get(path.strip("/"), 404)
+            answer = answer(body) if callable(answer) else answer
+            if isinstance(answer, int) and answer < 0:
+                await elapse(-answer)
+            if isinstance(answer, int):
+                raise module._Nonsense(f"HTTP {answer}")
+            return answer
+        finally:
+            self.at_once -= 1
+
+
+def looked(patch: pytest.MonkeyPatch, net: Net, kind: Kind = "openai", url: str = FAR) -> Finding:
+    patch.setattr(module, "_fetch", net.fetch)
+
+    async def main() -> Finding:
+        discovery = Discovery(asyncio.get_running_loop().time)
+        try:
+            return await discovery.ask(Place(url, kind))
+        finally:
+            await discovery.close()
+
+    return in_virtual_time(main)
+
+
+LLAMA = {"data": [{"id": "m", "owned_by": "llamacpp"}]}
+TAGS = {"models": [{"model": "m"}]}
+SHOWN = {"capabilities": ["completion"], "model_info": {"q.context_length": 7}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "models"),
+    [
+        ({"v1_models": ONE}, ["/v1/models"], [("m", 5)]),
+        # All sizes are known: nothing else is requested, whichever program it is.
+        ({"v1_models": {"data": [{"id": "m", "n_ctx": 5, "owned_by": "llamacpp"}]}}, ["/v1/models"], [("m", 5)]),
+        ({"v1_models": LLAMA}, ["/v1/models", "/props"], [("m", 0)]),
+        ({"v1_models": LLAMA, "props": {}}, ["/v1/models", "/props"], [("m", 0)]),
+        ({"v1_models": LLAMA, "props": {"default_generation_settings": {"n_ctx": "9"}}}, None, [("m", 0)]),
+        ({"v1_models": LLAMA, "props": {"default_generation_settings": {"n_ctx": 9}}}, None, [("m", 9)]),
+        ({"v1_models": {"data": [{"id": "m", "owned_by": "other"}]}}, ["/v1/models"], [("m", 0)]),
+        (
+            {"v1_models": {"data": [{"id": "m", "owned_by": "ollama"}]}, "api_tags": TAGS, "api_show": SHOWN},
+            ["/v1/models", "/api/tags", "/api/ps", "/api/show"],
+            [("m", 7)],
+        ),
+        (
+            {
+                "v1_models": {"data": [{"id": "m", "owned_by": "organization_owner"}]},
+                "api_v0_models": {"data": [{"id": "m", "max_context_length": 8}]},
+            },
+            ["/v1/models", "/api/v0/models"],
+            [("m", 8)],
+        ),
+    ],
+)
+def test_requests_depend_on_the_program_that_answered(
+    answers: dict[str, Any], asked: list[str] | None, models: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net(**answers)
+    finding = looked(monkeypatch, net)
+    assert [(found.id, found.context_window) for found in finding.models] == models
+    assert (finding.has_answered, finding.error) == (True, "")
+    assert asked is None or net.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "expected"),
+    [
+        ("openai", {"v1_models": -60}, Finding(error="no answer within 3 s")),
+        ("openai", {"v1_models": 403}, Finding(error="HTTP 403")),
+        ("ollama", {"api_tags": 500}, Finding(error="HTTP 500")),
+        ("lmstudio", {"v1_models": 502}, Finding(error="HTTP 502")),
+        # The list came, the details did not: the list counts.
+        (
+            "ollama",
+            {"api_tags": TAGS, "api_show": -60},
+            Finding((Found("m"),), has_answered=True, error="no answer within 3 s"),
+        ),
+        (
+            "openai",
+            {"v1_models": LLAMA, "props": -60},
+            Finding((Found("m"),), has_answered=True, error="no answer within 3 s"),
+        ),
+    ],
+)
+def test_a_server_that_fails_or_hangs(
+    kind: Kind, answers: dict[str, Any], expected: Finding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert looked(monkeypatch, Net(**answers), kind) == expected
+
+
+def test_ollama_is_requested_for_few_details_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"m{number}" for number in range(70)]
+
+    def show(body: dict[str, str]) -> Any:  # noqa: ANN401
+        return 500 if body["model"] == "m1" else SHOWN
+
+    net = Net(api_tags={"models": [{"model": name} for name in names]}, api_show=show, api_ps={"models": []})
+    finding = looked(monkeypatch, net, "ollama")
+    assert [body["model"] for body in net.bodies if body] == names[:64]
+    assert net.most_at_once == 4
+    assert [found.context_window for found in finding.models] == [7, 0, *[7] * 62, *[0] * 6]
+
+
+class _Answer:
+    """An HTTP response: a status and pieces of a body."""
+
+    def __init__(self, status: int, pieces: list[bytes]) -> None:
+        self.status_code = status
+        self._pieces = pieces
+
+    async def __aenter__(self) -> "_Answer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    async def aiter_bytes(self) -> Any:  # noqa: ANN401
+        for piece in self._pieces:
+            yield piece
+
+
+class _Client:
+    def __init__(self, answer: Exception | _Answer) -> None:
+        self._answer = answer
+        self.sent: list[tuple[Any, ...]] = []
+
+    def stream(self, *given: str, headers: dict[str, str], content: bytes | None) -> _Answer:
+        self.sent.append((*given, headers, content))
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+def fetched(patch: pytest.MonkeyPatch, answer: Exception | _Answer, body: object = None) -> tuple[Any, tuple[Any, ...]]:
+    client = _Client(answer)
+
+    async def http_client(_url: str) -> _Client:
+        return client
+
+    patch.setattr(module, "http_client", http_client)
+    place = Place(FAR, headers=(("authorization", "Bearer k"),))
+    try:
+        result = in_virtual_time(lambda: module._fetch(place, FAR, body))
+    except module._Nonsense as error:
+        return str(error), client.sent[0]
+    return result, client.sent[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (_Answer(200, [b'{"a"', b":1}"]), {"a": 1}),
+        (_Answer(200, [b"{}", b" " * 6]), {}),
+        (_Answer(200, [b"{}", b" " * 7]), ""),
+        (_Answer(201, [b"{}"]), "HTTP 201"),
+        (_Answer(204, []), "HTTP 204"),
+        (_Answer(200, [b"[1]"]), ""),
+        (_Answer(200, [b"{"]), "Input data was truncated"),
+        (httpx2.ConnectError("no route"), "no route"),
+        (httpx2.InvalidURL("bad"), "bad"),
+        (OSError(), "OSError"),
+        (UnicodeError("label too long"), "label too long"),
+        (msgspec.DecodeError("odd"), "odd"),
+    ],
+)
+def test_one_request(answer: Exception | _Answer, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGEST", 8)
+    result, sent = fetched(monkeypatch, answer)
+    assert result == expected
+    assert sent == ("GET", FAR, {"accept": "application/json", "authorization": "Bearer k"}, None)
+
+
+def test_a_request_with_a_body_is_a_post(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, sent = fetched(monkeypatch, _Answer(200, [b"{}"]), {"model": "m"})
+    assert (sent[0], sent[-1]) == ("POST", b'{"model":"m"}')
+
+
+async def _hang(*_: object) -> Any:  # noqa: ANN401
+    await elapse(60)
+
+
+def _raising(error: Exception) -> Callable[..., Any]:
+    async def connect(*_: object) -> Any:  # noqa: ANN401
+        raise error
+
+    return connect
+
+
+@pytest.mark.parametrize(
+    ("connect", "error"),
+    [
+        (_hang, "no connection was made in time"),
+        (_raising(ConnectionRefusedError(111, "refused")), "the connection was refused"),
+        (_raising(ValueError("odd port")), "odd port"),
+    ],
+)
+def test_a_server_of_this_machine_is_tried_first(
+    connect: Callable[..., Any], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a connection no request is made; elsewhere the request decides."""
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+    net = Net(v1_models=ONE)
+    finding = looked(monkeypatch, net, url=HERE)
+    assert (finding.models, finding.has_answered) == ((), False)
+    assert finding.error == error
+    assert net.asked == []
+    assert looked(monkeypatch, net).has_answered
+
+
+def test_answers_are_kept_for_exactly_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    discovery = Discovery(lambda: now[0])
+    place, answers = Place(FAR), [FOUND, Finding(error="no"), Finding(error="no"), FOUND]
+
+    async def look(_place: Place) -> Finding:
+        return answers.pop(0)
+
+    monkeypatch.setattr(module, "_look", look)
+
+    async def main() -> None:
+        for lasts, version in ((300.0, 1), (20.0, 2), (20.0, 2), (300.0, 3)):
+            finding = await discovery.ask(place)
+            assert discovery.version == version
+            now[0] += lasts - 0.001
+            assert discovery.known(place) is finding
+            now[0] += 0.001
+            assert discovery.known(place) is None
+
+    in_virtual_time(main)
+
+
+def test_one_request_is_under_way_for_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after its answer has been forgotten, and none is left after a close."""
+    places: list[Place] = []
+
+    async def look(place: Place) -> Finding:
+        places.append(place)
+        await elapse(1)
+        return FOUND
+
+    async def main() -> None:
+        monkeypatch.setattr(module, "_look", look)
+        discovery = Discovery(asyncio.get_running_loop().time)
+        one, other = Place(FAR), Place(FAR, headers=(("a", "b"),))
+        discovery.ask_in_background(one)
+        discovery.ask_in_background(one)
+        assert tuple(await asyncio.gather(discovery.ask(one), discovery.ask(other))) == (FOUND, FOUND)
+        assert places == [one, other]
+        discovery.ask_in_background(one)
+        await elapse(2)
+        assert len(places) == 2, "a known answer is not requested in the background"
+        discovery.forget()
+        assert await discovery.ask(one) == FOUND
+        assert len(places) == 3
+        discovery.forget()
+        discovery.ask_in_background(one)
+        await elapse(0.5)
+        await discovery.close()
+        assert (discovery.known(one), len(discovery._asking)) == (None, 0), "a closed one stores nothing"
+
+    in_virtual_time(main)
+
+
+def test_fields_that_are_not_given() -> None:
+    assert Finding() == Finding((), has_answered=False, error="")
+    assert Place(FAR) == Place(FAR, "openai", ())
+    assert "models" not in repr(Place(FAR, headers=(("authorization", "k"),)))

@@ -1,0 +1,82 @@
+"""Times at which the note of open pages is written, also after failures, and default periods of the server."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.server import house
+from holdfast.server.house import House, read_note
+from holdfast.server.http import Receive, Scope, Send
+from holdfast.server.hub import Graces
+
+START = 1_000_000.0
+
+
+class Now:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.time = START
+
+    def __call__(self) -> float:
+        return self.time
+
+
+async def _unused(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    return
+
+
+@pytest.fixture
+def now() -> Now:
+    return Now()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, now: Now, monkeypatch: pytest.MonkeyPatch) -> House:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    monkeypatch.setattr(house, "BUNDLE", bundle)
+    made = House(_unused, tmp_path / "web.json", now)
+    made.front.port = 4711
+    return made
+
+
+@pytest.mark.parametrize(("seconds", "is_written"), [(0.0, False), (600.0, False), (600.5, True)])
+def test_a_request_writes_the_note_when_the_last_one_is_older_than_ten_minutes(
+    tmp_path: Path, now: Now, opened: House, seconds: float, is_written: bool
+) -> None:
+    now.time += seconds
+    opened._use()
+    assert (tmp_path / "web.json").exists() is is_written
+
+
+def test_every_written_note_begins_the_period_again(tmp_path: Path, now: Now, opened: House) -> None:
+    note = tmp_path / "web.json"
+    opened.exchange(opened.link(()).code)
+    for step, is_written in ((600.5, True), (600.0, False), (0.5, True)):
+        note.unlink()
+        now.time += step
+        opened._use()
+        assert note.exists() is is_written, step
+        note.touch()
+
+
+def test_a_failed_note_begins_the_period_again_and_a_later_one_replaces_its_draft(
+    tmp_path: Path, now: Now, opened: House
+) -> None:
+    note, draft = tmp_path / "web.json", tmp_path / "web.new"
+    note.mkdir()
+    page = opened.exchange(opened.link(()).code)
+    assert draft.exists(), "the draft could not replace a directory"
+    note.rmdir()
+    now.time += 600.0
+    opened._use()
+    assert not note.exists(), "a failed note is not repeated at every request"
+    now.time += 0.5
+    opened._use()
+    found = read_note(note)
+    assert (found.port, [item.id for item in found.pages], draft.exists()) == (4711, [page.page], False)
+
+
+def test_default_periods() -> None:
+    assert Graces() == Graces(create=30.0, detach=10.0, linger=60.0, look=2.0)
