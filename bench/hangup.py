@@ -15,10 +15,10 @@ from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.engine.ports import Model
-from holdfast.providers.access import Access
-from holdfast.providers.client import close_connections
-from holdfast.providers.compatible import CompatibleModel
-from holdfast.providers.pydantic import PydanticModel
+from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.providers.pydantic_ai import PydanticModel
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate
 from holdfast.testing.model_server import ModelServer, Wire
@@ -44,7 +44,7 @@ def _model(kind: str, server: ModelServer) -> Model:
     wire, name = _WAYS[kind]
     url = {"azure": f"{server.root}/openai/v1", "bedrock": server.root}.get(kind, server.base_url(wire))
     is_signed = kind == "bedrock"
-    access = Access(url, "" if is_signed else "a-key", extras=_KEYS if is_signed else {}, first_byte=30)
+    access = ModelAccess(url, "" if is_signed else "a-key", extras=_KEYS if is_signed else {}, first_byte=30)
     info = ModelInfo("acme", name)
     if kind == "compatible":
         return CompatibleModel(info, access, Selection())

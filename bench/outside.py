@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.client.http_messages import Address
 from holdfast.client.locate import locate
-from holdfast.client.thin import Thin
-from holdfast.client.wire import Address
+from holdfast.client.sync_client import SyncClient
 
 __all__ = ["END", "MIB", "Crowd", "Served", "Speaker", "environment", "served"]
 
@@ -94,7 +94,7 @@ class Speaker:
     """One workspace, and short words for what is asked of it. Blocking: it must not cost what it measures."""
 
     def __init__(self, server: Served) -> None:
-        self._thin = Thin(server.address)
+        self._thin = SyncClient(server.address)
         self._client = os.urandom(16).hex()
         self._runs = 0
         self.address = server.address

@@ -31,9 +31,9 @@ from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.settings import Selection
 from holdfast.protocol.sse import frame
-from holdfast.providers.access import Access
-from holdfast.providers.client import close_connections
-from holdfast.providers.compatible import CompatibleModel
+from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.tasks import TaskOwner
 
 __all__ = ["measure"]
@@ -132,7 +132,7 @@ def _process(script: str, *arguments: str) -> Iterator[str]:
 
 
 def _model(url: str) -> CompatibleModel:
-    return CompatibleModel(ModelInfo("bench", "m", context_window=200_000), Access(url, "a-key"), Selection())
+    return CompatibleModel(ModelInfo("bench", "m", context_window=200_000), ModelAccess(url, "a-key"), Selection())
 
 
 def _request() -> ModelRequest:

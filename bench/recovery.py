@@ -12,12 +12,12 @@ import uvloop
 
 from bench.figures import Figure
 from bench.stage import HeldModels, directory
-from holdfast.core import Parts, SystemClock, new_id, open_workspace
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun, Write
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.engine.drafts import Author
+from holdfast.engine.message_factory import MessageFactory
+from holdfast.runtime.workspace import SystemClock, WorkspaceParts, new_id, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 
 __all__ = ["measure"]
@@ -32,7 +32,7 @@ _WORKSPACE = "/bench"
 def _session(number: int, now: int) -> Write:
     """A session with a run, its prompt and its answer. The last few runs have no end."""
     session, run = SessionId(f"session-{number:06}"), RunId(f"run-{number:06}")
-    author = Author(session, run, now // 1000, new_id)
+    author = MessageFactory(session, run, now // 1000, new_id)
     made = Session(session, SessionId(""), f"Session {number}", 0, 0, 0, MessageId(""), 0.0, now, now, False, 0)
     prompt, answer = (
         author.user("What is wrong with this test? " * 4),
@@ -68,7 +68,7 @@ async def _fill(data: Path, killed: Path) -> None:
 async def _recover(data: Path) -> float:
     began = time.perf_counter()
     ledger = SqliteLedger(data)
-    workspace = await open_workspace(_WORKSPACE, Parts(ledger, HeldModels()))
+    workspace = await open_workspace(_WORKSPACE, WorkspaceParts(ledger, HeldModels()))
     seconds = time.perf_counter() - began
     assert len(workspace.recovered.ends) == UNFINISHED
     await workspace.close()

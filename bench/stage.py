@@ -10,14 +10,14 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.core import Parts, Workspace, open_workspace
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Entry
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
 from holdfast.engine.ports import Models, Outlet
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Say, ScriptedModel, ScriptedModels, Step
+from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
+from holdfast.runtime.workspace import Workspace, WorkspaceParts, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 
 __all__ = ["Bare", "Ends", "HeldModels", "Stage", "directory", "model_saying", "sessions", "stage", "words"]
@@ -130,7 +130,7 @@ async def stage(models: Models | ScriptedModel) -> AsyncIterator[Stage]:
         ends = Ends()
         chosen = ScriptedModels(models) if isinstance(models, ScriptedModel) else models
         settings = EngineSettings(titles=False)
-        workspace = await open_workspace(str(path), Parts(ledger, chosen, settings=settings, tap=ends.tap))
+        workspace = await open_workspace(str(path), WorkspaceParts(ledger, chosen, settings=settings, tap=ends.tap))
         try:
             yield Stage(path, ledger, workspace, ends)
         finally:

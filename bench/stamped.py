@@ -7,12 +7,12 @@ from pathlib import Path
 
 import uvloop
 
-from holdfast.app import ServerOptions, serve
 from holdfast.client.locate import locate
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
+from holdfast.server.serve import ServerOptions, serve
 
 __all__ = ["StampedModels"]
 

@@ -11,7 +11,7 @@ from statistics import median
 from bench.figures import Figure, Goal
 from bench.outside import Crowd, Served, Speaker, environment, served
 from holdfast.lockfile import LOCK_NAME, directory_id
-from holdfast.server.listen import UnixListener
+from holdfast.server.http.listen import UnixListener
 
 __all__ = ["measure"]
 

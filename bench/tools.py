@@ -16,8 +16,8 @@ import uvloop
 
 from bench.figures import Figure, Goal, ratio_of_medians
 from holdfast.testing.hostile import start_shape, survivors
-from holdfast.workspace.guard import Containment, Guard
-from holdfast.workspace.process import Launch, Processes
+from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.guard import Containment, Guard
 
 __all__ = ["measure"]
 
@@ -29,8 +29,8 @@ _SERVER = """
 import asyncio, sys
 from pathlib import Path
 from holdfast.testing.hostile import start_shape
-from holdfast.workspace.guard import Guard
-from holdfast.workspace.process import Processes
+from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.command_process import Processes
 
 async def main():
     guard = Guard(sys.argv[1])

@@ -21,7 +21,7 @@ from bench.figures import Figure, Goal
 from bench.outside import Served, environment, served
 from holdfast.domain.ids import MessageId
 from holdfast.tui.blocks import Block, Card, Prose, Saying
-from holdfast.tui.transcript import Transcript
+from holdfast.tui.widgets.transcript import Transcript
 
 __all__ = ["measure"]
 
@@ -80,7 +80,7 @@ def _shown(server: Served) -> Iterator[Shown]:
     known = environment(server.root) | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", "from holdfast.cli.tui import command; command()"],
+        [sys.executable, "-P", "-c", "from holdfast.cli.clients import command; command()"],
         env=known,
         cwd=server.root / "project",
         stdin=inside,

@@ -15,7 +15,7 @@ from holdfast.bus.bus import Bus
 from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt
-from holdfast.providers.scripted import ScriptedModel
+from holdfast.providers.scripted_model import ScriptedModel
 from holdfast.tasks import TaskOwner
 
 __all__ = ["measure"]

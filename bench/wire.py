@@ -10,7 +10,7 @@ from bench.figures import Figure, Goal
 from bench.outside import Served, served
 from bench.stage import Bare
 from holdfast.client.client import Client
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.domain.events import MessageDeltaEvent, MessagePartEvent, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
@@ -24,7 +24,9 @@ CANCELS = 30
 class Talk:
     """One session, prompted by one client that also reads the stream."""
 
-    def __init__(self, client: Client, workspace: WorkspaceId, session: SessionId, items: AsyncIterator[Item]) -> None:
+    def __init__(
+        self, client: Client, workspace: WorkspaceId, session: SessionId, items: AsyncIterator[StreamEvent]
+    ) -> None:
         self._client = client
         self._workspace = workspace
         self._session = session

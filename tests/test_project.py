@@ -20,82 +20,82 @@ NAMED_DOCUMENTS = ("ARCHITECTURE.md", "AGENTS.md", "README.md", "GLOSSARY.md", "
 DOCUMENTS = [*(ROOT / name for name in NAMED_DOCUMENTS), *sorted((ROOT / "docs").rglob("*.md"))]
 
 PURE = (
-    "acp/forms.py",
-    "acp/intake.py",
-    "acp/narrator.py",
-    "acp/shapes.py",
-    "server/counters.py",
-    "server/spans.py",
+    "acp/approvals.py",
+    "acp/prompt_content.py",
+    "acp/session_updates.py",
+    "acp/tool_calls.py",
+    "server/telemetry/metrics.py",
+    "server/telemetry/spans.py",
     "domain/*.py",
-    "engine/leftovers.py",
+    "engine/recovery.py",
     "engine/lifecycle.py",
-    "engine/assembly.py",
+    "engine/response_builder.py",
     "engine/history.py",
-    "engine/settle.py",
-    "engine/repetition.py",
+    "engine/history_repair.py",
+    "engine/agent_loop.py",
     "bus/backlog.py",
     "storage/operations/*.py",
-    "server/codes.py",
-    "server/dialogs.py",
-    "server/pace.py",
+    "server/web/web_auth.py",
+    "server/streams/crush_stream.py",
+    "server/streams/event_stream.py",
     "server/presence.py",
-    "server/whole.py",
+    "server/streams/crush_stream.py",
     "protocol/*.py",
     "client/terminal_text.py",
-    "client/wire.py",
-    "client/items.py",
+    "client/http_messages.py",
+    "client/events.py",
     "client/view.py",
-    "config/defaults.py",
-    "config/fit.py",
-    "config/lines.py",
-    "config/mcpjson.py",
+    "config/schema.py",
+    "config/validate.py",
+    "config/line_numbers.py",
+    "config/load.py",
     "config/merge.py",
     "config/problems.py",
-    "config/texts.py",
-    "engine/inquiries.py",
-    "engine/instructions.py",
+    "config/schema.py",
+    "engine/approvals.py",
+    "engine/system_prompt.py",
     "engine/retries.py",
-    "engine/rulings.py",
-    "extensions/claude.py",
-    "extensions/documents.py",
-    "extensions/frontmatter.py",
-    "extensions/agents/reading.py",
-    "extensions/commands/expanding.py",
-    "extensions/commands/reading.py",
-    "extensions/hooks/reading.py",
-    "extensions/lsp/catalogue.py",
-    "extensions/lsp/documents.py",
-    "extensions/lsp/findings.py",
-    "extensions/lsp/manners.py",
+    "engine/tool_calls.py",
+    "extensions/search_paths.py",
+    "extensions/markdown_document.py",
+    "extensions/markdown_document.py",
+    "extensions/agents.py",
+    "extensions/commands.py",
+    "extensions/commands.py",
+    "extensions/hooks/hook_config.py",
+    "extensions/lsp/server_config.py",
+    "extensions/lsp/server_session.py",
+    "extensions/lsp/diagnostics.py",
+    "extensions/lsp/server_session.py",
     "extensions/lsp/positions.py",
-    "extensions/lsp/settling.py",
-    "extensions/lsp/shapes.py",
-    "extensions/lsp/states.py",
-    "extensions/lsp/wire.py",
-    "extensions/mcp/contents.py",
-    "extensions/mcp/names.py",
-    "extensions/mcp/states.py",
-    "extensions/hooks/saying.py",
-    "extensions/skills/reading.py",
+    "extensions/lsp/diagnostics_wait.py",
+    "extensions/lsp/lsp_types.py",
+    "extensions/lsp/server_state.py",
+    "extensions/lsp/lsp_connection.py",
+    "extensions/mcp/tool_results.py",
+    "extensions/mcp/tool_naming.py",
+    "extensions/mcp/mcp_types.py",
+    "extensions/hooks/hook_process.py",
+    "extensions/skills/skills.py",
     "permissions/*.py",
-    "providers/chat_answer.py",
-    "providers/chat_wire.py",
+    "providers/chat_response.py",
+    "providers/chat_request.py",
     "providers/sse.py",
-    "providers/troubles.py",
+    "providers/provider_errors.py",
     "tui/blocks.py",
     "testing/reference.py",
-    "tui/cards.py",
-    "tui/chunks.py",
-    "tui/rows.py",
-    "tui/status.py",
-    "workspace/diffs.py",
-    "workspace/edits.py",
-    "workspace/history.py",
-    "workspace/environment.py",
-    "workspace/output.py",
-    "workspace/paths.py",
-    "workspace/secrets.py",
-    "workspace/text.py",
+    "tui/blocks.py",
+    "tui/blocks.py",
+    "tui/widgets/transcript.py",
+    "tui/block_render.py",
+    "workspace/files/line_diff.py",
+    "workspace/files/text_edit.py",
+    "workspace/files/undo.py",
+    "workspace/process/shell_call.py",
+    "workspace/process/output.py",
+    "workspace/files/file_paths.py",
+    "config/redaction.py",
+    "workspace/files/text_encoding.py",
 )
 IMPURE_IMPORTS = {"asyncio", "time", "random", "uuid", "os", "logging", "datetime"}
 
@@ -418,27 +418,27 @@ LOOPS = {"asyncio", "uvloop", "ssl", "logging", "subprocess"}
 def test_the_command_line_starts_light() -> None:
     """Asking for help loads neither the engine nor SQLite; the command itself loads not even click."""
     assert len(loaded_by("import holdfast.cli.main")) - len(loaded_by("import os")) <= 4
-    loaded = loaded_by("import holdfast.cli.group")
+    loaded = loaded_by("import holdfast.cli.click_group")
     assert not loaded & ({"apsw", "msgspec"} | SERVERS | LOOPS)
     assert len(loaded) < 160, f"{len(loaded)} modules"
 
 
 def test_a_run_starts_light() -> None:
     """What is loaded before a prompt is on its way; `tests/cli/test_run.py` looks at a real one."""
-    loaded = loaded_by("import holdfast.cli.oneshot")
+    loaded = loaded_by("import holdfast.cli.run_client.run_prompt")
     assert not loaded & ({"apsw", "msgspec", "click", "inspect", "pathlib"} | SERVERS | LOOPS)
     assert len(loaded) < 115, f"{len(loaded)} modules"
 
 
 def test_a_server_answers_before_it_is_loaded() -> None:
     """What is loaded before the first answer."""
-    loaded = loaded_by("import holdfast.cli.boot")
+    loaded = loaded_by("import holdfast.cli.server_boot")
     assert not loaded & ({"apsw", "msgspec", "click", "inspect", "pathlib"} | SERVERS | LOOPS)
     assert len(loaded) < 115, f"{len(loaded)} modules"
 
 
 def test_a_server_loads_nothing_it_does_not_need() -> None:
-    script = "from holdfast.cli.lean import load_msgspec\nload_msgspec()\nimport uvloop, holdfast.app"
+    script = "from holdfast.cli.fast_import import load_msgspec\nload_msgspec()\nimport uvloop, holdfast.server.serve"
     loaded = loaded_by(script)
     assert not loaded & {"click", "rich", "uvicorn", "typing_extensions", "pydantic_ai", "httpx2", "openai"}
     assert len(loaded) < 520, f"{len(loaded)} modules"

@@ -23,9 +23,9 @@ from holdfast.domain.events import (
     decode_event,
     encode_event,
 )
-from holdfast.domain.growth import grow, text_length
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.ledger import Entry
+from holdfast.domain.message_delta import grow, text_length
 from holdfast.domain.messages import Message, Part, Text, TextPart
 
 EMPTY = TextPart(Text(""))

@@ -11,6 +11,7 @@ from bus.ears import Ear
 from holdfast.bus.backlog import SlowReaderPolicy
 from holdfast.bus.bus import Bus, Subscription
 from holdfast.bus.frames import Gap, GapEvent, Hello, HelloEvent
+from holdfast.domain.deleted_sessions import empty_session
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.events import (
     Change,
@@ -28,7 +29,6 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import Entry, WorkspaceRecord
 from holdfast.domain.messages import Message, Text, TextPart
-from holdfast.domain.removal import empty_session
 from holdfast.engine.ports import Outlet
 from holdfast.tasks import TaskOwner
 from holdfast.testing.conformance import session as stored_session

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from choosing.home import Home, home
-from holdfast.providers import discovery as places
+from holdfast.providers import model_discovery as places
 from providers.json_server import JsonServer, json_server, silent_port
 
 
@@ -15,7 +15,7 @@ async def no_lm_studio(monkeypatch: pytest.MonkeyPatch) -> None:
     ollama, (id, name, kind, _) = places.LOCAL_SERVERS
     port = await silent_port()
     monkeypatch.setattr(
-        "holdfast.providers.market.LOCAL_SERVERS", (ollama, (id, name, kind, f"http://127.0.0.1:{port}/v1"))
+        "holdfast.providers.model_registry.LOCAL_SERVERS", (ollama, (id, name, kind, f"http://127.0.0.1:{port}/v1"))
     )
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.choosing import ChosenModels, Means
-from holdfast.config.expand import Expander, ExpansionFailed
+from holdfast.config.variables import Expander, ExpansionFailed
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Settings
 from holdfast.providers.catalog import load_catalog
-from holdfast.providers.client import close_connections
-from holdfast.providers.discovery import Discovery
+from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_discovery import ModelDiscovery
+from holdfast.runtime.model_selection import ModelSources, SelectedModels
 from providers.json_server import JsonServer
 
 __all__ = ["DEEPSEEK", "GROQ", "GROQ_LARGE", "GROQ_SMALL", "Home", "home", "local", "refusal"]
@@ -36,8 +36,8 @@ class Home:
         self.signs_in = True
         self.doubt = ""
         self.now = 0.0
-        self.discovery = Discovery(lambda: self.now)
-        means = Means(
+        self.discovery = ModelDiscovery(lambda: self.now)
+        means = ModelSources(
             lambda: self.settings,
             self._expand,
             lambda: self.environment,
@@ -47,7 +47,7 @@ class Home:
             new_token=self._new_token,
             sign_in=self._sign_in,
         )
-        self.models = ChosenModels(means, self.discovery, clock=lambda: self.now)
+        self.models = SelectedModels(means, self.discovery, clock=lambda: self.now)
 
     def set(self, **tables: object) -> None:
         """Settings as the files have them."""

@@ -3,7 +3,7 @@
 import asyncio
 
 from choosing.home import GROQ_LARGE, Home, refusal
-from holdfast.providers.compatible import CompatibleModel
+from holdfast.providers.openai_compatible import CompatibleModel
 
 # Again
 

@@ -5,9 +5,9 @@ import pytest
 from choosing.home import GROQ_LARGE, GROQ_SMALL, Home, local, refusal
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection
-from holdfast.providers import discovery as places
-from holdfast.providers.compatible import CompatibleModel
-from holdfast.providers.tour import TourModel
+from holdfast.providers import model_discovery as places
+from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.providers.scripted_model import DemoModel
 from providers.json_server import JsonServer, silent_port
 
 # Without a selection
@@ -15,7 +15,7 @@ from providers.json_server import JsonServer, silent_port
 
 async def test_without_anything_the_tour_answers(place: Home) -> None:
     large, small = await place.models.large(), await place.models.small()
-    assert isinstance(large, TourModel)
+    assert isinstance(large, DemoModel)
     assert large.info.is_scripted
     assert small.info.is_scripted
     assert "no model" in large.info.name
@@ -143,7 +143,9 @@ async def test_a_local_server_that_is_started_later_is_found(place: Home, server
 async def test_a_far_ollama_is_used_only_if_it_is_chosen(place: Home) -> None:
     place.environment["OLLAMA_HOST"] = "ollama.invalid:1"
     assert await place.large() == "demo/tour"
-    assert place.discovery.known(places.Place("http://ollama.invalid:1/v1", "ollama")) is None, "nobody asked it"
+    assert place.discovery.known(places.DiscoveryTarget("http://ollama.invalid:1/v1", "ollama")) is None, (
+        "nobody asked it"
+    )
     place.set(models={"large": {"provider": "ollama", "model": "m"}}, providers={"ollama": {"discover_models": False}})
     model = await place.models.large()
     assert isinstance(model, CompatibleModel)
@@ -173,7 +175,7 @@ async def test_a_described_model_needs_no_answer(place: Home, server: JsonServer
     version = place.discovery.version
     server.held.set()
     while place.discovery.version == version:
-        await place.discovery.ask(places.Place(f"{server.url}/v1"))
+        await place.discovery.ask(places.DiscoveryTarget(f"{server.url}/v1"))
     assert (await place.models.large()).info.context_window == 7_000, "what came later counts from then on"
 
 

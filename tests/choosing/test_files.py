@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from config.place import Place
-from holdfast.choosing import ChosenModels, means_of
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.domain.errors import ProviderError
 from holdfast.providers.catalog import CatalogModel, encode_catalog, load_catalog, refreshed_file
+from holdfast.runtime.model_selection import SelectedModels, means_of
 
 OFF = {"HOLDFAST_KEYRING": "0"}
 
@@ -24,7 +24,7 @@ class Files:
         self.place.data.mkdir()
         self.configuration: Configuration = self.place.open()
         self.credentials = Credentials(str(self.place.home / "credentials.toml"), OFF)
-        self.models = ChosenModels(means_of(self.configuration, self.credentials, self.place.data))
+        self.models = SelectedModels(means_of(self.configuration, self.credentials, self.place.data))
 
     async def large(self) -> str:
         info = (await self.models.large()).info
@@ -77,7 +77,7 @@ CHANGES: dict[str, tuple[Callable[[Files], object], str]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_what_changes_is_noticed(files: Files, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", ())
+    monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     change, provider = CHANGES[name]
     assert (await files.models.large()).info.is_scripted
     change(files)
@@ -85,7 +85,7 @@ async def test_what_changes_is_noticed(files: Files, name: str, monkeypatch: pyt
 
 
 async def test_a_key_that_is_removed_is_not_used_any_more(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", ())
+    monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     files.credentials.put("groq", "k")
     assert (await files.large()).startswith("groq/")
     files.credentials.remove("groq")
@@ -105,11 +105,11 @@ async def test_a_file_that_cannot_be_read_holds_the_choice(
     tmp_path: Path, text: str, is_held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it was to say about models is not known; what it was to say about something else does not matter."""
-    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", ())
+    monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     files = Files(tmp_path)
     files.place.user(text)
     files.configuration = files.place.open()
-    files.models = ChosenModels(means_of(files.configuration, files.credentials, files.place.data))
+    files.models = SelectedModels(means_of(files.configuration, files.credentials, files.place.data))
     try:
         if is_held:
             with pytest.raises(ProviderError, match="No model is chosen until that is mended"):

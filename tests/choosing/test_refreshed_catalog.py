@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.choosing import ChosenModels, means_of
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.config.locations import places_for
 from holdfast.providers.catalog import CatalogModel, encode_catalog, load_catalog, refreshed_file
-from holdfast.providers.discovery import Discovery
+from holdfast.providers.model_discovery import ModelDiscovery
+from holdfast.runtime.model_selection import SelectedModels, means_of
 
 
 async def test_an_open_workspace_notices_a_refreshed_catalogue(tmp_path: Path) -> None:
@@ -18,9 +18,9 @@ async def test_an_open_workspace_notices_a_refreshed_catalogue(tmp_path: Path) -
     environment = {"HOME": str(tmp_path), "GROQ_API_KEY": "k"}
     places = places_for(str(tmp_path / "project"), environment, data_dir=str(tmp_path / "data"))
     configuration = Configuration(places, environment)
-    discovery = Discovery()
+    discovery = ModelDiscovery()
     means = means_of(configuration, Credentials(places.credentials_file, environment), tmp_path / "data")
-    models = ChosenModels(means, discovery)
+    models = SelectedModels(means, discovery)
 
     async def known() -> set[str]:
         view = await models.usable_view()

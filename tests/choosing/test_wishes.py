@@ -9,8 +9,8 @@ import pytest
 
 from choosing.home import GROQ, GROQ_LARGE, GROQ_SMALL, Home, local
 from holdfast.domain.usage import Price
-from holdfast.providers.compatible import CompatibleModel
-from holdfast.providers.pydantic import PydanticModel
+from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.providers.pydantic_ai import PydanticModel
 from providers.json_server import JsonServer
 
 # How it is asked
@@ -165,7 +165,7 @@ async def test_libraries_wait_for_the_first_request(place: Home) -> None:
     model = await place.models.large()
     assert isinstance(model, PydanticModel)
     assert model._kind == "openai-responses"
-    script = "import sys, holdfast.providers.pydantic; print(*sys.modules)"
+    script = "import sys, holdfast.providers.pydantic_ai; print(*sys.modules)"
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True)
     assert not {"anthropic", "openai", "pydantic_ai", "httpx2"} & set(done.stdout.split())
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.client.errors import ClientError
-from holdfast.client.locate import Where, locate
-from holdfast.client.thin import Thin
+from holdfast.client.locate import ServerLocation, locate
+from holdfast.client.sync_client import SyncClient
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import VersionInfo
 from scratch import new_directory
@@ -61,7 +61,7 @@ class House:
         self._started: list[Process] = []
 
     @property
-    def where(self) -> Where:
+    def where(self) -> ServerLocation:
         return locate(environment=self.environment)
 
     def start(self, *arguments: str, code: str | None = None) -> Process:
@@ -113,7 +113,7 @@ class House:
 
     def server_process(self) -> int | None:
         try:
-            with Thin(self.where.address) as thin:
+            with SyncClient(self.where.address) as thin:
                 _, body = thin.request("GET", "/v1/version")
         except ClientError:
             return None

@@ -11,8 +11,8 @@ import msgspec
 from click.testing import CliRunner, Result
 
 from cli.house import House
-from holdfast.cli.group import holdfast
-from holdfast.client.thin import Thin
+from holdfast.cli.click_group import holdfast
+from holdfast.client.sync_client import SyncClient
 
 __all__ = ["Caller", "Request", "commands", "given_in"]
 
@@ -49,11 +49,11 @@ class Caller:
 
     @contextmanager
     def _recorded(self) -> Iterator[None]:
-        original = Thin.request
-        used: list[Thin] = []
+        original = SyncClient.request
+        used: list[SyncClient] = []
 
         def request(
-            thin: Thin,
+            thin: SyncClient,
             method: str,
             path: str,
             query: Any = (),  # noqa: ANN401
@@ -64,11 +64,11 @@ class Caller:
             used.append(thin)
             return original(thin, method, path, query, body, **more)
 
-        Thin.request = request  # type: ignore[method-assign, assignment]
+        SyncClient.request = request  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
-            Thin.request = original  # type: ignore[method-assign]
+            SyncClient.request = original  # type: ignore[method-assign]
             # The end of its process closes what a command leaves open.
             for thin in used:
                 thin.close()

@@ -3,12 +3,12 @@
 import msgspec
 
 from cli.house import House, Process
-from holdfast.client.thin import Thin
+from holdfast.client.sync_client import SyncClient
 from holdfast.protocol.bodies import VersionInfo
 
 OLD = "import holdfast\nholdfast.__version__ = '0.0.1'\n"
 SERVE = "import sys\nfrom holdfast.cli.main import main\nmain()\n"
-OTHER = "import holdfast.protocol.number as number\nnumber.PROTOCOL = {}\n"
+OTHER = "import holdfast.protocol.version as number\nnumber.PROTOCOL = {}\n"
 
 
 def _serve(home: House, code: str, *options: str) -> Process:
@@ -19,7 +19,7 @@ def _serve(home: House, code: str, *options: str) -> Process:
 
 
 def _version(home: House) -> VersionInfo:
-    with Thin(home.where.address) as thin:
+    with SyncClient(home.where.address) as thin:
         return msgspec.json.decode(thin.request("GET", "/v1/version")[1], type=VersionInfo)
 
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli.answer_line import AnswerLine, Input, Option
-from holdfast.cli.key_decoder import Key, KeyDecoder
-from holdfast.cli.speak import Speaker
-from holdfast.cli.terminal import Terminal
+from holdfast.cli.console.input_line import Input, InputLine, Option
+from holdfast.cli.console.run_output import RunOutput
+from holdfast.cli.console.terminal import Key, KeyDecoder, Terminal
 from holdfast.client.answer_focus import SETTLE, Kind
 
 OPTIONS = (Option("allow", "once", "y"), Option("allow_always", "always"), Option("deny", "no", "n"))
@@ -52,7 +51,7 @@ class Keyboard:
         self.seconds = 1_000.0
         terminal = Terminal()
         terminal._input = slave
-        self.line = AnswerLine(terminal, Speaker("stream", is_quiet=True), echoes=True, clock=lambda: self.seconds)
+        self.line = InputLine(terminal, RunOutput("stream", is_quiet=True), echoes=True, clock=lambda: self.seconds)
         self.line.start()
         self.done: list[Input] = []
         self._terminal = terminal

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.house import PATIENCE, House
-from holdfast.cli.link import Link, text_in
+from holdfast.cli.server_connection import ServerConnection, text_in
 
 WRITE = 'tool=write {"file_path": "x", "content": "1"} words=2'
 ANSWER = "word1 word2\n"
@@ -232,7 +232,7 @@ def test_who_waits_for_a_run_without_a_terminal_does_not_wait_for_ever(home: Hou
 
 
 def test_who_waits_without_a_terminal_decides_nothing_for_somebody_who_works_there(home: House, place: Path) -> None:
-    with closing(Link(home.where, str(place))) as link:
+    with closing(ServerConnection(home.where, str(place))) as link:
         link.enter()
         session = text_in(link.ask_plainly("POST", link.path("sessions"), body={"title": "x"}), "id")
         prompt = {"session_id": session, "prompt": WRITE, "run_id": "theirs", "interactive": True}

@@ -6,8 +6,9 @@ from typing import Any, get_args
 import click
 import pytest
 
-from holdfast.cli import asked, boot, run, serve
-from holdfast.cli.asked import Asked, HowDelivered, read_quickly
+from holdfast.cli import run, server, server_boot
+from holdfast.cli.run_client import run_args
+from holdfast.cli.run_client.run_args import HowDelivered, RunArgs, read_quickly
 from holdfast.domain.runs import Delivery
 
 PLAIN: list[list[str]] = [
@@ -61,8 +62,8 @@ def places(tmp_path: Path) -> dict[str, str]:
     return {"FILE": str(tmp_path / "file"), "DIRECTORY": str(tmp_path)}
 
 
-def _by_click(arguments: list[str]) -> Asked:
-    return Asked(**run.command.make_context("run", list(arguments)).params)
+def _by_click(arguments: list[str]) -> RunArgs:
+    return RunArgs(**run.command.make_context("run", list(arguments)).params)
 
 
 @pytest.mark.parametrize("arguments", PLAIN, ids=" ".join)
@@ -90,11 +91,11 @@ def _options(command: click.Command) -> dict[str, dict[str, str]]:
 
 
 def test_it_knows_every_option() -> None:
-    assert _options(run.command) == {"flags": asked.FLAGS, "values": asked.VALUES, "many": asked.MANY}
-    assert _options(serve.command) == {"flags": boot.FLAGS, "values": boot.VALUES, "many": {}}
+    assert _options(run.command) == {"flags": run_args.FLAGS, "values": run_args.VALUES, "many": run_args.MANY}
+    assert _options(server.serve_command) == {"flags": server_boot.FLAGS, "values": server_boot.VALUES, "many": {}}
     assert get_args(HowDelivered) == get_args(Delivery)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["x"], ["--host"], ["--host", "--verbose"], ["--verbose=1"]])
 def test_a_server_is_not_started_by_a_command_line_that_needs_explaining(arguments: list[str]) -> None:
-    assert boot.serve_quickly(arguments) is None
+    assert server_boot.serve_quickly(arguments) is None

@@ -14,9 +14,9 @@ import pytest
 
 from cli.house import PATIENCE, House
 from cli.test_ask import ACTIVE, ASKED, WRITE
-from holdfast.cli.inquire import read_answer
-from holdfast.cli.link import Link
-from holdfast.domain.asks import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind
+from holdfast.cli.console.approvals import read_answer
+from holdfast.cli.server_connection import ServerConnection
+from holdfast.domain.approvals import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind
 
 
 class Plain:
@@ -132,7 +132,7 @@ def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home
         plain.see(ASKED)
         plain.keys("/allow")
         plain.see("> /allow")
-        with closing(Link(home.where, str(place))) as link:
+        with closing(ServerConnection(home.where, str(place))) as link:
             link.enter()
             (ask,) = link.ask(tuple[PermissionRequest, ...], "GET", link.path("permissions", "pending"))
             body = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
@@ -148,7 +148,7 @@ def test_a_command_that_was_begun_for_one_approval_does_not_answer_the_next(home
 
 def test_auto_approve_is_shown(home: House) -> None:
     place = began(home, "plain-auto")
-    with attached(home, place) as plain, closing(Link(home.where, str(place))) as link:
+    with attached(home, place) as plain, closing(ServerConnection(home.where, str(place))) as link:
         link.enter()
         link.send("POST", link.path("permissions", "skip"), body={"skip": True})
         plain.see("[Auto-approve is on: tools act without asking]")

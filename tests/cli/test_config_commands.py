@@ -12,7 +12,7 @@ import pytest
 
 from cli.house import House
 from config.commands import SCRIPT, Commands
-from holdfast.cli.link import Link
+from holdfast.cli.server_connection import ServerConnection
 
 CANARY = "hunter2canaryhunter2"
 
@@ -60,7 +60,7 @@ def test_what_a_client_set_for_a_workspace_is_shown(alone: House) -> None:
     """The server's own files, found by the id that it gave the directory."""
     alone.serve()
     alone.say("sessions", "list")
-    with closing(Link(alone.where, str(alone.work))) as link:
+    with closing(ServerConnection(alone.where, str(alone.work))) as link:
         link.enter()
         link.send("POST", link.path("config", "set"), body={"scope": 1, "key": "options.max_steps", "value": 41})
     script = [sys.executable, "-c", SCRIPT, "holdfast.cli.config", "command", "show", "--origin"]

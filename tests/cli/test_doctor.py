@@ -4,8 +4,8 @@ import msgspec
 from click.testing import CliRunner
 
 from cli.house import House
-from holdfast.cli.group import holdfast
-from holdfast.domain.health import Health
+from holdfast.cli.click_group import holdfast
+from holdfast.domain.doctor import Health
 
 
 def test_what_is_wrong_is_told_with_what_to_do(home: House) -> None:

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import __version__
-from holdfast.cli.group import holdfast
-from holdfast.cli.link import Link
-from holdfast.client.age import WrongAge
+from holdfast.cli.click_group import holdfast
+from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.errors import ConnectionLost, ServerProblem, StartFailed, TimedOut, Unreachable
+from holdfast.client.server_check import VersionMismatch
+from holdfast.domain.doctor import Finding, Health
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.health import Finding, Health
 from holdfast.protocol.bodies import VersionInfo
 
 
@@ -29,10 +29,10 @@ class Server:
         self._environment = {"HOME": str(top), "XDG_RUNTIME_DIR": str(top / "r"), "HOLDFAST_DATA_DIR": str(top / "d")}
         (top / "r").mkdir(mode=0o700)
         patch.chdir(top)
-        patch.setattr(Link, "enter", self._enter)
-        patch.setattr(Link, "ask", self._ask)
-        patch.setattr(Link, "path", lambda _, *names: "/".join(names))
-        patch.setattr(Link, "close", self._close)
+        patch.setattr(ServerConnection, "enter", self._enter)
+        patch.setattr(ServerConnection, "ask", self._ask)
+        patch.setattr(ServerConnection, "path", lambda _, *names: "/".join(names))
+        patch.setattr(ServerConnection, "close", self._close)
 
     def _enter(self, *_: object) -> None:
         if self.error is not None:
@@ -107,7 +107,7 @@ def test_only_the_areas_that_are_wanted_count(
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        (WrongAge("It is older."), ""),
+        (VersionMismatch("It is older."), ""),
         (StartFailed("It did not start."), "holdfast logs shows what it said."),
         (Unreachable("Nobody."), "Look at the address, and whether a server runs there: holdfast serve."),
         (TimedOut("Late."), "Look at holdfast logs; holdfast server stop --force"),

@@ -5,7 +5,7 @@ import pytest
 from client.every_event import ABOUT_A_SESSION, TYPES, event_of
 from holdfast.cli.attach import _Screen, _show
 from holdfast.cli.common import Failure
-from holdfast.cli.conduct import session_of
+from holdfast.cli.run_client.run_follow import session_of
 from holdfast.domain.ids import SessionId
 
 HERE, THERE = SessionId("here"), SessionId("there")

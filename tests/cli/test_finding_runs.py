@@ -9,8 +9,8 @@ import pytest
 
 from cli.house import House
 from cli.in_process import Caller
-from holdfast.cli.detached import noted, remember
-from holdfast.cli.link import Link
+from holdfast.cli.run_client.run_lookup import noted, remember
+from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.client import Client
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
@@ -55,12 +55,12 @@ def test_a_run_is_found_wherever_its_note_points(
     places: Places, note: str, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While its workspace is closed."""
-    ask = Link.ask
+    ask = ServerConnection.ask
 
-    def ask_of_closed(link: Link, answer: type, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401
+    def ask_of_closed(link: ServerConnection, answer: type, method: str, path: str, **more: Any) -> Any:  # noqa: ANN401
         return () if (method, path) == ("GET", "/v1/workspaces") else ask(link, answer, method, path, **more)
 
-    monkeypatch.setattr(Link, "ask", ask_of_closed)
+    monkeypatch.setattr(ServerConnection, "ask", ask_of_closed)
     data = places.home.environment["HOLDFAST_DATA_DIR"]
     file = Path(data) / "detached" / "kept"
     file.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ def test_a_run_of_an_open_workspace_is_found_from_anywhere(places: Places) -> No
 
 
 def test_notes_are_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.detached._MOST", 1)
+    monkeypatch.setattr("holdfast.cli.run_client.run_lookup._MOST", 1)
     for name in ("a", "bb", "ccc"):
         remember(str(tmp_path), name, "/x")
         # The times of files are coarse.

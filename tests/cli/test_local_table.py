@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.group import holdfast
+from holdfast.cli.click_group import holdfast
 
 KEY = "sk-0123456789abcdef0123456789abcdef"
 
@@ -203,7 +203,7 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", ())
+    monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     made = Home(tmp_path)
     monkeypatch.chdir(made.work)
     return made

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli.group import holdfast
+from holdfast.cli.click_group import holdfast
 
 
 class Log:
@@ -27,7 +27,7 @@ class Log:
                 raise KeyboardInterrupt
             left.pop(0)()
 
-        patch.setattr("holdfast.cli.link.wait_quietly", pause)
+        patch.setattr("holdfast.cli.server_connection.wait_quietly", pause)
         return CliRunner().invoke(holdfast, ["logs", "--data-dir", str(self.data), *arguments])
 
     def add(self, text: str) -> None:

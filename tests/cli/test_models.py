@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli.models import command
-from holdfast.cli.waiting import waiting
-from holdfast.providers.discovery import LOCAL_SERVERS
+from holdfast.cli.models import command, waiting
+from holdfast.providers.model_discovery import LOCAL_SERVERS
 
 
 class Home:
@@ -84,7 +83,7 @@ def home(tmp_path: Path, silent: int, monkeypatch: pytest.MonkeyPatch) -> Home:
     ollama, (id, name, kind, _) = LOCAL_SERVERS
     # Whoever runs these tests may have a server there.
     elsewhere = (id, name, kind, f"http://127.0.0.1:{silent}/v1")
-    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", (ollama, elsewhere))
+    monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", (ollama, elsewhere))
     return Home(tmp_path, silent)
 
 
@@ -209,7 +208,7 @@ def test_a_refresh_that_fails_says_why(home: Home) -> None:
 
 
 def test_at_a_terminal_a_wait_is_seen_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.waiting._SECOND", 0.001)
+    monkeypatch.setattr("holdfast.cli.models._SECOND", 0.001)
     told: list[str] = []
     third = threading.Event()
 

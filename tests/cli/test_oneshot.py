@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import oneshot
+from holdfast.cli.run_client import run_prompt
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 
 
@@ -19,7 +19,7 @@ from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unre
     ],
 )
 def test_the_title_of_a_session(text: str, title: str) -> None:
-    assert oneshot._title(text) == title
+    assert run_prompt._title(text) == title
 
 
 class Wire:
@@ -51,7 +51,7 @@ POST, DELETE = "POST agent", "DELETE sessions/s"
 
 
 def _post(wire: Any, *, is_new: bool) -> bool:  # noqa: ANN401
-    return oneshot._post(wire, {"session_id": "s"}, wire, is_new=is_new)
+    return run_prompt._post(wire, {"session_id": "s"}, wire, is_new=is_new)
 
 
 @pytest.mark.parametrize("error", [ConnectionLost(), TimedOut(), Unreachable()], ids=repr)

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from cli.house import PATIENCE, House
+from holdfast.cli.click_group import holdfast
 from holdfast.cli.common import table
-from holdfast.cli.group import holdfast
-from holdfast.cli.names import in_full
+from holdfast.cli.run_client.run_lookup import in_full
 from holdfast.domain.errors import BadRequest
-from holdfast.server.logfile import KEPT, LONGEST
+from holdfast.server.rotating_log import KEPT, LONGEST
 
 
 @pytest.fixture(scope="module")

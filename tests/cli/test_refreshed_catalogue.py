@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from config.place import Place
-from holdfast.choosing import ChosenModels, means_of
-from holdfast.cli.group import holdfast
+from holdfast.cli.click_group import holdfast
 from holdfast.config.credentials import Credentials
 from holdfast.providers.catalog import Catalog, encode_catalog, load_catalog, refreshed_file
+from holdfast.runtime.model_selection import SelectedModels, means_of
 
 
 def newer() -> Catalog:
@@ -26,16 +26,16 @@ def newer() -> Catalog:
     )
 
 
-async def _models(chosen: ChosenModels) -> set[str]:
+async def _models(chosen: SelectedModels) -> set[str]:
     views = await chosen.providers_view()
     return {model.id for view in views if view.id == "openai" for model in view.models}
 
 
 async def test_an_open_workspace_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", ())
+    monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     place = Place(tmp_path)
     credentials = Credentials(str(tmp_path / "c.toml"), {"HOLDFAST_KEYRING": "0"})
-    chosen = ChosenModels(means_of(place.open(), credentials, place.data))
+    chosen = SelectedModels(means_of(place.open(), credentials, place.data))
     assert "a-new-model" not in await _models(chosen)
     place.write(refreshed_file(place.data), encode_catalog(newer()))
     assert "a-new-model" in await _models(chosen)
@@ -43,9 +43,9 @@ async def test_an_open_workspace_sees_it(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_command_writes_it_where_the_server_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", ())
-    monkeypatch.setattr("holdfast.providers.refresh.fetch_package", lambda _: b"a package")
-    monkeypatch.setattr("holdfast.providers.refresh.made_of", lambda _: newer())
+    monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
+    monkeypatch.setattr("holdfast.providers.catalog_refresh.fetch_package", lambda _: b"a package")
+    monkeypatch.setattr("holdfast.providers.catalog_refresh.made_of", lambda _: newer())
     place = Place(tmp_path)
     environment: dict[str, str | None] = {
         **{name: None for name in os.environ if name.endswith("_API_KEY")},

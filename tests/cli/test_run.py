@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.house import PATIENCE, House, Process, shown_on
-from holdfast.cli.group import holdfast
+from holdfast.cli.click_group import holdfast
 
 ANSWER = "word1 word2 word3 word4 word5"
 LONG = "words=2000 pause=20"

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from cli.house import PATIENCE, House
-from holdfast.cli import link
+from holdfast.cli import server_connection
+from holdfast.client.http_messages import Address
 from holdfast.client.locate import find
-from holdfast.client.thin import Thin
-from holdfast.client.wire import Address
+from holdfast.client.sync_client import SyncClient
 
 
 def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: House) -> None:
@@ -253,13 +253,13 @@ def test_a_server_that_leaves_after_it_was_found_is_followed_by_another(
     alone: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answered, and is gone when it is asked for the workspace (C-46)."""
-    gone = Thin(Address(path=f"{alone.home}/r/gone"))
+    gone = SyncClient(Address(path=f"{alone.home}/r/gone"))
     tries = iter([gone])
-    monkeypatch.setattr(link, "gives_way", lambda *_: False)
-    monkeypatch.setattr(link, "find", lambda *given: next(tries, None) or find(*given))
+    monkeypatch.setattr(server_connection, "gives_way", lambda *_: False)
+    monkeypatch.setattr(server_connection, "find", lambda *given: next(tries, None) or find(*given))
     for name, value in alone.environment.items():
         monkeypatch.setenv(name, value)
-    with closing(link.Link(alone.where, str(alone.work))) as made:
+    with closing(server_connection.ServerConnection(alone.where, str(alone.work))) as made:
         made.enter()
         assert made.workspace
 

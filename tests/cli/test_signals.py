@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.signals import CANCELLED, DETACHED, Signals
+from holdfast.cli.run_client.signals import CANCELLED, DETACHED, Signals
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

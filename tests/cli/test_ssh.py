@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from cli.house import PATIENCE, House, house
-from holdfast.client.forward import Target, parse_target
 from holdfast.client.locate import locate
-from holdfast.client.places import BadHost
-from holdfast.client.thin import Thin
+from holdfast.client.paths import BadHost
+from holdfast.client.ssh import Target, parse_target
+from holdfast.client.sync_client import SyncClient
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
@@ -124,10 +124,10 @@ def test_a_way_that_breaks_is_opened_again(machine: Machine, here: House, monkey
         monkeypatch.setenv(name, value)
     where = locate(machine.host(str(machine.there.work)))
     assert where.again is not None
-    with Thin(where.address) as thin:
+    with SyncClient(where.address) as thin:
         assert thin.request("GET", "/v1/health")[0] == 200
     where.again()
-    with Thin(where.address) as thin:
+    with SyncClient(where.address) as thin:
         assert thin.request("GET", "/v1/health")[0] == 200
     where.again.__self__.close()  # type: ignore[attr-defined]
     assert not os.path.exists(where.address.path)

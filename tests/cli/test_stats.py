@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from cli.house import House
-from holdfast.cli.stats_page import page
-from holdfast.domain.stats import ModelUse, Stats
+from holdfast.cli.stats_html import page
+from holdfast.domain.usage import ModelUse, Stats
 
 WEEK = tuple(tuple(day * hour for hour in range(24)) for day in range(7))
 SOME = Stats(

@@ -103,7 +103,7 @@ def test_text_of_others_does_not_steer_a_terminal(home: House) -> None:
 
 def test_an_answer_does_not_steer_a_terminal(home: House) -> None:
     said = (
-        f"from holdfast.cli.speak import Speaker, complain; text = {EVIL!r}\n"
+        f"from holdfast.cli.console.run_output import Speaker, complain; text = {EVIL!r}\n"
         "Speaker('stream').write(text + chr(10)); complain(text); Speaker('json').line(text[-1].encode())"
     )
     assert _on_a_terminal(home, "-c", said).decode() == f"{TAME}\r\n{TAME}\r\nd\r\n"
@@ -111,7 +111,10 @@ def test_an_answer_does_not_steer_a_terminal(home: House) -> None:
 
 ANSWER = "one \x1b]0;ti tle\x07two\x1b[1; 31mred\x1b[0m \x9b2Jthree\r\n\x1b]52;c;never ended\nfour \u200efive"
 PLAIN = "one twored three\n\nfour \u200efive"
-SERVE = "import holdfast.providers.tour as tour, sys\ntour._HELLO = {!r}\nfrom holdfast.cli.main import main\nmain()"
+SERVE = (
+    "import holdfast.providers.scripted_model as demo, sys\ndemo._HELLO = {!r}\n"
+    "from holdfast.cli.main import main\nmain()"
+)
 
 
 def test_an_answer_into_a_pipe_has_no_control_sequences_unless_they_are_wanted(alone: House) -> None:
@@ -135,7 +138,7 @@ def test_an_answer_into_a_pipe_has_no_control_sequences_unless_they_are_wanted(a
 def test_a_name_of_a_tool_does_not_steer_the_line_of_progress(home: House) -> None:
     """Nor does it wrap where the terminal is narrow: a line that wraps cannot be cleared."""
     said = (
-        "import fcntl, struct, termios; from holdfast.cli.speak import Speaker\n"
+        "import fcntl, struct, termios; from holdfast.cli.console.run_output import Speaker\n"
         "fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack('HHHH', 9, 24, 0, 0))\n"
         f"speaker = Speaker('final'); speaker.doing('tool ' + {EVIL!r} * 9); speaker.draw()"
     )
@@ -148,7 +151,7 @@ def test_a_name_of_a_tool_does_not_steer_the_line_of_progress(home: House) -> No
 LOADING = """
 import os, signal, sys
 from holdfast.cli import oneshot
-from holdfast.cli.signals import Signals
+from holdfast.cli.run_client.signals import Signals
 
 def noisy(name):
     os.kill(os.getpid(), signal.SIGTERM)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from holdfast.cli.watch import Watch
-from holdfast.client.items import Item
+from holdfast.cli.run_client.run_events import RunEvents
+from holdfast.client.events import StreamEvent
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -51,11 +51,11 @@ class Heard:
         self.said += "|"
 
 
-def _watched(*events: Event) -> tuple[Watch, Heard]:
+def _watched(*events: Event) -> tuple[RunEvents, Heard]:
     heard = Heard()
-    watch = Watch(MINE, HERE, heard)
+    watch = RunEvents(MINE, HERE, heard)
     for event in events:
-        watch.take(Item(event))
+        watch.take(StreamEvent(event))
     return watch, heard
 
 
@@ -113,7 +113,7 @@ def test_only_its_own_end_counts() -> None:
     own = RunComplete(HERE, ANSWER, MINE, "completed", text="ours")
     watch, _ = _watched(RunCompleteEvent(Change("updated", foreign)))
     assert watch.end is None
-    watch.take(Item(RunCompleteEvent(Change("updated", own))))
+    watch.take(StreamEvent(RunCompleteEvent(Change("updated", own))))
     assert watch.end == own
 
 
@@ -196,8 +196,8 @@ def test_that_a_provider_is_asked_again_is_told_and_no_failure() -> None:
 
 
 def test_a_gap_is_reason_to_ask() -> None:
-    watch = Watch(MINE, HERE, Heard())
-    watch.take(Item(GapEvent(Gap(7, 3, 1))))
+    watch = RunEvents(MINE, HERE, Heard())
+    watch.take(StreamEvent(GapEvent(Gap(7, 3, 1))))
     assert watch.is_doubtful
 
 
@@ -237,10 +237,10 @@ def test_the_text_of_several_answers_is_counted_apart() -> None:
         def text(self, message: MessageId, piece: str) -> None:
             heard.append((message, piece))
 
-    watch = Watch(MINE, HERE, Ears())
+    watch = RunEvents(MINE, HERE, Ears())
     for name, text in (("a", "one"), ("answer", "two")):
         message = Message((TextPart(Text(text)),), MessageId(name), "assistant", HERE, "", "", 0, 0, run_id=MINE)
-        watch.take(Item(MessageEvent(Change("updated", message))))
+        watch.take(StreamEvent(MessageEvent(Change("updated", message))))
     assert heard == [("a", "one"), ("answer", "two")]
     assert watch.said(RunComplete(HERE, ANSWER, MINE, "completed", text="two more")) == 3
 

@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.domain.events import Spoken
 from holdfast.domain.ids import SessionId
 
@@ -114,10 +114,10 @@ ABOUT_A_SESSION = frozenset(
 )
 
 
-def event_of(name: str, session: SessionId, number: int | None = None, change: str = "created") -> Item:
+def event_of(name: str, session: SessionId, number: int | None = None, change: str = "created") -> StreamEvent:
     """The event of a type, as a stream hands it out."""
     tree = CHANGES.get(name) or PLAIN[name]
     filled = {key: session if value == "{s}" else value for key, value in tree.items()}
     payload: Json = {"type": change, "payload": filled} if name in CHANGES else filled
     event: Any = msgspec.convert({"type": name, "payload": payload}, Spoken)
-    return Item(event, number)
+    return StreamEvent(event, number)

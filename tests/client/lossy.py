@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.client.stream import EventStream
 from holdfast.domain.events import Gap, GapEvent
 from holdfast.testing.gates import start
@@ -19,11 +19,11 @@ class Lossy:
 
     def __init__(self) -> None:
         self.stream: EventStream | None = None
-        self.lost: list[Item] = []
+        self.lost: list[StreamEvent] = []
         self.is_cut = False
         self.is_open = asyncio.Event()
         self._is_armed = True
-        self._injected: list[Item] = []
+        self._injected: list[StreamEvent] = []
         self._restored = asyncio.Event()
         self._lost_one = asyncio.Event()
 
@@ -44,26 +44,26 @@ class Lossy:
         self.is_cut = False
         self._restored.set()
 
-    def deliver(self, item: Item) -> None:
+    def deliver(self, item: StreamEvent) -> None:
         """Hand out an item that the server has not sent."""
         self._injected.append(item)
         self._restored.set()
 
-    async def lose(self, is_wanted: Callable[[Item], bool]) -> None:
+    async def lose(self, is_wanted: Callable[[StreamEvent], bool]) -> None:
         """Return when such an event was dropped."""
         async with asyncio.timeout(20):
             while not any(map(is_wanted, self.lost)):
                 self._lost_one.clear()
                 await self._lost_one.wait()
 
-    def drop(self, item: Item) -> None:
+    def drop(self, item: StreamEvent) -> None:
         self.lost.append(item)
         self._lost_one.set()
 
-    async def take(self, cursor: int) -> Item:
+    async def take(self, cursor: int) -> StreamEvent:
         """What was injected, or the gap."""
         await self._restored.wait()
-        item = self._injected.pop(0) if self._injected else Item(GapEvent(Gap(cursor, 1, 1)))
+        item = self._injected.pop(0) if self._injected else StreamEvent(GapEvent(Gap(cursor, 1, 1)))
         if not self._injected:
             self._restored.clear()
         return item
@@ -74,7 +74,7 @@ class _LossyStream(EventStream):
         super().__init__(connect, **options)
         self._owner = owner
 
-    async def __anext__(self) -> Item:
+    async def __anext__(self) -> StreamEvent:
         while True:
             reading, restored = start(super().__anext__()), start(self._owner.take(self.cursor))
             try:

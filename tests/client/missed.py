@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from client.lossy import Lossy
-from holdfast.client.locate import Where
+from holdfast.client.locate import ServerLocation
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.bodies import AgentMessage
@@ -30,8 +30,8 @@ async def attended() -> AsyncIterator[Hands]:
         yield made
 
 
-def where_of(one: Hands) -> Where:
-    return Where(one.server.address, str(one.server.place.data), can_be_started=False)
+def where_of(one: Hands) -> ServerLocation:
+    return ServerLocation(one.server.address, str(one.server.place.data), can_be_started=False)
 
 
 class Scene:

@@ -11,8 +11,8 @@ import pytest
 from client.play import Exchange, Playing, answer
 from holdfast.client.client import Client, new_client_id
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.http_messages import Address
 from holdfast.client.stream import EventStream
-from holdfast.client.wire import Address
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import Accepted, AgentMessage, ConfigModel, ModelChoice, RunPatch
 from holdfast.protocol.routes import ROUTES, Route

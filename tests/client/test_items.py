@@ -2,30 +2,21 @@
 
 from client.play import frame_of, session_event
 from holdfast.client.backoff import Backoff
-from holdfast.client.items import Follower, Item, Other, decode_item
-from holdfast.domain.events import (
-    Change,
-    Gap,
-    GapEvent,
-    Hello,
-    HelloEvent,
-    RunComplete,
-    RunCompleteEvent,
-    Spoken,
-)
+from holdfast.client.events import CursorFilter, StreamEvent, UnknownEvent, decode_item
+from holdfast.domain.events import Change, Gap, GapEvent, Hello, HelloEvent, RunComplete, RunCompleteEvent, Spoken
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.protocol.sse import SseEvent, SseReader
 
 
-def through_the_wire(event: Spoken, number: int | None = None) -> Item:
+def through_the_wire(event: Spoken, number: int | None = None) -> StreamEvent:
     (raw,) = SseReader().feed(frame_of(event, number))
     return decode_item(raw)
 
 
 def test_events_come_as_they_went() -> None:
     for event in (session_event("s"), HelloEvent(Hello(3, 1, 2)), GapEvent(Gap(3, 1, 2))):
-        assert through_the_wire(event, 7) == Item(event, 7)
-        assert through_the_wire(event) == Item(event)
+        assert through_the_wire(event, 7) == StreamEvent(event, 7)
+        assert through_the_wire(event) == StreamEvent(event)
 
 
 def test_c31_run_id_session_error_and_cancelled_survive_the_wire() -> None:
@@ -38,40 +29,40 @@ def test_c31_run_id_session_error_and_cancelled_survive_the_wire() -> None:
 
 
 def test_an_event_of_a_newer_server_is_kept_with_its_number() -> None:
-    assert decode_item(SseEvent(b'{"type":"weather","payload":{"is":"fine"}}', 4)) == Item(
-        Other("weather", {"is": "fine"}), 4
+    assert decode_item(SseEvent(b'{"type":"weather","payload":{"is":"fine"}}', 4)) == StreamEvent(
+        UnknownEvent("weather", {"is": "fine"}), 4
     )
 
 
 def test_an_event_that_cannot_be_read_is_no_end() -> None:
     for data in (b"", b"nonsense", b"[]", b"\xff", b'{"type":"message","payload":"\xff"}', b'{"type":3}'):
-        assert decode_item(SseEvent(data, 4)) == Item(Other(""), 4)
+        assert decode_item(SseEvent(data, 4)) == StreamEvent(UnknownEvent(""), 4)
 
 
 def test_a_known_event_in_an_unknown_shape_is_another() -> None:
     item = decode_item(SseEvent(b'{"type":"session","payload":{"type":"exploded","payload":{}}}', 4))
-    assert item.event == Other("session", {"type": "exploded", "payload": {}})
+    assert item.event == UnknownEvent("session", {"type": "exploded", "payload": {}})
 
 
 def test_a_follower_shows_no_number_twice() -> None:
-    follower = Follower(5)
+    follower = CursorFilter(5)
     event = session_event("s")
-    shown = [number for number in (4, 5, 6, 6, 8, 7, 10_009) if follower.accept(Item(event, number))]
+    shown = [number for number in (4, 5, 6, 6, 8, 7, 10_009) if follower.accept(StreamEvent(event, number))]
     assert shown == [6, 8, 10_009]
     assert follower.since == 10_009
 
 
 def test_live_events_are_always_shown() -> None:
-    follower = Follower(5)
-    assert follower.accept(Item(session_event("s")))
-    assert follower.accept(Item(HelloEvent(Hello(3, 1, 1))))
+    follower = CursorFilter(5)
+    assert follower.accept(StreamEvent(session_event("s")))
+    assert follower.accept(StreamEvent(HelloEvent(Hello(3, 1, 1))))
     assert follower.since == 5
 
 
 def test_after_a_gap_the_follower_goes_on_where_the_server_does() -> None:
-    follower = Follower(500)
-    assert follower.accept(Item(GapEvent(Gap(20, 1, 1))))
-    assert follower.accept(Item(session_event("s"), 21))
+    follower = CursorFilter(500)
+    assert follower.accept(StreamEvent(GapEvent(Gap(20, 1, 1))))
+    assert follower.accept(StreamEvent(session_event("s"), 21))
 
 
 def test_waits_double_up_to_a_limit_and_begin_again() -> None:

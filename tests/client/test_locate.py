@@ -16,17 +16,10 @@ from threading import Barrier
 import pytest
 
 from client.play import short_directory
-from holdfast.client.errors import StartFailed, Unreachable, UnsafePlace
-from holdfast.client.locate import TAKEN, Where, find, find_or_start, locate, secure_directory, serve_command
-from holdfast.client.places import (
-    BadHost,
-    data_directory,
-    parse_host,
-    socket_directories,
-    socket_names,
-    socket_path,
-)
-from holdfast.client.wire import Address
+from holdfast.client.errors import StartFailed, Unreachable, UnsafePath
+from holdfast.client.http_messages import Address
+from holdfast.client.locate import TAKEN, ServerLocation, find, find_or_start, locate, secure_directory, serve_command
+from holdfast.client.paths import BadHost, data_directory, parse_host, socket_directories, socket_names, socket_path
 
 SERVER = """
 import json, os, socket, sys
@@ -166,7 +159,7 @@ class Stage:
         self.data = root / "data"
         self._program = root / "server.py"
         self._program.write_text(SERVER)
-        self.where = Where(Address(path=str(self.socket)), str(self.data), True)
+        self.where = ServerLocation(Address(path=str(self.socket)), str(self.data), True)
 
     def command(self, unready: int = 0, *more: str) -> list[str]:
         program = [sys.executable, "-I", "-u", str(self._program)]
@@ -358,15 +351,15 @@ def test_another_starter_that_does_not_get_ready(stage: Stage) -> None:
 def test_places_of_others_are_refused(tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir(mode=0o755)
-    with pytest.raises(UnsafePlace, match="chmod 700"):
+    with pytest.raises(UnsafePath, match="chmod 700"):
         secure_directory(str(open_to_all))
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    with pytest.raises(UnsafePlace, match="not a directory of yours"):
+    with pytest.raises(UnsafePath, match="not a directory of yours"):
         secure_directory(str(link))
     (tmp_path / "file").touch()
-    with pytest.raises(UnsafePlace):
+    with pytest.raises(UnsafePath):
         secure_directory(str(tmp_path / "file"))
-    where = Where(Address(path=str(open_to_all / "s")), str(tmp_path), True)
-    with pytest.raises(UnsafePlace):
+    where = ServerLocation(Address(path=str(open_to_all / "s")), str(tmp_path), True)
+    with pytest.raises(UnsafePath):
         find_or_start(where)

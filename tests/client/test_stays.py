@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from client.play import chunk, frame_of, session_event, stream_head
-from holdfast.client import attached, thin
-from holdfast.client.attached import Attached
+from holdfast.client import sync_client, workspace_connection
 from holdfast.client.errors import ClientError, ConnectionLost
-from holdfast.client.locate import Where
-from holdfast.client.pool import Connection
-from holdfast.client.thin import ThinStream
-from holdfast.client.wire import Address
+from holdfast.client.http_messages import Address
+from holdfast.client.locate import ServerLocation
+from holdfast.client.request import Connection
+from holdfast.client.sync_client import SyncEventStream
+from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.ids import WorkspaceId
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.sse import HEARTBEAT
@@ -44,8 +44,8 @@ def test_a_sign_of_life_counts_as_much_as_an_event(is_alive: bool, monkeypatch: 
     with theirs:
         theirs.sendall(stream_head())
         clock = Steps()
-        monkeypatch.setattr(thin, "time", clock)
-        with ThinStream(ours, b"", 1000.0, 10.0) as stream:
+        monkeypatch.setattr(sync_client, "time", clock)
+        with SyncEventStream(ours, b"", 1000.0, 10.0) as stream:
             begin = clock.now
             if is_alive:
                 theirs.sendall(chunk(HEARTBEAT))
@@ -104,10 +104,12 @@ class World:
         self.left: list[str] = []
         client = SimpleNamespace(create_workspace=self._create, events=self._events, close=self._close, address=None)
         client.leave_workspace = self._leave
-        monkeypatch.setattr(attached, "Client", lambda *_, **__: client)
-        monkeypatch.setattr(attached, "find_or_start", lambda _: SimpleNamespace(address=Address(), close=lambda: None))
+        monkeypatch.setattr(workspace_connection, "Client", lambda *_, **__: client)
+        monkeypatch.setattr(
+            workspace_connection, "find_or_start", lambda _: SimpleNamespace(address=Address(), close=lambda: None)
+        )
         monkeypatch.setattr(asyncio, "to_thread", _at_once)
-        self.stay = Attached(Where(Address(path="/s"), "", can_be_started=can_be_started), "/p")
+        self.stay = WorkspaceConnection(ServerLocation(Address(path="/s"), "", can_be_started=can_be_started), "/p")
 
     async def _create(self, path: str, env: object = ()) -> WorkspaceBody:
         self.entered += 1

@@ -20,7 +20,7 @@ from client.play import (
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.items import Item, Other
+from holdfast.client.events import StreamEvent, UnknownEvent
 from holdfast.client.stream import EventStream
 from holdfast.domain.events import Gap, GapEvent, Hello, HelloEvent, encode_event
 from holdfast.domain.ids import WorkspaceId
@@ -37,9 +37,9 @@ def at_once() -> Backoff:
     return Backoff(lambda: 0.0, first=0.0)
 
 
-async def numbered(stream: EventStream, last: int) -> list[Item]:
+async def numbered(stream: EventStream, last: int) -> list[StreamEvent]:
     """Items until the one with the last number, hellos left out."""
-    items: list[Item] = []
+    items: list[StreamEvent] = []
     async for item in stream:
         if not isinstance(item.event, HelloEvent):
             items.append(item)
@@ -48,7 +48,7 @@ async def numbered(stream: EventStream, last: int) -> list[Item]:
     return items
 
 
-async def follow(cuts: Iterator[int | None], since: int = 0) -> tuple[list[Item], StreamServer]:
+async def follow(cuts: Iterator[int | None], since: int = 0) -> tuple[list[StreamEvent], StreamServer]:
     server = StreamServer(LOG, cuts)
     async with (
         Playing(server) as address,
@@ -58,7 +58,7 @@ async def follow(cuts: Iterator[int | None], since: int = 0) -> tuple[list[Item]
         return await numbered(stream, NUMBERS[-1]), server
 
 
-async def whole() -> list[Item]:
+async def whole() -> list[StreamEvent]:
     items, _ = await follow(iter(()))
     assert [item.number for item in items] == NUMBERS
     return items
@@ -230,7 +230,7 @@ async def test_unknown_events_do_not_stop_the_stream() -> None:
 
     async with Playing(script) as address, Client(address) as client, client.events(W, since=0) as stream:
         items = await numbered(stream, 3)
-    assert items[:2] == [Item(Other("weather", 1), 1), Item(Other(""), 2)]
+    assert items[:2] == [StreamEvent(UnknownEvent("weather", 1), 1), StreamEvent(UnknownEvent(""), 2)]
 
 
 async def test_closing_ends_who_waits_for_an_event() -> None:
@@ -248,7 +248,7 @@ async def test_closing_ends_who_waits_for_an_event() -> None:
         assert await waiting == []
 
 
-async def collect(stream: EventStream) -> list[Item]:
+async def collect(stream: EventStream) -> list[StreamEvent]:
     return [item async for item in stream]
 
 
@@ -283,7 +283,7 @@ async def test_closing_ends_who_waits_to_try_again() -> None:
 async def test_a_cancelled_step_loses_nothing() -> None:
     """The reader gives up waiting again and again; each number still comes once."""
     server = StreamServer(LOG, chain([300, 700], repeat(None)))
-    items: list[Item] = []
+    items: list[StreamEvent] = []
     chance = Random(1)
     async with (
         Playing(server) as address,

@@ -21,8 +21,8 @@ from client.play import (
     stream_head,
 )
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.thin import Thin
-from holdfast.client.wire import Address
+from holdfast.client.http_messages import Address
+from holdfast.client.sync_client import SyncClient
 from holdfast.domain.events import encode_event
 from holdfast.protocol.sse import SseEvent, frame
 
@@ -31,11 +31,11 @@ BODIES = [encode_event(session_event(f"s{number}")) for number in range(1, 6)]
 LOG = list(enumerate(BODIES, 1))
 
 
-async def with_server(script: Handler, work: Callable[[Thin], T]) -> T:
+async def with_server(script: Handler, work: Callable[[SyncClient], T]) -> T:
     """The server on this loop, the client in a thread."""
 
     def run(address: Address) -> T:
-        with Thin(address, timeout=10.0) as thin:
+        with SyncClient(address, timeout=10.0) as thin:
             return work(thin)
 
     async with Playing(script) as address:
@@ -48,7 +48,7 @@ async def echo(exchange: Exchange) -> None:
 
 
 async def test_requests_on_one_connection() -> None:
-    def work(thin: Thin) -> list[tuple[int, bytes]]:
+    def work(thin: SyncClient) -> list[tuple[int, bytes]]:
         return [
             thin.request("GET", "/v1/health"),
             thin.request("POST", "/v1/x", [("a", "b c")], b'{"x":1}'),
@@ -63,7 +63,7 @@ async def test_requests_on_one_connection() -> None:
 
 
 async def test_an_opened_connection_is_used() -> None:
-    def work(thin: Thin) -> tuple[int, bytes]:
+    def work(thin: SyncClient) -> tuple[int, bytes]:
         thin.connect()
         thin.connect()
         return thin.request("GET", "/v1/health")
@@ -93,7 +93,7 @@ class HangsUp:
 
 @pytest.mark.parametrize(("method", "can_repeat"), [("GET", False), ("DELETE", False), ("POST", True)])
 async def test_what_may_be_asked_again_is(method: str, can_repeat: bool) -> None:
-    def work(thin: Thin) -> tuple[int, bytes]:
+    def work(thin: SyncClient) -> tuple[int, bytes]:
         thin.request("GET", "/v1/health")
         return thin.request(method, "/v1/x", can_repeat=can_repeat)
 
@@ -103,7 +103,7 @@ async def test_what_may_be_asked_again_is(method: str, can_repeat: bool) -> None
 
 
 async def test_a_post_is_never_sent_twice() -> None:
-    def work(thin: Thin) -> None:
+    def work(thin: SyncClient) -> None:
         thin.request("GET", "/v1/health")
         with pytest.raises(ConnectionLost):
             thin.request("POST", "/v1/x")
@@ -118,7 +118,7 @@ async def test_a_closed_connection_is_noticed_before_a_post() -> None:
         await exchange.asked()
         await exchange.say(answer(str(exchange.number).encode()))
 
-    def work(thin: Thin) -> bytes:
+    def work(thin: SyncClient) -> bytes:
         thin.request("GET", "/v1/health")
         kept = thin._kept
         assert kept is not None
@@ -140,7 +140,7 @@ async def test_no_answer_in_time() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.until_left()
 
-    def work(thin: Thin) -> None:
+    def work(thin: SyncClient) -> None:
         with pytest.raises(TimedOut):
             thin.request("GET", "/v1/health", timeout=0.01)
 
@@ -153,7 +153,7 @@ async def test_a_cut_answer_is_told(cut: int) -> None:
         await exchange.asked()
         await exchange.say(answer(b"whole")[:cut])
 
-    def work(thin: Thin) -> None:
+    def work(thin: SyncClient) -> None:
         with pytest.raises(ConnectionLost):
             thin.request("GET", "/v1/health")
 
@@ -162,11 +162,11 @@ async def test_a_cut_answer_is_told(cut: int) -> None:
 
 def test_nobody_there() -> None:
     with pytest.raises(Unreachable, match="/nowhere"):
-        Thin(Address(path="/nowhere")).request("GET", "/v1/health")
+        SyncClient(Address(path="/nowhere")).request("GET", "/v1/health")
 
 
 async def test_a_stream() -> None:
-    def work(thin: Thin) -> list[SseEvent]:
+    def work(thin: SyncClient) -> list[SseEvent]:
         with thin.stream("/v1/workspaces/w/events", [("since", 2)]) as stream:
             events: list[SseEvent] = []
             for event in stream:
@@ -185,7 +185,7 @@ async def test_a_stream_that_ends_is_told_from_one_that_breaks(ending: bytes) ->
         await exchange.asked()
         await exchange.say(stream_head() + chunk(frame_of(session_event("s"), 1)) + ending)
 
-    def work(thin: Thin) -> int:
+    def work(thin: SyncClient) -> int:
         seen = 0
         with thin.stream("/v1/x") as stream:
             try:
@@ -205,7 +205,7 @@ async def test_a_stream_that_ends_with_its_connection() -> None:
         await exchange.asked()
         await exchange.say(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + frame(BODIES[0]))
 
-    def work(thin: Thin) -> list[SseEvent]:
+    def work(thin: SyncClient) -> list[SseEvent]:
         return list(thin.stream("/v1/x"))
 
     assert await with_server(script, work) == [SseEvent(BODIES[0])]
@@ -218,7 +218,7 @@ async def test_a_refused_stream() -> None:
         for place in range(len(raw)):
             await exchange.say(raw[place : place + 1])
 
-    def work(thin: Thin) -> ServerProblem:
+    def work(thin: SyncClient) -> ServerProblem:
         with pytest.raises(ServerProblem) as caught:
             thin.stream("/v1/x")
         return caught.value
@@ -234,7 +234,7 @@ async def quiet(exchange: Exchange) -> None:
 
 
 async def test_a_wait_ends_with_its_deadline() -> None:
-    def work(thin: Thin) -> list[SseEvent]:
+    def work(thin: SyncClient) -> list[SseEvent]:
         with thin.stream("/v1/x") as stream:
             return stream.take(0.01)
 
@@ -244,7 +244,7 @@ async def test_a_wait_ends_with_its_deadline() -> None:
 async def test_a_stream_without_a_sign_of_life_is_broken() -> None:
     """A connection that nobody closed may be dead all the same: who follows it must not wait for ever."""
 
-    def work(thin: Thin) -> None:
+    def work(thin: SyncClient) -> None:
         with thin.stream("/v1/x", quiet=0.01) as stream, pytest.raises(ConnectionLost, match="quiet"):
             list(stream)
 
@@ -254,7 +254,7 @@ async def test_a_stream_without_a_sign_of_life_is_broken() -> None:
 async def test_a_wait_ends_when_somebody_wakes_it() -> None:
     """As a signal does through its descriptor."""
 
-    def work(thin: Thin) -> list[SseEvent]:
+    def work(thin: SyncClient) -> list[SseEvent]:
         reading, writing = os.pipe()
         try:
             with thin.stream("/v1/x") as stream:
@@ -267,7 +267,7 @@ async def test_a_wait_ends_when_somebody_wakes_it() -> None:
     assert await with_server(quiet, work) == []
 
 
-LIGHT = ("holdfast.client.thin", "holdfast.client.wire", "holdfast.client.locate")
+LIGHT = ("holdfast.client.sync_client", "holdfast.client.http_messages", "holdfast.client.locate")
 HEAVY = {"asyncio", "http", "email", "ssl", "click", "rich", "hashlib", "subprocess", "urllib", "apsw", "random"}
 
 

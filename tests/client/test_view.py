@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from client.play import session_event
 from client.worlds import World
-from holdfast.client.items import Item, Other, decode_item
+from holdfast.client.events import StreamEvent, UnknownEvent, decode_item
 from holdfast.client.view import View, ViewSettings
-from holdfast.domain import growth as growth_module
+from holdfast.domain import message_delta as growth_module
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -96,7 +96,7 @@ def test_a_snapshot_ahead_of_the_stream_is_not_undone_by_it(seed: int) -> None:
     for _ in range(chance.randint(0, 20)):
         world.step()
     view = View()
-    view.apply(Item(HelloEvent(Hello(0, 1, 1))))
+    view.apply(StreamEvent(HelloEvent(Hello(0, 1, 1))))
     for item in world.said[:here]:
         view.apply(item)
     view.load(snapshot, S1)
@@ -109,8 +109,8 @@ def message_of(text: str = "", name: str = "m", session: SessionId = S1) -> Mess
     return Message((TextPart(Text(text)),), MessageId(name), "assistant", session, "", "", 1, 1)
 
 
-def delta(offset: int, text: str) -> Item:
-    return Item(MessageDeltaEvent(MessageDelta(S1, MessageId("m"), 0, offset, text)))
+def delta(offset: int, text: str) -> StreamEvent:
+    return StreamEvent(MessageDeltaEvent(MessageDelta(S1, MessageId("m"), 0, offset, text)))
 
 
 def test_deltas_are_joined_when_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_deltas_are_joined_when_somebody_looks(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(growth_module, "_extended", count)
     view = View()
-    view.apply(Item(MessageEvent(Change("created", message_of())), 1))
+    view.apply(StreamEvent(MessageEvent(Change("created", message_of())), 1))
     for place in range(20_000):
         view.apply(delta(place, "x"))
     assert len(copies) < 10
@@ -142,11 +142,11 @@ def test_growth_of_an_unknown_message_is_ignored() -> None:
 def test_sessions_nobody_looks_at_keep_no_messages() -> None:
     view = View(ViewSettings(keeps_all=False))
     view.load(SnapshotBody(0, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (message_of("hi"),), ()), S1)
-    view.apply(Item(MessageEvent(Change("created", message_of("other", "m2", S2))), 1))
+    view.apply(StreamEvent(MessageEvent(Change("created", message_of("other", "m2", S2))), 1))
     assert text_of(view.messages(S1)[0]) == "hi"
     assert view.messages(S2) == ()
     view.forget(S1)
-    view.apply(Item(MessageEvent(Change("created", message_of("late"))), 2))
+    view.apply(StreamEvent(MessageEvent(Change("created", message_of("late"))), 2))
     assert view.messages(S1) == ()
 
 
@@ -160,9 +160,9 @@ def end_of(name: str) -> RunCompleteEvent:
 
 def test_a_run_keeps_its_prompt_and_has_one_end() -> None:
     view = View()
-    view.apply(Item(RunEvent(Change("created", run_of("r"))), 1))
-    view.apply(Item(RunEvent(Change("updated", Run(RunId("r"), S1, "active", "queue", 1, started_at=5))), 2))
-    view.apply(Item(end_of("r"), 3))
+    view.apply(StreamEvent(RunEvent(Change("created", run_of("r"))), 1))
+    view.apply(StreamEvent(RunEvent(Change("updated", Run(RunId("r"), S1, "active", "queue", 1, started_at=5))), 2))
+    view.apply(StreamEvent(end_of("r"), 3))
     run = view.runs[RunId("r")]
     assert (run.prompt, run.started_at, run.state, run.outcome, run.message_id) == (
         "do it",
@@ -176,44 +176,44 @@ def test_a_run_keeps_its_prompt_and_has_one_end() -> None:
 def test_only_the_last_ended_runs_are_kept() -> None:
     view = View(ViewSettings(ended_runs=2))
     for number, name in enumerate("abcd"):
-        view.apply(Item(RunEvent(Change("created", run_of(name))), 2 * number + 1))
+        view.apply(StreamEvent(RunEvent(Change("created", run_of(name))), 2 * number + 1))
         if name != "b":
-            view.apply(Item(end_of(name), 2 * number + 2))
+            view.apply(StreamEvent(end_of(name), 2 * number + 2))
     assert list(view.runs) == ["b", "c", "d"]
 
 
 def test_a_gap_makes_the_view_stale_until_a_snapshot() -> None:
     view = View()
-    view.apply(Item(session_event("s1"), 5))
-    view.apply(Item(GapEvent(Gap(90, 80, 1))))
+    view.apply(StreamEvent(session_event("s1"), 5))
+    view.apply(StreamEvent(GapEvent(Gap(90, 80, 1))))
     assert (view.is_stale, view.cursor) == (True, 90)
     view.load(SnapshotBody(95, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (message_of("a"),), ()), S1)
     assert not view.is_stale
     # The stream is at 90 and the snapshot at 95: what grows between them is in the snapshot.
     assert not view.apply(delta(1, "old"))
-    assert not view.apply(Item(session_event("s1"), 95))
+    assert not view.apply(StreamEvent(session_event("s1"), 95))
     assert view.apply(delta(1, "b"))
     assert text_of(view.messages(S1)[0]) == "ab"
 
 
 def test_a_hello_that_is_as_new_as_the_snapshot_ends_the_waiting() -> None:
     view = View()
-    view.apply(Item(session_event("s1"), 5))
+    view.apply(StreamEvent(session_event("s1"), 5))
     view.load(SnapshotBody(9, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (message_of("a"),), ()), S1)
-    view.apply(Item(HelloEvent(Hello(8, 1, 1))))
+    view.apply(StreamEvent(HelloEvent(Hello(8, 1, 1))))
     assert not view.apply(delta(1, "b"))
-    view.apply(Item(HelloEvent(Hello(9, 1, 1))))
+    view.apply(StreamEvent(HelloEvent(Hello(9, 1, 1))))
     assert view.apply(delta(1, "b"))
 
 
 def test_notices_are_bounded() -> None:
     view = View(ViewSettings(notices=3))
     for number in range(9):
-        view.apply(Item(AgentEvent(Change("created", AgentNotice("error", str(number))))))
+        view.apply(StreamEvent(AgentEvent(Change("created", AgentNotice("error", str(number))))))
     assert [notice.error for notice in view.notices] == ["6", "7", "8"]
 
 
-def asked(kind: str, payload: dict[str, object]) -> Item:
+def asked(kind: str, payload: dict[str, object]) -> StreamEvent:
     """An ask as it comes on the wire."""
     known: dict[str, object] = {}
     if kind == "permission_request":
@@ -244,14 +244,14 @@ def test_the_end_of_a_run_closes_its_asks() -> None:
     view.apply(asked("permission_request", {"id": "p2", "tool_call_id": "c2", "run_id": "r2"}))
     view.apply(asked("question_batch_request", {"id": "q", "run_id": "r1"}))
     end = RunComplete(SessionId("s"), MessageId(""), RunId("r1"), "interrupted")
-    view.apply(Item(RunCompleteEvent(Change("updated", end)), 9))
+    view.apply(StreamEvent(RunCompleteEvent(Change("updated", end)), 9))
     assert (list(view.permissions), list(view.questions)) == (["p2"], [])
 
 
 def test_presence_and_unknown_events() -> None:
     view = View()
-    assert view.apply(Item(Other("presence", {"clients": 2})))
+    assert view.apply(StreamEvent(UnknownEvent("presence", {"clients": 2})))
     assert view.presence == {"clients": 2}
-    assert not view.apply(Item(Other("weather", {"payload": {}}), 3))
-    assert not view.apply(Item(Other("permission_request", "nonsense"), 4))
+    assert not view.apply(StreamEvent(UnknownEvent("weather", {"payload": {}}), 3))
+    assert not view.apply(StreamEvent(UnknownEvent("permission_request", "nonsense"), 4))
     assert view.cursor == 4

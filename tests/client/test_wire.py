@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from client.play import answer, chunk
 from holdfast.client.errors import BrokenResponse, ConnectionLost
-from holdfast.client.wire import Address, ResponseReader, build_request, fill, quote
+from holdfast.client.http_messages import Address, ResponseReader, build_request, fill, quote
 
 SOCKET = Address(path="/run/s")
 TCP = Address(host="127.0.0.1", port=81, token="secret")

@@ -5,8 +5,8 @@ from random import Random
 
 import msgspec
 
-from holdfast.client.items import Item
-from holdfast.domain.asks import PermissionNotification, PermissionRequest
+from holdfast.client.events import StreamEvent
+from holdfast.domain.approvals import PermissionNotification, PermissionRequest
 from holdfast.domain.events import (
     Change,
     DurableEvent,
@@ -22,8 +22,8 @@ from holdfast.domain.events import (
     RunEvent,
     SessionEvent,
 )
-from holdfast.domain.growth import grow, text_length
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
+from holdfast.domain.message_delta import grow, text_length
 from holdfast.domain.messages import Finish, FinishPart, Message, Part, Reasoning, ReasoningPart, Text, TextPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -39,7 +39,7 @@ class World:
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
-        self.said: list[Item] = []
+        self.said: list[StreamEvent] = []
         self.number = 0
         self.sessions: dict[SessionId, Session] = {}
         self.messages: dict[MessageId, Message] = {}
@@ -77,7 +77,7 @@ class World:
     def _say(self, event: DurableEvent) -> None:
         # After an unclean start the numbers jump.
         self.number += self._chance.choice([1, 1, 1, 10_000])
-        self.said.append(Item(event, self.number))
+        self.said.append(StreamEvent(event, self.number))
 
     def _name(self) -> str:
         self._count += 1
@@ -131,11 +131,11 @@ class World:
             length = (text_length(message.parts[part]) if part < len(message.parts) else None) or 0
             offset = max(0, length + self._chance.choice([0, 0, 0, -2, 2]))
             growth = MessageDelta(message.session_id, message.id, part, offset, self._words())
-            self.said.append(Item(MessageDeltaEvent(growth)))
+            self.said.append(StreamEvent(MessageDeltaEvent(growth)))
         else:
             content = _part(self._chance.randint(0, 2), self._words())
             growth = MessagePart(message.session_id, message.id, part, content)
-            self.said.append(Item(MessagePartEvent(growth)))
+            self.said.append(StreamEvent(MessagePartEvent(growth)))
         self.messages[message.id] = grow(message, [growth])
 
     def _run(self) -> None:

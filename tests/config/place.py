@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from holdfast.config.configuration import Configuration
-from holdfast.config.expand import CommandRunner
-from holdfast.config.locations import Places, places_for
+from holdfast.config.locations import SettingsLocations, places_for
+from holdfast.config.variables import CommandRunner
 
 __all__ = ["Place"]
 
@@ -40,7 +40,7 @@ class Place:
     def shared(self, text: str) -> Path:
         return self.write(self.project_file, text)
 
-    def places(self, directory: Path | None = None, workspace: str = "w1") -> Places:
+    def places(self, directory: Path | None = None, workspace: str = "w1") -> SettingsLocations:
         return places_for(
             str(directory or self.project),
             self.environment,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from config.place import Place
+from holdfast.config.atomic_files import Unreadable, contents
 from holdfast.config.configuration import Configuration
-from holdfast.config.files import Unreadable, contents
 from holdfast.domain.settings import Settings
 
 

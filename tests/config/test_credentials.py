@@ -11,9 +11,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.config.credentials import BadKeyText, Credentials, Token
-from holdfast.config.refresh import Refresher, SignInAgain
-from holdfast.config.vault import VaultFailed, system_vault
+from holdfast.config.credentials import (
+    BadKeyText,
+    Credentials,
+    KeyringFailed,
+    SignInAgain,
+    Token,
+    TokenRefresher,
+    system_vault,
+)
 from holdfast.domain.errors import BadRequest, HoldfastError, NotFound, ProviderError
 
 KEY = "hunter2canaryhunter2"
@@ -37,7 +43,7 @@ class Drawer:
 
     def put(self, provider: str, key: str) -> None:
         if not self._works:
-            raise VaultFailed
+            raise KeyringFailed
         self.kept[provider] = key
 
     def remove(self, provider: str) -> None:
@@ -189,8 +195,8 @@ def credentials(file: str) -> Credentials:
     return made
 
 
-def refresher(credentials: Credentials) -> Refresher:
-    return Refresher(credentials, now=lambda: 1000.0)
+def refresher(credentials: Credentials) -> TokenRefresher:
+    return TokenRefresher(credentials, now=lambda: 1000.0)
 
 
 def test_a_token_is_kept_like_a_key(credentials: Credentials) -> None:

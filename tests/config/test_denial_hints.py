@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import checks
-from holdfast.config.credentials import Credentials, Token
-from holdfast.config.refresh import Refresher, SignInAgain
+from holdfast.config import validate
+from holdfast.config.credentials import Credentials, SignInAgain, Token, TokenRefresher
 from holdfast.domain.errors import HoldfastError, ProviderError
 from planting import CLAUSES, assert_every_clause_decides
 
@@ -45,14 +44,14 @@ KNOWN: list[tuple[tuple[str | int, ...], bool]] = [
 
 def check_hints() -> None:
     for path, value, expected in UNKNOWN:
-        assert checks.hides_denial(path, value, is_unknown=True) == expected, (path, value)
+        assert validate.hides_denial(path, value, is_unknown=True) == expected, (path, value)
     for path, expected in KNOWN:
-        assert checks.hides_denial(path) == expected, path
-        assert checks.hides_denial(path, {"deny": []}) == expected, path
+        assert validate.hides_denial(path) == expected, path
+        assert validate.hides_denial(path, {"deny": []}) == expected, path
 
 
 def test_every_clause_about_hidden_denials_decides() -> None:
-    functions = (checks.hides_denial, checks._mentions_denial)
+    functions = (validate.hides_denial, validate._mentions_denial)
     assert_every_clause_decides(functions, check_hints, kinds=(*CLAUSES, "comparison", "exit", "argument"))
 
 
@@ -69,7 +68,7 @@ class _Refused(HoldfastError):
 async def renewed(tmp_path: Path, answer: Any, token: Token = OLD, used: str = "old") -> tuple[Token, list[Any]]:  # noqa: ANN401
     credentials = Credentials(str(tmp_path / "c.toml"), {"HOLDFAST_KEYRING": "0"})
     credentials.put_token("p", token)
-    refresher = Refresher(credentials, now=lambda: NOW)
+    refresher = TokenRefresher(credentials, now=lambda: NOW)
     sent: list[Any] = []
 
     async def post(url: str, form: Any) -> Any:  # noqa: ANN401

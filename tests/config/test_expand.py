@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.config import expand as module
-from holdfast.config.expand import (
+from holdfast.config import variables as module
+from holdfast.config.variables import (
     MOST_OUTPUT,
     Expander,
     ExpansionFailed,

@@ -7,8 +7,8 @@ import tomlkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.config.fit import leaves
-from holdfast.config.lines import TooDeep, json_lines, toml_lines
+from holdfast.config.line_numbers import TooDeep, json_lines, toml_lines
+from holdfast.config.validate import leaves
 
 TOML = """\
 # a comment with = and [brackets]

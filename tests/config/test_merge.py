@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import merge as module
-from holdfast.config.lines import KeyPath
+from holdfast.config.line_numbers import KeyPath
 from holdfast.config.merge import Layer, merge
 from planting import CLAUSES, assert_every_clause_decides
 

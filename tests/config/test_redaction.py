@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import secrets
-from holdfast.config.lines import KeyPath
-from holdfast.config.secrets import is_named_secret, is_secret, redacted
+from holdfast.config import redaction
+from holdfast.config.line_numbers import KeyPath
+from holdfast.config.redaction import is_named_secret, is_secret, redacted
 from planting import assert_every_clause_decides
 
 PLAIN: KeyPath = ("mcp", "m", "command")
@@ -151,5 +151,5 @@ def test_every_clause_decides() -> None:
     lost = "len(names) > 1 and re.search(_NAME, names[-1]) is not None"
     whole = "len(names) > 1 and names[-1] not in _NOT_SECRET and (re.search(_NAME, names[-1]) is not None)"
     assert_every_clause_decides(
-        [secrets], check, equivalent={f"{whole} -> {lost}": "none of the names that hold no secret fits the pattern"}
+        [redaction], check, equivalent={f"{whole} -> {lost}": "none of the names that hold no secret fits the pattern"}
     )

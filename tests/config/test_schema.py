@@ -4,8 +4,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from holdfast.config.schema import settings_schema
-from holdfast.config.texts import TEXTS
+from holdfast.config.schema import TEXTS, settings_schema
 
 GOOD = {
     "$schema": "x",

@@ -8,9 +8,9 @@ import pytest
 from config.place import Place
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, Token
-from holdfast.config.expand import ExpansionFailed
-from holdfast.config.lines import KeyPath
-from holdfast.config.secrets import is_named_secret, is_secret, redacted, redacted_value
+from holdfast.config.line_numbers import KeyPath
+from holdfast.config.redaction import is_named_secret, is_secret, redacted, redacted_value
+from holdfast.config.variables import ExpansionFailed
 
 CANARY = "hunter2canaryhunter2"
 

@@ -9,8 +9,8 @@ import tomlkit
 from msgspec import inspect
 
 from config.place import Place
-from holdfast.config.configuration import Configuration, Reading
-from holdfast.config.lines import KeyPath
+from holdfast.config.configuration import ConfigSnapshot, Configuration
+from holdfast.config.line_numbers import KeyPath
 from holdfast.config.merge import Layer, merge
 from holdfast.config.problems import dotted
 from holdfast.config.trust import split
@@ -145,7 +145,7 @@ def value_at(tree: Any, path: KeyPath) -> Any:  # noqa: ANN401 - any JSON
     return tree
 
 
-def user_reading(place: Place, path: KeyPath, value: object) -> Reading:
+def user_reading(place: Place, path: KeyPath, value: object) -> ConfigSnapshot:
     place.user(tomlkit.dumps(tree_of(path, value)))
     return place.open().reading()
 

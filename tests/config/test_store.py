@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config.client_settings import ConfigStore, merged
 from holdfast.config.load import parse
-from holdfast.config.store import ConfigStore, merged
 from holdfast.domain.errors import BadRequest
 
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from config.place import Place
-from holdfast.config.expand import ExpansionFailed
 from holdfast.config.problems import dotted
 from holdfast.config.trust import TrustStore, digest_of
+from holdfast.config.variables import ExpansionFailed
 from holdfast.domain.settings import Settings
 
 HARMLESS = """

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.config.problems import BadKey, dotted, key_path
-from holdfast.config.write import CannotWrite, parse_value, set_value, unset_value
+from holdfast.config.toml_edit import CannotWrite, parse_value, set_value, unset_value
 from holdfast.domain.errors import HoldfastError, NotFound
 
 MINE = """\

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import files
+from holdfast.config import atomic_files
+from holdfast.config.atomic_files import Unwritable
+from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
-from holdfast.config.files import Unwritable
-from holdfast.config.store import ConfigStore
+from holdfast.config.toml_edit import set_value, unset_value
 from holdfast.config.trust import TrustStore
-from holdfast.config.write import set_value, unset_value
 from holdfast.domain.errors import Conflict
 
 Writer = Callable[[Path], object]
@@ -210,7 +210,7 @@ def test_one_writer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     base, old, write = WRITERS[name]
     file = tmp_path / base
     file.write_text(old)
-    monkeypatch.setattr(files, "_PATIENCE", 0.0)
+    monkeypatch.setattr(atomic_files, "_PATIENCE", 0.0)
     with is_lockable(tmp_path), pytest.raises(Conflict, match="Another process"):
         write(file)
     assert file.read_text() == old

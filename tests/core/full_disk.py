@@ -6,14 +6,14 @@ import resource
 import sys
 from pathlib import Path
 
-from holdfast.core import Parts, open_workspace
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.events import AgentEvent, RunCompleteEvent, decode_event
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Prompt
 from holdfast.engine.ports import Outlet
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
+from holdfast.runtime.workspace import WorkspaceParts, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import GatedModel, until
 from holdfast.testing.harness import FixedModels, Tape
@@ -30,7 +30,7 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
 
     ledger = SqliteLedger(data_dir)
     settings = EngineSettings(titles=False, retry_first=30.0, retry_longest=30.0)
-    workspace = await open_workspace(project, Parts(ledger, FixedModels(model), settings=settings, tap=tap))
+    workspace = await open_workspace(project, WorkspaceParts(ledger, FixedModels(model), settings=settings, tap=tap))
     session = (await workspace.sessions.create()).id
     await workspace.inputs.submit(Prompt(session, "one", run_id=RunId("r1")))
     await model.before.reached.wait()

@@ -1,4 +1,4 @@
-"""The workspace on the real database: what `core.py` puts together."""
+"""The workspace on the real database: what `runtime/workspace.py` puts together."""
 
 import asyncio
 import json
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import App, Bare
 from holdfast.domain.errors import BadRequest, DatabaseDamaged, DataDirectoryBusy
 from holdfast.domain.ids import RunId
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.engine.ports import Ledger
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Say, ScriptedModel, ScriptedModels, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, ScriptedModels, Step
+from holdfast.runtime.workspace import App, BareServices
 
 QUIET = EngineSettings(titles=False)
 
@@ -29,8 +29,8 @@ def models() -> ScriptedModels:
     return ScriptedModels(ScriptedModel(script))
 
 
-def bare(ledger: Ledger) -> Bare:
-    return Bare(ledger, models(), QUIET)
+def bare(ledger: Ledger) -> BareServices:
+    return BareServices(ledger, models(), QUIET)
 
 
 @pytest.fixture

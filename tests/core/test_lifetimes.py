@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.bus.bus import Subscription
-from holdfast.core import App, Furniture, Parts, Workspace
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, WorkspaceClosing
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.runs import Prompt
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.engine.settings import EngineSettings
-from holdfast.outfit import Given, House, Outfit
-from holdfast.providers.scripted import Say, ScriptedModel, ScriptedModels, Step
+from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
+from holdfast.runtime.services import ServerServices, ServiceOverrides, WorkspaceServices
+from holdfast.runtime.workspace import App, Services, Workspace, WorkspaceParts
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import Gate, start
 
@@ -40,7 +40,7 @@ class Shop:
         if stage in self.breaks:
             raise Broken
 
-    def furnish(self, record: WorkspaceRecord, _: Mapping[str, str]) -> Furniture:
+    def furnish(self, record: WorkspaceRecord, _: Mapping[str, str]) -> Services:
         self.reach("furnish")
         self.open.append(record.path)
         return Shelf(self, record.path)
@@ -55,7 +55,7 @@ class Shelf:
         self.shop = shop
         self.path = path
 
-    def parts(self) -> Parts:
+    def parts(self) -> WorkspaceParts:
         self.shop.reach("parts")
 
         def tap(outlet: Outlet) -> Outlet:
@@ -63,7 +63,7 @@ class Shelf:
             return outlet
 
         models = ScriptedModels(ScriptedModel(lambda _: Step((Say("done"),))))
-        return Parts(self.shop.ledger, models, settings=EngineSettings(titles=False), tap=tap)
+        return WorkspaceParts(self.shop.ledger, models, settings=EngineSettings(titles=False), tap=tap)
 
     async def can_answer(self, _: Collection[str]) -> bool:
         await self.shop.answers()
@@ -249,8 +249,8 @@ OUTFIT = ("scan", "jobs", "extensions", "choice", "refresher")
 @pytest.mark.parametrize("fails", ["", *OUTFIT])
 async def test_an_outfit_closes_all_it_has(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = SqliteLedger(tmp_path / "data")
-    house = House(tmp_path / "data", ledger, Given())
-    outfit = Outfit(house, await ledger.open_workspace(str(tmp_path)), {})
+    house = ServerServices(tmp_path / "data", ledger, ServiceOverrides())
+    outfit = WorkspaceServices(house, await ledger.open_workspace(str(tmp_path)), {})
     assert closable(outfit) == {*OUTFIT, "git"}, "git is the house's"
     closing = Closing(fails)
     for name in OUTFIT:
@@ -270,7 +270,7 @@ async def test_an_outfit_closes_all_it_has(tmp_path: Path, fails: str, monkeypat
 @pytest.mark.parametrize("fails", ["", "guard", "discovery", "git"])
 async def test_a_house_closes_all_it_has(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = SqliteLedger(tmp_path / "data")
-    house = House(tmp_path / "data", ledger, Given())
+    house = ServerServices(tmp_path / "data", ledger, ServiceOverrides())
     assert closable(house) == {"guard", "discovery", "git", "ledger"}, "the ledger is the application's"
     closing = Closing(fails)
     for name in ("guard", "discovery"):

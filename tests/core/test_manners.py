@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.ids import SessionId
 from holdfast.domain.settings import Attribution, Options, Settings
 from holdfast.engine.settings import EngineSettings
-from holdfast.manners import engine_settings, lookout_for, own_files
+from holdfast.runtime.engine_settings import engine_settings, lookout_for, own_files
 
 GIVEN = EngineSettings(grace=9.0, margin=8.0, closing=7.0, cancel_write=6.0, parallel_tools=3, titles=False)
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import Parts
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Entry
 from holdfast.domain.tools import Permit
-from holdfast.engine.crews import Crew
 from holdfast.engine.ports import Outlet, Tools
+from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
-from holdfast.outfit import Given, House, Outfit
-from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
+from holdfast.runtime.services import ServerServices, ServiceOverrides, WorkspaceServices
+from holdfast.runtime.workspace import WorkspaceParts
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.harness import FixedModels, FixedTools
 
@@ -35,13 +35,13 @@ class Place:
 
     root: Path
     ledger: SqliteLedger
-    house: House
-    outfit: Outfit
-    given: Given
+    house: ServerServices
+    outfit: WorkspaceServices
+    given: ServiceOverrides
     heard: list[str]
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> WorkspaceParts:
         return self.outfit.parts()
 
 
@@ -159,10 +159,10 @@ async def named_model(place: Place) -> None:
 
 async def find_crew(place: Place) -> None:
     asked: list[str] = []
-    crew = Crew(FixedTools([]))
+    crew = SubagentType(FixedTools([]))
     parts = place.parts
 
-    def known(kind: str, tools: Tools) -> Crew:
+    def known(kind: str, tools: Tools) -> SubagentType:
         asked.append(kind)
         assert tools is not parts.crews["task"].tools, "all there are, to choose from"
         return crew
@@ -183,7 +183,7 @@ ELSEWHERE = {"settings": "`settings_now` is asked", "clock": "the system's", "ne
 
 
 def test_every_part_has_a_row() -> None:
-    assert {*ROWS, *ELSEWHERE} == set(Parts.__struct_fields__)
+    assert {*ROWS, *ELSEWHERE} == set(WorkspaceParts.__struct_fields__)
 
 
 @pytest.mark.parametrize("is_given", [False, True], ids=["chosen", "given"])
@@ -203,13 +203,13 @@ async def test_each_part_is_filled(tmp_path: Path, is_given: bool, monkeypatch: 
         heard.append(path)
         return Silent()
 
-    given = Given(EngineSettings(grace=9.0))
+    given = ServiceOverrides(EngineSettings(grace=9.0))
     if is_given:
         model = ScriptedModel(lambda _: Step((Say("hello"),)))
-        given = Given(EngineSettings(grace=9.0), FixedModels(model), FixedTools([]), listen)
+        given = ServiceOverrides(EngineSettings(grace=9.0), FixedModels(model), FixedTools([]), listen)
     store = SqliteLedger(tmp_path / "data")
-    house = House(tmp_path / "data", store, given)
-    outfit = Outfit(house, await store.open_workspace(str(root)), ENVIRONMENT)
+    house = ServerServices(tmp_path / "data", store, given)
+    outfit = WorkspaceServices(house, await store.open_workspace(str(root)), ENVIRONMENT)
     place = Place(root, store, house, outfit, given, heard)
     try:
         for row in ROWS.values():

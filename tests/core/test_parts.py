@@ -5,21 +5,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 
-from holdfast.core import Parts, open_workspace
-from holdfast.domain.asks import Verdict
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest
+from holdfast.domain.project_context import GitChanges, Surroundings
 from holdfast.domain.runs import Brief, Prompt, Run
-from holdfast.domain.surroundings import GitChanges, Surroundings
 from holdfast.domain.tools import Errand, Permit, ToolContext, ToolOutcome
-from holdfast.engine.crews import Crew
-from holdfast.engine.kit import NoHooks
 from holdfast.engine.ports import Outlet
+from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.runtime.workspace import WorkspaceParts, open_workspace
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, Tape, counting_ids
 from holdfast.testing.memory import MemoryLedger
@@ -70,7 +69,7 @@ class Place:
             "settings": EngineSettings(titles=False),
             "tap": tap,
         }
-        workspace = await open_workspace("/project", Parts(**(known | others)))  # type: ignore[arg-type]
+        workspace = await open_workspace("/project", WorkspaceParts(**(known | others)))  # type: ignore[arg-type]
         session = await workspace.sessions.create("Test")
         prompt = Prompt(session.id, "go", run_id=RunId("r1"), brief=brief, interactive=interactive)
         await workspace.inputs.submit(prompt)
@@ -156,7 +155,7 @@ async def lookout(place: Place) -> None:
 
 async def crews(place: Place) -> None:
     own = ScriptedModel(lambda _: Step((Say("from the crew"),)))
-    crew = {"own": Crew(FixedTools(), "small", prompt="Work as I say.")}
+    crew = {"own": SubagentType(FixedTools(), "small", prompt="Work as I say.")}
     place.kind = "own"
     await place.run(sends=True, crews=crew, models=FixedModels(place.model, own))
     assert own.requests[0].system.startswith("Work as I say.")
@@ -166,9 +165,9 @@ async def find_crew(place: Place) -> None:
     place.kind = "found"
     asked: list[str] = []
 
-    def find(kind: str) -> Crew | None:
+    def find(kind: str) -> SubagentType | None:
         asked.append(kind)
-        return Crew(FixedTools(), prompt="Found it.")
+        return SubagentType(FixedTools(), prompt="Found it.")
 
     await place.run(sends=True, find_crew=find)
     assert set(asked) == {"found"}
@@ -289,10 +288,10 @@ ROWS: dict[str, Callable[[Place], Awaitable[None]]] = {
 }
 
 
-@pytest.mark.parametrize("name", Parts.__struct_fields__)
+@pytest.mark.parametrize("name", WorkspaceParts.__struct_fields__)
 async def test_every_part_is_used(name: str) -> None:
     await ROWS[name](Place())
 
 
 def test_no_row_is_for_nothing() -> None:
-    assert set(ROWS) == set(Parts.__struct_fields__)
+    assert set(ROWS) == set(WorkspaceParts.__struct_fields__)

@@ -8,8 +8,8 @@ from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Admit, Answer, ClearQueue, Write
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Run
-from holdfast.engine.kit import NoHooks
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.engine.run_context import NoHooks
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
 from holdfast.testing.harness import World

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.cli.group import holdfast
+from holdfast.cli.click_group import holdfast
 from holdfast.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]

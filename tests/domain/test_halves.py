@@ -6,7 +6,7 @@ import random
 import msgspec
 import pytest
 
-from holdfast.domain.halves import Halves, encodable, whole_json
+from holdfast.domain.surrogates import Halves, encodable, whole_json
 
 HOLE = "\N{REPLACEMENT CHARACTER}"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.helpers import RUN, SESSION, json_of
 from holdfast.domain.ids import MessageId, RunId, SessionId, is_valid_run_id
 from holdfast.domain.runs import Attachment, AttachmentNote, Delivery, Prompt, Run
-from holdfast.domain.sameness import body_hash
+from holdfast.engine.inputs import body_hash
 
 
 def attachment(content: bytes = b"x", path: str = "/a", name: str = "a", mime_type: str = "text/plain") -> Attachment:

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast.extensions
 import holdfast.tools
-from holdfast.domain.tool_names import TOOLS, UNASKED, is_known_tool, our_tool, suggest
+from holdfast.domain.tools import TOOLS, UNASKED, is_known_tool, our_tool, suggest
 from holdfast.tools.base import BaseTool
 
 

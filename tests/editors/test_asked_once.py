@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.acp.asking import Asking
-from holdfast.acp.editor import Editor, Pipes
-from holdfast.acp.narrator import Narrator
+from holdfast.acp.approvals import EditorApprovals
+from holdfast.acp.editor_connection import EditorConnection, StdioPipes
+from holdfast.acp.session_updates import SessionUpdates
 from holdfast.client.client import Client
-from holdfast.domain.asks import PermissionNotification, PermissionRequest
+from holdfast.domain.approvals import PermissionNotification, PermissionRequest
 from holdfast.domain.events import Change, PermissionNotificationEvent, PermissionRequestEvent
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.testing.gates import start
@@ -32,18 +32,18 @@ class Desk:
         self.answers: list[asyncio.Future[Json]] = []
         self.told: list[Json] = []
         self.news = asyncio.Event()
-        self.only = Narrator(S, "/w")
+        self.only = SessionUpdates(S, "/w")
         self.only.own.add(OWN)
-        self.pipes = Pipes(cast(asyncio.StreamReader, None), cast(asyncio.StreamWriter, None))
-        self.editor = Editor(self.pipes)
+        self.pipes = StdioPipes(cast(asyncio.StreamReader, None), cast(asyncio.StreamWriter, None))
+        self.editor = EditorConnection(self.pipes)
         self.editor.start(self._call, self._notify)
-        self.asking = Asking(self, self.editor)
+        self.asking = EditorApprovals(self, self.editor)
 
     @property
     def client(self) -> Client:
         return cast(Client, self)
 
-    def narrator(self, session: SessionId) -> Narrator | None:
+    def narrator(self, session: SessionId) -> SessionUpdates | None:
         return self.only if session == S else None
 
     def tell(self, session: SessionId, updates: list[Json]) -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.acp.forms import answer_in, form_of, options_of, question_call, question_options, request_of
-from holdfast.acp.narrator import Narrator
-from holdfast.domain.asks import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind, QuestionRequest
+from holdfast.acp.approvals import answer_in, form_of, options_of, question_call, question_options, request_of
+from holdfast.acp.session_updates import SessionUpdates
+from holdfast.domain.approvals import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind, QuestionRequest
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Message, ToolCall, ToolCallPart
 
@@ -19,8 +19,8 @@ def _ask(tool: str = "bash", **more: Any) -> PermissionRequest:  # noqa: ANN401 
     return PermissionRequest("a", S, CALL, tool, run_id=RunId("r"), **{**fields, **more})
 
 
-def _narrator(tool: str = "", input: str = "") -> Narrator:
-    narrator = Narrator(S, "/w")
+def _narrator(tool: str = "", input: str = "") -> SessionUpdates:
+    narrator = SessionUpdates(S, "/w")
     if tool:
         part = ToolCallPart(ToolCall(CALL, tool, input, finished=True))
         narrator.message(Message((part,), MessageId("m"), "assistant", S, "", "", 0, 0))

@@ -17,8 +17,8 @@ import pytest_asyncio
 from client.lossy import lossy
 from client.missed import SCENARIOS, Scene, approve, attended, cancel, where_of
 from editors.desk import updates_of
-from holdfast.acp.editor import Editor, Pipes
-from holdfast.acp.line import Line
+from holdfast.acp.editor_connection import EditorConnection, StdioPipes
+from holdfast.acp.workspace_bridge import WorkspaceBridge
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import SessionId
 from holdfast.protocol.bodies import AgentMessage
@@ -39,8 +39,8 @@ class Screen:
         self.withdrawn: list[int] = []
         self.count = 0
         self.news = asyncio.Event()
-        self._pipes = Pipes(cast(asyncio.StreamReader, None), cast(asyncio.StreamWriter, None))
-        self.editor = Editor(self._pipes)
+        self._pipes = StdioPipes(cast(asyncio.StreamReader, None), cast(asyncio.StreamWriter, None))
+        self.editor = EditorConnection(self._pipes)
         self.editor.start(self._call, self._notify)
 
     async def _call(self, method: str, params: Json) -> Json:
@@ -105,11 +105,11 @@ class Editors:
         self.scene = scene
         self.seeing = Screen()
         self.missing = Screen()
-        self.lines: list[Line] = []
+        self.lines: list[WorkspaceBridge] = []
 
     async def open(self) -> None:
         for screen in (self.missing, self.seeing):
-            line = Line(where_of(self.scene.one), str(self.scene.one.project), (), screen.editor)
+            line = WorkspaceBridge(where_of(self.scene.one), str(self.scene.one.project), (), screen.editor)
             self.lines.append(line)
             await line.open()
             assert await line.attach(self.scene.session, tells=True)

@@ -7,8 +7,8 @@ import pytest
 from acp import PROTOCOL_VERSION
 from acp.schema import InitializeResponse
 
-from holdfast.acp.greeting import greeting, has_forms, is_greeting
-from holdfast.acp.shapes import Json
+from holdfast.acp.initialize import greeting, has_forms, is_greeting
+from holdfast.acp.tool_calls import Json
 
 
 def test_it_says_what_the_protocol_wants_to_hear() -> None:
@@ -19,7 +19,7 @@ def test_it_says_what_the_protocol_wants_to_hear() -> None:
 
 
 def test_it_needs_nothing_that_is_slow_to_load() -> None:
-    script = "import sys, holdfast.acp.stdio; print(*sys.modules)"
+    script = "import sys, holdfast.acp.editor_connection; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"acp", "pydantic", "holdfast.acp.agent"} & set(done.stdout.split())
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.acp.intake import servers_in
-from holdfast.acp.shapes import Json
+from holdfast.acp.prompt_content import servers_in
+from holdfast.acp.tool_calls import Json
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.settings import McpSettings
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from editors.desk import updates_of
-from holdfast.acp.intake import command_in, taken_in
-from holdfast.acp.narrator import Narrator
-from holdfast.acp.shapes import change_of, places_of, title_of
+from holdfast.acp.prompt_content import command_in, taken_in
+from holdfast.acp.session_updates import SessionUpdates
+from holdfast.acp.tool_calls import change_of, places_of, title_of
 from holdfast.domain.events import MessageDelta, MessagePart, ToolOutput
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import (
@@ -62,7 +62,7 @@ def _said(updates: list[Json], kind: str = "agent_message_chunk") -> str:
 
 
 def test_a_stored_message_that_lags_behind_its_deltas_says_nothing_new() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text("")))
     updates += narrator.delta(_delta(0, "one ")) + narrator.delta(_delta(4, "two "))
     updates += narrator.message(_message(_text("one ")))
@@ -73,7 +73,7 @@ def test_a_stored_message_that_lags_behind_its_deltas_says_nothing_new() -> None
 
 
 def test_an_answer_that_begins_again_is_told_as_one() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
     updates += narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "other"))
     assert _said(updates) == "one twoother"
@@ -81,7 +81,7 @@ def test_an_answer_that_begins_again_is_told_as_one() -> None:
 
 
 def test_one_that_says_the_same_again_says_it_once() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
     updates += (
         narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one ")) + narrator.delta(_delta(4, "two 3"))
@@ -90,7 +90,7 @@ def test_one_that_says_the_same_again_says_it_once() -> None:
 
 
 def test_a_hole_is_filled_by_the_whole_part() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(5, "late"))
     updates += narrator.part(MessagePart(S, M, 0, _text("earlylate")))
     assert _said(updates) == "earlylate"
@@ -102,7 +102,7 @@ def test_a_hole_is_filled_by_the_whole_part() -> None:
 def test_whatever_is_heard_in_whatever_pieces_is_told_once(
     whole: str, cuts: list[tuple[int, int]], snapshot: int
 ) -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text(whole[:snapshot])))
     for begin, size in cuts:
         at = min(begin, len(whole))
@@ -113,7 +113,7 @@ def test_whatever_is_heard_in_whatever_pieces_is_told_once(
 
 def test_calls_of_one_name_are_told_apart() -> None:
     """Some models count their calls anew in every answer."""
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", finished=False)))
     updates += narrator.message(_message(_call("1", '{"file_path": "a"}')))
     updates += narrator.message(_result("1"))
@@ -128,14 +128,14 @@ def test_calls_of_one_name_are_told_apart() -> None:
 
 
 def test_what_a_call_left_open_is_closed_with_its_run() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", "{}"), _call("2", "{}")))
     updates += narrator.message(_result("1")) + narrator.closed("cancelled") + narrator.closed("cancelled")
     assert [item["status"] for item in updates_of(updates).values()] == ["completed", "failed"]
 
 
 def test_what_a_command_prints_is_shown_bounded() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", '{"command": "make"}', name="bash")))
     for number in range(3):
         updates += narrator.output(ToolOutput(S, M, ToolCallId("1"), number * 3000, f"{number}" * 3000))
@@ -147,7 +147,7 @@ def test_what_a_command_prints_is_shown_bounded() -> None:
 
 
 def test_a_helper_is_shown_below_its_call() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", '{"prompt": "look"}', name="agent")))
     helper = _message(_call("9", '{"pattern": "x"}', name="grep"), id="h")
     updates += narrator.helper(ToolCallId("1"), helper) + narrator.helper(ToolCallId("1"), helper)
@@ -157,11 +157,11 @@ def test_a_helper_is_shown_below_its_call() -> None:
 
 
 def test_a_replay_shows_what_the_editor_does_not_know() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     narrator.own.add(RunId("r"))
     prompt = _message(_text("hello"), role="user", id="u")
     assert narrator.message(prompt) == []
-    other = Narrator(S, "/w")
+    other = SessionUpdates(S, "/w")
     shell = _message(ShellCommandPart(ShellCommand("ls", "a\n", 1)), role="user", id="x")
     failed = _message(FinishPart(Finish("error", 1, "Provider error", "The key is wrong.")))
     updates = [update for item in (prompt, shell, failed) for update in other.message(item, is_replay=True)]
@@ -171,7 +171,7 @@ def test_a_replay_shows_what_the_editor_does_not_know() -> None:
 
 
 def test_thoughts_are_thoughts() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(ReasoningPart(Reasoning("hm", "")), _text("so")))
     assert (_said(updates, "agent_thought_chunk"), _said(updates)) == ("hm", "so")
 

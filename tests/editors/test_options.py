@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.acp.forms import options_of
-from holdfast.domain.asks import PermissionRequest
+from holdfast.acp.approvals import options_of
+from holdfast.domain.approvals import PermissionRequest
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.acp.narrator import Narrator
-from holdfast.acp.shapes import change_of, places_of, result_of
+from holdfast.acp.session_updates import SessionUpdates
+from holdfast.acp.tool_calls import change_of, places_of, result_of
 from holdfast.domain.events import MessageDelta, MessagePart, ToolOutput
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import (
@@ -45,7 +45,7 @@ def _result(content: str = "ok", *, name: str = "view", **more: Any) -> ToolResu
     return ToolResult(C, name, content, **{"metadata": "", "is_error": False, **more})
 
 
-def _taken(narrator: Narrator, result: ToolResult) -> list[Json]:
+def _taken(narrator: SessionUpdates, result: ToolResult) -> list[Json]:
     return narrator.message(_message(ToolResultPart(result), id=f"result-{result.content}", role="tool"))
 
 
@@ -57,7 +57,7 @@ def _block(text: str) -> Json:
 
 
 def test_a_call_from_its_first_letter_to_its_result() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     assert narrator.message(_message(_call('{"file_', finished=False))) == [
         {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "view", "kind": "read", "status": "pending"}
     ]
@@ -89,14 +89,14 @@ def test_a_call_from_its_first_letter_to_its_result() -> None:
     ("outcome", "status"), [("completed", "completed"), ("cancelled", "failed"), ("failed", "failed")]
 )
 def test_a_run_that_ends_ends_its_calls(outcome: str, status: str) -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     narrator.message(_message(_call({})))
     assert [update["status"] for update in narrator.closed(outcome)] == [status]
     assert narrator.closed("cancelled") == narrator.waiting(C, is_open=True) == []
 
 
 def test_what_nobody_was_told_of_has_no_updates() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     assert _taken(narrator, _result()) == []
     assert narrator.output(ToolOutput(S, M, C, 0, "x")) == []
     assert narrator.helper(C, _message(_call({}))) == []
@@ -107,18 +107,18 @@ def test_what_nobody_was_told_of_has_no_updates() -> None:
 
 
 def test_a_change_is_shown_as_soon_as_it_is_asked_for() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     diff = {"type": "diff", "path": "/w/a", "newText": "new"}
     (told,) = narrator.message(_message(_call({"file_path": "a", "content": "new"}, "write")))
     assert told["content"] == [diff]
-    (told,) = Narrator(S, "/w").message(_message(_call({"path": "a", "content": "new"}, "grep")))
+    (told,) = SessionUpdates(S, "/w").message(_message(_call({"path": "a", "content": "new"}, "grep")))
     assert "content" not in told
-    (told,) = Narrator(S, "/w").message(_message(_call({"command": "make"}, "bash")))
+    (told,) = SessionUpdates(S, "/w").message(_message(_call({"command": "make"}, "bash")))
     assert told.keys() == {"sessionUpdate", "toolCallId", "title", "kind", "status", "rawInput"}
 
 
 def test_calls_with_the_same_id_have_names_of_their_own() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     names = []
     for number in range(3):
         updates = narrator.message(_message(_call({}), id=f"m{number}"))
@@ -129,7 +129,7 @@ def test_calls_with_the_same_id_have_names_of_their_own() -> None:
 
 
 def test_output_grows_until_the_call_ends() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     narrator.message(_message(_call({"command": "make"}, "bash")))
     shown = [narrator.output(ToolOutput(S, M, C, at, text)) for at, text in ((0, "a"), (1, "b"))]
     update = {"sessionUpdate": "tool_call_update", "toolCallId": "1"}
@@ -141,7 +141,7 @@ def test_output_grows_until_the_call_ends() -> None:
 
 
 def test_the_steps_of_a_helper_are_those_of_its_call() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     narrator.message(_message(_call({"prompt": "look"}, "agent")))
     assert narrator.helper(C, _message(_call({"pattern": "x"}, "grep", finished=False), id="h")) == []
     shown = ""
@@ -165,7 +165,7 @@ def _session(title: str, **more: Any) -> Session:  # noqa: ANN401 - any field
 
 
 def test_of_a_session_only_what_has_changed_is_told() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     todos = (Todo("one", "pending", "doing one"), Todo("two", "in_progress", "doing two"))
     session = _session("Title", todos=todos, prompt_tokens=10, completion_tokens=5, cost=0.12345678)
     entries = [
@@ -187,7 +187,7 @@ def test_of_a_session_only_what_has_changed_is_told() -> None:
         {"sessionUpdate": "plan", "entries": []},
         {"sessionUpdate": "session_info_update", "title": ""},
     ]
-    assert Narrator(S, "/w").session_now(_session(""), 100) == []
+    assert SessionUpdates(S, "/w").session_now(_session(""), 100) == []
 
 
 # Messages
@@ -197,7 +197,7 @@ def test_of_a_session_only_what_has_changed_is_told() -> None:
 @pytest.mark.parametrize("is_replay", [True, False])
 def test_who_is_shown_what(is_own: bool, is_replay: bool) -> None:
     """What the editor has sent it shows already, unless it was restarted; so with the reason of a failure."""
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     if is_own:
         narrator.own.add(RunId("r"))
     image = BinaryPart(Binary("a.png", "image/png", b"\0"))
@@ -219,13 +219,13 @@ def test_who_is_shown_what(is_own: bool, is_replay: bool) -> None:
 
 
 def test_a_failure_without_words_is_one() -> None:
-    (told,) = Narrator(S, "/w").message(_message(FinishPart(Finish("error", 1))))
+    (told,) = SessionUpdates(S, "/w").message(_message(FinishPart(Finish("error", 1))))
     assert told["content"]["text"] == "\n\n**Failed:** error"
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "completed"), (1, "failed"), (-1, "failed")])
 def test_a_command_that_a_person_ran(code: int, status: str) -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     message = _message(ShellCommandPart(ShellCommand("make", "out", code)), id="x", role="user")
     assert narrator.message(message) == [
         {
@@ -241,7 +241,7 @@ def test_a_command_that_a_person_ran(code: int, status: str) -> None:
 
 
 def test_a_part_is_put_where_it_belongs() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     narrator.message(_message(TextPart(Text("a")), TextPart(Text("b"))))
     assert narrator.part(MessagePart(S, M, 3, TextPart(Text("far")))) == []
     assert narrator.delta(MessageDelta(S, M, 2, 0, "not there yet")) == []
@@ -343,7 +343,7 @@ def test_a_long_result_is_cut_in_the_middle(length: int, left_out: int) -> None:
     ],
 )
 def test_titles(tool: str, asked: Json, title: str) -> None:
-    (told,) = Narrator(S, "/w").message(_message(_call(asked, tool)))
+    (told,) = SessionUpdates(S, "/w").message(_message(_call(asked, tool)))
     assert told["title"] == title
 
 
@@ -367,12 +367,12 @@ def test_places(asked: Json, places: list[str]) -> None:
     ("tool", "kind"), [("lsp_references", "search"), ("lsp_rename", "edit"), ("mcp_x", "other"), ("bash", "execute")]
 )
 def test_kinds(tool: str, kind: str) -> None:
-    (told,) = Narrator(S, "/w").message(_message(_call("[]", tool)))
+    (told,) = SessionUpdates(S, "/w").message(_message(_call("[]", tool)))
     assert (told["kind"], told["rawInput"]) == (kind, {})
 
 
 def test_a_message_that_has_grown_is_known_as_it_is_now() -> None:
-    narrator = Narrator(S, "/w")
+    narrator = SessionUpdates(S, "/w")
     narrator.message(_message(TextPart(Text("a"))))
     narrator.message(_message(TextPart(Text("a")), TextPart(Text(""))))
     assert [item["content"]["text"] for item in narrator.delta(MessageDelta(S, M, 1, 0, "b"))] == ["b"]

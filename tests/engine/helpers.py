@@ -32,7 +32,7 @@ from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price
 from holdfast.engine.ports import Model
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call
+from holdfast.providers.scripted_model import Call
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import FixedModels, World
 from holdfast.testing.loop import SeededLoop

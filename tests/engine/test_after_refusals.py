@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from engine.helpers import PLAIN, answering, results_of, texts_of, virtual_seconds
-from holdfast.domain.asks import Verdict
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import NotWaiting, StorageUnavailable, UnknownSession
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import PatchSession, Redeliver, Reorder
@@ -13,11 +13,10 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import SessionPatch, Todo
-from holdfast.domain.tool_names import TOOLS, UNASKED
-from holdfast.domain.tools import Errand, Permit, ToolContext, ToolOutcome
-from holdfast.engine.crews import Crew
+from holdfast.domain.tools import TOOLS, UNASKED, Errand, Permit, ToolContext, ToolOutcome
+from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, start, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
 from holdfast.testing.loop import in_virtual_time
@@ -391,7 +390,7 @@ def test_sub_agents_get_no_titles() -> None:
         world = await World.open(
             FixedModels(large, small), tools=[SimpleTool("agent", send)], settings=EngineSettings(titles=True)
         )
-        world.workspace.engine.kit.crews.add("task", Crew(FixedTools()))
+        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools()))
         await world.prompt("go", "r1")
         await world.quiet()
         await virtual_seconds(10)

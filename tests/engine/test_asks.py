@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from holdfast.domain.asks import (
+from holdfast.domain.approvals import (
     Choice,
     GrantAction,
     PermissionNotification,
@@ -34,9 +34,9 @@ from holdfast.domain.ledger import Answer, CloseRequest, Write
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
-from holdfast.engine.inquiries import check_answers, find_batch, subject_of
-from holdfast.engine.leftovers import Leftovers
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.engine.approvals import check_answers, find_batch, subject_of
+from holdfast.engine.recovery import UnansweredRequests
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, SimpleTool, settle_down, until
 from holdfast.testing.harness import World
@@ -170,7 +170,7 @@ HISTORIES: dict[str, tuple[tuple[AskEvent, ...], bool]] = {
 @pytest.mark.parametrize("history", HISTORIES)
 def test_after_a_kill_the_log_tells_which_calls_had_no_effects(history: str) -> None:
     events, is_certain = HISTORIES[history]
-    left = Leftovers({RUN})
+    left = UnansweredRequests({RUN})
     for event in events:
         left.feed(msgspec.json.encode(event))
     assert left.not_run == ({CALL} if is_certain else set())

@@ -8,16 +8,16 @@ from typing import Literal
 import pytest
 
 from engine.helpers import PLAIN, results_of, virtual_seconds
-from holdfast.domain.asks import PermissionRequest, Question, QuestionAnswer, QuestionRequest, Verdict
+from holdfast.domain.approvals import PermissionRequest, Question, QuestionAnswer, QuestionRequest, Verdict
 from holdfast.domain.errors import PermissionDenied, StorageUnavailable
 from holdfast.domain.events import PermissionNotificationEvent, QuestionNotificationEvent
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import CloseRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
-from holdfast.engine.asks import Asks
+from holdfast.engine.approvals import Approvals
 from holdfast.engine.settings import EngineSettings, Limits
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedLedger, SimpleTool, start, until
 from holdfast.testing.harness import World
 from holdfast.testing.loop import in_virtual_time, run_seeded
@@ -77,7 +77,7 @@ def test_every_combination_of_what_decides(granted: str) -> None:
         other = (await world.workspace.sessions.create()).id
         seen = set()
         for verdict, (interactive, yolo, skips, insists) in product(VERDICTS, FLAGS):
-            asks = Asks(world.workspace.record.id, world.ledger, world.workspace.engine.outside.new_id)
+            asks = Approvals(world.workspace.record.id, world.ledger, world.workspace.engine.outside.new_id)
             asks.bind(world.workspace.engine.recorder)
             if granted:
                 await grant(asks, other if granted == "another session" else world.session, granted)
@@ -106,7 +106,7 @@ def test_every_combination_of_what_decides(granted: str) -> None:
     in_virtual_time(scene)
 
 
-async def grant(asks: Asks, session: SessionId, granted: str) -> None:
+async def grant(asks: Approvals, session: SessionId, granted: str) -> None:
     """Have it allowed once, so that it counts from now on."""
     asks.judge = lambda _: Verdict("ask", saves=("Bash(make)",))
     permit = OTHER if granted == "another command" else PERMIT
@@ -122,7 +122,7 @@ def test_what_an_answer_covers(action: Literal["allow", "allow_session", "allow_
 
     async def scene() -> None:
         world = await opened()
-        asks = Asks(world.workspace.record.id, world.ledger, world.workspace.engine.outside.new_id)
+        asks = Approvals(world.workspace.record.id, world.ledger, world.workspace.engine.outside.new_id)
         asks.bind(world.workspace.engine.recorder)
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)",))
         child = (await world.workspace.sessions.create(parent=world.session)).id
@@ -143,7 +143,7 @@ def test_what_an_answer_covers(action: Literal["allow", "allow_session", "allow_
     in_virtual_time(scene)
 
 
-async def is_free(asks: Asks, session: SessionId) -> bool:
+async def is_free(asks: Approvals, session: SessionId) -> bool:
     """Whether the permit is given without asking."""
     asking = start(asks.permit(Context(session), PERMIT, interactive=True))  # type: ignore[arg-type]
     await until(lambda: asking.done() or asks.permissions)
@@ -156,14 +156,14 @@ async def is_free(asks: Asks, session: SessionId) -> bool:
 # How long it waits.
 
 
-def begin(asks: Asks, kind: Kind, session: SessionId) -> "asyncio.Task[object]":
+def begin(asks: Approvals, kind: Kind, session: SessionId) -> "asyncio.Task[object]":
     context = Context(session)
     if kind == "permission":
         return start(asks.permit(context, PERMIT, interactive=True))  # type: ignore[arg-type]
     return start(asks.inquire(context, Inquiry((Question("", "yes_no", "?"),))))  # type: ignore[arg-type]
 
 
-def open_ones(asks: Asks) -> tuple[PermissionRequest | QuestionRequest, ...]:
+def open_ones(asks: Approvals) -> tuple[PermissionRequest | QuestionRequest, ...]:
     return (*asks.permissions, *asks.questions)
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from engine.helpers import called, json_of, message, said, split, thought
 from holdfast.domain.events import MessageDelta, MessagePart
-from holdfast.domain.growth import grow
 from holdfast.domain.ids import ToolCallId
+from holdfast.domain.message_delta import grow
 from holdfast.domain.messages import Finish, FinishPart, Part, Reasoning, ReasoningPart, ToolCall, ToolCallPart, text_of
 from holdfast.domain.models import (
     FinishedPart,
@@ -23,7 +23,7 @@ from holdfast.domain.models import (
     UsagePart,
 )
 from holdfast.domain.usage import Usage
-from holdfast.engine.assembly import Assembly, Growth
+from holdfast.engine.response_builder import Growth, ResponseBuilder
 
 EMPTY = message("assistant")
 STOP = FinishedPart("stop")
@@ -45,9 +45,9 @@ def call(id: str, *arguments: str, name: str = "tool") -> list[StreamPart]:
     return [start(id, name), *(more(id, piece) for piece in arguments), end(id)]
 
 
-def assembled(*parts: StreamPart, taken: frozenset[ToolCallId] = frozenset()) -> tuple[Assembly, list[Growth]]:
+def assembled(*parts: StreamPart, taken: frozenset[ToolCallId] = frozenset()) -> tuple[ResponseBuilder, list[Growth]]:
     """The answer after these parts, and all that was told; the time is 1 until text or a call comes, then 2."""
-    assembly = Assembly(EMPTY, taken)
+    assembly = ResponseBuilder(EMPTY, taken)
     growth: list[Growth] = []
     for part in parts:
         now = 1 if isinstance(part, ReasoningDelta | ReasoningSignature | RedactedReasoning) else 2
@@ -284,7 +284,7 @@ def test_what_is_told_is_what_there_is_whatever_comes(parts: list[StreamPart], r
 @pytest.mark.parametrize("kind", [TextDelta, ReasoningDelta])
 def test_a_token_costs_the_same_however_long_the_answer_is(kind: type[TextDelta] | type[ReasoningDelta]) -> None:
     """C-50: what is told of 20,000 words is as long as the words, and a fixed piece for each."""
-    assembly = Assembly(EMPTY)
+    assembly = ResponseBuilder(EMPTY)
     growth = [item for number in range(20_000) for item in assembly.feed(kind(f"{number:5} "), 1)]
     assert len(growth) == 20_000
     assert sum(len(json_of(item)) for item in growth) < 20_000 * 120
@@ -293,7 +293,7 @@ def test_a_token_costs_the_same_however_long_the_answer_is(kind: type[TextDelta]
 
 def test_arguments_are_not_told_while_they_grow() -> None:
     """C-50: a call is told twice, however many pieces its arguments come in."""
-    assembly = Assembly(EMPTY)
+    assembly = ResponseBuilder(EMPTY)
     pieces = ['{"text":"', *["word "] * 20_000, '"}']
     growth = [item for part in call("c", *pieces) for item in assembly.feed(part, 1)]
     assert len(growth) == 2

@@ -14,11 +14,10 @@ from holdfast.domain.ledger import Answer, EndRun, PatchSession, Write
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt, Run
 from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
-from holdfast.engine.crews import Crew
-from holdfast.engine.kit import NoHooks
 from holdfast.engine.ports import Model
+from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, SimpleTool
 from holdfast.testing.harness import FixedTools, World
 from holdfast.testing.loop import in_virtual_time
@@ -166,7 +165,7 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
         tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("later", later, is_parallel=True)]
         settings = EngineSettings(titles=False, helpers=2, helper_depth=2)
         world = await World.open(ScriptedModel(tools_of, info=PLAIN), tools=tools, settings=settings)
-        world.workspace.engine.kit.crews.add("task", Crew(FixedTools(below)))
+        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(below)))
         await world.prompt("go", "r1")
         await virtual_seconds(20)
         assert len(started) == 2, "one below the run, and one below that"
@@ -209,7 +208,7 @@ async def test_what_a_sub_agent_inherits_and_what_its_sender_is_told(insists: bo
 
     model = ScriptedModel(script, info=PLAIN)
     world = await World.open(model, tools=[SimpleTool("agent", send)], hooks=hooks, named_model=unusable)
-    world.workspace.engine.kit.crews.add("task", Crew(FixedTools([]), "acme/none"))
+    world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools([]), "acme/none"))
     prompt = Prompt(world.session, "go", run_id=RunId("r1"), require_model=insists, yolo=not insists)
     await world.workspace.inputs.submit(prompt)
     await world.quiet()

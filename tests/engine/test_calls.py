@@ -13,7 +13,7 @@ from holdfast.domain.ledger import PutMessage
 from holdfast.domain.messages import ToolResult
 from holdfast.domain.models import StepFinish
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool, SimpleTool
 from holdfast.testing.harness import World
 from holdfast.tools.write import Write

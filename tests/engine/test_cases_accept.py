@@ -5,13 +5,11 @@ import asyncio
 import pytest
 
 from engine.held import echo, gated, held, slow_reads
-from holdfast.domain.errors import (
-    WorkspaceClosing,
-)
+from holdfast.domain.errors import WorkspaceClosing
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, Refusal
 from holdfast.engine.lifecycle import Cancel
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool
 from holdfast.testing.harness import World
 

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.held import busy_world, held
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel, GatedTool
 from holdfast.testing.harness import World
 

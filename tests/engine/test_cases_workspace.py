@@ -19,7 +19,7 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.models import ModelRequest, StreamPart, TextDelta
 from holdfast.domain.runs import Attachment, Prompt
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
 from holdfast.testing.harness import FixedModels, World
 from holdfast.testing.memory import MemoryLedger

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from engine.helpers import PLAIN, results_of, virtual_seconds
-from holdfast.domain.asks import Question, Verdict
+from holdfast.domain.approvals import Question, Verdict
 from holdfast.domain.errors import (
     HoldfastError,
     PermissionDenied,
@@ -44,11 +44,10 @@ from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt, Run
 from holdfast.domain.tools import Errand, Inquiry, Permit, Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
-from holdfast.engine.crews import Crew
-from holdfast.engine.kit import NoHooks
 from holdfast.engine.retries import RetryPolicy
+from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
@@ -128,7 +127,7 @@ class Place:
         )
         current = self.world.workspace.engine.kit.tools
         current.current = self._current(tools)  # type: ignore[method-assign]
-        self.world.workspace.engine.kit.crews.add("task", Crew(FixedTools(tools)))
+        self.world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(tools)))
         self.world.workspace.asks.judge = lambda permit: Verdict("ask" if permit.tool == "ask" else "allow")
 
     def _current(self, tools: Sequence[Tool]) -> Callable[[], Coroutine[None, None, Sequence[Tool]]]:
@@ -190,7 +189,7 @@ class Place:
 
 def _look(thing: object, name: str, found: dict[str, object], seen: set[int]) -> None:
     """How many things every container of the engine holds, and every switch."""
-    if id(thing) in seen or not type(thing).__module__.startswith(("holdfast.engine", "holdfast.core")):
+    if id(thing) in seen or not type(thing).__module__.startswith(("holdfast.engine", "holdfast.runtime.workspace")):
         return
     seen.add(id(thing))
     attributes = getattr(thing, "__dict__", None) or {
@@ -422,7 +421,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
         tools = [SimpleTool("agent", send, is_parallel=True), SimpleTool("wait", wait)]
         settings = EngineSettings(titles=False, helpers=3)
         world = await World.open(ScriptedModel(script, info=PLAIN), tools=tools, settings=settings)
-        world.workspace.engine.kit.crews.add("task", Crew(FixedTools(tools)))
+        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(tools)))
         for number in (1, 2):
             gate.clear()
             await world.prompt("go", f"r{number}")

@@ -11,9 +11,9 @@ from holdfast.domain.sessions import SessionPatch, Todo
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.compaction import is_nearly_full
-from holdfast.engine.kit import text
+from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel, GatedTool, SimpleTool
 from holdfast.testing.harness import World
 

@@ -7,11 +7,11 @@ import pytest
 
 from engine.helpers import PATIENT, RecordingLedger, answering, let_others_run, play, size_of_events
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
-from holdfast.domain.growth import grow, text_length
+from holdfast.domain.message_delta import grow, text_length
 from holdfast.domain.messages import Message, text_of
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedModel
 from holdfast.testing.harness import World
 from holdfast.testing.loop import run_seeded

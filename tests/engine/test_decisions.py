@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.helpers import RUN, SESSION, called, ended, got, message, said
-from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
+from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.errors import NotFound, ProviderError
 from holdfast.domain.events import (
     Change,
@@ -21,13 +21,26 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
+from holdfast.domain.project_context import ContextFile, GitChanges, GitState, Surroundings
 from holdfast.domain.runs import Outcome, Run
-from holdfast.domain.surroundings import ContextFile, GitChanges, GitState, Surroundings
 from holdfast.domain.tools import Permit, ToolOutcome
-from holdfast.engine import ending, instructions, leftovers, recovery, rulings, settle
-from holdfast.engine.drafts import Author
-from holdfast.engine.kit import text
-from holdfast.engine.settle import Ending
+from holdfast.engine import (
+    history_repair,
+    recovery,
+    run_end,
+)
+from holdfast.engine import (
+    recovery as leftovers,
+)
+from holdfast.engine import (
+    system_prompt as instructions,
+)
+from holdfast.engine import (
+    tool_calls as rulings,
+)
+from holdfast.engine.history_repair import TurnEnd
+from holdfast.engine.message_factory import MessageFactory
+from holdfast.engine.run_context import text
 from holdfast.testing.harness import counting_ids
 from planting import CLAUSES, assert_every_clause_decides
 
@@ -148,7 +161,7 @@ def check_leftovers() -> None:
         ([notice(granted=True), closed()], [], set()),
     ]
     for events, still_open, not_run in rows:
-        left = leftovers.Leftovers({RunId("r1")})
+        left = leftovers.UnansweredRequests({RunId("r1")})
         for event in events:
             left.feed(encode_event(event))
         left.feed(b'{"type":"of a later version"}')
@@ -207,14 +220,18 @@ def check_cut_off_calls() -> None:
     outcomes: list[Outcome] = ["cancelled", "interrupted", "failed"]
     for outcome in outcomes:
         before = [answer, message("tool", got("c4"), id="t")]
-        put = settle.settle(Author(SESSION, RUN, 1, counting_ids()), before, Ending(outcome, "t"), {ToolCallId("c2")})
+        put = history_repair.settle(
+            MessageFactory(SESSION, RUN, 1, counting_ids()), before, TurnEnd(outcome, "t"), {ToolCallId("c2")}
+        )
         texts = {given.tool_call_id: given.content for item in put.put for given in item.tool_results}
         assert list(texts) == ["c1", "c2", "c3"]
         acted = "not undone" if outcome == "cancelled" else "may have had effects"
         assert [acted in words for words in texts.values()] == [True, False, False], outcome
-    assert settle.unanswered([answer, message("tool", got("c4"), id="t")]) == answer.tool_calls[:3]
+    assert history_repair.unanswered([answer, message("tool", got("c4"), id="t")]) == answer.tool_calls[:3]
     for leaves in (True, False):
-        put = settle.settle(Author(SESSION, RUN, 1, counting_ids()), [], Ending("failed", leaves_a_word=leaves))
+        put = history_repair.settle(
+            MessageFactory(SESSION, RUN, 1, counting_ids()), [], TurnEnd("failed", leaves_a_word=leaves)
+        )
         assert len(put.put) == leaves
 
 
@@ -224,7 +241,7 @@ def check_descriptions() -> None:
         ("completed", None, ("", "", False)),
         ("completed", lost, ("", "", False)),
         ("cancelled", lost, ("", "", False)),
-        ("interrupted", lost, ("Interrupted", ending.INTERRUPTED, False)),
+        ("interrupted", lost, ("Interrupted", run_end.INTERRUPTED, False)),
         ("failed", lost, ("T", "p", True)),
         ("failed", ProviderError("p", title="T", trouble="not_running"), ("T", "p", True)),
         ("failed", ProviderError("p", title="T", trouble="loading"), ("T", "p", True)),
@@ -232,12 +249,12 @@ def check_descriptions() -> None:
         ("failed", NotFound("n"), ("Error", "n", False)),
     ]
     for outcome, error, expected in rows:
-        found = ending.describe(outcome, error)
+        found = run_end.describe(outcome, error)
         assert (found.title, found.details, found.model_unreachable) == expected, (outcome, error)
         assert found.outcome == outcome
-    assert "KeyError" in ending.describe("failed", KeyError("secret")).details
-    assert "secret" not in ending.describe("failed", KeyError("secret")).details
-    assert "from outside" in ending.describe("failed", None).details
+    assert "KeyError" in run_end.describe("failed", KeyError("secret")).details
+    assert "secret" not in run_end.describe("failed", KeyError("secret")).details
+    assert "from outside" in run_end.describe("failed", None).details
 
 
 def check_answers() -> None:
@@ -255,10 +272,10 @@ def check_answers() -> None:
         ([summary], {"s"}, None),
     ]
     for messages, removed, expected in rows:
-        found = ending.last_answer(messages, {MessageId(id) for id in removed})
+        found = run_end.last_answer(messages, {MessageId(id) for id in removed})
         assert (found.id if found else None) == expected, (messages, removed)
     newer = message("assistant", ended(), id="1")
-    assert ending.updated([first, last], [newer, other]) == [newer, last, other]
+    assert run_end.updated([first, last], [newer, other]) == [newer, last, other]
 
 
 # What a model is told.
@@ -319,8 +336,8 @@ TABLES: dict[str, tuple[list[object], list[Callable[[], None]], dict[str, str]]]
     "rulings": ([rulings], [check_refusals, check_requests, check_told], NO_DIFFERENCE),
     "leftovers": ([leftovers], [check_leftovers], {}),
     "plans": ([recovery.plan], [check_plans], {}),
-    "calls that were cut off": ([settle.unanswered], [check_cut_off_calls], {}),
-    "ends": ([ending.describe, ending.last_answer, ending.updated], [check_descriptions, check_answers], {}),
+    "calls that were cut off": ([history_repair.unanswered], [check_cut_off_calls], {}),
+    "ends": ([run_end.describe, run_end.last_answer, run_end.updated], [check_descriptions, check_answers], {}),
     "instructions": ([instructions], [check_instructions, check_git_notes], {}),
 }
 

@@ -12,10 +12,10 @@ from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, PatchSession, Refusal, Write
 from holdfast.domain.models import ModelRequest
-from holdfast.engine import ending
-from holdfast.engine.ending import INTERRUPTED
+from holdfast.engine import run_end
+from holdfast.engine.run_end import INTERRUPTED
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedTool
 from holdfast.testing.harness import FixedModels, World
 from holdfast.testing.loop import SeededLoop, in_virtual_time
@@ -36,7 +36,7 @@ def test_a_run_ends_even_if_it_cannot_be_settled(monkeypatch: pytest.MonkeyPatch
 
     async def main() -> None:
         world = await World.open(ScriptedModel([Step((Fail(),)), Step((Say("fine"),))]))
-        monkeypatch.setattr(ending, "settle", broken)
+        monkeypatch.setattr(run_end, "settle", broken)
         await world.prompt("one", "r1")
         await world.prompt("two", "r2")
         await world.quiet()

@@ -16,11 +16,10 @@ from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.runs import Brief, Prompt, Run
 from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
-from holdfast.engine.crews import Crew
-from holdfast.engine.kit import NoHooks
 from holdfast.engine.retries import RetryPolicy
+from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import Gate, SimpleTool
 from holdfast.testing.harness import FixedModels, FixedTools, World
 from holdfast.testing.loop import in_virtual_time
@@ -103,7 +102,7 @@ class Meeting:
             hooks=Hooks() if "hooks" in has else NoHooks(),
             named_model=self._named,
         )
-        world.workspace.engine.kit.crews.add("task", Crew(FixedTools()))
+        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools()))
         self._hold_the_last_answer()
         brief = Brief("expanded words", "fix") if "command" in has else None
         if "fallback" in has:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine.helpers import PLAIN, answering, texts_of, virtual_seconds
-from holdfast.domain.asks import Question, QuestionAnswer, Verdict
+from holdfast.domain.approvals import Question, QuestionAnswer, Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import (
     AgentEvent,
@@ -21,11 +21,11 @@ from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Attachment, AttachmentNote, Brief, Prompt
-from holdfast.domain.sameness import body_hash
 from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.engine.inputs import body_hash
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import SimpleTool, start, until
 from holdfast.testing.harness import FixedModels, World
 from holdfast.testing.loop import in_virtual_time

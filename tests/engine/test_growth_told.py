@@ -13,7 +13,7 @@ from holdfast.domain.models import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool, start
 from holdfast.testing.harness import World
 from holdfast.testing.loop import in_virtual_time

@@ -13,9 +13,9 @@ from holdfast.domain.ledger import Admit, CancelSession
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
-from holdfast.engine.crews import Crew
+from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedTool, SimpleTool, settle_down, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
 from holdfast.testing.loop import in_virtual_time
@@ -47,8 +47,8 @@ def scripted(helper: Step, *, calls: int = 1) -> ScriptedModel:
 async def opened(model: ScriptedModel, *helper_tools: SimpleTool, small: ScriptedModel | None = None) -> World:
     tools = FixedTools(helper_tools)
     world = await World.open(FixedModels(model, small), tools=[sender()], settings=PATIENT)
-    world.workspace.engine.kit.crews.add("task", Crew(tools))
-    world.workspace.engine.kit.crews.add("fetch", Crew(tools, "small", "fetch.md"))
+    world.workspace.engine.kit.crews.add("task", SubagentType(tools))
+    world.workspace.engine.kit.crews.add("fetch", SubagentType(tools, "small", "fetch.md"))
     return world
 
 
@@ -141,7 +141,7 @@ def test_a_helper_on_its_way_when_its_sender_is_given_up_does_nothing(is_paralle
         ledger, tool, agent = GatedLedger(), GatedTool("look"), SimpleTool("agent", send, is_parallel=is_parallel)
         model = scripted(Step((Call("look"),)))
         world = await World.open(FixedModels(model), tools=[agent], ledger=ledger)
-        world.workspace.engine.kit.crews.add("task", Crew(FixedTools([tool])))
+        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools([tool])))
         await world.prompt("find it", "r1")
         await until(lambda: model.requests)
         ledger.hold(Admit)
@@ -173,7 +173,7 @@ async def test_a_helper_ends_before_its_sender_also_when_its_cancel_cannot_be_st
         return ToolOutcome("")
 
     world = await World.open(scripted(Step((Call("look"),))), tools=[sender()], settings=PATIENT, ledger=ledger)
-    world.workspace.engine.kit.crews.add("task", Crew(FixedTools([SimpleTool("look", slow)])))
+    world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools([SimpleTool("look", slow)])))
     await world.prompt("find it", "r1")
     await at_work.reached.wait()
     ledger.refused = (CancelSession,)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.helpers import PATIENT, results_of, until
-from holdfast.domain.asks import Verdict
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import Ruling, ToolUse
@@ -15,8 +15,8 @@ from holdfast.domain.ids import RunId
 from holdfast.domain.messages import TextPart, text_of
 from holdfast.domain.runs import Brief, Prompt, Run
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
-from holdfast.engine.kit import NoHooks
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.engine.run_context import NoHooks
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, SimpleTool
 from holdfast.testing.harness import World
 

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.test_asks import Scene
-from holdfast.domain.asks import Verdict
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.runs import Prompt
 from holdfast.testing.gates import until
 from holdfast.testing.harness import World

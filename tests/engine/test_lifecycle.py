@@ -8,16 +8,34 @@ import pytest
 
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Delivery
-
-# fmt: off
-# isort: off
 from holdfast.engine.lifecycle import (
-    Accept, Cancel, CancelRun, Cause, ClearQueue, Effect, End, Enter, Finish, Fold, IllegalTransition, Interrupt, Lane,
-    LaneEvent, Move, Park, Phase, Redeliver, Refuse, Shutdown, Spawn, StepBoundary, Waiting, members, state_of,
+    Accept,
+    Cancel,
+    CancelRun,
+    Cause,
+    ClearQueue,
+    Effect,
+    End,
+    Enter,
+    Finish,
+    Fold,
+    IllegalTransition,
+    Interrupt,
+    Lane,
+    LaneEvent,
+    Move,
+    Park,
+    Phase,
+    Redeliver,
+    Refuse,
+    Shutdown,
+    Spawn,
+    StepBoundary,
+    Waiting,
+    members,
+    state_of,
     transition,
 )
-# isort: on
-# fmt: on
 
 A, B, C, D, E = (RunId(name) for name in "abcde")
 STEER, QUEUE = (Waiting(B, "steer"), Waiting(C, "queue"))

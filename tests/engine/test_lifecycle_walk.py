@@ -11,15 +11,31 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Delivery
-
-# fmt: off
-# isort: off
 from holdfast.engine.lifecycle import (
-    Accept, Cancel, CancelRun, ClearQueue, Effect, End, Enter, Finish, Fold, IllegalTransition, Interrupt, Lane,
-    LaneEvent, Move, Park, Redeliver, Refuse, Shutdown, Spawn, StepBoundary, members, state_of, transition,
+    Accept,
+    Cancel,
+    CancelRun,
+    ClearQueue,
+    Effect,
+    End,
+    Enter,
+    Finish,
+    Fold,
+    IllegalTransition,
+    Interrupt,
+    Lane,
+    LaneEvent,
+    Move,
+    Park,
+    Redeliver,
+    Refuse,
+    Shutdown,
+    Spawn,
+    StepBoundary,
+    members,
+    state_of,
+    transition,
 )
-# isort: on
-# fmt: on
 
 RUNS = tuple(RunId(name) for name in "abcd")
 STRANGER = RunId("stranger")

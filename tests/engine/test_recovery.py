@@ -7,7 +7,7 @@ from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.recovery import plan
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, GatedTool, SimpleTool
 from holdfast.testing.harness import World
 from holdfast.testing.memory import MemoryLedger

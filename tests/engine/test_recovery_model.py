@@ -14,7 +14,7 @@ import pytest
 
 from engine.helpers import virtual_seconds
 from engine.recovery_model import Stored, answer_after, conversation_after, outcome_of, requests_in, shape, stored
-from holdfast.domain.asks import Question, QuestionAnswer, Verdict
+from holdfast.domain.approvals import Question, QuestionAnswer, Verdict
 from holdfast.domain.errors import HoldfastError, OwnerChanged
 from holdfast.domain.events import RunComplete, RunCompleteEvent, decode_event
 from holdfast.domain.ids import WorkspaceId
@@ -34,11 +34,11 @@ from holdfast.domain.runs import Delivery
 from holdfast.domain.tools import Errand, Inquiry, Permit, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine import recovery
-from holdfast.engine.crews import Crew
 from holdfast.engine.retries import RetryPolicy
+from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
-from holdfast.providers.scripted import Act, Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool, start
 from holdfast.testing.harness import FixedTools, World
 from holdfast.testing.loop import run_seeded
@@ -124,7 +124,7 @@ class Life:
             SimpleTool("agent", self._send, is_parallel=True),
         ]
         world = await World.open(self.model, tools=tools, settings=SETTINGS, ledger=self.ledger, ids=ids)
-        world.workspace.engine.kit.crews.add("task", Crew(FixedTools(tools)))
+        world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(tools)))
         world.workspace.asks.judge = lambda _: Verdict("ask")
         return world
 

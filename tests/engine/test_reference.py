@@ -27,7 +27,7 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.runs import Delivery, Outcome, Prompt
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Act, Call, Fail, Say
+from holdfast.providers.scripted_model import Act, Call, Fail, Say
 from holdfast.testing.gates import HeldModel, SimpleTool
 from holdfast.testing.harness import World
 from holdfast.testing.loop import SeededLoop

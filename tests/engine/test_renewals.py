@@ -6,7 +6,7 @@ from engine.helpers import PATIENT
 from holdfast.domain.errors import Trouble
 from holdfast.domain.messages import text_of
 from holdfast.engine.retries import RetryPolicy
-from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import settle_down
 from holdfast.testing.harness import FixedModels, World
 from holdfast.testing.loop import elapse, in_virtual_time

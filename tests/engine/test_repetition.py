@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engine.helpers import called, got, message, said
 from holdfast.domain.messages import Message
-from holdfast.engine.repetition import WINDOW, is_repeating, signature
+from holdfast.engine.agent_loop import WINDOW, is_repeating, signature
 
 A, B = b"a", b"b"
 

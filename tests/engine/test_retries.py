@@ -14,7 +14,7 @@ from holdfast.engine.history import conversation, shortened, size_of
 from holdfast.engine.ports import Outlet
 from holdfast.engine.retries import RetryPolicy, wait_before_retry
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.harness import FixedModels, Tape, World
 
 AT_ONCE = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=0.0))

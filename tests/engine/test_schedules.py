@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from holdfast.domain.models import ModelRequest
-from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.harness import World
 from holdfast.testing.loop import Deadlock, every_schedule, run_schedule, run_seeded
 from holdfast.testing.schedules import Life, try_schedule

@@ -6,10 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 import pytest
 
 from engine.held import busy_world
-from holdfast.domain.errors import (
-    StorageUnavailable,
-    WorkspaceClosing,
-)
+from holdfast.domain.errors import StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import AgentEvent, MessageEvent, RunCompleteEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, Entry
@@ -17,7 +14,7 @@ from holdfast.domain.models import ModelRequest, StreamPart
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.lifecycle import Cancel
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, until
 from holdfast.testing.harness import World
 from holdfast.testing.loop import in_virtual_time

@@ -5,11 +5,7 @@ import asyncio
 import pytest
 
 from engine.held import busy_world
-from holdfast.domain.errors import (
-    SessionBusy,
-    StorageUnavailable,
-    WorkspaceClosing,
-)
+from holdfast.domain.errors import SessionBusy, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, EndRun, FoldRun, RemoveRun, StartRun
@@ -17,7 +13,7 @@ from holdfast.domain.models import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.lifecycle import Accept, Cancel, Lane, Refuse, Shutdown
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, GatedTool, SimpleTool, settle_down, start, until
 from holdfast.testing.harness import World
 from holdfast.testing.loop import in_virtual_time

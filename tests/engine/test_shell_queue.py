@@ -3,15 +3,11 @@
 import pytest
 
 from engine.held import busy_world
-from holdfast.domain.errors import (
-    NotWaiting,
-    RunFolded,
-    UnknownRun,
-)
+from holdfast.domain.errors import NotWaiting, RunFolded, UnknownRun
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Redeliver, Reorder
 from holdfast.domain.models import ModelRequest
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedLedger, GatedModel, GatedTool, start, until
 from holdfast.testing.harness import World
 

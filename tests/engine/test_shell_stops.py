@@ -10,21 +10,12 @@ from engine.held import busy_world, gated, slow_reads
 from holdfast.domain.errors import RunFolded, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.hooks import Ruling
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import (
-    Admit,
-    Answer,
-    CancelRun,
-    CancelSession,
-    EndRun,
-    PatchSession,
-    RemoveRun,
-    Write,
-)
+from holdfast.domain.ledger import Admit, Answer, CancelRun, CancelSession, EndRun, PatchSession, RemoveRun, Write
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.kit import NoHooks
+from holdfast.engine.run_context import NoHooks
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start
 from holdfast.testing.harness import World
 from holdfast.testing.loop import SeededLoop, in_virtual_time

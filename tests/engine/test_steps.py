@@ -17,7 +17,7 @@ from holdfast.domain.usage import Price, Usage
 from holdfast.engine.ports import Model
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings, Limits
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import Gate, GatedModel, GatedTool
 from holdfast.testing.harness import CountingClock, FixedModels, World
 

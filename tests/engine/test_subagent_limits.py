@@ -10,8 +10,8 @@ from holdfast.domain.ids import is_helper_session
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
-from holdfast.engine.crews import Crew
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.engine.run_context import SubagentType
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool, SimpleTool, settle_down
 from holdfast.testing.harness import FixedModels, FixedTools, World
 
@@ -51,7 +51,7 @@ async def refusals(family: _Family, **limits: int) -> list[str]:
     agent = SimpleTool("agent", send, is_parallel=True)
     settings = msgspec.structs.replace(PATIENT, **limits)
     world = await World.open(FixedModels(ScriptedModel(family)), tools=[agent], settings=settings)
-    world.workspace.engine.kit.crews.add("task", Crew(FixedTools((agent, family.hold))))
+    world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools((agent, family.hold))))
     await world.prompt("find it", "r1")
     await family.hold.gate.reached.wait()
     await settle_down()

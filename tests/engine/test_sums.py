@@ -15,8 +15,8 @@ from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import Session
 from holdfast.domain.tools import Errand, ToolContext, ToolOutcome
 from holdfast.domain.usage import cost_of
-from holdfast.engine.crews import Crew
 from holdfast.engine.retries import RetryPolicy
+from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.testing.gates import GatedLedger, GatedTool, SimpleTool, start
 from holdfast.testing.harness import FixedModels, FixedTools, World
@@ -42,7 +42,7 @@ async def opened(
     world = await World.open(
         models, tools=[*tools, answering("tool"), AGENT], settings=settings, ledger=ledger, ids=ids
     )
-    world.workspace.engine.kit.crews.add("task", Crew(FixedTools([answering("tool"), AGENT])))
+    world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools([answering("tool"), AGENT])))
     return world
 
 

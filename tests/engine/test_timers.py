@@ -17,7 +17,7 @@ from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.engine.turn import Pace
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, SimpleTool, start, until
 from holdfast.testing.harness import World
 from holdfast.testing.loop import in_virtual_time

@@ -8,11 +8,11 @@ from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Attachment, Prompt
 from holdfast.domain.usage import Price, Usage
-from holdfast.engine.kit import text
 from holdfast.engine.ports import Model
+from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, make_title
-from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedModel
 from holdfast.testing.harness import FixedModels, World
 

@@ -6,7 +6,7 @@ from engine.helpers import RecordingLedger, answering, info, play, session_of
 from holdfast.domain.ledger import PatchSession
 from holdfast.domain.sessions import Session
 from holdfast.domain.usage import Price, Usage
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
 from holdfast.testing.harness import World
 
 PRICE = Price(input=1_000_000.0, output=10_000_000.0, cache_read=100_000.0, cache_write=10_000.0)

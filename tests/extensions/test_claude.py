@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from holdfast.domain.rule_syntax import parse_rules
-from holdfast.domain.tool_names import our_tool, their_tool
-from holdfast.extensions.claude import our_model
+from holdfast.domain.permission_rules import parse_rules
+from holdfast.domain.tools import our_tool, their_tool
+from holdfast.extensions.search_paths import our_model
 
 
 @pytest.mark.parametrize(

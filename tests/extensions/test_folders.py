@@ -4,27 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.locations import Places, places_for
-from holdfast.extensions.folders import (
-    Folder,
-    agent_folders,
-    claude_files,
-    command_folders,
-    skill_folders,
-)
+from holdfast.config.locations import SettingsLocations, places_for
+from holdfast.extensions.search_paths import SearchPath, agent_folders, claude_files, command_folders, skill_folders
 
 Rows = list[tuple[str, str, str, str]]
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> SettingsLocations:
     """A directory below the top of its repository."""
     (tmp_path / "repo/.git").mkdir(parents=True)
     (tmp_path / "repo/below").mkdir()
     return places_for(str(tmp_path / "repo/below"), {"HOME": str(tmp_path / "home")}, data_dir=str(tmp_path / "data"))
 
 
-def rows(folders: tuple[Folder, ...], top: Path) -> Rows:
+def rows(folders: tuple[SearchPath, ...], top: Path) -> Rows:
     """With the names of directories instead of their places."""
     found: Rows = []
     for folder in folders:
@@ -33,7 +27,7 @@ def rows(folders: tuple[Folder, ...], top: Path) -> Rows:
     return found
 
 
-def test_commands(places: Places, tmp_path: Path) -> None:
+def test_commands(places: SettingsLocations, tmp_path: Path) -> None:
     assert rows(command_folders(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
         ("/home/.config/crush/commands", "user", "crush", ""),
         ("/home/.crush/commands", "user", "crush", ""),
@@ -48,7 +42,7 @@ def test_commands(places: Places, tmp_path: Path) -> None:
     ]
 
 
-def test_agents(places: Places, tmp_path: Path) -> None:
+def test_agents(places: SettingsLocations, tmp_path: Path) -> None:
     assert rows(agent_folders(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
         ("/home/.claude/agents", "user", "claude", ""),
         ("/home/.config/holdfast/agents", "user", "holdfast", ""),
@@ -59,7 +53,7 @@ def test_agents(places: Places, tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_settings_of_claude_code(places: Places, tmp_path: Path) -> None:
+def test_files_of_settings_of_claude_code(places: SettingsLocations, tmp_path: Path) -> None:
     assert rows(claude_files(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
         ("/home/.claude/settings.json", "user", "claude", ""),
         ("/repo/.claude/settings.json", "project", "claude", "/repo"),
@@ -69,7 +63,7 @@ def test_files_of_settings_of_claude_code(places: Places, tmp_path: Path) -> Non
     ]
 
 
-def test_skills(places: Places, tmp_path: Path) -> None:
+def test_skills(places: SettingsLocations, tmp_path: Path) -> None:
     found = rows(skill_folders(places, {"HOME": str(tmp_path / "home")}, ("own", "/abs")), tmp_path)
     assert found[0][0].endswith("/extensions/skills/builtin")
     assert found[0][1:] == ("builtin", "holdfast", "")
@@ -101,12 +95,12 @@ def test_skills(places: Places, tmp_path: Path) -> None:
         ("CLAUDE_CONFIG_DIR", "{top}/claude", "/claude/commands"),
     ],
 )
-def test_variables_move_them(places: Places, tmp_path: Path, name: str, value: str, path: str) -> None:
+def test_variables_move_them(places: SettingsLocations, tmp_path: Path, name: str, value: str, path: str) -> None:
     environment = {"HOME": str(tmp_path / "home"), name: value.format(top=tmp_path)}
     assert path in [row[0] for row in rows(command_folders(places, environment), tmp_path)]
 
 
-def test_the_directory_of_crush_can_be_named(places: Places, tmp_path: Path) -> None:
+def test_the_directory_of_crush_can_be_named(places: SettingsLocations, tmp_path: Path) -> None:
     found = skill_folders(places, {"HOME": str(tmp_path / "home"), "CRUSH_SKILLS_DIR": "/named"})
     assert found[1].path == "/named"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.frontmatter import Value, parse, texts
+from holdfast.extensions.markdown_document import Value, parse, texts
 
 LONG = "x" * 70_000
 

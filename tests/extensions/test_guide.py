@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.messages import text_of
-from holdfast.extensions.hooks.saying import Said, understood
+from holdfast.extensions.hooks.hook_process import HookResult, understood
 from server.helpers import prompt
 from walks.hands import bash, hands
 from walks.home import Home, written
@@ -49,10 +49,10 @@ async def test_the_files_of_the_guide(home: Home) -> None:
 
 
 def test_the_words_of_hooks() -> None:
-    assert understood("PreToolUse", 0, CRUSH, "") == Said(
+    assert understood("PreToolUse", 0, CRUSH, "") == HookResult(
         "deny", reason="Use make instead.", context="The build takes a minute."
     )
-    assert understood("PreToolUse", 0, CLAUDE, "") == Said("allow", patch={"command": "make -j2"})
+    assert understood("PreToolUse", 0, CLAUDE, "") == HookResult("allow", patch={"command": "make -j2"})
     assert set(json.loads(EVENT)) == {
         "event", "hook_event_name", "session_id", "run_id", "cwd", "tool_name", "tool_use_id", "tool_input",
     }  # fmt: skip

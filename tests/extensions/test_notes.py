@@ -9,10 +9,10 @@ import pytest
 
 from config.place import Place
 from holdfast.config.credentials import Credentials
-from holdfast.domain.commands import AgentNote, CommandArgument, CommandNote
-from holdfast.extensions.agents.agents import Agents
-from holdfast.extensions.base import Ground
-from holdfast.extensions.commands.commands import Commands
+from holdfast.domain.extensions import AgentNote, CommandArgument, CommandNote
+from holdfast.extensions.agents import Agents
+from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.commands import Commands
 
 Json = dict[str, Any]
 
@@ -40,9 +40,9 @@ class _AllTools:
         return [SimpleNamespace(spec=SimpleNamespace(name=name)) for name in ("edit", "view")]
 
 
-def _ground(place: Place) -> Ground:
+def _ground(place: Place) -> ExtensionContext:
     credentials = Credentials(str(place.data / "c.toml"), {"HOLDFAST_KEYRING": "0"})
-    return Ground(
+    return ExtensionContext(
         str(place.project), place.data, place.open(), credentials, cast(Any, None), place.environment, lambda _: None
     )
 

@@ -4,20 +4,14 @@ import os
 from pathlib import Path
 
 from holdfast.config.locations import places_for
-from holdfast.extensions.folders import (
-    Folder,
-    agent_folders,
-    claude_files,
-    command_folders,
-    skill_folders,
-)
-from holdfast.extensions.shelves import MarkdownFile, Shelf
+from holdfast.extensions.markdown_dir import MarkdownDirectory, MarkdownFile
+from holdfast.extensions.search_paths import SearchPath, agent_folders, claude_files, command_folders, skill_folders
 
 PROJECT_NAMES = ("agents", "crush", "claude", "cursor", "holdfast")
 
 
-def taken(*folders: Folder) -> dict[str, MarkdownFile]:
-    shelf = Shelf("files", lambda file: file)
+def taken(*folders: SearchPath) -> dict[str, MarkdownFile]:
+    shelf = MarkdownDirectory("files", lambda file: file)
     return {file.name: file for file in shelf.look(folders)}
 
 
@@ -25,7 +19,7 @@ def test_directories_are_namespaces(tmp_path: Path) -> None:
     (tmp_path / "git/deep").mkdir(parents=True)
     for name in ("a.md", "git/b.MD", "git/deep/c.md", "no.txt"):
         (tmp_path / name).write_text(name)
-    assert set(taken(Folder(str(tmp_path), "user"))) == {"a", "git:b", "git:deep:c"}
+    assert set(taken(SearchPath(str(tmp_path), "user"))) == {"a", "git:b", "git:deep:c"}
 
 
 def test_only_what_has_changed_is_read_again(tmp_path: Path) -> None:
@@ -37,8 +31,8 @@ def test_only_what_has_changed_is_read_again(tmp_path: Path) -> None:
 
     for name in ("a", "b"):
         (tmp_path / f"{name}.md").write_text(name)
-    shelf = Shelf("files", reading)
-    folder = Folder(str(tmp_path), "user")
+    shelf = MarkdownDirectory("files", reading)
+    folder = SearchPath(str(tmp_path), "user")
     assert shelf.look([folder]) == (b"a", b"b")
     assert shelf.look([folder]) == (b"a", b"b")
     (tmp_path / "b.md").write_text("other")
@@ -63,7 +57,7 @@ def test_hostile_directories_end(tmp_path: Path) -> None:
         deep = deep / f"d{number}"
     deep.mkdir(parents=True)
     (deep / "x.md").write_text("too deep")
-    found = taken(Folder(str(place), "user"))
+    found = taken(SearchPath(str(place), "user"))
     assert set(found) == {"self", "gone", "pipe", "large", "bytes"}
     assert {name for name, file in found.items() if file.trouble} == {"self", "gone", "pipe", "large"}
 
@@ -77,7 +71,7 @@ def test_a_projects_links_do_not_lead_out_of_it(tmp_path: Path) -> None:
     (project / "c/a.md").symlink_to(secret)
     (project / "c/b.md").symlink_to(project / "own.md")
     (project / "own.md").write_text("mine")
-    found = taken(Folder(str(project / "c"), "project", within=str(project)))
+    found = taken(SearchPath(str(project / "c"), "project", within=str(project)))
     assert (found["a"].data, bool(found["a"].trouble)) == (b"", True)
     assert found["b"].data == b"mine"
 
@@ -85,13 +79,13 @@ def test_a_projects_links_do_not_lead_out_of_it(tmp_path: Path) -> None:
 def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:
     for number in range(600):
         (tmp_path / f"{number}.md").touch()
-    assert len(taken(Folder(str(tmp_path), "user"))) == 512
+    assert len(taken(SearchPath(str(tmp_path), "user"))) == 512
 
 
 def test_a_flood_of_words_is_bounded(tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / f"{number:03}.md").write_bytes(b"x" * 250_000)
-    found = taken(Folder(str(tmp_path), "user"))
+    found = taken(SearchPath(str(tmp_path), "user"))
     assert 60 < sum(not file.trouble for file in found.values()) < 70
 
 
@@ -103,7 +97,7 @@ def test_where_people_keep_things(tmp_path: Path) -> None:
     environment = {"HOME": str(home)}
     places = places_for(str(project), environment, data_dir=str(tmp_path / "data"))
 
-    def named(folders: tuple[Folder, ...]) -> list[str]:
+    def named(folders: tuple[SearchPath, ...]) -> list[str]:
         return [folder.path.removeprefix(f"{tmp_path}/") for folder in folders if folder.owner != "builtin"]
 
     assert named(skill_folders(places, environment, ("~x", "/abs", "rel"))) == [

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from holdfast.config.configuration import Configuration
-from holdfast.config.locations import Places, places_for
+from holdfast.config.locations import SettingsLocations, places_for
 from holdfast.config.trust import TrustStore
-from holdfast.extensions.trusted import brought_files, digest_with, give_trust, take_trust_back, untrusted
+from holdfast.extensions.trusted_files import brought_files, digest_with, give_trust, take_trust_back, untrusted
 from walks.home import written
 
 HOOKS = {"hooks": {"PreToolUse": [{"matcher": "", "hooks": [{"type": "command", "command": "make"}]}]}}
@@ -26,7 +26,7 @@ class Project:
         self.environment = {"HOME": str(self.home)}
 
     @property
-    def places(self) -> Places:
+    def places(self) -> SettingsLocations:
         return places_for(str(self.path), self.environment, data_dir=str(self.path.parent / "data"))
 
     def files(self) -> dict[str, tuple[tuple[str, int, str], ...]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.extensions.watch import Looking, Watch
+from holdfast.extensions.markdown_dir import CachedScan, Looking
 from holdfast.testing.gates import start
 from holdfast.testing.loop import elapse, in_virtual_time
 
@@ -20,9 +20,9 @@ class Disk:
         self.looks: list[asyncio.Future[None]] = []
         self.is_broken = False
         self.clock = 0.0
-        self.watch = Watch(self.look, "nothing", self._changed)
+        self.watch = CachedScan(self.look, "nothing", self._changed)
         patch.setattr(asyncio, "to_thread", self._threaded)
-        patch.setattr("holdfast.extensions.watch.time.perf_counter", self._time)
+        patch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", self._time)
 
     def look(self) -> str:
         if self.is_broken:
@@ -128,7 +128,7 @@ def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_after_a_look_that_took_no_time_no_thread_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(disk: Disk) -> None:
-        monkeypatch.setattr("holdfast.extensions.watch.time.perf_counter", lambda: 0.0)
+        monkeypatch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", lambda: 0.0)
         looking = Looking(disk.watch)
         looking.start()
         await asyncio.sleep(0)

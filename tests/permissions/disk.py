@@ -4,10 +4,10 @@ import fnmatch
 import posixpath
 from collections.abc import Sequence
 
-from holdfast.domain.asks import Verdict
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import Rules
+from holdfast.permissions.rule_decision import RuleSet
 
 __all__ = ["CONFIGURATIONS", "FewPrograms", "judge_line", "outcome", "rules_of"]
 
@@ -92,8 +92,8 @@ CONFIGURATIONS = {
 }
 
 
-def rules_of(settings: PermissionSettings) -> Rules:
-    return Rules(
+def rules_of(settings: PermissionSettings) -> RuleSet:
+    return RuleSet(
         settings,
         "/w",
         real=real,
@@ -104,7 +104,7 @@ def rules_of(settings: PermissionSettings) -> Rules:
     )
 
 
-def judge_line(rules: Rules, line: str, directory: str = "/w") -> Verdict:
+def judge_line(rules: RuleSet, line: str, directory: str = "/w") -> Verdict:
     return rules.judge(Permit("bash", "execute", directory, "", {}, line))
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.commands import parse
-from holdfast.permissions.rules import Rules
+from holdfast.permissions.rule_decision import RuleSet
+from holdfast.permissions.shell_parser import parse
 from permissions.corpus import LINES
 
 THEMES = list(dict.fromkeys(item.theme for item in LINES))
@@ -24,7 +24,7 @@ def bash(line: str, path: str = "/w") -> Permit:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_every_line_is_judged_as_expected(theme: str) -> None:
-    rules = Rules(PermissionSettings(), "/w", real=real)
+    rules = RuleSet(PermissionSettings(), "/w", real=real)
     wrong = []
     for item in LINES:
         if item.theme == theme:
@@ -43,7 +43,7 @@ def test_the_corpus_is_large_and_has_no_line_twice() -> None:
 
 def test_whoever_asks_says_why_and_what_always_would_save() -> None:
     """No rule is offered where the directory, a program or a redirected file is only known while the line runs."""
-    rules = Rules(PermissionSettings(), "/w", real=real)
+    rules = RuleSet(PermissionSettings(), "/w", real=real)
     verdicts = {item.line: rules.judge(bash(item.line)) for item in LINES}
     asking = {line: verdict for line, verdict in verdicts.items() if verdict.decision == "ask"}
     assert all(verdict.why for verdict in asking.values())
@@ -54,22 +54,22 @@ def test_whoever_asks_says_why_and_what_always_would_save() -> None:
 
 def test_what_always_saves_lets_the_same_line_through_and_nothing_else() -> None:
     """C-60 for rules that are kept: an asked line, allowed always, allows itself and no other command."""
-    before = Rules(PermissionSettings(), "/w", real=real)
+    before = RuleSet(PermissionSettings(), "/w", real=real)
     offered = {item.line: before.judge(bash(item.line)).saves for item in LINES if item.decision == "ask"}
     saves = {line: rules for line, rules in offered.items() if rules}
     others = [line for line in saves if line.startswith(("rm", "curl", "git branch", "ls &"))]
     for line, saved in saves.items():
-        rules = Rules(PermissionSettings(allow=saved), "/w", real=real)
+        rules = RuleSet(PermissionSettings(allow=saved), "/w", real=real)
         assert rules.judge(bash(line)).decision == "allow", line
     for line in others:
-        rules = Rules(PermissionSettings(allow=saves[line]), "/w", real=real)
+        rules = RuleSet(PermissionSettings(allow=saves[line]), "/w", real=real)
         allowed = [other for other in others if rules.judge(bash(other)).decision == "allow"]
         assert all(set(saves[other]) <= set(saves[line]) for other in allowed), (line, allowed)
 
 
 @pytest.mark.parametrize("size", [200, 20_000])
 def test_long_and_deep_lines_are_judged_all_the_same(size: int) -> None:
-    rules = Rules(PermissionSettings(), "/w", real=real)
+    rules = RuleSet(PermissionSettings(), "/w", real=real)
     for line in ("(" * size, "ls;" * size, "$(" * size, '"' * size, "ls " + "a" * size, "{ " * size, "ls | " * size):
         assert rules.judge(bash(line)).decision in ("allow", "ask")
 

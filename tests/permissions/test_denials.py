@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.asks import Verdict
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import BadRule, Rules
+from holdfast.permissions.rule_decision import BadRule, RuleSet
 from holdfast.testing.spellings import SpellingStage, damaged_line, spell_program, spell_write
-from holdfast.workspace.expansion import expansions
-from holdfast.workspace.program_files import ProgramFiles, real_path
+from holdfast.workspace.process.program_lookup import ProgramFiles, expansions, real_path
 from permissions.corpus import read_tables
 
 DENY = ("bash(touch *)", "bash(git push *)", "write(keep/**)", "view(keep/**)")
@@ -40,7 +39,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judge(root: Path, line: str, *deny: str, **lists: tuple[str, ...]) -> Verdict:
-    rules = Rules(
+    rules = RuleSet(
         PermissionSettings(deny=deny or DENY, **lists),
         str(root),
         real=real_path,
@@ -140,7 +139,7 @@ def test_a_program_is_known_by_its_file(tmp_path: Path) -> None:
     (root / "link").symlink_to(programs / "alias")
     os.link(tool, root / "hard")
     (root / "copy").write_bytes(tool.read_bytes())
-    rules = Rules(
+    rules = RuleSet(
         PermissionSettings(deny=("bash(tool *)",), allow=("bash",)),
         str(root),
         real=real_path,

@@ -13,12 +13,12 @@ from string import ascii_letters
 import pytest
 
 from holdfast.domain.settings import PermissionSettings
-from holdfast.permissions import gitlooks
-from holdfast.permissions.commands import Command, parse
-from holdfast.permissions.options import ANY, Options
-from holdfast.permissions.programs import PROGRAMS
-from holdfast.permissions.rules import Rules
-from holdfast.permissions.wrappers import read_line
+from holdfast.permissions import git_readonly
+from holdfast.permissions.readonly_programs import ANY, PROGRAMS, Options
+from holdfast.permissions.rule_decision import RuleSet
+from holdfast.permissions.shell_lexer import ShellCommand
+from holdfast.permissions.shell_parser import parse
+from holdfast.permissions.wrapper_commands import read_line
 from permissions.corpus import LINES
 from permissions.test_corpus import bash
 
@@ -106,7 +106,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return Stage(tmp_path_factory.mktemp("stage"))
 
 
-def commands_of(line: str) -> list[Command]:
+def commands_of(line: str) -> list[ShellCommand]:
     return [*parse(line).commands, *read_line(line).commands]
 
 
@@ -123,7 +123,7 @@ def is_foreseen(call: list[str], line: str) -> bool:
     return bool(open_ended) or tuple(call) in [command.texts for command in same]
 
 
-def _is_expanded(command: Command, line: str) -> bool:
+def _is_expanded(command: ShellCommand, line: str) -> bool:
     words = command.argv[1:]
     return command.is_open or "$" in line or any(word.is_glob or word.is_home or "{}" in word.text for word in words)
 
@@ -180,7 +180,7 @@ def spelt(options: Options) -> list[str]:
 def tries() -> Iterator[list[str]]:
     """For each program lines in which an option stands before, or behind, words that some program would write to."""
     tables = {name: looks.options for name, looks in PROGRAMS.items() if name not in NOT_TRIED}
-    tables |= {f"git {name} {looks.verb}": looks.options for name, looks in gitlooks._SUBCOMMANDS.items()}
+    tables |= {f"git {name} {looks.verb}": looks.options for name, looks in git_readonly._SUBCOMMANDS.items()}
     dice = random.Random(20261116)
     for name, options in tables.items():
         start = f"{name} '{SCRIPTS[name]}'" if name in SCRIPTS else name
@@ -193,7 +193,7 @@ def tries() -> Iterator[list[str]]:
 
 
 def test_an_option_whose_value_is_left_out_does_not_hide_what_follows(stage: Stage) -> None:
-    rules = Rules(PermissionSettings(), str(stage.project))
+    rules = RuleSet(PermissionSettings(), str(stage.project))
     (stage.project / "list").write_text("foo\n")
     lines = [
         line for some in tries() for line in some if rules.judge(bash(line, str(stage.project))).decision == "allow"
@@ -215,7 +215,7 @@ def test_lines_that_were_tampered_with_are_no_surprise_either(stage: Stage) -> N
     """Lines of the corpus with pieces put in or cut out: what is still automatic runs what was judged, and no more."""
     dice = random.Random(20261116)
     pieces = PIECES.split("|")
-    rules = Rules(PermissionSettings(), str(stage.project))
+    rules = RuleSet(PermissionSettings(), str(stage.project))
     found: dict[str, None] = {}
     for _ in range(1_500):
         line = dice.choice(AUTOMATIC)
@@ -246,7 +246,7 @@ def test_the_names_of_files_do_not_become_words_that_act(tmp_path: Path) -> None
     for name in (*HOSTILE, "a[$(touch made)]", '1{system("touch made")}', ".|env"):
         (stage.project / name).write_text("touch made\n")
     (stage.project / "sh").write_text("touch made\n")
-    rules = Rules(PermissionSettings(), str(stage.project))
+    rules = RuleSet(PermissionSettings(), str(stage.project))
     programs = [*PROGRAMS.keys() - NOT_TRIED, "git reflog", *WRAPPERS, "ionice"]
     lines = [f"{name} {pattern}" for name in sorted(programs) for pattern in PATTERNS.split("|")]
     allowed = [line for line in lines if rules.judge(bash(line, str(stage.project))).decision == "allow"]

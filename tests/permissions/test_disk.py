@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.asks import Decision
+from holdfast.domain.approvals import Decision
 from holdfast.domain.settings import PermissionSettings
-from holdfast.permissions.rules import Rules
-from holdfast.workspace.expansion import expansions
-from holdfast.workspace.git_check import git_runs_nothing_else
-from holdfast.workspace.program_files import real_path
+from holdfast.permissions.rule_decision import RuleSet
+from holdfast.workspace.git.readonly_check import git_runs_nothing_else
+from holdfast.workspace.process.program_lookup import expansions, real_path
 from permissions.test_corpus import bash
 
 
 def judge(root: Path, line: str) -> Decision:
     own = {"HOME": str(root.parent), "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
-    rules = Rules(
+    rules = RuleSet(
         PermissionSettings(),
         str(root),
         real=real_path,
@@ -77,7 +76,7 @@ def test_links_that_are_not_named_but_followed(root: Path) -> None:
 
 def test_too_many_files_for_a_pattern(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judge(root, "cat src/*") == "allow"
-    monkeypatch.setattr("holdfast.workspace.expansion._MOST_SEEN", 0)
+    monkeypatch.setattr("holdfast.workspace.process.program_lookup._MOST_SEEN", 0)
     assert judge(root, "cat src/*") == "ask"
     assert judge(root, "cat src/a.py") == "allow"
 

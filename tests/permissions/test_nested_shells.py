@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.permissions.wrappers import read_line
+from holdfast.permissions.wrapper_commands import read_line
 
 PLAIN = ["sh -ec ls", "sh -c 'ls a'", "bash -c ls", "bash -c 'ls a' name", "sh -c 'ls' a b"]
 HIDDEN = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.settings import PermissionSettings
-from holdfast.permissions.rules import Rules
+from holdfast.permissions.rule_decision import RuleSet
 from permissions.disk import judge_line, rules_of
 
 LETTERS = string.ascii_letters + string.digits + "."
@@ -52,11 +52,11 @@ PATHLESS: dict[str, set[str]] = {"numfmt": set(), "jq": set(), "grep": _GREP, "e
 
 
 @pytest.fixture(scope="module")
-def rules() -> Rules:
+def rules() -> RuleSet:
     return rules_of(PermissionSettings())
 
 
-def refused(rules: Rules, program: str, options: Iterable[str]) -> set[str]:
+def refused(rules: RuleSet, program: str, options: Iterable[str]) -> set[str]:
     """The options with which the program is asked about. One line has a command for each of them."""
     operand = OPERANDS.get(program, "a.txt")
     commands = {f"{program} {option} {operand}".strip(): option for option in options}
@@ -70,7 +70,7 @@ def refused(rules: Rules, program: str, options: Iterable[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("program", TABLE)
-def test_the_options_that_run_unasked(rules: Rules, program: str) -> None:
+def test_the_options_that_run_unasked(rules: RuleSet, program: str) -> None:
     alone, joined, long = TABLE[program]
     assert refused(rules, program, (f"-{letter}" for letter in LETTERS)) == {f"-{x}" for x in LETTERS if x not in alone}
     with_value = refused(rules, program, (f"-{letter}%" for letter in LETTERS))

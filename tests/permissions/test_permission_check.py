@@ -6,9 +6,9 @@ import pytest
 
 from config.place import Place
 from holdfast.config.problems import Problem
-from holdfast.domain.asks import Verdict
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.tools import Permit
-from holdfast.permission_check import PermissionCheck, allows, outdated_rules, replaces, unread_rule
+from holdfast.runtime.permission_rules import PermissionCheck, allows, outdated_rules, replaces, unread_rule
 from permissions.disk import FewPrograms
 
 

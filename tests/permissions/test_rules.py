@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.asks import Decision
+from holdfast.domain.approvals import Decision
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import BadRule, Rules
+from holdfast.permissions.rule_decision import BadRule, RuleSet
 from permissions.test_corpus import bash
 
 ROOT = "/w"
 
 
 def judge(permit: Permit, **lists: tuple[str, ...]) -> Decision:
-    return Rules(PermissionSettings(**lists), ROOT).judge(permit).decision
+    return RuleSet(PermissionSettings(**lists), ROOT).judge(permit).decision
 
 
 def file(tool: str, path: str, action: str = "write") -> Permit:
@@ -77,13 +77,13 @@ def test_paths_are_judged_where_they_lead(tmp_path: Path) -> None:
     (root / "door").symlink_to(root / "src")
 
     def decision(path: str, **lists: tuple[str, ...]) -> str:
-        rules = Rules(PermissionSettings(**lists), str(root), real=os.path.realpath)
+        rules = RuleSet(PermissionSettings(**lists), str(root), real=os.path.realpath)
         return rules.judge(file("write", str(root / path))).decision
 
     assert decision("src/link/x", allow=("write(src/**)",)) == "ask"
     assert decision("door/x", deny=("write(src/**)",)) == "deny"
     assert decision("src/../x", allow=("write(src/**)",)) == "ask"
-    looked = Rules(PermissionSettings(), str(root), real=os.path.realpath)
+    looked = RuleSet(PermissionSettings(), str(root), real=os.path.realpath)
     assert looked.judge(bash("cat src/link/x", str(root))).decision == "ask"
     assert looked.judge(bash("cat src/x", str(root))).decision == "allow"
 
@@ -251,13 +251,13 @@ def test_a_shell_outside_of_the_workspace_asks() -> None:
 )
 def test_a_rule_that_makes_no_sense_is_named(lists: dict[str, tuple[str, ...]], named: str) -> None:
     with pytest.raises(BadRule) as caught:
-        Rules(PermissionSettings(**lists), ROOT)
+        RuleSet(PermissionSettings(**lists), ROOT)
     assert named in str(caught.value)
     assert "permissions." in str(caught.value)
 
 
 def test_what_always_would_save() -> None:
-    rules = Rules(PermissionSettings(), ROOT)
+    rules = RuleSet(PermissionSettings(), ROOT)
     assert rules.judge(bash("ls && git push origin 'a b'")).saves == ("bash(git push origin 'a b') in /w",)
     assert rules.judge(bash("make; make; npm test")).saves == ("bash(make) in /w", "bash(npm test) in /w")
     assert rules.judge(bash("cd src && make")).saves == ("bash(make) in /w/src",)
@@ -320,7 +320,7 @@ def test_what_always_would_save() -> None:
 )
 def test_a_rule_that_denies_is_read_generously(rule: str, permit: Permit) -> None:
     everything = ("bash", "write", "edit", "multiedit", "view", "fetch", "mcp_*")
-    rules = Rules(PermissionSettings(deny=(rule,), allow=everything), ROOT, home="/home/u")
+    rules = RuleSet(PermissionSettings(deny=(rule,), allow=everything), ROOT, home="/home/u")
     assert rules.judge(permit).decision == "deny"
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.asks import Decision
+from holdfast.domain.approvals import Decision
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import Rules
-from holdfast.permissions.saving import is_outdated
-from holdfast.workspace.expansion import expansions
+from holdfast.permissions.rule_decision import RuleSet
+from holdfast.permissions.saved_rules import is_outdated
+from holdfast.workspace.process.program_lookup import expansions
 
 SAVED = (
     "./run.sh",
@@ -82,9 +82,9 @@ def top(tmp_path: Path) -> Path:
     return tmp_path.resolve()
 
 
-def rules(top: Path, *allow: str, root: str = "w") -> Rules:
+def rules(top: Path, *allow: str, root: str = "w") -> RuleSet:
     settings = PermissionSettings(allow=allow)
-    return Rules(settings, str(top / root), real=os.path.realpath, expansions=expansions)
+    return RuleSet(settings, str(top / root), real=os.path.realpath, expansions=expansions)
 
 
 def bash(line: str, directory: Path) -> Permit:

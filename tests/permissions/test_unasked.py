@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.settings import PermissionSettings
-from holdfast.permissions.rules import Rules
+from holdfast.permissions.rule_decision import RuleSet
 from holdfast.testing.unasked import UnaskedStage, hostile_line
-from holdfast.workspace.expansion import expansions
-from holdfast.workspace.program_files import ProgramFiles, real_path
+from holdfast.workspace.process.program_lookup import ProgramFiles, expansions, real_path
 from permissions.corpus import read_tables
 from permissions.test_corpus import bash
 
@@ -17,9 +16,9 @@ ASKS = read_tables("unasked.txt")
 ORDINARY = ASKS.pop("ordinary")
 
 
-def rules_of(root: Path) -> Rules:
+def rules_of(root: Path) -> RuleSet:
     programs = ProgramFiles(lambda: "/usr/local/bin:/usr/bin:/bin")
-    return Rules(PermissionSettings(), str(root), real=real_path, expansions=expansions, programs=programs)
+    return RuleSet(PermissionSettings(), str(root), real=real_path, expansions=expansions, programs=programs)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +63,7 @@ def test_programs_that_the_project_brings(tmp_path: Path) -> None:
     program = root / "bin" / "ls"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    rules = Rules(PermissionSettings(), str(root), programs=ProgramFiles(lambda: f"{root}/bin:/usr/bin:/bin"))
+    rules = RuleSet(PermissionSettings(), str(root), programs=ProgramFiles(lambda: f"{root}/bin:/usr/bin:/bin"))
     for line in ("ls", "env ls", "timeout 5 ls", "bash -c ls"):
         assert rules.judge(bash(line, str(root))).decision == "ask", line
     assert rules.judge(bash("timeout 5 cat a.txt", str(root))).decision == "allow"
@@ -76,12 +75,12 @@ def test_programs_that_the_project_brings(tmp_path: Path) -> None:
     elsewhere.mkdir()
     (elsewhere / "ls").symlink_to(program)
     linked = ProgramFiles(lambda: f"{elsewhere}:/usr/bin:/bin")
-    rules = Rules(PermissionSettings(), str(root), real=real_path, programs=linked)
+    rules = RuleSet(PermissionSettings(), str(root), real=real_path, programs=linked)
     assert rules.judge(bash("ls", str(root))).decision == "ask"
 
 
 def test_a_workspace_that_is_the_whole_disk() -> None:
-    rules = Rules(PermissionSettings(), "/")
+    rules = RuleSet(PermissionSettings(), "/")
     for line in ("cat proc/self/environ", "grep -r x .", "cat a.txt"):
         assert rules.judge(bash(line, "/")).decision == "ask"
 

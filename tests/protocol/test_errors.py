@@ -15,10 +15,10 @@ from holdfast.domain.ids import RunId
 from holdfast.protocol import problems
 from holdfast.protocol.problems import problem_of, status_of
 from holdfast.protocol.routes import ROUTES
-from holdfast.server.asgi import Application
-from holdfast.server.calls import Call
-from holdfast.server.http import Message
-from holdfast.server.stream import stream
+from holdfast.server.http.application import Application
+from holdfast.server.http.connection import Message
+from holdfast.server.http.request import Request
+from holdfast.server.streams.event_stream import stream
 from server.helpers import place, serving
 
 STATUSES: dict[str, int] = {
@@ -123,7 +123,7 @@ async def test_every_error_that_a_handler_raises_is_answered_in_one_shape(caplog
     """Also while the server leaves: then a fault is no fault, but everything else keeps its status."""
     raised: list[BaseException] = []
 
-    async def handler(_: Call) -> None:
+    async def handler(_: Request) -> None:
         raise raised[-1]
 
     route = next(route for route in ROUTES if route.name == "version")

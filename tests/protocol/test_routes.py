@@ -16,7 +16,7 @@ from holdfast.domain.errors import (
 from holdfast.protocol.openapi import document
 from holdfast.protocol.problems import TooLarge, UnknownWorkspace, problem_of, status_of
 from holdfast.protocol.routes import ROUTES
-from holdfast.server.handlers import HANDLERS
+from holdfast.server.routes.handlers import HANDLERS
 
 
 def test_names_and_places_are_unique() -> None:

@@ -22,10 +22,10 @@ from holdfast.domain.models import (
     ToolSpec,
 )
 from holdfast.domain.settings import Selection
-from holdfast.providers.access import Access
-from holdfast.providers.client import close_connections
-from holdfast.providers.compatible import CompatibleModel
-from holdfast.providers.pydantic import PydanticModel
+from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.providers.pydantic_ai import PydanticModel
 from holdfast.testing.model_server import Asked, ModelServer, Wire
 from holdfast.testing.wires.bedrock import framed
 from holdfast.testing.wires.script import Reply, event
@@ -70,7 +70,7 @@ class Subject(msgspec.Struct, frozen=True):
     name: str
     wire: Wire
     model: str
-    make: Callable[[ModelInfo, Access, Selection], Adapter]
+    make: Callable[[ModelInfo, ModelAccess, Selection], Adapter]
     path: str = "/v1"
     key: str = KEY
     extras: dict[str, str] = {}
@@ -78,14 +78,14 @@ class Subject(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return self.name
 
-    def on(self, url: str, *, selection: Selection | None = None, access: Access | None = None) -> Adapter:
+    def on(self, url: str, *, selection: Selection | None = None, access: ModelAccess | None = None) -> Adapter:
         info = ModelInfo("acme", self.model, can_reason=True, reasoning_levels=("low", "high"), supports_images=True)
         place = url.removesuffix("/v1") + self.path if url.endswith("/v1") else url
-        reach = msgspec.structs.replace(access or Access(), base_url=place, api_key=self.key, extras=self.extras)
+        reach = msgspec.structs.replace(access or ModelAccess(), base_url=place, api_key=self.key, extras=self.extras)
         return self.make(info, reach, selection or Selection())
 
 
-def _sdk(kind: str) -> Callable[[ModelInfo, Access, Selection], Adapter]:
+def _sdk(kind: str) -> Callable[[ModelInfo, ModelAccess, Selection], Adapter]:
     return lambda info, access, selection: PydanticModel(info, access, selection, kind=kind)
 
 

@@ -20,8 +20,8 @@ from holdfast.domain.messages import (
 from holdfast.domain.models import ModelInfo, ModelRequest
 from holdfast.domain.settings import Selection
 from holdfast.engine.history import conversation
-from holdfast.providers.access import Access
-from holdfast.providers.chat_wire import chat_body
+from holdfast.providers.chat_request import chat_body
+from holdfast.providers.model_access import ModelAccess
 
 INFO = ModelInfo("local", "m", 100_000)
 
@@ -56,7 +56,7 @@ def calls_for(turns: int) -> tuple[int, int]:
     sys.setprofile(note)
     try:
         sent = conversation(messages, INFO, summary=None, note="")
-        body = chat_body(ModelRequest(SessionId("s"), "system", sent), INFO, Access("http://x/v1"), Selection())
+        body = chat_body(ModelRequest(SessionId("s"), "system", sent), INFO, ModelAccess("http://x/v1"), Selection())
     finally:
         sys.setprofile(before)
     return count, len(body)

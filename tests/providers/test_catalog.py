@@ -22,7 +22,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.usage import Price
-from holdfast.providers import refresh
+from holdfast.providers import catalog_refresh
 from holdfast.providers.catalog import (
     Catalog,
     close_matches,
@@ -32,10 +32,9 @@ from holdfast.providers.catalog import (
     parse_catalog,
     refreshed_file,
 )
-from holdfast.providers.harvest import PACKAGE, harvest
-from holdfast.providers.offers import WIRES
-from holdfast.providers.prices import completed, known_price
-from holdfast.providers.refresh import RefreshFailed, made_of, refresh_catalog
+from holdfast.providers.catalog_builder import PACKAGE, completed, harvest, known_price
+from holdfast.providers.catalog_refresh import RefreshFailed, made_of, refresh_catalog
+from holdfast.providers.provider_config import WIRES
 from holdfast.testing.hostile import new_token, survivors
 
 SNAPSHOT = Path(__file__).parents[2] / "src/holdfast/providers/catalog.json"
@@ -124,7 +123,7 @@ def test_providers_have_other_names() -> None:
 
 def test_nothing_is_read_before_somebody_asks() -> None:
     script = (
-        "import holdfast.choosing, holdfast.providers.catalog as c, sys;"
+        "import holdfast.runtime.model_selection, holdfast.providers.catalog as c, sys;"
         "print(c._snapshot.cache_info().currsize, 'httpx2' in sys.modules, 'genai_prices' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -371,7 +370,7 @@ def test_without_npm_the_registry_is_asked_and_checked(tmp_path: Path) -> None:
 
 def test_an_npm_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is what it has started, which is stopped with it."""
-    monkeypatch.setattr(refresh, "LIMIT", 0.3)
+    monkeypatch.setattr(catalog_refresh, "LIMIT", 0.3)
     token = new_token()
     environment = npm(tmp_path, None)
     (tmp_path / "bin" / "npm").write_text(f"#!/bin/sh\nsleep {token} & sleep {token}\n")
@@ -386,8 +385,8 @@ def test_a_registry_that_does_not_answer_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, silence: float, told: str
 ) -> None:
     """Neither one that says nothing, nor one that never comes to its end."""
-    monkeypatch.setattr(refresh, "LIMIT", limit)
-    monkeypatch.setattr(refresh, "_SILENCE", silence)
+    monkeypatch.setattr(catalog_refresh, "LIMIT", limit)
+    monkeypatch.setattr(catalog_refresh, "_SILENCE", silence)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         talking = threading.Thread(target=_talk_on, args=(listener, silence > limit), daemon=True)
         talking.start()

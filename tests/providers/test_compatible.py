@@ -26,10 +26,10 @@ from holdfast.domain.messages import (
 from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, TextDelta, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
-from holdfast.providers.access import Access
-from holdfast.providers.chat_answer import Answer, ErrorInStream, NotUnderstood
-from holdfast.providers.chat_wire import chat_body
-from holdfast.providers.compatible import CompatibleModel
+from holdfast.providers.chat_request import chat_body
+from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.testing.gates import Gate
 from holdfast.testing.wires.script import Reply, Say, event
 from providers.stand import KEY, LEAN, collect, message, prompt, serving, shape
@@ -39,7 +39,7 @@ INFO = ModelInfo("acme", "m", supports_images=True, can_reason=True, reasoning_l
 
 def read(*chunks: dict[str, Any] | bytes) -> list[tuple[str, str]]:
     """What the chunks say, as one answer that is complete."""
-    answer = Answer()
+    answer = ChatResponse()
     parts = answer.feed(chunk if isinstance(chunk, bytes) else msgspec.json.encode(chunk) for chunk in chunks)
     return shape([*parts, *answer.end()])
 
@@ -146,7 +146,7 @@ def test_text_in_pieces_of_content_and_refusals() -> None:
 
 
 def test_words_that_come_together_stay_together() -> None:
-    answer = Answer()
+    answer = ChatResponse()
     chunks = [msgspec.json.encode(delta(content=word)) for word in ("a", "b", "c")]
     assert answer.feed(chunks) == [TextDelta("abc")]
 
@@ -154,7 +154,7 @@ def test_words_that_come_together_stay_together() -> None:
 @pytest.mark.parametrize("data", [b"nonsense", b'"text"', b"[1]", b'{"choices": 5}'])
 def test_nonsense_is_not_an_answer(data: bytes) -> None:
     with pytest.raises(NotUnderstood):
-        Answer().feed([data])
+        ChatResponse().feed([data])
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_nonsense_is_not_an_answer(data: bytes) -> None:
 )
 def test_errors_in_all_their_forms(chunk: dict[str, Any]) -> None:
     with pytest.raises(ErrorInStream):
-        Answer().feed([msgspec.json.encode(chunk)])
+        ChatResponse().feed([msgspec.json.encode(chunk)])
 
 
 async def test_streams_without_empty_lines_and_with_comments() -> None:
@@ -210,7 +210,7 @@ async def test_packed_answers_and_clients_of_others() -> None:
         model = LEAN.on(server.base_url())
         assert (await collect(model))[0] == TextDelta("zip")
         async with httpx2.AsyncClient() as client:
-            other = CompatibleModel(INFO, Access(server.base_url(), KEY), Selection(), client=client)
+            other = CompatibleModel(INFO, ModelAccess(server.base_url(), KEY), Selection(), client=client)
             assert (await collect(other))[0] == TextDelta("own")
 
 
@@ -249,7 +249,7 @@ def test_other_loops_do_as_well() -> None:
 
 def sent(request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     info = fields.pop("info", INFO)
-    access, selection = fields.pop("access", Access()), Selection(**fields)
+    access, selection = fields.pop("access", ModelAccess()), Selection(**fields)
     return dict(msgspec.json.decode(chat_body(request, info, access, selection)))
 
 
@@ -282,7 +282,7 @@ def test_settings_and_options_are_sent() -> None:
         max_tokens=7,
         reasoning_effort="low",
         provider_options={"a": {"y": 2}},
-        access=Access(options={"a": {"x": 1}}, body={"stream_options": None, "b": 1}, system_prefix="First."),
+        access=ModelAccess(options={"a": {"x": 1}}, body={"stream_options": None, "b": 1}, system_prefix="First."),
     )
     assert {name: body.get(name) for name in ("temperature", "top_p", "top_k", "max_tokens")} == {
         "temperature": 0.0,
@@ -338,7 +338,7 @@ def test_plain_reasoning_goes_back_only_where_it_came_from_and_with_calls() -> N
 
 async def test_headers_of_a_request() -> None:
     async with serving(Reply((Say(("one",)),))) as server:
-        await collect(LEAN.on(server.base_url(), access=Access(headers={"X-Team": "a", "User-Agent": "me"})))
+        await collect(LEAN.on(server.base_url(), access=ModelAccess(headers={"X-Team": "a", "User-Agent": "me"})))
         headers = server.asked[0].headers
     assert headers["authorization"] == f"Bearer {KEY}"
     assert (headers["x-team"], headers["user-agent"]) == ("a", "me")
@@ -347,7 +347,9 @@ async def test_headers_of_a_request() -> None:
 
 
 def test_access_shows_no_key() -> None:
-    access = Access("http://x/v1", KEY, headers={"Authorization": f"Bearer {KEY}"}, extras={"secret_access_key": KEY})
+    access = ModelAccess(
+        "http://x/v1", KEY, headers={"Authorization": f"Bearer {KEY}"}, extras={"secret_access_key": KEY}
+    )
     assert KEY not in f"{access} {access!r} {access.__rich_repr__()}"
     assert access.secrets == (KEY, f"Bearer {KEY}", KEY)
 
@@ -370,6 +372,6 @@ async def test_a_web_page_with_status_200_is_no_answer(kind: str) -> None:
 def test_later_options_override_earlier_ones() -> None:
     """Options of the provider, then of the selection, then of `extra_body`; all of them above the plain settings."""
     options = {"a": 1, "b": 1, "c": 1, "temperature": 1.0}
-    access = Access(options=options, body={"c": 3})
+    access = ModelAccess(options=options, body={"c": 3})
     body = sent(prompt(), temperature=0.5, provider_options={"b": 2, "c": 2}, access=access)
     assert [body[name] for name in ("a", "b", "c", "temperature")] == [1, 2, 3, 1.0]

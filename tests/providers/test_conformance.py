@@ -11,9 +11,9 @@ from holdfast.domain.ids import ToolCallId
 from holdfast.domain.messages import Reasoning, Text, TextPart, ToolCall, ToolResult, ToolResultPart
 from holdfast.domain.models import FinishedPart, StepFinish, StreamPart, TextDelta, ToolCallEnd, UsagePart
 from holdfast.domain.usage import Usage
-from holdfast.engine.assembly import Assembly
-from holdfast.providers.access import Access
-from holdfast.providers.client import close_connections
+from holdfast.engine.response_builder import ResponseBuilder
+from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
 from holdfast.testing.gates import Gate, settle_down, start
 from holdfast.testing.model_server import WIRES
 from holdfast.testing.wires import chat
@@ -120,7 +120,7 @@ async def test_half_a_character_is_replaced(subject: Subject, size: int) -> None
     reply = msgspec.structs.replace(HALF, pieces=pieces_of(size)) if size else HALF
     async with serving(reply) as server:
         parts = await collect(subject.on(server.base_url(subject.wire)))
-    assembly = Assembly(message("assistant", id="m"))
+    assembly = ResponseBuilder(message("assistant", id="m"))
     for part in parts:
         assembly.feed(part, 1)
     answer = assembly.message()
@@ -295,7 +295,7 @@ async def test_an_error_in_the_middle(subject: Subject) -> None:
 async def test_silence_ends_in_a_stall(subject: Subject, phase: str) -> None:
     gate = Gate()
     async with serving(held(phase, gate)) as server:
-        quick = Access(first_byte=0.2, between=0.05)
+        quick = ModelAccess(first_byte=0.2, between=0.05)
         with pytest.raises(ProviderError, match=r"came for 0\.(2|05) seconds") as caught:
             await collect(subject.on(server.base_url(subject.wire), access=quick))
         assert caught.value.trouble == "stalled"
@@ -371,7 +371,7 @@ async def test_sealed_reasoning_goes_both_ways(subject: Subject) -> None:
     """What came with an answer is sent back with it, to the same provider."""
     async with serving(SEALED) as server:
         model = subject.on(server.base_url(subject.wire))
-        answer = Assembly(message("assistant", id="m2", model=subject.model, provider="acme"))
+        answer = ResponseBuilder(message("assistant", id="m2", model=subject.model, provider="acme"))
         for part in await collect(model):
             answer.feed(part, 0)
         result = ToolResultPart(ToolResult(ToolCallId("call_a"), "ls", "a b", "", is_error=False))

@@ -7,9 +7,8 @@ from typing import Any, cast
 import httpx2
 import pytest
 
-from holdfast.providers import connections, transport
-from holdfast.providers.connections import Connection, ConnectionBroken, Connections, Origin
-from holdfast.providers.watch import Watch
+from holdfast.providers import http_connections, httpx_transport
+from holdfast.providers.http_connections import Connection, ConnectionBroken, ConnectionPool, Origin, RequestWatchdog
 from holdfast.testing.gates import start
 from holdfast.testing.loop import in_virtual_time
 
@@ -51,11 +50,11 @@ class Stage:
     """A connection on such a wire, with one request sent."""
 
     def __init__(self) -> None:
-        self.pool = Connections()
+        self.pool = ConnectionPool()
         self.connection = Connection(ORIGIN, self.pool)
         self.wire = Wire()
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
-        self.watch = Watch(300, 300)
+        self.watch = RequestWatchdog(300, 300)
         self.connection.send([b"ask"], self.watch)
 
     @property
@@ -137,7 +136,7 @@ def test_an_answer_that_is_cut(data: bytes, error: Exception | None) -> None:
         with pytest.raises(ConnectionBroken):
             await stage.head_and_body()
         with pytest.raises(ConnectionBroken, match="closed"):
-            stage.connection.send([b"again"], Watch(1, 1))
+            stage.connection.send([b"again"], RequestWatchdog(1, 1))
         assert len(stage.pool) == 0
 
     on_stage(work)
@@ -200,7 +199,7 @@ def test_no_more_than_so_many_headers(count: int, is_taken: bool) -> None:
 
 
 def test_what_nobody_reads_stops_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_MOST_UNREAD", 4)
+    monkeypatch.setattr(http_connections, "_MOST_UNREAD", 4)
 
     async def work(stage: Stage) -> None:
         stage.connection.data_received(HEAD + b"content-length: 20\r\n\r\n" + b"1234")
@@ -226,16 +225,16 @@ def test_the_rest_of_an_answer_may_come_for_a_moment() -> None:
         stage.connection.release()
         stage.connection.release()
         stage.watch.finish()
-        await pass_time(connections.DRAIN_SECONDS - 0.1)
+        await pass_time(http_connections.DRAIN_SECONDS - 0.1)
         assert not stage.wire.is_aborted
         stage.connection.data_received(b"ho")
-        await pass_time(connections.DRAIN_SECONDS)
+        await pass_time(http_connections.DRAIN_SECONDS)
         assert stage.is_kept
         late = Stage()
         late.connection.data_received(HEAD + b"content-length: 4\r\n\r\nhi")
         late.connection.release()
         late.watch.finish()
-        await pass_time(connections.DRAIN_SECONDS + 0.1)
+        await pass_time(http_connections.DRAIN_SECONDS + 0.1)
         assert late.wire.is_aborted
         assert not late.is_kept
 
@@ -248,16 +247,16 @@ def test_an_unused_connection_is_closed_after_a_while() -> None:
         await stage.read_all()
         stage.connection.release()
         stage.watch.finish()
-        await pass_time(connections.KEEP_SECONDS - 0.1)
+        await pass_time(http_connections.KEEP_SECONDS - 0.1)
         kept = stage.pool.waiting(ORIGIN)
         assert kept is stage.connection
-        kept.send([b"again"], Watch(300, 300))
+        kept.send([b"again"], RequestWatchdog(300, 300))
         await pass_time(10)
         assert [stage.wire.is_aborted] == [False], "it is in use"
         kept.data_received(WHOLE)
         await stage.read_all()
         kept.release()
-        await pass_time(connections.KEEP_SECONDS + 0.1)
+        await pass_time(http_connections.KEEP_SECONDS + 0.1)
         assert stage.wire.is_aborted
         assert not stage.is_kept
 
@@ -289,7 +288,7 @@ def test_a_request_that_is_over_sends_nothing() -> None:
         over.connection.data_received(WHOLE)
         await over.read_all()
         over.connection.release()
-        ended = Watch(1, 1)
+        ended = RequestWatchdog(1, 1)
         ended.hang_up()
         over.connection.send([b"late"], ended)
         assert over.wire.sent == []
@@ -314,7 +313,7 @@ def test_an_answer_notes_when_it_came_and_when_it_began() -> None:
 # Requests that nobody else watches
 
 
-class Counted(Watch):
+class Counted(RequestWatchdog):
     """Remembers all that were made."""
 
     made: list["Counted"]
@@ -329,7 +328,7 @@ async def test_a_watch_of_its_own_ends_with_its_request(ending: str, monkeypatch
     """No timer outlives a request, however it ends."""
     made: list[Counted] = []
     monkeypatch.setattr(Counted, "made", made, raising=False)
-    monkeypatch.setattr(transport, "Watch", Counted)
+    monkeypatch.setattr(httpx_transport, "RequestWatchdog", Counted)
     is_asked = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -346,7 +345,7 @@ async def test_a_watch_of_its_own_ends_with_its_request(ending: str, monkeypatch
     if ending == "not reached":
         server.close()
         await server.wait_closed()
-    async with transport.make_client(is_direct=True) as client:
+    async with httpx_transport.make_client(is_direct=True) as client:
         asking = start(client.get(f"http://127.0.0.1:{port}/"))
         if ending == "cancelled":
             await is_asked.wait()

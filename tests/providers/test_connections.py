@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.models import TextDelta
-from holdfast.providers.access import Access
-from holdfast.providers.client import close_connections
+from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
 from providers.stand import LEAN, collect
 
 BODY = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
@@ -75,7 +75,7 @@ async def test_silence_in_an_answer_that_ends_with_its_connection_is_no_end() ->
     piece = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
     async with answering(b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + piece) as (url, _):
         with pytest.raises(ProviderError, match=r"nothing more came for 0\.05 seconds") as caught:
-            await collect(LEAN.on(url, access=Access(between=0.05)))
+            await collect(LEAN.on(url, access=ModelAccess(between=0.05)))
     assert caught.value.trouble == "stalled"
 
 

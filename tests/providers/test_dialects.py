@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.settings import Selection
-from holdfast.providers.dialects import reasoning_body
+from holdfast.providers.model_factory import reasoning_body
 
 LEVELS = ModelInfo("p", "m", can_reason=True, reasoning_levels=("low", "high"), default_reasoning_effort="high")
 SWITCH = ModelInfo("p", "m", can_reason=True)

@@ -8,15 +8,14 @@ import httpx2
 import msgspec
 import pytest
 
-from holdfast.providers import discovery as module
-from holdfast.providers.discovery import Discovery, Finding, Kind, Place
-from holdfast.providers.findings import Found
+from holdfast.providers import model_discovery as module
+from holdfast.providers.model_discovery import DiscoveredModel, DiscoveryResult, DiscoveryTarget, Kind, ModelDiscovery
 from holdfast.testing.loop import elapse, in_virtual_time
 
 FAR = "http://models.example:80/v1"
 HERE = "http://127.0.0.1:9/v1"
 ONE = {"data": [{"id": "m", "n_ctx": 5}]}
-FOUND = Finding((Found("m", context_window=5),), has_answered=True)
+FOUND = DiscoveryResult((DiscoveredModel("m", context_window=5),), has_answered=True)
 
 
 class Net:
@@ -29,7 +28,7 @@ class Net:
         self.at_once = 0
         self.most_at_once = 0
 
-    async def fetch(self, place: Place, url: str, body: object = None) -> Any:  # noqa: ANN401
+    async def fetch(self, place: DiscoveryTarget, url: str, body: object = None) -> Any:  # noqa: ANN401
         assert place.base_url.startswith(url[:20])
         path = url.removeprefix("http://models.example:80").removeprefix("http://127.0.0.1:9")
         self.asked.append(path)
@@ -49,13 +48,13 @@ class Net:
             self.at_once -= 1
 
 
-def looked(patch: pytest.MonkeyPatch, net: Net, kind: Kind = "openai", url: str = FAR) -> Finding:
+def looked(patch: pytest.MonkeyPatch, net: Net, kind: Kind = "openai", url: str = FAR) -> DiscoveryResult:
     patch.setattr(module, "_fetch", net.fetch)
 
-    async def main() -> Finding:
-        discovery = Discovery(asyncio.get_running_loop().time)
+    async def main() -> DiscoveryResult:
+        discovery = ModelDiscovery(asyncio.get_running_loop().time)
         try:
-            return await discovery.ask(Place(url, kind))
+            return await discovery.ask(DiscoveryTarget(url, kind))
         finally:
             await discovery.close()
 
@@ -106,25 +105,25 @@ def test_requests_depend_on_the_program_that_answered(
 @pytest.mark.parametrize(
     ("kind", "answers", "expected"),
     [
-        ("openai", {"v1_models": -60}, Finding(error="no answer within 3 s")),
-        ("openai", {"v1_models": 403}, Finding(error="HTTP 403")),
-        ("ollama", {"api_tags": 500}, Finding(error="HTTP 500")),
-        ("lmstudio", {"v1_models": 502}, Finding(error="HTTP 502")),
+        ("openai", {"v1_models": -60}, DiscoveryResult(error="no answer within 3 s")),
+        ("openai", {"v1_models": 403}, DiscoveryResult(error="HTTP 403")),
+        ("ollama", {"api_tags": 500}, DiscoveryResult(error="HTTP 500")),
+        ("lmstudio", {"v1_models": 502}, DiscoveryResult(error="HTTP 502")),
         # The list came, the details did not: the list counts.
         (
             "ollama",
             {"api_tags": TAGS, "api_show": -60},
-            Finding((Found("m"),), has_answered=True, error="no answer within 3 s"),
+            DiscoveryResult((DiscoveredModel("m"),), has_answered=True, error="no answer within 3 s"),
         ),
         (
             "openai",
             {"v1_models": LLAMA, "props": -60},
-            Finding((Found("m"),), has_answered=True, error="no answer within 3 s"),
+            DiscoveryResult((DiscoveredModel("m"),), has_answered=True, error="no answer within 3 s"),
         ),
     ],
 )
 def test_a_server_that_fails_or_hangs(
-    kind: Kind, answers: dict[str, Any], expected: Finding, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, answers: dict[str, Any], expected: DiscoveryResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert looked(monkeypatch, Net(**answers), kind) == expected
 
@@ -179,7 +178,7 @@ def fetched(patch: pytest.MonkeyPatch, answer: Exception | _Answer, body: object
         return client
 
     patch.setattr(module, "http_client", http_client)
-    place = Place(FAR, headers=(("authorization", "Bearer k"),))
+    place = DiscoveryTarget(FAR, headers=(("authorization", "Bearer k"),))
     try:
         result = in_virtual_time(lambda: module._fetch(place, FAR, body))
     except module._Nonsense as error:
@@ -250,10 +249,10 @@ def test_a_server_of_this_machine_is_tried_first(
 
 def test_answers_are_kept_for_exactly_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    discovery = Discovery(lambda: now[0])
-    place, answers = Place(FAR), [FOUND, Finding(error="no"), Finding(error="no"), FOUND]
+    discovery = ModelDiscovery(lambda: now[0])
+    place, answers = DiscoveryTarget(FAR), [FOUND, DiscoveryResult(error="no"), DiscoveryResult(error="no"), FOUND]
 
-    async def look(_place: Place) -> Finding:
+    async def look(_place: DiscoveryTarget) -> DiscoveryResult:
         return answers.pop(0)
 
     monkeypatch.setattr(module, "_look", look)
@@ -272,17 +271,17 @@ def test_answers_are_kept_for_exactly_so_long(monkeypatch: pytest.MonkeyPatch) -
 
 def test_one_request_is_under_way_for_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after its answer has been forgotten, and none is left after a close."""
-    places: list[Place] = []
+    places: list[DiscoveryTarget] = []
 
-    async def look(place: Place) -> Finding:
+    async def look(place: DiscoveryTarget) -> DiscoveryResult:
         places.append(place)
         await elapse(1)
         return FOUND
 
     async def main() -> None:
         monkeypatch.setattr(module, "_look", look)
-        discovery = Discovery(asyncio.get_running_loop().time)
-        one, other = Place(FAR), Place(FAR, headers=(("a", "b"),))
+        discovery = ModelDiscovery(asyncio.get_running_loop().time)
+        one, other = DiscoveryTarget(FAR), DiscoveryTarget(FAR, headers=(("a", "b"),))
         discovery.ask_in_background(one)
         discovery.ask_in_background(one)
         assert tuple(await asyncio.gather(discovery.ask(one), discovery.ask(other))) == (FOUND, FOUND)
@@ -303,6 +302,6 @@ def test_one_request_is_under_way_for_each_place(monkeypatch: pytest.MonkeyPatch
 
 
 def test_fields_that_are_not_given() -> None:
-    assert Finding() == Finding((), has_answered=False, error="")
-    assert Place(FAR) == Place(FAR, "openai", ())
-    assert "models" not in repr(Place(FAR, headers=(("authorization", "k"),)))
+    assert DiscoveryResult() == DiscoveryResult((), has_answered=False, error="")
+    assert DiscoveryTarget(FAR) == DiscoveryTarget(FAR, "openai", ())
+    assert "models" not in repr(DiscoveryTarget(FAR, headers=(("authorization", "k"),)))

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from holdfast.domain.errors import ProviderError, Trouble
-from holdfast.providers import faults
-from holdfast.providers.connections import ConnectionRefused
-from holdfast.providers.troubles import (
+from holdfast.providers import provider_errors
+from holdfast.providers.http_connections import ConnectionRefused, RequestWatchdog
+from holdfast.providers.provider_errors import (
     Place,
     connection_error,
     credentials_error,
@@ -20,7 +20,6 @@ from holdfast.providers.troubles import (
     refused_error,
     stall_error,
 )
-from holdfast.providers.watch import Watch
 from holdfast.testing.loop import in_virtual_time
 
 PLACE = Place("acme", "m", "http://acme.test/v1")
@@ -201,9 +200,9 @@ def test_defaults_of_a_place() -> None:
 
 def fault(error: BaseException, place: Place = PLACE, *, has_begun: bool = False) -> ProviderError:
     async def main() -> ProviderError:
-        watch = Watch(60, 5)
+        watch = RequestWatchdog(60, 5)
         watch.has_begun = has_begun
-        return faults.fault_of(place, watch, error, now=0)
+        return provider_errors.fault_of(place, watch, error, now=0)
 
     return in_virtual_time(main)
 
@@ -287,9 +286,9 @@ def test_a_body_of_any_type(body: Any, words: str) -> None:  # noqa: ANN401
 def test_a_chain_that_is_a_circle_ends() -> None:
     one, two = TransportError("one"), Exception("two")
     one.__cause__, two.__context__ = two, one
-    assert [str(item) for item in faults._chain(one)] == ["one", "two"]
+    assert [str(item) for item in provider_errors._chain(one)] == ["one", "two"]
     group = ExceptionGroup("all", [one, two])
-    assert [str(item) for item in faults._chain(group)][1:] == ["one", "two"]
+    assert [str(item) for item in provider_errors._chain(group)][1:] == ["one", "two"]
 
 
 def test_a_success_that_reports_an_error() -> None:

@@ -6,21 +6,26 @@ import msgspec
 import pytest
 
 from holdfast.domain.errors import ProviderError, Trouble
-from holdfast.providers.access import Access, is_loopback, is_secret_name
-from holdfast.providers.connections import ConnectionBroken, ConnectionRefused, NotReached, not_reached
-from holdfast.providers.faults import fault_of
-from holdfast.providers.troubles import (
+from holdfast.providers.http_connections import (
+    ConnectionBroken,
+    ConnectionRefused,
+    NotReached,
+    RequestWatchdog,
+    not_reached,
+)
+from holdfast.providers.model_access import ModelAccess, is_loopback, is_secret_name
+from holdfast.providers.provider_errors import (
     Place,
     connection_error,
     credentials_error,
     cut_error,
     error_in_stream,
+    fault_of,
     redacted,
     refusal,
     refused_error,
     stall_error,
 )
-from holdfast.providers.watch import Watch
 from holdfast.testing.loop import in_virtual_time
 
 PLACE = Place("acme", "m", "http://acme.test/v1", ("the-secret-key",))
@@ -277,7 +282,7 @@ def test_what_looks_like_a_secret(text: str, shown: str) -> None:
 def test_the_secrets_of_an_access() -> None:
     headers = {"X-Auth": "header-1", "api-Key": "header-2", "x-team": "public-1", "Cookie": "short"}
     extras = {"region": "public-2", "secret_access_key": "extra-1", "session_token": "extra-2"}
-    access = Access(api_key="key-123", headers=headers, extras=extras)
+    access = ModelAccess(api_key="key-123", headers=headers, extras=extras)
     assert access.secrets == ("key-123", "header-1", "header-2", "extra-1", "extra-2")
     named = ("auth", "KEY", "x-token", "secret", "Set-Cookie", "credential", "team", "")
     assert [is_secret_name(name) for name in named] == [True] * 6 + [False] * 2
@@ -291,7 +296,7 @@ def test_the_secrets_of_an_access() -> None:
 
 def fault(error: BaseException | None, *, has_begun: bool = False, **watched: Any) -> ProviderError:  # noqa: ANN401
     async def main() -> ProviderError:
-        watch = Watch(60, 5)
+        watch = RequestWatchdog(60, 5)
         watch.has_begun = has_begun
         for name, value in watched.items():
             setattr(watch, name, value)

@@ -39,8 +39,8 @@ from holdfast.domain.models import (
 from holdfast.domain.models import ModelRequest as Request
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
-from holdfast.providers.access import Access
-from holdfast.providers.sdk import cache_marks, google, history, mistral, parts, settings
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.sdk import anthropic, conversion, google, mistral, model_settings
 from planting import CLAUSES, assert_every_clause_decides
 from providers.stand import LIBRARIES, message
 
@@ -64,17 +64,17 @@ def block(kind: str = "text", **more: object) -> dict[str, Any]:
 def check_marks() -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
     text, seal = block(text="a"), block("thinking")
-    assert cache_marks.marked({"model": "m"}) == {"model": "m", "messages": []}
-    assert cache_marks.marked({"tools": [], "system": "", "messages": None}) == {
+    assert anthropic.marked({"model": "m"}) == {"model": "m", "messages": []}
+    assert anthropic.marked({"tools": [], "system": "", "messages": None}) == {
         "tools": [], "system": "", "messages": [],
     }  # fmt: skip
     body = {"tools": [{"name": "x"}, {"name": "y"}], "system": "a", "messages": []}
-    done = cache_marks.marked(body)
+    done = anthropic.marked(body)
     assert done["tools"] == [{"name": "x"}, {"name": "y"} | mark]
     assert done["system"] == [text | mark]
     assert body == {"tools": [{"name": "x"}, {"name": "y"}], "system": "a", "messages": []}, "the body is a copy"
     blocks = [block(text="1"), block(text="2")]
-    assert cache_marks.marked({"system": blocks})["system"] == [blocks[0], blocks[1] | mark]
+    assert anthropic.marked({"system": blocks})["system"] == [blocks[0], blocks[1] | mark]
     rows: list[tuple[object, object]] = [
         ("a", [text | mark]),
         ("", []),
@@ -85,21 +85,29 @@ def check_marks() -> None:
         ([seal], [seal]),
     ]
     for given, expected in rows:
-        (found,) = cache_marks.marked({"messages": [{"role": "user", "content": given}]})["messages"]
+        (found,) = anthropic.marked({"messages": [{"role": "user", "content": given}]})["messages"]
         assert found == {"role": "user", "content": expected}, given
     three = [{"content": "a"}, {"content": "a"}, {"content": "a"}]
-    assert cache_marks.marked({"messages": three})["messages"] == [three[0], *[{"content": [text | mark]}] * 2]
+    assert anthropic.marked({"messages": three})["messages"] == [three[0], *[{"content": [text | mark]}] * 2]
 
 
 def test_every_mark_has_a_row() -> None:
-    assert_every_clause_decides(cache_marks, check_marks, kinds=KINDS)
+    assert_every_clause_decides(anthropic, check_marks, kinds=KINDS)
 
 
 # Settings
 
 
-def asked(info: ModelInfo = INFO, access: Access | None = None, *, most: int = 0, **selected: Any) -> dict[str, Any]:  # noqa: ANN401
-    found = settings.settings_for(request(most=most), info, access or Access(), Selection(**selected), {"h": "1"})
+def asked(
+    info: ModelInfo = INFO,
+    access: ModelAccess | None = None,
+    *,
+    most: int = 0,
+    **selected: Any,  # noqa: ANN401
+) -> dict[str, Any]:
+    found = model_settings.settings_for(
+        request(most=most), info, access or ModelAccess(), Selection(**selected), {"h": "1"}
+    )
     assert found.pop("extra_headers") == {"h": "1"}
     return found
 
@@ -136,10 +144,10 @@ def test_settings_of_a_request(info: ModelInfo, selected: dict[str, Any], expect
 
 def test_precedence_of_options() -> None:
     """The selection's options come before the provider's; the body of the provider comes last and overrides both."""
-    access = Access(options={"seed": 1, "x": 1, "y": 1, "z": 1}, body={"z": 3})
+    access = ModelAccess(options={"seed": 1, "x": 1, "y": 1, "z": 1}, body={"z": 3})
     found = asked(access=access, provider_options={"seed": 2, "y": 2, "z": 2}, most=7)
     assert found == {"max_tokens": 7, "seed": 2, "extra_body": {"x": 1, "y": 2, "z": 3}}
-    assert settings.body_for(access, Selection()) == {"x": 1, "y": 1, "z": 3}
+    assert model_settings.body_for(access, Selection()) == {"x": 1, "y": 1, "z": 3}
 
 
 @pytest.mark.parametrize("module", [google, mistral])
@@ -153,7 +161,7 @@ def test_a_body_that_the_client_has_is_not_in_the_settings(module: Any) -> None:
 def test_system_prompt_and_tools() -> None:
     spec = ToolSpec("ls", "Lists.", "")
     for prefix, system, expected in (("a", "b", ["a", "b"]), (" ", "b", ["b"]), ("a", "\n", ["a"]), ("", "", None)):
-        found = history.parameters(request(system=system, tools=(spec,)), Access(system_prefix=prefix))
+        found = conversion.parameters(request(system=system, tools=(spec,)), ModelAccess(system_prefix=prefix))
         texts = None if found.instruction_parts is None else [part.content for part in found.instruction_parts]
         assert texts == expected
         (tool,) = found.function_tools
@@ -162,7 +170,7 @@ def test_system_prompt_and_tools() -> None:
 
 def said(*given: ours.Part, own: bool = True, model: str = "m") -> list[Any]:
     source = message("assistant", *given, provider="acme" if own else "other", model=model)
-    (found,) = history.conversation([source], INFO, "sys")
+    (found,) = conversion.conversation([source], INFO, "sys")
     assert isinstance(found, ModelResponse)
     assert (found.provider_name, found.model_name) == ("sys", model)
     return list(found.parts)
@@ -207,7 +215,7 @@ def test_thoughts_go_back_to_the_model_that_made_them(given: ours.ReasoningPart,
 
 def test_redacted_thoughts_of_bedrock_have_another_name() -> None:
     source = message("assistant", thought("", "", "block"), provider="acme", model="m")
-    (found,) = history.conversation([source], INFO, "bedrock")
+    (found,) = conversion.conversation([source], INFO, "bedrock")
     assert [cast("Any", part).id for part in found.parts] == ["redacted_content"]
 
 
@@ -229,7 +237,7 @@ def result(id: str, *, data: str = "", is_error: bool = False) -> ours.ToolResul
 
 def test_results_stand_before_what_they_show() -> None:
     rows = [message("tool", result("1", data="QQ=="), result("2", is_error=True)), message("user", text("hm"))]
-    (found,) = history.conversation(rows, DULL, "sys")
+    (found,) = conversion.conversation(rows, DULL, "sys")
     assert isinstance(found, ModelRequest)
     outline = [(type(part).__name__, getattr(part, "outcome", "")) for part in found.parts]
     assert outline == [
@@ -238,7 +246,7 @@ def test_results_stand_before_what_they_show() -> None:
     shown = cast("Any", found.parts[2]).content
     assert (shown[0], shown[1].data) == ("What ls (call 1) shows:", b"A")
     takes = msgspec.structs.replace(DULL, takes_media_in_results=True)
-    (found,) = history.conversation(rows[:1], takes, "sys")
+    (found,) = conversion.conversation(rows[:1], takes, "sys")
     assert [type(part).__name__ for part in found.parts] == ["ToolReturnPart"] * 2
     assert cast("Any", found.parts[0]).content[0] == "out 1"
     assert cast("Any", found.parts[1]).content == "out 2"
@@ -246,7 +254,7 @@ def test_results_stand_before_what_they_show() -> None:
 
 def test_requests_in_a_row_are_one_and_answers_separate_them() -> None:
     rows = [message("user", text("a")), message("user", text("b")), message("assistant", text("c"))]
-    found = history.conversation([*rows, rows[0]], INFO, "sys")
+    found = conversion.conversation([*rows, rows[0]], INFO, "sys")
     assert [len(item.parts) for item in found] == [2, 1, 1]
 
 
@@ -261,7 +269,7 @@ def response(reason: str | None = "stop", *, usage: tuple[int, ...] = (0, 0, 0, 
 
 
 def fed(*events: Any, ends: StreamedResponse | None = None) -> list[StreamPart]:  # noqa: ANN401
-    answer = parts.Answer()
+    answer = conversion.StreamParts()
     found = [part for event in events for part in answer.feed(event)]
     last = answer.end(ends or response())
     return [*found, *(last or ())]

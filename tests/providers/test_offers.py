@@ -9,12 +9,25 @@ import pytest
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.settings import ModelSettings, Options, ProviderSettings, Selection, Settings
 from holdfast.domain.usage import Price
-from holdfast.providers.access import BETWEEN, FIRST_BYTE
-from holdfast.providers.build import Blueprint, blueprint
 from holdfast.providers.catalog import Catalog, CatalogModel, CatalogProvider, CatalogSource
-from holdfast.providers.findings import Found
-from holdfast.providers.offers import WIRES, Described, Offer, describe, fitting, models_of, offers_of, wire_of
-from holdfast.providers.reach import Lack, Reach, Sources, key_variables, reach
+from holdfast.providers.model_access import BETWEEN, FIRST_BYTE
+from holdfast.providers.model_discovery import DiscoveredModel
+from holdfast.providers.model_factory import ModelConfig, blueprint
+from holdfast.providers.provider_config import (
+    WIRES,
+    Endpoint,
+    EndpointSources,
+    ModelSpec,
+    Provider,
+    Unavailable,
+    describe,
+    fitting,
+    key_variables,
+    models_of,
+    offers_of,
+    reach,
+    wire_of,
+)
 
 LISTED = CatalogModel(
     "m",
@@ -46,12 +59,12 @@ SOURCE = CatalogSource("p", "1", "2026-01-01", "MIT")
 CATALOG = Catalog(SOURCE, (KNOWN,))
 
 
-def offer_of(id: str = "acme", /, **given: Any) -> Offer:  # noqa: ANN401
+def offer_of(id: str = "acme", /, **given: Any) -> Provider:  # noqa: ANN401
     settings = msgspec.convert({"providers": {id: given}}, Settings)
     return next(item for item in offers_of(CATALOG, settings) if item.id == id)
 
 
-def described(**given: Any) -> Described:  # noqa: ANN401
+def described(**given: Any) -> ModelSpec:  # noqa: ANN401
     found = describe(offer_of(models=[{"id": "m", **given}]), "m")
     assert found is not None
     return found
@@ -112,7 +125,7 @@ def test_who_knows_about_levels() -> None:
     assert reasoning.info.can_reason
 
 
-FOUND = Found("f", "Found F", context_window=7, max_tokens=5, images=True, can_reason=True)
+FOUND = DiscoveredModel("f", "Found F", context_window=7, max_tokens=5, images=True, can_reason=True)
 
 
 def test_a_servers_word_fills_what_nobody_else_said() -> None:
@@ -123,7 +136,7 @@ def test_a_servers_word_fills_what_nobody_else_said() -> None:
     listed = describe(offer_of(), "m", FOUND)
     assert listed is not None
     assert listed.info == PLAIN
-    nothing = describe(offer, "f", Found("f"))
+    nothing = describe(offer, "f", DiscoveredModel("f"))
     assert nothing is not None
     assert nothing.info == ModelInfo("mine", "f", name="f")
     assert describe(offer, "f") is None
@@ -143,7 +156,7 @@ def test_a_model_may_speak_another_wire() -> None:
 
 
 def test_the_order_and_names_of_offers() -> None:
-    local = Offer("ollama", "Ollama", "openai-compat", "local", "http://127.0.0.1:1/v1")
+    local = Provider("ollama", "Ollama", "openai-compat", "local", "http://127.0.0.1:1/v1")
 
     def offers(**tables: Any) -> list[tuple[str, str, bool]]:  # noqa: ANN401
         settings = msgspec.convert(tables, Settings)
@@ -190,24 +203,24 @@ def _nobody(_: str) -> str | None:
     return None
 
 
-def sources(**keys: str) -> Sources:
-    return Sources(lambda text, _: text.replace("$", "~"), keys.get, ENVIRONMENT)
+def sources(**keys: str) -> EndpointSources:
+    return EndpointSources(lambda text, _: text.replace("$", "~"), keys.get, ENVIRONMENT)
 
 
-def plan_of(given: dict[str, Any], selection: Selection | None = None) -> Blueprint:
+def plan_of(given: dict[str, Any], selection: Selection | None = None) -> ModelConfig:
     offer = offer_of(**given)
     found = reach(offer, sources())
-    assert isinstance(found, Reach), found
+    assert isinstance(found, Endpoint), found
     model = describe(offer, "m")
     assert model is not None
     return blueprint(offer, found, model, selection or Selection())
 
 
-def _access(name: str) -> Callable[[Blueprint], Any]:
+def _access(name: str) -> Callable[[ModelConfig], Any]:
     return lambda plan: getattr(plan.access, name)
 
 
-EFFECTS: dict[str, tuple[tuple[Any, Callable[[Blueprint], Any], Any], ...]] = {
+EFFECTS: dict[str, tuple[tuple[Any, Callable[[ModelConfig], Any], Any], ...]] = {
     "id": (("acme", lambda plan: plan.info.provider, "acme"),),
     "name": (("Other", lambda _: offer_of(name="Other").name, "Other"), ("", lambda _: offer_of(name="").name, "Acme")),
     "type": (("openai", lambda plan: plan.type, "openai"), ("", lambda plan: plan.type, "anthropic")),
@@ -259,7 +272,7 @@ def test_every_setting_of_a_provider_has_a_row() -> None:
     [(name, *row) for name, rows in EFFECTS.items() for row in rows],
 )
 def test_a_setting_of_a_provider(
-    name: str, value: object, look: Callable[[Blueprint], object], expected: object
+    name: str, value: object, look: Callable[[ModelConfig], object], expected: object
 ) -> None:
     assert look(plan_of({name: value})) == expected
 
@@ -301,7 +314,7 @@ def test_an_effort_as_a_model_takes_it(
 ) -> None:
     info = ModelInfo("p", "m", can_reason=can, reasoning_levels=levels, default_reasoning_effort="dflt")
     found, chosen = fitting(
-        Selection(reasoning_effort=asked, think=think), Described(info, "anthropic", "", knows_levels=knows)
+        Selection(reasoning_effort=asked, think=think), ModelSpec(info, "anthropic", "", knows_levels=knows)
     )
     assert (found.can_reason, chosen.reasoning_effort, chosen.think) == expected
 
@@ -310,8 +323,8 @@ def test_an_effort_as_a_model_takes_it(
 
 
 def key_of(given: dict[str, Any], keys: dict[str, str], environment: dict[str, str], name: str = "acme") -> str:
-    found = reach(offer_of(name, **given), Sources(_expand(environment), keys.get, environment))
-    return found.api_key if isinstance(found, Reach) else f"lacks: {found.sentence}"
+    found = reach(offer_of(name, **given), EndpointSources(_expand(environment), keys.get, environment))
+    return found.api_key if isinstance(found, Endpoint) else f"lacks: {found.sentence}"
 
 
 def _expand(environment: dict[str, str]) -> Callable[[str, Any], str]:
@@ -386,7 +399,7 @@ def test_providers_of_ones_own(given: dict[str, Any], keys: dict[str, str], expe
 
 def test_a_type_that_nobody_speaks() -> None:
     found = reach(offer_of("mine", type="telepathy", base_url="http://x"), sources())
-    assert isinstance(found, Lack)
+    assert isinstance(found, Unavailable)
     assert "'telepathy'" in found.sentence
     assert not found.is_key
 
@@ -423,8 +436,8 @@ SPECIAL: tuple[tuple[str, dict[str, Any], dict[str, str], str], ...] = (
 def test_providers_with_credentials_of_their_own(
     wire: str, given: dict[str, Any], environment: dict[str, str], expected: str
 ) -> None:
-    found = reach(offer_of("mine", type=wire, **given), Sources(lambda text, _: text, _nobody, environment))
-    seen = "lack" if isinstance(found, Lack) else "ambient" if found.is_ambient else found.api_key
+    found = reach(offer_of("mine", type=wire, **given), EndpointSources(lambda text, _: text, _nobody, environment))
+    seen = "lack" if isinstance(found, Unavailable) else "ambient" if found.is_ambient else found.api_key
     assert seen == expected
 
 
@@ -449,14 +462,14 @@ def test_providers_with_credentials_of_their_own(
 )
 def test_what_only_some_wires_need(wire: str, environment: dict[str, str], expected: dict[str, str]) -> None:
     given = {"type": wire, "api_key": "k", "base_url": "http://x"}
-    found = reach(offer_of("mine", **given), Sources(lambda text, _: text, _nobody, environment))
-    assert isinstance(found, Reach)
+    found = reach(offer_of("mine", **given), EndpointSources(lambda text, _: text, _nobody, environment))
+    assert isinstance(found, Endpoint)
     assert found.extras == expected
     chosen = {name: "own" for name in expected}
     found = reach(
-        offer_of("mine", **given, provider_options=chosen), Sources(lambda text, _: text, _nobody, environment)
+        offer_of("mine", **given, provider_options=chosen), EndpointSources(lambda text, _: text, _nobody, environment)
     )
-    assert isinstance(found, Reach)
+    assert isinstance(found, Endpoint)
     assert found.extras == chosen
     plan = blueprint(offer_of("mine", **given, provider_options=chosen), found, described(), Selection())
     assert plan.access.options == {}, "they are no part of a request"
@@ -471,8 +484,8 @@ def test_an_address_with_holes() -> None:
     holed = msgspec.structs.replace(KNOWN, base_url="https://${REGION}.acme.test")
     settings = Settings(options=Options())
     (offer,) = offers_of(Catalog(SOURCE, (holed,)), settings)
-    lacking = reach(offer, Sources(lambda text, _: text, _nobody, ENVIRONMENT))
-    assert lacking == Lack("Acme needs REGION: set it.", "REGION")
-    found = reach(offer, Sources(lambda text, _: text, _nobody, {**ENVIRONMENT, "REGION": "eu"}))
-    assert isinstance(found, Reach)
+    lacking = reach(offer, EndpointSources(lambda text, _: text, _nobody, ENVIRONMENT))
+    assert lacking == Unavailable("Acme needs REGION: set it.", "REGION")
+    found = reach(offer, EndpointSources(lambda text, _: text, _nobody, {**ENVIRONMENT, "REGION": "eu"}))
+    assert isinstance(found, Endpoint)
     assert found.base_url == "https://eu.acme.test"

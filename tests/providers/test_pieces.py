@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from holdfast.domain.models import FinishedPart, StepFinish, StreamPart, TextDelta
-from holdfast.providers.chat_answer import Answer, ErrorInStream
-from holdfast.providers.findings import of_openai
+from holdfast.providers.chat_response import ChatResponse, ErrorInStream
+from holdfast.providers.model_discovery import of_openai
 from providers.stand import shape
 
 FINISHES: dict[StepFinish, str] = {
@@ -20,7 +20,7 @@ FINISHES: dict[StepFinish, str] = {
 
 
 def answer(*chunks: dict[str, Any]) -> list[StreamPart]:
-    made = Answer()
+    made = ChatResponse()
     parts = made.feed([msgspec.json.encode(chunk) for chunk in chunks])
     return [*parts, *made.end()]
 
@@ -38,7 +38,7 @@ def test_every_word_for_an_end(reason: StepFinish) -> None:
 
 @pytest.mark.parametrize("word", [None, "", "null", "none", "None"])
 def test_no_end(word: str | None) -> None:
-    made = Answer()
+    made = ChatResponse()
     assert made.feed([msgspec.json.encode(piece(finish=word))]) == [TextDelta("hi")]
     assert not made.is_finished
     made.feed([b" [DONE] "])

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.models import FinishedPart
-from holdfast.providers.access import Access
+from holdfast.providers.model_access import ModelAccess
 from holdfast.testing.gates import Gate, start
 from holdfast.testing.model_server import ModelServer
 from holdfast.testing.wires.script import Reply, Say
@@ -85,6 +85,6 @@ async def test_whoever_leaves_closes_the_connection(subject: Subject, *, early: 
 async def test_silence_ends_in_a_stall(subject: Subject) -> None:
     async with beyond(Reply((Say(("one",)), Gate(), Say(("two",)))), subject) as (server, url):
         with pytest.raises(ProviderError) as caught:
-            await collect(subject.on(url, access=Access(first_byte=30, between=0.05)))
+            await collect(subject.on(url, access=ModelAccess(first_byte=30, between=0.05)))
         assert caught.value.trouble == "stalled"
         await (await server.request()).hung_up.wait()

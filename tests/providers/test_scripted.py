@@ -23,7 +23,7 @@ from holdfast.domain.models import (
     UsagePart,
 )
 from holdfast.domain.usage import Usage
-from holdfast.providers.scripted import Call, Fail, Say, ScriptedModel, ScriptedModels, Step, Think, tokens_of
+from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, ScriptedModels, Step, Think, tokens_of
 
 REQUEST = request_of([message("user", said("hi"))])
 

@@ -1,4 +1,4 @@
-"""What the client of each library is made with: every field of `Access` is given to it, or left out on purpose."""
+"""What the client of each library is made with: every field of `ModelAccess` is given to it, or left out on purpose."""
 
 import importlib
 import os
@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from holdfast.domain.models import ModelInfo
-from holdfast.providers.access import Access
-from holdfast.providers.pydantic import KINDS
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.pydantic_ai import KINDS
 from providers.stand import LIBRARIES
 
 pytestmark = LIBRARIES
@@ -112,7 +112,7 @@ def _bedrock(model: Any, client: object) -> Facts:  # noqa: ANN401
     }
 
 
-FULL = Access(f"{ADDRESS}/v1", KEY, HEADERS, BODY, first_byte=40.0)
+FULL = ModelAccess(f"{ADDRESS}/v1", KEY, HEADERS, BODY, first_byte=40.0)
 _G: Facts = {"address": ADDRESS, "version": "v9", "body": BODY, "tries": 1, "is ours": True}
 _G_KEY: Facts = {"key": KEY, "project": None, "location": None, **_G}
 _O: Facts = {"key": KEY, "address": f"{ADDRESS}/v1/", "version": None, "tries": 1, "is ours": True}
@@ -182,6 +182,6 @@ def test_what_the_client_of_a_library_is_made_with(
 
 def test_every_builder_and_every_field_has_a_case() -> None:
     assert {KINDS[kind][:2] for kind, *_ in CASES} == {recipe[:2] for recipe in KINDS.values()}
-    names = {field.name for field in msgspec.structs.fields(Access)}
+    names = {field.name for field in msgspec.structs.fields(ModelAccess)}
     given = {"base_url", "api_key", "headers", "body", "first_byte", "extras"}
     assert names == given | ELSEWHERE.keys()

@@ -24,17 +24,11 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.models import (
-    FinishedPart,
-    ModelInfo,
-    ModelRequest,
-    ToolCallEnd,
-    ToolCallStart,
-)
+from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, ToolCallEnd, ToolCallStart
 from holdfast.domain.settings import Selection
-from holdfast.providers.access import Access
-from holdfast.providers.pydantic import PydanticModel
-from holdfast.providers.sdk.cache_marks import marked
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.pydantic_ai import PydanticModel
+from holdfast.providers.sdk.anthropic import marked
 from holdfast.testing.wires.script import Reply, Say, event
 from providers.stand import ALL, KEY, LIBRARIES, Subject, collect, message, prompt, serving
 
@@ -64,7 +58,7 @@ def talk(*, data: str = "") -> ModelRequest:
 async def sent(subject: Subject, request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     async with serving(DONE) as server:
         info = fields.pop("info", ModelInfo("acme", subject.model, supports_images=True))
-        access = fields.pop("access", Access())
+        access = fields.pop("access", ModelAccess())
         url = server.base_url(subject.wire)
         reach = msgspec.structs.replace(access, base_url=url, api_key=subject.key, extras=subject.extras)
         await collect(subject.make(info, reach, Selection(**fields)), request)
@@ -81,7 +75,7 @@ async def test_a_conversation_is_sent_whole(subject: Subject) -> None:
 
 @pytest.mark.parametrize("subject", SDKS, ids=str)
 async def test_sampling_and_options_are_sent(subject: Subject) -> None:
-    access = Access(body={"custom_key": 5}, system_prefix="First of all.")
+    access = ModelAccess(body={"custom_key": 5}, system_prefix="First of all.")
     model = "gpt-4.1" if "openai" in subject.name else subject.model
     info = ModelInfo("acme", model)
     body = msgspec.json.encode(await sent(subject, prompt(), info=info, access=access, temperature=0.25, max_tokens=77))
@@ -126,13 +120,13 @@ def test_marks_pass_over_thoughts_and_empty_messages() -> None:
 
 async def test_a_kind_that_is_none() -> None:
     with pytest.raises(ProviderError, match="anthropic, azure, bedrock") as caught:
-        await collect(PydanticModel(ModelInfo("acme", "m"), Access(api_key=KEY), Selection(), kind="telepathy"))
+        await collect(PydanticModel(ModelInfo("acme", "m"), ModelAccess(api_key=KEY), Selection(), kind="telepathy"))
     assert caught.value.trouble == "refused"
 
 
 async def test_without_a_key_nobody_is_asked() -> None:
     with pytest.raises(ProviderError, match="holdfast login acme") as caught:
-        await collect(PydanticModel(ModelInfo("acme", "m"), Access(), Selection(), kind="anthropic"))
+        await collect(PydanticModel(ModelInfo("acme", "m"), ModelAccess(), Selection(), kind="anthropic"))
     assert caught.value.trouble == "credentials"
 
 
@@ -145,7 +139,7 @@ async def test_a_missing_extra_is_named(kind: str, library: str, monkeypatch: py
     monkeypatch.delitem(sys.modules, f"pydantic_ai.providers.{kind}", raising=False)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ProviderError, match=rf"holdfast-agent\[{kind}\]") as caught:
-        await collect(PydanticModel(ModelInfo("acme", "m"), Access(api_key=KEY), Selection(), kind=kind))
+        await collect(PydanticModel(ModelInfo("acme", "m"), ModelAccess(api_key=KEY), Selection(), kind=kind))
     assert caught.value.trouble == "refused"
 
 
@@ -178,7 +172,7 @@ async def test_vertex_signs_in_with_the_machines_own_account(
         account |= {"token_uri": f"{server.root}/token", "project_id": "p"}
         (tmp_path / "account.json").write_bytes(msgspec.json.encode(account))
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "account.json"))
-        access = Access(server.root, extras={"project": "p", "location": "europe-west1"})
+        access = ModelAccess(server.root, extras={"project": "p", "location": "europe-west1"})
         model = PydanticModel(ModelInfo("acme", GEMINI.model), access, Selection(), kind="vertexai")
         if not is_good:
             with pytest.raises(ProviderError) as caught:
@@ -235,7 +229,7 @@ async def test_an_answer_that_ended_in_an_error_is_not_complete(name: str) -> No
 
 def test_no_library_is_loaded_before_it_is_needed() -> None:
     script = (
-        "import sys, holdfast.providers.pydantic, holdfast.providers.compatible\n"
+        "import sys, holdfast.providers.pydantic_ai, holdfast.providers.openai_compatible\n"
         "print([name for name in ('httpx2', 'pydantic_ai', 'openai', 'anthropic', 'google.genai', 'boto3')"
         " if name in sys.modules])"
     )
@@ -247,7 +241,7 @@ def test_what_was_loaded_is_never_searched_for_garbage() -> None:
     """A look through a library's objects would stop every stream of the server for a quarter of a second."""
     script = (
         "import asyncio, gc\n"
-        "from holdfast.providers.client import in_thread\n"
+        "from holdfast.providers.http_client import in_thread\n"
         "searched = []\n"
         "async def load():\n"
         "    gc.callbacks.append(lambda *_: searched.append(1))\n"
@@ -262,7 +256,7 @@ def test_what_was_loaded_is_never_searched_for_garbage() -> None:
 
 async def test_headers_and_options_reach_every_kind() -> None:
     """Those of the provider, of the model, and of the one who chose it."""
-    sent_there = Access(headers={"X-Team": "blue"}, body={"extra": 1}, options={"option": 2})
+    sent_there = ModelAccess(headers={"X-Team": "blue"}, body={"extra": 1}, options={"option": 2})
     chosen = Selection(provider_options={"chosen": 3})
     async with serving(DONE) as server:
         for subject in SDKS:

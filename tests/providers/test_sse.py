@@ -1,6 +1,6 @@
 """Server-sent events, however their bytes come."""
 
-from holdfast.providers.sse import Events
+from holdfast.providers.sse import EventParser
 
 STREAM = (
     b'\xef\xbb\xbf: hello\ndata: {"a":1}\n\ndata: [DONE]\r\n\r\nevent: x\nid: 3\ndata:one\ndata: two\n\n'
@@ -10,7 +10,7 @@ EVENTS = [b'{"a":1}', b"[DONE]", b"one\ntwo", b"three", b'{"error": {}}', b"four
 
 
 def read(*pieces: bytes) -> list[bytes]:
-    events = Events()
+    events = EventParser()
     return [event for piece in pieces for event in events.feed(piece)] + events.end()
 
 

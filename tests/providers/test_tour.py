@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from holdfast.domain.messages import ReasoningPart, ToolCallPart
-from holdfast.providers.tour import TourModel, tour_titles
+from holdfast.providers.scripted_model import DemoModel, tour_titles
 from holdfast.testing.harness import World
 from holdfast.tools.ls import Ls
 from holdfast.tools.write import Write
 
 
 async def answer(prompt: str) -> World:
-    world = await World.open(TourModel(), tools=[Ls()], path=".")
+    world = await World.open(DemoModel(), tools=[Ls()], path=".")
     await world.prompt(prompt, "r1")
     await world.quiet()
     return world
@@ -29,7 +29,7 @@ async def test_it_does_small_tricks_on_request() -> None:
 
 
 async def test_it_is_labelled() -> None:
-    info = TourModel().info
+    info = DemoModel().info
     assert info.is_scripted
     assert info.name == "Scripted tour (no model)"
     assert tour_titles().info.is_scripted
@@ -48,7 +48,7 @@ async def test_nonsense_behind_a_tool_is_passed_on() -> None:
 
 
 async def test_the_tour_shows_reasoning_a_tool_and_a_question(tmp_path: Path) -> None:
-    world = await World.open(TourModel(), tools=[Ls(), Write()], path=str(tmp_path))
+    world = await World.open(DemoModel(), tools=[Ls(), Write()], path=str(tmp_path))
     await world.prompt("Tour", "r1")
     await world.quiet()
     calls = [part for message in await world.messages() for part in message.parts if isinstance(part, ToolCallPart)]
@@ -58,14 +58,14 @@ async def test_the_tour_shows_reasoning_a_tool_and_a_question(tmp_path: Path) ->
 
 
 async def test_without_tools_the_tour_is_an_ordinary_prompt() -> None:
-    world = await World.open(TourModel())
+    world = await World.open(DemoModel())
     await world.prompt("tour", "r1")
     await world.quiet()
     assert "scripted model" in world.end_of("r1").text
 
 
 async def test_it_pretends_to_think() -> None:
-    world = await World.open(TourModel())
+    world = await World.open(DemoModel())
     await world.prompt("think", "r1")
     await world.quiet()
     assert "pretend" in str((await world.messages())[-1].parts[0])

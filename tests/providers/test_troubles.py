@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.errors import Trouble
-from holdfast.providers.troubles import (
+from holdfast.providers.provider_errors import (
     Place,
     connection_error,
     cut_error,

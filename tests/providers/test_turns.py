@@ -18,9 +18,9 @@ from holdfast.domain.usage import Price, Usage
 from holdfast.engine.ports import Model
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.access import Access
-from holdfast.providers.client import close_connections
-from holdfast.providers.compatible import CompatibleModel
+from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.testing.harness import FixedModels, World
 from holdfast.testing.model_server import Asked, ModelServer
 from holdfast.testing.wires.script import Ask, Reply, Say, Think, event
@@ -90,7 +90,7 @@ async def turn(troubles: Sequence[Trouble], effort: str, *, falls_back: bool) ->
     async with ModelServer(script) as server:
 
         def model(key: str) -> CompatibleModel:
-            access = Access(base_url=server.base_url(), api_key=key, headers={"x-team": "a"})
+            access = ModelAccess(base_url=server.base_url(), api_key=key, headers={"x-team": "a"})
             return CompatibleModel(INFO, access, Selection(reasoning_effort=effort))
 
         models = FixedModels(model("old"), renewed=model("new"))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.providers.watch import Watch
+from holdfast.providers.http_connections import RequestWatchdog
 from holdfast.testing.loop import in_virtual_time
 
 
@@ -25,31 +25,31 @@ class Held:
         self.ends += 1
 
 
-Act = Callable[[Watch, Held], object]
+Act = Callable[[RequestWatchdog, Held], object]
 
 
-def unread(_: Watch, held: Held) -> None:
+def unread(_: RequestWatchdog, held: Held) -> None:
     held.has_unread = True
 
 
-def read(_: Watch, held: Held) -> None:
+def read(_: RequestWatchdog, held: Held) -> None:
     held.has_unread = False
 
 
-def touch(watch: Watch, _: Held) -> None:
+def touch(watch: RequestWatchdog, _: Held) -> None:
     watch.touch()
 
 
-def note(watch: Watch, _: Held) -> None:
+def note(watch: RequestWatchdog, _: Held) -> None:
     """Something came that is no piece of the answer: a head."""
     watch.last = asyncio.get_running_loop().time()
 
 
-def finish(watch: Watch, _: Held) -> None:
+def finish(watch: RequestWatchdog, _: Held) -> None:
     watch.finish()
 
 
-def hang_up(watch: Watch, _: Held) -> None:
+def hang_up(watch: RequestWatchdog, _: Held) -> None:
     watch.hang_up()
 
 
@@ -76,7 +76,7 @@ def test_when_silence_is_noticed(name: str) -> None:
     async def main() -> tuple[float, bool, int]:
         loop = asyncio.get_running_loop()
         stalled: list[float] = []
-        watch, held = Watch(first, between), Held()
+        watch, held = RequestWatchdog(first, between), Held()
         watch.hold(held)
         watch.start(lambda: stalled.append(loop.time()))
         for at, act in acts:
@@ -97,7 +97,7 @@ def test_it_counts_from_its_start() -> None:
 
     async def main() -> float:
         stalled: list[float] = []
-        watch = Watch(10, 3)
+        watch = RequestWatchdog(10, 3)
         await pass_time(8)
         watch.start(lambda: stalled.append(asyncio.get_running_loop().time()))
         await pass_time(100)
@@ -108,7 +108,7 @@ def test_it_counts_from_its_start() -> None:
 
 def test_a_stall_without_anybody_to_tell_hangs_up_all_the_same() -> None:
     async def main() -> tuple[bool, int, bool]:
-        watch, held = Watch(10, 3), Held()
+        watch, held = RequestWatchdog(10, 3), Held()
         watch.start()
         watch.hold(held)
         await pass_time(10)
@@ -121,7 +121,7 @@ def test_what_is_held_after_the_end_is_closed_at_once() -> None:
     async def main() -> list[int]:
         ends: list[int] = []
         for end in (finish, hang_up):
-            watch, first, late, released = Watch(10, 3), Held(), Held(), Held()
+            watch, first, late, released = RequestWatchdog(10, 3), Held(), Held(), Held()
             watch.hold(first)
             watch.hold(released)
             watch.let_go(released)
@@ -138,7 +138,7 @@ def test_what_is_held_after_the_end_is_closed_at_once() -> None:
 
 def test_whoever_closes_is_asked_once_each() -> None:
     async def main() -> list[int]:
-        watch, held = Watch(10, 3), [Held(), Held()]
+        watch, held = RequestWatchdog(10, 3), [Held(), Held()]
         for item in held:
             watch.hold(item)
         watch.start()
@@ -151,7 +151,7 @@ def test_whoever_closes_is_asked_once_each() -> None:
 
 def test_patience_and_its_reason() -> None:
     async def main() -> list[tuple[float, bool]]:
-        watch = Watch(10, 3)
+        watch = RequestWatchdog(10, 3)
         seen = [(watch.patience, watch.has_begun)]
         watch.touch()
         return [*seen, (watch.patience, watch.has_begun)]

@@ -9,18 +9,17 @@ import pytest
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.settings import Settings
 from holdfast.providers.catalog import Catalog, load_catalog
-from holdfast.providers.discovery import Discovery, Finding, Place
-from holdfast.providers.findings import Found
-from holdfast.providers.market import Market
-from holdfast.providers.reach import Sources
+from holdfast.providers.model_discovery import DiscoveredModel, DiscoveryResult, DiscoveryTarget, ModelDiscovery
+from holdfast.providers.model_registry import ModelRegistry
+from holdfast.providers.provider_config import EndpointSources
 
 HOSTS = {"127.0.0.1": True, "localhost": True, "[::1]": True, "192.0.2.7": False, "localhost.example": False}
 """Hosts, and whether each is this machine."""
 
-FOUND = Finding((Found("m"),), has_answered=True)
+FOUND = DiscoveryResult((DiscoveredModel("m"),), has_answered=True)
 
 
-class _Notes(Discovery):
+class _Notes(ModelDiscovery):
     """Asks nobody: notes who would have been asked, and how."""
 
     def __init__(self, remembers: str) -> None:
@@ -28,25 +27,25 @@ class _Notes(Discovery):
         self._remembers = remembers
         self.asked: list[tuple[str, str]] = []
 
-    def known(self, place: Place) -> Finding | None:
+    def known(self, place: DiscoveryTarget) -> DiscoveryResult | None:
         return FOUND if self._remembers and self._remembers in place.base_url else None
 
-    async def ask(self, place: Place) -> Finding:
+    async def ask(self, place: DiscoveryTarget) -> DiscoveryResult:
         self.asked.append(("waits", place.base_url))
         return FOUND
 
-    def ask_in_background(self, place: Place) -> None:
+    def ask_in_background(self, place: DiscoveryTarget) -> None:
         self.asked.append(("background", place.base_url))
 
 
-def _market(host: str, named: str, discovery: Discovery, **more: object) -> Market:
+def _market(host: str, named: str, discovery: ModelDiscovery, **more: object) -> ModelRegistry:
     address = f"http://{host}:4321"
     given: dict[str, Any] = {named: {"base_url": f"{address}/v1", **more}} if named else {}
     environment = {} if named else {"OLLAMA_HOST": address}
-    sources = Sources(lambda text, _: text, lambda _: None, environment)
+    sources = EndpointSources(lambda text, _: text, lambda _: None, environment)
     catalog = Catalog(load_catalog().source, ())
     settings = msgspec.convert({"providers": given}, Settings)
-    return Market(catalog, settings, sources, discovery, ModelInfo("demo", "tour"))
+    return ModelRegistry(catalog, settings, sources, discovery, ModelInfo("demo", "tour"))
 
 
 @pytest.mark.parametrize("named", ["", "ollama", "mine"])

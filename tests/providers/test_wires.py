@@ -11,8 +11,8 @@ from holdfast.domain.messages import Text, TextPart, ToolResult, ToolResultPart
 from holdfast.domain.models import ModelInfo, StreamPart, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
-from holdfast.engine.assembly import Assembly
-from holdfast.providers.access import Access
+from holdfast.engine.response_builder import ResponseBuilder
+from holdfast.providers.model_access import ModelAccess
 from holdfast.testing.model_server import Asked
 from holdfast.testing.wires.script import Ask, Redact, Reply, Say, Think, event
 from providers.stand import ALL, LIBRARIES, Subject, collect, message, prompt, serving
@@ -125,7 +125,7 @@ async def test_sampling_reaches_the_body_and_is_left_out_by_default(subject: Sub
 
     async def body(**chosen: Any) -> Any:  # noqa: ANN401
         info = ModelInfo("acme", model)
-        access = Access(server.base_url(subject.wire), subject.key, extras=subject.extras)
+        access = ModelAccess(server.base_url(subject.wire), subject.key, extras=subject.extras)
         await collect(subject.make(info, access, msgspec.convert(chosen, Selection)))
         return server.asked[-1].json
 
@@ -187,7 +187,7 @@ async def test_sealed_reasoning_goes_to_the_model_that_made_it_only(subject: Sub
     """Provider and model both count; the text and the calls of the answer are sent to everybody."""
     async with serving(SEALED) as server:
         model = subject.on(server.base_url(subject.wire))
-        answer = Assembly(message("assistant", id="m2", model=subject.model, provider="acme"))
+        answer = ResponseBuilder(message("assistant", id="m2", model=subject.model, provider="acme"))
         for part in await collect(model):
             answer.feed(part, 0)
         result = ToolResultPart(ToolResult(ToolCallId("call_a"), "ls", "a b", "", is_error=False))

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 
 from holdfast.client.client import Client
-from holdfast.client.items import Item
-from holdfast.domain.asks import PermissionRequest, QuestionRequest
+from holdfast.client.events import StreamEvent
+from holdfast.domain.approvals import PermissionRequest, QuestionRequest
 from holdfast.domain.events import PermissionNotificationEvent, QuestionNotificationEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import ToolResult, text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.protocol.bodies import Accepted, AgentMessage
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.server.hub import Graces
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import FixedTools
 from holdfast.tools.question import QuestionTool
@@ -82,7 +82,7 @@ class Asking:
         body = {"permission": msgspec.to_builtins(ask), "action": action, "reason": reason}
         return (await self.client.grant(self.workspace, body)).resolved
 
-    async def end(self, run: Accepted) -> list[Item]:
+    async def end(self, run: Accepted) -> list[StreamEvent]:
         """Everything the workspace has said, up to the end of the run."""
         async with self.client.events(self.workspace, since=0) as events:
             return await read_until(events, end_of(run.run_id))
@@ -96,7 +96,7 @@ class Asking:
         return [item.finish.reason for item in messages if item.role == "assistant" and item.finish]
 
 
-def notices(items: list[Item]) -> list[Any]:
+def notices(items: list[StreamEvent]) -> list[Any]:
     """What was told of asks, in order."""
     known = PermissionNotificationEvent | QuestionNotificationEvent
     return [item.event.payload.payload for item in items if isinstance(item.event, known)]
@@ -107,7 +107,7 @@ def question(text: str, kind: str = "yes_no", **more: object) -> dict[str, objec
 
 
 @asynccontextmanager
-async def asking(where: Place | None = None, *, graces: Graces | None = None) -> AsyncIterator[Asking]:
+async def asking(where: Place | None = None, *, graces: GracePeriods | None = None) -> AsyncIterator[Asking]:
     ran: list[str] = []
 
     async def run(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:

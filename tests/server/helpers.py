@@ -12,27 +12,27 @@ from typing import Any
 import msgspec
 
 from holdfast.client.client import Client
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
+from holdfast.client.http_messages import Address, Head, ResponseReader
 from holdfast.client.locate import locate
-from holdfast.client.wire import Address, Head, ResponseReader
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
 from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings
-from holdfast.outfit import Given, open_app
 from holdfast.protocol.bodies import Accepted, AgentMessage
 from holdfast.protocol.sse import SseEvent, SseReader
-from holdfast.providers.scripted import Say, ScriptedModel, Step
-from holdfast.server.asgi import Application
-from holdfast.server.auth import Guard, read_or_make_token
-from holdfast.server.handlers import HANDLERS
-from holdfast.server.hub import Graces, Hub
-from holdfast.server.listen import UnixListener, bind_tcp
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
+from holdfast.runtime.services import ServiceOverrides, open_app
+from holdfast.server.http.application import Application
+from holdfast.server.http.listen import UnixListener, bind_tcp
+from holdfast.server.http.token_auth import TokenAuth, read_or_make_token
 from holdfast.server.presence import Stop
+from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.serve import run_server
-from holdfast.server.stream import stream
+from holdfast.server.streams.event_stream import stream
+from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
 from holdfast.testing.gates import start
 from holdfast.testing.harness import FixedModels
 from scratch import scratch_directory
@@ -140,7 +140,7 @@ async def place() -> AsyncIterator[Place]:
 class Server:
     """A running server, seen from outside through clients and from inside through its hub."""
 
-    def __init__(self, place: Place, hub: Hub, stack: AsyncExitStack) -> None:
+    def __init__(self, place: Place, hub: WorkspaceManager, stack: AsyncExitStack) -> None:
         self.place = place
         self.hub = hub
         self.address = place.address
@@ -168,7 +168,7 @@ async def serving(
     place: Place,
     models: Model | FixedModels | None = None,
     *,
-    graces: Graces | None = None,
+    graces: GracePeriods | None = None,
     leaves_when_idle: bool = False,
     with_tcp: bool = False,
     settings: EngineSettings = QUICK,
@@ -182,10 +182,10 @@ async def serving(
     async with AsyncExitStack() as stack:
         listener = UnixListener(place.socket)
         stack.callback(listener.close)
-        hub = Hub(
-            open_app(place.data, Given(settings, chosen, tools, warms_guard=warms_guard)),
+        hub = WorkspaceManager(
+            open_app(place.data, ServiceOverrides(settings, chosen, tools, warms_guard=warms_guard)),
             place.data,
-            graces=graces or Graces(),
+            graces=graces or GracePeriods(),
             leaves_when_idle=leaves_when_idle,
         )
         server = Server(place, hub, stack)
@@ -196,7 +196,7 @@ async def serving(
             sockets.append(tcp)
             port = tcp.getsockname()[1]
             token = read_or_make_token(place.data)
-            guard = Guard(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
+            guard = TokenAuth(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             server.tcp = Address(host="127.0.0.1", port=port, token=token)
         application = Application(hub, HANDLERS, stream)
         listening = asyncio.Event()
@@ -347,9 +347,11 @@ class RawStream:
         self.writer.transport.abort()
 
 
-async def read_until(items: AsyncIterator[Item], condition: Callable[[Item], object]) -> list[Item]:
+async def read_until(
+    items: AsyncIterator[StreamEvent], condition: Callable[[StreamEvent], object]
+) -> list[StreamEvent]:
     """What comes, up to and including the first item for which the condition holds."""
-    seen: list[Item] = []
+    seen: list[StreamEvent] = []
     async with asyncio.timeout(_PATIENCE):
         async for item in items:
             seen.append(item)
@@ -358,8 +360,8 @@ async def read_until(items: AsyncIterator[Item], condition: Callable[[Item], obj
     raise AssertionError("the stream ended before it came")
 
 
-def end_of(run: RunId | str) -> Callable[[Item], bool]:
-    def is_end(item: Item) -> bool:
+def end_of(run: RunId | str) -> Callable[[StreamEvent], bool]:
+    def is_end(item: StreamEvent) -> bool:
         return isinstance(item.event, RunCompleteEvent) and item.event.payload.payload.run_id == run
 
     return is_end
@@ -371,7 +373,7 @@ async def collect(client: Client, workspace: WorkspaceId, runs: Sequence[str], s
     missing = set(runs)
     async with client.events(workspace, since=since) as events:
 
-        def note(item: Item) -> bool:
+        def note(item: StreamEvent) -> bool:
             if isinstance(item.event, RunCompleteEvent):
                 ends.append(item.event.payload.payload)
                 missing.discard(item.event.payload.payload.run_id)

@@ -16,16 +16,37 @@ from itertools import permutations
 from typing import Literal, NamedTuple, TypeVar
 
 from holdfast.domain.ids import SessionId, WorkspaceId
-
-# fmt: off
-# isort: off
 from holdfast.server.presence import (
-    Arm, ArmLinger, Attach, Claim, ClientId, CloseWorkspace, Closed, Create, CreateBegan, CreateOver,
-    Detach, Effect, HoldOver, IllegalTransition, LingerOver, OpenWorkspace, Opened, Presence, PresenceEvent, Refuse,
-    Release, Retire, Stop, View, WorkBegan, WorkEnded, Workspace, start, transition,
+    Arm,
+    ArmLinger,
+    Attach,
+    Claim,
+    ClientId,
+    Closed,
+    CloseWorkspace,
+    Create,
+    CreateBegan,
+    CreateOver,
+    Detach,
+    Effect,
+    HoldOver,
+    IllegalTransition,
+    LingerOver,
+    Opened,
+    OpenWorkspace,
+    Presence,
+    PresenceEvent,
+    Refuse,
+    Release,
+    Retire,
+    Stop,
+    View,
+    WorkBegan,
+    WorkEnded,
+    Workspace,
+    start,
+    transition,
 )
-# isort: on
-# fmt: on
 
 CLIENTS = (ClientId("a"), ClientId("b"))
 ROOMS = (WorkspaceId("v"), WorkspaceId("w"))

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.wire import Address
-from holdfast.server import auth, house, listen
+from holdfast.client.http_messages import Address
+from holdfast.server.http import listen, token_auth
+from holdfast.server.web import web_app
 from server.helpers import Server, exchange, open_raw, place, serving
 
 HOST, TOKEN, JSON = "Host: <host>", "Authorization: Bearer <token>", "Content-Type: application/json"
@@ -103,7 +104,7 @@ REPEATED = {
 @pytest.fixture(autouse=True)
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "index.html").write_text("<!doctype html>")
-    monkeypatch.setattr(house, "BUNDLE", tmp_path)
+    monkeypatch.setattr(web_app, "BUNDLE", tmp_path)
 
 
 async def port_of(server: Server, kind: str) -> Address:
@@ -156,7 +157,7 @@ async def test_each_clause_of_admission_decides_by_itself(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["api", "page"])
 async def test_a_header_that_decides_comes_once(kind: str) -> None:
     """Of two, the first and the last may differ, and others on the way may obey either."""
-    assert set(REPEATED) == {name.decode() for name in auth._ONCE}
+    assert set(REPEATED) == {name.decode() for name in token_auth._ONCE}
     others = {"authorization": "Authorization: Basic x", "origin": "Origin: http://evil.example", "host": "Host: x"}
     wrong = []
     async with place() as where, serving(where, with_tcp=True) as server:
@@ -260,7 +261,7 @@ def test_which_addresses_other_machines_can_reach(host: str, exposed: bool) -> N
         def getsockname(self) -> tuple[str, int]:
             return host, 1
 
-    assert auth.is_exposed(Listener()) is exposed  # type: ignore[arg-type]
+    assert token_auth.is_exposed(Listener()) is exposed  # type: ignore[arg-type]
 
 
 async def test_the_environment_of_a_client_is_shown_at_the_unix_socket_only() -> None:

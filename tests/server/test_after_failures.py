@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from holdfast.client.errors import ServerProblem
-from holdfast.core import Workspace
+from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import HoldfastError, ProviderError, StorageUnavailable
-from holdfast.domain.health import Finding
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelRequest, StreamPart
 from holdfast.domain.settings import McpSettings
-from holdfast.providers.scripted import Say, ScriptedModel, Step
-from holdfast.server.hub import Graces
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
+from holdfast.runtime.workspace import Workspace
 from holdfast.server.presence import WorkBegan
+from holdfast.server.workspace_manager import GracePeriods
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
 from server.helpers import (
@@ -48,7 +48,10 @@ async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
 ) -> None:
     """With its flags and environment; if it cannot be opened again it is gone, and keeps nobody."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
-    async with place() as where, serving(where, model, graces=Graces(create=1e9), leaves_when_idle=True) as server:
+    async with (
+        place() as where,
+        serving(where, model, graces=GracePeriods(create=1e9), leaves_when_idle=True) as server,
+    ):
         hub, gate, reopened = server.hub, Gate(), []
         client = await server.client()
         workspace = (await client.create_workspace(where.project(), yolo=True, debug=True, env=("A=1",))).id
@@ -133,7 +136,7 @@ async def test_each_unfinished_workspace_is_taken_up_whatever_becomes_of_another
             (where.root / "a").rmdir()
         model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
         model.before.shut()
-        async with serving(where, model, graces=Graces(create=1e9)) as server:
+        async with serving(where, model, graces=GracePeriods(create=1e9)) as server:
             client = await server.client()
             found_open = {Path(item.path).name for item in await client.list_workspaces()}
             assert found_open == {"b", "c"}, "without any client"
@@ -292,7 +295,7 @@ async def test_a_stock_client_that_comes_in_the_middle_gets_the_message_as_it_is
 async def test_servers_that_a_client_lends_go_with_it() -> None:
     """Not before, and not with another; those of the settings stay."""
     lent = {"lent": McpSettings(command="true", disabled=True)}
-    async with place() as where, serving(where, graces=Graces(create=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9)) as server:
         stays, workspace = await server.opened()
         leaves, _ = await server.opened()
         third, _ = await server.opened()

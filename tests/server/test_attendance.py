@@ -6,18 +6,18 @@ import os
 import pytest
 
 from holdfast.client.errors import ServerProblem
-from holdfast.client.items import Item
-from holdfast.core import Workspace
+from holdfast.client.events import StreamEvent
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.events import AttachedEvent
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.providers.scripted import Say, ScriptedModel, Step
-from holdfast.server.hub import Graces
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
+from holdfast.runtime.workspace import Workspace
 from holdfast.server.presence import Stop, WorkBegan
+from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import Gate, GatedModel, until
 from server.helpers import RawStream, Server, collect, end_of, place, prompt, read_until, serving
 
-_SHORT = Graces(create=60.0, detach=0.02, linger=0.02)
+_SHORT = GracePeriods(create=60.0, detach=0.02, linger=0.02)
 """Whoever has come has time to do something; whoever has gone is soon forgotten."""
 _MOST = 5_000_000
 
@@ -29,7 +29,7 @@ def streams(server: Server) -> int:
 
 async def test_a_workspace_closes_when_nobody_comes() -> None:
     """Created and never attached to: the hold of the create is all it has."""
-    async with place() as where, serving(where, graces=Graces(create=0.02)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=0.02)) as server:
         await server.opened()
         await until(lambda: not server.hub.desks, most=_MOST)
 
@@ -77,7 +77,7 @@ async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
     """C-39: runs outlive everybody's leaving."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
     model.before.shut()
-    async with place() as where, serving(where, model, graces=Graces(create=1000)) as server:
+    async with place() as where, serving(where, model, graces=GracePeriods(create=1000)) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id
         await prompt(client, workspace, session, "go", "r1")
@@ -137,7 +137,7 @@ async def test_a_relative_path_counts_from_where_its_user_stood() -> None:
 
 async def test_a_create_while_the_workspace_closes_waits_and_opens_it_again() -> None:
     """The same id, the numbers go on, and nobody is left with a closed one."""
-    async with place() as where, serving(where, graces=Graces(create=1000)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1000)) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id
         for number in range(10):
@@ -216,7 +216,7 @@ async def test_a_server_that_a_client_started_leaves_when_nobody_is_left() -> No
 async def test_a_run_keeps_a_server_that_a_client_started() -> None:
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
     model.before.shut()
-    graces = Graces(create=60.0, detach=0.01, linger=0.3)
+    graces = GracePeriods(create=60.0, detach=0.01, linger=0.3)
     async with place() as where, serving(where, model, graces=graces, leaves_when_idle=True) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id
@@ -271,7 +271,7 @@ async def test_those_who_look_at_a_session_hear_who_else_does() -> None:
         stock = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events")
         heard: list[int] = []
 
-        def count_of(item: Item) -> bool:
+        def count_of(item: StreamEvent) -> bool:
             if isinstance(item.event, AttachedEvent):
                 assert item.number is None
                 assert item.event.payload.payload.session_id == session

@@ -6,14 +6,14 @@ import pytest
 
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import AgentEvent, MessageEvent, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
-from holdfast.server.hub import Graces
+from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
+from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import GatedModel, until
 from holdfast.testing.harness import FixedModels
 from server.helpers import collect, end_of, exchange, inside, open_raw, place, prompt, read_until, serving
@@ -28,7 +28,7 @@ async def outline(client: Client, workspace: WorkspaceId, session: SessionId) ->
     return [(item.role, text_of(item), item.finish.reason if item.finish else "") for item in messages]
 
 
-def errors(items: list[Item]) -> list[Item]:
+def errors(items: list[StreamEvent]) -> list[StreamEvent]:
     return [item for item in items if isinstance(item.event, AgentEvent) and item.event.payload.payload.type == "error"]
 
 
@@ -245,7 +245,7 @@ async def test_c39_a_run_survives_everybody_leaving() -> None:
     """C-39: it keeps its workspace open; who comes back sees it finish."""
     model = gated(after=1)
     model.midway.shut()
-    graces = Graces(detach=0.01)
+    graces = GracePeriods(detach=0.01)
     async with place() as where, serving(where, model, graces=graces) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id

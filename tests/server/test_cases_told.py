@@ -4,12 +4,12 @@ import pytest
 
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.domain.events import RunCompleteEvent, RunEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelRequest
-from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel
 from server.helpers import FeedModel, collect, end_of, place, prompt, read_until, serving
 
@@ -53,7 +53,7 @@ async def test_c32_acceptance_by_the_call_and_the_rest_by_events() -> None:
         assert {end.run_id for end in await collect(client, workspace, ["r1", "r2"])} == {"r1", "r2"}
 
 
-def _outcome(item: Item) -> tuple[str, str]:
+def _outcome(item: StreamEvent) -> tuple[str, str]:
     assert isinstance(item.event, RunCompleteEvent)
     return item.event.payload.payload.outcome, item.event.payload.payload.error
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server import auth, listen
-from holdfast.server.auth import read_or_make_token
-from holdfast.server.http import Scope
-from holdfast.server.listen import AddressTaken, UnixListener, UnsafeDirectory
+from holdfast.server.http import listen, token_auth
+from holdfast.server.http.connection import Scope
+from holdfast.server.http.listen import AddressTaken, UnixListener, UnsafeDirectory
+from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.testing.gates import until
 from server.helpers import exchange, inside, open_raw, place, prompt, serving
 from server.strangers import attempts, with_origin
@@ -131,7 +131,7 @@ def test_a_token_that_others_could_read_is_replaced(tmp_path: Path) -> None:
 
 
 def test_tokens_are_compared_in_constant_time() -> None:
-    assert "compare_digest" in auth.Guard.refusal.__code__.co_names
+    assert "compare_digest" in token_auth.TokenAuth.refusal.__code__.co_names
 
 
 async def test_requests_of_browsers_and_strangers_have_no_effect() -> None:
@@ -161,13 +161,13 @@ async def test_a_connection_that_is_reset_before_it_is_looked_at_is_no_local_one
 ) -> None:
     """R12: its peer has no name any more, and must not be taken for somebody at the unix socket."""
     refused: list[object] = []
-    look = auth.Guard.refusal
+    look = token_auth.TokenAuth.refusal
 
-    def noted(guard: auth.Guard, scope: Scope) -> tuple[int, bytes] | None:
+    def noted(guard: token_auth.TokenAuth, scope: Scope) -> tuple[int, bytes] | None:
         refused.append(look(guard, scope))
         return look(guard, scope)
 
-    monkeypatch.setattr(auth.Guard, "refusal", noted)
+    monkeypatch.setattr(token_auth.TokenAuth, "refusal", noted)
     async with place() as where, serving(where, with_tcp=True) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from holdfast.domain.events import RunCompleteEvent
-from holdfast.server import hub
-from holdfast.server.memory import release_memory
+from holdfast.server import workspace_manager
+from holdfast.server.workspace_manager import release_memory
 from server.helpers import EchoModel, Server, collect, place, prompt, serving
 
 PATIENCE = 20.0
@@ -51,8 +51,8 @@ async def test_r11_a_closed_workspace_leaves_no_objects(monkeypatch: pytest.Monk
         release_memory()
         released.set()
 
-    monkeypatch.setattr(hub, "_RELEASE_SECONDS", 0.0)
-    monkeypatch.setattr(hub, "release_memory", release)
+    monkeypatch.setattr(workspace_manager, "_RELEASE_SECONDS", 0.0)
+    monkeypatch.setattr(workspace_manager, "release_memory", release)
     model = EchoModel()
     async with place() as where, serving(where, model) as server:
         await _used(server, ["warm"], released)

@@ -9,18 +9,18 @@ from holdfast.domain.errors import BadRequest, Conflict, StorageDetached
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.problems import UnknownWorkspace
-from holdfast.server.calls import Call
-from holdfast.server.handlers import HANDLERS
-from holdfast.server.http import HttpServer, Receive, Scope, Send
-from holdfast.server.hub import Graces
-from holdfast.server.listen import UnixListener
+from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
+from holdfast.server.http.listen import UnixListener
+from holdfast.server.http.request import Request
 from holdfast.server.presence import Stop
+from holdfast.server.routes.handlers import HANDLERS
+from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import Gate, settle_down, start, until
 from server import helpers
 from server.helpers import exchange, inside, open_raw, place, read_until, serving
 
 PATIENCE = 20.0
-NO_LOOK = Graces(look=1e9)
+NO_LOOK = GracePeriods(look=1e9)
 """Nobody looks at the storage by itself: what is reported was noticed by the request."""
 
 
@@ -47,7 +47,7 @@ async def test_an_unexpected_error_of_a_request_is_503_while_the_server_closes(
     gates = [Gate(), Gate()]
     waiting = iter(gates)
 
-    async def torn(_: Call) -> None:
+    async def torn(_: Request) -> None:
         await next(waiting)()
         raise error
 
@@ -100,7 +100,7 @@ def _writing(route: str, workspace: WorkspaceId, session: SessionId) -> bytes:
 async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = iter([Conflict("torn"), RuntimeError("torn"), StorageDetached("It is gone.")])
 
-    async def torn(_: Call) -> None:
+    async def torn(_: Request) -> None:
         raise next(errors)
 
     monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})

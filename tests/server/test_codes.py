@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from holdfast.server import codes
-from holdfast.server.codes import Door, Page, digest
+from holdfast.server.web import web_auth
+from holdfast.server.web.web_auth import Page, WebAuthState, digest
 
 _PORT = 4711
 _DAY = 24 * 3600.0
@@ -15,82 +15,82 @@ def _fresh(name: str, token: str = "") -> Page:
     return Page(name, f"key of {name}", 0.0, digest(token or f"token of {name}"))
 
 
-def _entered(name: str = "p", now: float = 0.0) -> Door:
-    door = codes.mint(Door(), digest("c"), ("A=1",), now)
-    door, page = codes.exchange(door, digest("c"), _fresh(name), now)
+def _entered(name: str = "p", now: float = 0.0) -> WebAuthState:
+    door = web_auth.mint(WebAuthState(), digest("c"), ("A=1",), now)
+    door, page = web_auth.exchange(door, digest("c"), _fresh(name), now)
     assert page is not None
     return door
 
 
 def _proof(name: str, ours: str, theirs: str = "theirs", port: int = _PORT, who: str = "page") -> str:
-    return codes.proof(f"key of {name}", who, port, theirs, ours)
+    return web_auth.proof(f"key of {name}", who, port, theirs, ours)
 
 
 def test_a_code_lets_one_page_in_once() -> None:
-    door = codes.mint(Door(), digest("c"), ("A=1",), 0.0)
-    assert codes.exchange(door, digest("d"), _fresh("p"), 1.0)[1] is None
-    door, page = codes.exchange(door, digest("c"), _fresh("p"), 1.0)
+    door = web_auth.mint(WebAuthState(), digest("c"), ("A=1",), 0.0)
+    assert web_auth.exchange(door, digest("d"), _fresh("p"), 1.0)[1] is None
+    door, page = web_auth.exchange(door, digest("c"), _fresh("p"), 1.0)
     assert page is not None
     assert (page.env, page.seen) == (("A=1",), 1.0)
-    assert codes.exchange(door, digest("c"), _fresh("q"), 1.0)[1] is None
+    assert web_auth.exchange(door, digest("c"), _fresh("q"), 1.0)[1] is None
 
 
-@pytest.mark.parametrize(("age", "good"), [(codes.CODE_SECONDS - 0.1, True), (codes.CODE_SECONDS, False)])
+@pytest.mark.parametrize(("age", "good"), [(web_auth.CODE_SECONDS - 0.1, True), (web_auth.CODE_SECONDS, False)])
 def test_a_code_does_not_last(age: float, good: bool) -> None:
-    door = codes.mint(Door(), digest("c"), (), 100.0)
-    assert (codes.exchange(door, digest("c"), _fresh("p"), 100.0 + age)[1] is not None) is good
+    door = web_auth.mint(WebAuthState(), digest("c"), (), 100.0)
+    assert (web_auth.exchange(door, digest("c"), _fresh("p"), 100.0 + age)[1] is not None) is good
 
 
 def test_a_token_is_its_pages_and_nobody_elses() -> None:
     door = _entered()
-    assert codes.admit(door, digest("token of p"), 1.0)[1] is not None
+    assert web_auth.admit(door, digest("token of p"), 1.0)[1] is not None
     for other in ("", "token of q", "c", "key of p", "p"):
-        assert codes.admit(door, digest(other), 1.0)[1] is None
+        assert web_auth.admit(door, digest(other), 1.0)[1] is None
 
 
 def test_a_renewed_token_ends_the_one_before() -> None:
-    door = codes.renew(_entered(), "p", digest("new"))
-    assert codes.admit(door, digest("token of p"), 1.0)[1] is None
-    assert codes.admit(door, digest("new"), 1.0)[1] is not None
-    assert codes.renew(door, "nobody", digest("x")) == door
+    door = web_auth.renew(_entered(), "p", digest("new"))
+    assert web_auth.admit(door, digest("token of p"), 1.0)[1] is None
+    assert web_auth.admit(door, digest("new"), 1.0)[1] is not None
+    assert web_auth.renew(door, "nobody", digest("x")) == door
 
 
 def test_a_page_is_forgotten_when_it_was_not_there_for_long() -> None:
     door = _entered()
-    assert codes.admit(door, digest("token of p"), codes.PAGE_SECONDS)[1] is None
-    door, page = codes.admit(door, digest("token of p"), codes.PAGE_SECONDS - 1)
+    assert web_auth.admit(door, digest("token of p"), web_auth.PAGE_SECONDS)[1] is None
+    door, page = web_auth.admit(door, digest("token of p"), web_auth.PAGE_SECONDS - 1)
     assert page is not None
     # The stream of that page is open for days.
-    door, again = codes.admit(door, digest("token of p"), 9 * _DAY)
+    door, again = web_auth.admit(door, digest("token of p"), 9 * _DAY)
     assert again is not None
-    door = codes.leave(codes.leave(door, "p", 9 * _DAY), "p", 10 * _DAY)
-    assert codes.admit(door, digest("token of p"), 10 * _DAY + 1)[1] is not None
-    assert codes.admit(door, digest("token of p"), 11 * _DAY)[1] is None
+    door = web_auth.leave(web_auth.leave(door, "p", 9 * _DAY), "p", 10 * _DAY)
+    assert web_auth.admit(door, digest("token of p"), 10 * _DAY + 1)[1] is not None
+    assert web_auth.admit(door, digest("token of p"), 11 * _DAY)[1] is None
 
 
 def test_the_next_server_knows_the_pages_but_no_token_and_no_environment() -> None:
-    kept = codes.remembered(_entered(), 4.0)
+    kept = web_auth.remembered(_entered(), 4.0)
     assert kept == (Page("p", "key of p", 0.0),)
-    assert codes.remembered(codes.admit(_entered(), digest("token of p"), 1.0)[0], 4.0)[0].seen == 4.0
-    door = codes.recall(kept, 5.0)
-    assert codes.admit(door, digest("token of p"), 5.0)[1] is None
-    assert codes.admit(door, digest(""), 5.0)[1] is None
-    assert codes.admit(door, b"", 5.0)[1] is None
-    assert codes.recall(kept, codes.PAGE_SECONDS).pages == {}
+    assert web_auth.remembered(web_auth.admit(_entered(), digest("token of p"), 1.0)[0], 4.0)[0].seen == 4.0
+    door = web_auth.recall(kept, 5.0)
+    assert web_auth.admit(door, digest("token of p"), 5.0)[1] is None
+    assert web_auth.admit(door, digest(""), 5.0)[1] is None
+    assert web_auth.admit(door, b"", 5.0)[1] is None
+    assert web_auth.recall(kept, web_auth.PAGE_SECONDS).pages == {}
 
 
 def test_a_clock_that_was_put_back_does_not_make_a_page_immortal() -> None:
-    door = codes.recall((Page("p", "k", 9e9),), 100.0)
+    door = web_auth.recall((Page("p", "k", 9e9),), 100.0)
     assert door.pages["p"].seen == 100.0
 
 
 def test_a_page_comes_back_by_proof() -> None:
-    door = codes.recall(codes.remembered(_entered(), 4.0), 5.0)
-    door, page = codes.hello(door, "p", "theirs", "ours", 5.0)
+    door = web_auth.recall(web_auth.remembered(_entered(), 4.0), 5.0)
+    door, page = web_auth.hello(door, "p", "theirs", "ours", 5.0)
     assert page is not None
-    door, page = codes.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)
+    door, page = web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)
     assert page is not None
-    assert codes.admit(door, digest("new"), 7.0)[1] is not None
+    assert web_auth.admit(door, digest("new"), 7.0)[1] is not None
 
 
 @pytest.mark.parametrize(
@@ -108,54 +108,54 @@ def test_a_page_comes_back_by_proof() -> None:
 )
 def test_a_wrong_proof_uses_the_challenge_up(given: str) -> None:
     """What the server itself has said is no proof either: nobody can be sent its own words back."""
-    door, _ = codes.hello(_entered(), "p", "theirs", "ours", 5.0)
-    door, page = codes.come_back(door, "p", given, _PORT, digest("new"), 6.0)
+    door, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
+    door, page = web_auth.come_back(door, "p", given, _PORT, digest("new"), 6.0)
     assert page is None
-    assert codes.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
+    assert web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
 
 
 def test_a_challenge_does_not_last_and_counts_once() -> None:
-    greeted, _ = codes.hello(_entered(), "p", "theirs", "ours", 5.0)
-    late = 5.0 + codes.CHALLENGE_SECONDS
-    assert codes.come_back(greeted, "p", _proof("p", "ours"), _PORT, digest("new"), late)[1] is None
-    door, page = codes.come_back(greeted, "p", _proof("p", "ours"), _PORT, digest("new"), late - 1)
+    greeted, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
+    late = 5.0 + web_auth.CHALLENGE_SECONDS
+    assert web_auth.come_back(greeted, "p", _proof("p", "ours"), _PORT, digest("new"), late)[1] is None
+    door, page = web_auth.come_back(greeted, "p", _proof("p", "ours"), _PORT, digest("new"), late - 1)
     assert page is not None
-    assert codes.come_back(door, "p", _proof("p", "ours"), _PORT, digest("newer"), late - 1)[1] is None
-    again, _ = codes.hello(greeted, "p", "theirs", "newer", 5.0)
-    assert codes.come_back(again, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
-    assert codes.hello(greeted, "q", "theirs", "ours", 5.0)[1] is None
+    assert web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("newer"), late - 1)[1] is None
+    again, _ = web_auth.hello(greeted, "p", "theirs", "newer", 5.0)
+    assert web_auth.come_back(again, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
+    assert web_auth.hello(greeted, "q", "theirs", "ours", 5.0)[1] is None
 
 
 def test_a_challenge_goes_with_its_page() -> None:
     """Also if a page of the same name enters later: it has another key, and nobody asked it anything."""
-    door, _ = codes.hello(_entered(), "p", "theirs", "ours", 5.0)
-    for number in range(codes.MOST_PAGES):
-        door = codes.mint(door, digest("c"), (), 6.0 + number / 1000)
-        door, _ = codes.exchange(door, digest("c"), _fresh(f"q{number}"), 6.0 + number / 1000)
+    door, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
+    for number in range(web_auth.MOST_PAGES):
+        door = web_auth.mint(door, digest("c"), (), 6.0 + number / 1000)
+        door, _ = web_auth.exchange(door, digest("c"), _fresh(f"q{number}"), 6.0 + number / 1000)
     assert "p" not in door.pages
-    assert codes.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
-    door = codes.mint(door, digest("c"), (), 7.0)
-    door, _ = codes.exchange(door, digest("c"), _fresh("p"), 7.0)
-    assert codes.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
-    stray = Door(challenges={"p": codes.Challenge("theirs", "ours", 99.0)})
-    assert codes.come_back(stray, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+    assert web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+    door = web_auth.mint(door, digest("c"), (), 7.0)
+    door, _ = web_auth.exchange(door, digest("c"), _fresh("p"), 7.0)
+    assert web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+    stray = WebAuthState(challenges={"p": web_auth.Challenge("theirs", "ours", 99.0)})
+    assert web_auth.come_back(stray, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
 
 
 def test_there_is_a_limit_to_everything() -> None:
     """R11: whoever asks for links, or enters, or says hello without end, fills no memory."""
-    door = Door()
-    for number in range(3 * codes.MOST_PAGES):
-        for name in range(codes.MOST_CODES):
-            door = codes.mint(door, digest(f"{number} {name}"), (), float(number))
-        door, page = codes.exchange(door, digest(f"{number} 3"), _fresh(f"p{number}"), float(number))
+    door = WebAuthState()
+    for number in range(3 * web_auth.MOST_PAGES):
+        for name in range(web_auth.MOST_CODES):
+            door = web_auth.mint(door, digest(f"{number} {name}"), (), float(number))
+        door, page = web_auth.exchange(door, digest(f"{number} 3"), _fresh(f"p{number}"), float(number))
         assert page is not None
-        door, _ = codes.hello(door, page.id, "a", "b", float(number))
+        door, _ = web_auth.hello(door, page.id, "a", "b", float(number))
         if number == 0:
-            door, _ = codes.admit(door, page.token, 0.0)
-    assert len(door.codes) <= codes.MOST_CODES
-    assert len(door.pages) == codes.MOST_PAGES
+            door, _ = web_auth.admit(door, page.token, 0.0)
+    assert len(door.codes) <= web_auth.MOST_CODES
+    assert len(door.pages) == web_auth.MOST_PAGES
     assert set(door.challenges) <= set(door.pages)
-    assert {"p0", f"p{3 * codes.MOST_PAGES - 1}"} <= set(door.pages), "who is there stays, and so does who came last"
+    assert {"p0", f"p{3 * web_auth.MOST_PAGES - 1}"} <= set(door.pages), "who is there stays, and so does who came last"
 
 
 class Walk:
@@ -163,7 +163,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.door = Door()
+        self.door = WebAuthState()
         self.now = 1000.0
         self.minted: dict[str, float] = {}
         self.tokens: dict[str, str] = {}
@@ -181,7 +181,7 @@ class Walk:
         return str(self.chance.choice(known))
 
     def is_known(self, page: str) -> bool:
-        return page in self.seen and (self.busy.get(page, 0) > 0 or self.now < self.seen[page] + codes.PAGE_SECONDS)
+        return page in self.seen and (self.busy.get(page, 0) > 0 or self.now < self.seen[page] + web_auth.PAGE_SECONDS)
 
     def step(self) -> None:
         for page in [page for page in self.seen if not self.is_known(page)]:
@@ -190,15 +190,15 @@ class Walk:
         self.chance.choice((self.mint, *often, *often, self.leave, self.hello, self.wait, self.restart))()
 
     def mint(self) -> None:
-        if len(self.minted) < codes.MOST_CODES:
+        if len(self.minted) < web_auth.MOST_CODES:
             code = self.new("code")
             self.minted[code] = self.now
-            self.door = codes.mint(self.door, digest(code), (), self.now)
+            self.door = web_auth.mint(self.door, digest(code), (), self.now)
 
     def exchange(self) -> None:
         code, name = self.any_of(self.minted), self.new("page")
-        allowed = code in self.minted and self.now < self.minted[code] + codes.CODE_SECONDS
-        self.door, page = codes.exchange(self.door, digest(code), _fresh(name), self.now)
+        allowed = code in self.minted and self.now < self.minted[code] + web_auth.CODE_SECONDS
+        self.door, page = web_auth.exchange(self.door, digest(code), _fresh(name), self.now)
         assert (page is not None) is allowed
         self.minted.pop(code, None)
         if page is not None:
@@ -208,21 +208,21 @@ class Walk:
     def admit(self) -> None:
         token = self.any_of(self.tokens)
         name = self.tokens.get(token, "")
-        self.door, page = codes.admit(self.door, digest(token), self.now)
+        self.door, page = web_auth.admit(self.door, digest(token), self.now)
         assert (page is not None) is self.is_known(name)
         if page is not None:
             self.busy[name] = self.busy.get(name, 0) + 1
 
     def leave(self) -> None:
         name = self.any_of({name: count for name, count in self.busy.items() if count})
-        self.door = codes.leave(self.door, name, self.now)
+        self.door = web_auth.leave(self.door, name, self.now)
         if self.busy.get(name):
             self.busy[name] -= 1
             self.seen[name] = self.now
 
     def hello(self) -> None:
         name, ours = self.any_of(self.seen), self.new("nonce")
-        self.door, page = codes.hello(self.door, name, "theirs", ours, self.now)
+        self.door, page = web_auth.hello(self.door, name, "theirs", ours, self.now)
         assert (page is not None) is self.is_known(name)
         if page is not None:
             self.asked[name] = (ours, self.now)
@@ -232,18 +232,18 @@ class Walk:
         ours, at = self.asked.pop(name, ("", 0.0))
         given = _proof(self.chance.choice([name, name, "page1"]), ours)
         token = self.new("token")
-        allowed = self.is_known(name) and self.now < at + codes.CHALLENGE_SECONDS and given == _proof(name, ours)
-        self.door, page = codes.come_back(self.door, name, given, _PORT, digest(token), self.now)
+        allowed = self.is_known(name) and self.now < at + web_auth.CHALLENGE_SECONDS and given == _proof(name, ours)
+        self.door, page = web_auth.come_back(self.door, name, given, _PORT, digest(token), self.now)
         assert (page is not None) is allowed
         if page is not None:
             self.tokens = {old: owner for old, owner in self.tokens.items() if owner != name} | {token: name}
             self.seen[name] = self.now
 
     def wait(self) -> None:
-        self.now += self.chance.choice([1.0, 29.0, 31.0, 59.0, 61.0, 6 * 3600.0, codes.PAGE_SECONDS])
+        self.now += self.chance.choice([1.0, 29.0, 31.0, 59.0, 61.0, 6 * 3600.0, web_auth.PAGE_SECONDS])
 
     def restart(self) -> None:
-        self.door = codes.recall(codes.remembered(self.door, self.now), self.now)
+        self.door = web_auth.recall(web_auth.remembered(self.door, self.now), self.now)
         self.seen.update({page: self.now for page, count in self.busy.items() if count})
         self.minted, self.tokens, self.asked, self.busy = {}, {}, {}, {}
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.domain.models import ModelInfo
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
-from holdfast.workspace.surroundings import CONTEXT_NAMES
+from holdfast.workspace.project_context import CONTEXT_NAMES
 from server.helpers import EchoModel, exchange, inside, place, serving
 
 

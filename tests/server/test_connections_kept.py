@@ -7,11 +7,11 @@ import pytest
 from client.play import Exchange, Playing, answer
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
-from holdfast.client.pool import OpenResponse
+from holdfast.client.http_messages import Address
+from holdfast.client.request import OpenResponse
 from holdfast.client.stream import EventStream
-from holdfast.client.wire import Address
-from holdfast.server.http import HttpServer, Receive, Scope, Send
-from holdfast.server.listen import UnixListener
+from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
+from holdfast.server.http.listen import UnixListener
 from holdfast.testing.gates import Gate, start, until
 from server.asking import asking, question
 from server.clock import Clock
@@ -50,7 +50,7 @@ async def test_an_answer_that_is_under_way_when_the_server_ends_is_the_last_on_i
 async def test_the_connection_that_makes_room_is_the_one_that_was_silent_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.server.limits._descriptors", lambda: 4)
+    monkeypatch.setattr("holdfast.server.http.connection._descriptors", lambda: 4)
     async with place() as where, serving(where) as server:
         first, second = [await open_raw(server.address) for _ in range(2)]
         for reader, writer in (second, first):

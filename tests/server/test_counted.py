@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionRequest
+from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionRequest
 from holdfast.domain.events import (
     Change,
     ChangeKind,
@@ -44,10 +44,12 @@ from holdfast.domain.messages import (
 from holdfast.domain.runs import Outcome, Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.settings import Options
-from holdfast.server import counters, logfile, telemetry
-from holdfast.server.counters import Metrics, render
-from holdfast.server.observatory import Observatory
-from holdfast.server.spans import Span, Spans
+from holdfast.server import rotating_log
+from holdfast.server.telemetry import metrics as counters
+from holdfast.server.telemetry import spans as telemetry
+from holdfast.server.telemetry.metrics import Metrics, render
+from holdfast.server.telemetry.observers import Observers
+from holdfast.server.telemetry.spans import Span, Spans
 from planting import assert_every_clause_decides
 
 STEPS = frozenset({"clause", "negation", "comparison", "exit", "branch", "statement", "element"})
@@ -306,7 +308,7 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
     wanted: dict[str, bool], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be counted is logged; the next event is counted, and everything reaches the readers."""
-    watched = Observatory(Options(**wanted))  # type: ignore[arg-type]
+    watched = Observers(Options(**wanted))  # type: ignore[arg-type]
     assert (watched.metrics is None, watched.telemetry, watched.troubles()) == (not wanted, None, ())
     assert (watched.listen is None) == (not wanted)
     if watched.listen is None or watched.metrics is None:
@@ -361,7 +363,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
 
 
 def test_what_has_ended_is_sent_before_the_server_leaves(taken: Taken) -> None:
-    there = Observatory(Options(telemetry="http://127.0.0.1:9"))
+    there = Observers(Options(telemetry="http://127.0.0.1:9"))
     assert there.telemetry is not None
     assert there.listen is not None
     outlet = there.listen("/work", Outlet([]))
@@ -403,8 +405,8 @@ def test_a_collector_that_breaks_is_closed(taken: Taken, monkeypatch: pytest.Mon
 def test_without_the_package_the_reason_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "holdfast.server.otlp", None)
-    there = Observatory(Options(telemetry="http://127.0.0.1:9"))
+    monkeypatch.setitem(sys.modules, "holdfast.server.telemetry.otlp", None)
+    there = Observers(Options(telemetry="http://127.0.0.1:9"))
     there.close()
     (finding,) = there.troubles()
     assert (finding.area, finding.severity) == ("telemetry", "warning")
@@ -422,7 +424,7 @@ _EXACT = 5
 def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five files are kept. A log that is not the one stderr was given is left alone."""
     path = tmp_path / "server.log"
-    monkeypatch.setattr(logfile, "LONGEST", 10)
+    monkeypatch.setattr(rotating_log, "LONGEST", 10)
     kept = [os.dup(number) for number in (1, 2)]
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -430,7 +432,7 @@ def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypat
             os.dup2(file, number)
         with open(2, "w", closefd=False) as stream:
             monkeypatch.setattr(sys, "stderr", stream)
-            log = logfile.TurningLog(str(path))
+            log = rotating_log.RotatingLog(str(path))
             for number in range(8):
                 log.emit(logging.makeLogRecord({"msg": f"line {number}" if number != _EXACT else "123456789"}))
                 if number != _EXACT:

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from holdfast.domain.ids import RunId
-from holdfast.server import stream as stream_module
+from holdfast.server.streams import event_stream as stream_module
 from holdfast.testing.gates import until
 from server.helpers import FeedModel, RawStream, collect, end_of, inside, open_raw, place, prompt, read_until, serving
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
+from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.events import (
     AskEvent,
     Change,
@@ -14,7 +14,7 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.ids import SessionId, ToolCallId
-from holdfast.server.dialogs import PAUSE_SECONDS, Dialogs
+from holdfast.server.streams.crush_stream import PAUSE_SECONDS, CrushDialogs
 from server.asking import asking, question
 from server.helpers import RawStream
 
@@ -48,7 +48,7 @@ def closed(name: str) -> AskEvent:
 class Screen:
     """A reader that notes the ids of what it is sent."""
 
-    def __init__(self, dialogs: Dialogs) -> None:
+    def __init__(self, dialogs: CrushDialogs) -> None:
         self._dialogs = dialogs
 
     def hear(self, event: AskEvent, now: float = 0.0) -> list[str]:
@@ -70,7 +70,7 @@ def _named(body: bytes) -> str:
 
 
 def test_one_permission_at_a_time() -> None:
-    screen = Screen(Dialogs())
+    screen = Screen(CrushDialogs())
     assert screen.hear(asked("a")) == ["a"]
     assert screen.hear(told("a")) == ["-a"]
     assert screen.hear(asked("b")) == []
@@ -84,7 +84,7 @@ def test_one_permission_at_a_time() -> None:
 
 
 def test_one_form_at_a_time_and_a_pause_between_two() -> None:
-    screen = Screen(Dialogs())
+    screen = Screen(CrushDialogs())
     assert screen.hear(inquired("a"), 10.0) == ["a"]
     assert screen.hear(inquired("b"), 10.0) == []
     assert screen.hear(inquired("c"), 10.0) == []
@@ -101,7 +101,7 @@ def test_one_form_at_a_time_and_a_pause_between_two() -> None:
 
 
 def test_what_is_open_comes_first_to_who_comes_late() -> None:
-    dialogs = Dialogs([ask("a"), ask("b")], [batch("x"), batch("y")], now=5.0, pause=0.2)
+    dialogs = CrushDialogs([ask("a"), ask("b")], [batch("x"), batch("y")], now=5.0, pause=0.2)
     screen = Screen(dialogs)
     assert dialogs.next_due == 5.0
     assert screen.due(5.0) == ["a"]
@@ -113,22 +113,22 @@ def test_what_is_open_comes_first_to_who_comes_late() -> None:
 def test_what_a_server_that_died_had_asked_is_taken_back_first() -> None:
     """Every permission; of the forms one, because any notice closes the one that is shown, and none before another."""
     withdrawn = [closed("x"), told("a", denied=True), closed("y"), asked("b"), told("c", denied=True)]
-    dialogs = Dialogs([ask("d")], now=5.0, withdrawn=withdrawn)
+    dialogs = CrushDialogs([ask("d")], now=5.0, withdrawn=withdrawn)
     screen = Screen(dialogs)
     assert dialogs.next_due == 0.0
     assert screen.due(5.0) == ["-a", "-c", "-x", "d"]
     assert screen.due(5.0) == []
     assert screen.next_due() is None
-    screen = Screen(Dialogs([], [batch("z")], now=5.0, withdrawn=withdrawn))
+    screen = Screen(CrushDialogs([], [batch("z")], now=5.0, withdrawn=withdrawn))
     assert screen.due(5.0) == ["-a", "-c", "z"]
 
 
 def test_what_is_due_next_is_the_earlier_of_the_two() -> None:
-    dialogs = Dialogs([ask("a")], [batch("x")], now=5.0, pause=0.2)
+    dialogs = CrushDialogs([ask("a")], [batch("x")], now=5.0, pause=0.2)
     assert dialogs.next_due == 5.0
     assert Screen(dialogs).due(5.0) == ["a"]
     assert dialogs.next_due == 5.2
-    screen = Screen(Dialogs())
+    screen = Screen(CrushDialogs())
     assert screen.hear(asked("a")) == ["a"]
     assert screen.hear(asked("b")) == []
     assert screen.next_due() is None, "what waits for another has no time"

@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
+from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.health import Finding
 from holdfast.domain.models import ModelInfo
-from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
-from holdfast.server import checks, doctor
-from holdfast.server.desk import Desk
+from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
+from holdfast.server.health import checks, doctor
+from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.testing.harness import FixedModels
-from holdfast.workspace.guard import Guard
+from holdfast.workspace.process.guard import Guard
 from server.helpers import place, serving
 
 REAL = ModelInfo("acme", "one")
@@ -66,7 +66,7 @@ async def test_what_keeps_processes_together_and_what_escaped_is_told(monkeypatc
     guard.escapes = 2
     try:
         desk = SimpleNamespace(outfit=SimpleNamespace(processes=SimpleNamespace(guard=guard)))
-        findings = await checks.processes(cast(Desk, desk))
+        findings = await checks.processes(cast(WorkspaceHandle, desk))
     finally:
         await guard.close()
     assert [item.severity for item in findings] == ["warning", "warning", "note"]
@@ -95,7 +95,7 @@ async def test_search_and_sandbox_are_looked_at() -> None:
 
 
 async def test_gaps_of_the_sandbox_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.workspace.sandbox.can_filter", lambda: False)
+    monkeypatch.setattr("holdfast.workspace.sandbox.sandbox.can_filter", lambda: False)
     async with place() as where, serving(where) as server:
         client, workspace = await server.opened()
         await client.config_set(workspace, "options.sandbox", "workspace", scope=1)
@@ -107,13 +107,13 @@ async def test_gaps_of_the_sandbox_are_warnings(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_check_that_breaks_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def breaks(_: Desk) -> Sequence[Finding]:
+    async def breaks(_: WorkspaceHandle) -> Sequence[Finding]:
         raise ValueError("a secret")
 
-    async def complains(_: Desk) -> Sequence[Finding]:
+    async def complains(_: WorkspaceHandle) -> Sequence[Finding]:
         raise HoldfastError("It is so.")
 
-    async def hangs(_: Desk) -> Sequence[Finding]:
+    async def hangs(_: WorkspaceHandle) -> Sequence[Finding]:
         await asyncio.get_running_loop().create_future()
         return ()
 

@@ -11,21 +11,21 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import ProviderError, ToolError
-from holdfast.domain.health import Finding
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
-from holdfast.domain.sandbox import SandboxState
+from holdfast.domain.processes import SandboxState
 from holdfast.domain.settings import Selection
-from holdfast.server import checks
-from holdfast.server.desk import Desk
+from holdfast.server.health import checks
+from holdfast.server.workspace_manager import WorkspaceHandle
 from server.helpers import place, serving
 
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def desk(**outfit: object) -> Desk:
+def desk(**outfit: object) -> WorkspaceHandle:
     """As much of one as a check looks at."""
-    return cast(Desk, SimpleNamespace(outfit=SimpleNamespace(**outfit), path="/nowhere"))
+    return cast(WorkspaceHandle, SimpleNamespace(outfit=SimpleNamespace(**outfit), path="/nowhere"))
 
 
 def short(found: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - findings
@@ -49,7 +49,7 @@ async def test_how_much_room_the_disk_has(
 ) -> None:
     os.chmod(tmp_path, 0o700)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    where = cast(Desk, SimpleNamespace(data_dir=tmp_path / "workspaces" / "w"))
+    where = cast(WorkspaceHandle, SimpleNamespace(data_dir=tmp_path / "workspaces" / "w"))
     (found,) = await checks.data_directory(where)
     assert found.severity == severity
     assert shown in found.what
@@ -62,7 +62,10 @@ async def test_how_much_room_the_disk_has(
     else:
         assert found.file == str(tmp_path)
         assert found.what_to_do
-    assert await checks.data_directory(cast(Desk, SimpleNamespace(data_dir=tmp_path / "no" / "such" / "place"))) == ()
+    assert (
+        await checks.data_directory(cast(WorkspaceHandle, SimpleNamespace(data_dir=tmp_path / "no" / "such" / "place")))
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ async def test_how_the_models_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
         models = SimpleNamespace(large=choose(large), small=choose(small))
         kit = SimpleNamespace(kit=SimpleNamespace(models=models))
-        found = await checks.models(cast(Desk, SimpleNamespace(workspace=SimpleNamespace(engine=kit))))
+        found = await checks.models(cast(WorkspaceHandle, SimpleNamespace(workspace=SimpleNamespace(engine=kit))))
         assert all(item.what_to_do for item in found if item.severity != "ok")
         assert all(model.is_closed for model in (large, small) if model is not None and not model.info.is_scripted)
         return short(found)

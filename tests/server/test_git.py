@@ -15,10 +15,10 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import Message, TextPart
 from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import start
 from holdfast.testing.hostile_repositories import FORMS, KEYS, Arena
-from holdfast.workspace.git_check import git_runs_nothing_else
+from holdfast.workspace.git.readonly_check import git_runs_nothing_else
 from server.helpers import EchoModel, collect, place, serving
 
 TOOLS = (
@@ -81,7 +81,7 @@ async def test_reading_commands_run_unasked_in_an_ordinary_repository(monkeypatc
         threads.append(threading.current_thread() is threading.main_thread())
         return git_runs_nothing_else(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("holdfast.workspace.git_check.git_runs_nothing_else", examined)
+    monkeypatch.setattr("holdfast.workspace.git.readonly_check.git_runs_nothing_else", examined)
     async with place() as where, serving(where, ScriptedModel(answer)) as server:
         repository(Path(where.project()))
         client, workspace = await server.opened()

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from holdfast.client.wire import Address
+from holdfast.client.http_messages import Address
 from holdfast.domain.ids import SessionId
-from holdfast.engine.asks import Asks
+from holdfast.engine.approvals import Approvals
 from server.helpers import EchoModel, RawStream, Server, inside, open_raw, place, process, prompt, serving
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -60,7 +60,7 @@ async def test_the_real_server_answers_too() -> None:
 )
 async def test_half_a_request_is_no_request(half: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked before it is answered; the rest is not waited for."""
-    monkeypatch.setattr("holdfast.server.http._KEEP_ALIVE_SECONDS", LONG)
+    monkeypatch.setattr("holdfast.server.http.connection._KEEP_ALIVE_SECONDS", LONG)
     async with place() as where, serving(where) as server:
         assert await said(server.address, half) == b""
         answers = await said(server.address, VERSION + half)
@@ -92,14 +92,14 @@ async def test_a_stream_goes_on_for_who_only_reads(kind: str, since: str) -> Non
 def left(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set when a reader has left, as far as the server knows. A heartbeat would find out, too; there is none here."""
     event = asyncio.Event()
-    reader_left = Asks.reader_left
+    reader_left = Approvals.reader_left
 
-    def tell(asks: Asks) -> None:
+    def tell(asks: Approvals) -> None:
         reader_left(asks)
         event.set()
 
-    monkeypatch.setattr(Asks, "reader_left", tell)
-    monkeypatch.setattr("holdfast.server.stream.HEARTBEAT_SECONDS", LONG)
+    monkeypatch.setattr(Approvals, "reader_left", tell)
+    monkeypatch.setattr("holdfast.server.streams.event_stream.HEARTBEAT_SECONDS", LONG)
     return event
 
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast.server.http import HttpServer, Receive, Scope, Send
-from holdfast.server.listen import UnixListener
+from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
+from holdfast.server.http.listen import UnixListener
 from server.clock import Clock
 from server.helpers import exchange, inside, open_raw, place, serving
 
@@ -237,7 +237,7 @@ async def test_a_body_that_makes_no_sense_is_answered() -> None:
 
 
 async def test_who_asks_for_nothing_takes_no_descriptors_from_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.limits._descriptors", lambda: 32)
+    monkeypatch.setattr("holdfast.server.http.connection._descriptors", lambda: 32)
     async with place() as where, serving(where, with_tcp=True) as server:
         workspace = await (await server.client()).create_workspace(where.project())
         stream = inside(f"/v1/workspaces/{workspace.id}/events?since=0")

@@ -9,7 +9,7 @@ import pytest
 from holdfast.domain.messages import text_of
 from holdfast.protocol.openapi import document
 from holdfast.protocol.routes import ROUTES
-from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from server.helpers import EchoModel, collect, exchange, inside, place, prompt, serving
 
 

@@ -4,7 +4,7 @@ from holdfast.bus.backlog import Backlog, Reader, SlowReaderPolicy
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.protocol.sse import SseReader
-from holdfast.server.join import Joiner
+from holdfast.server.streams.frame_cache import FrameCache
 
 
 def _grown(backlog: Backlog, count: int, begin: int = 0) -> None:
@@ -20,7 +20,7 @@ def _reader(backlog: Backlog) -> Reader:
 
 
 def test_the_same_frames_are_the_same_bytes_and_others_are_not() -> None:
-    backlog, joiner = Backlog(SlowReaderPolicy()), Joiner()
+    backlog, joiner = Backlog(SlowReaderPolicy()), FrameCache()
     first, second, late = _reader(backlog), _reader(backlog), _reader(backlog)
     _grown(backlog, 20)
     data = joiner.join(first.take(100, tuple, merge=False))
@@ -34,7 +34,7 @@ def test_the_same_frames_are_the_same_bytes_and_others_are_not() -> None:
 
 
 def test_a_few_are_sent_as_they_are_and_nothing_is_remembered_for_ever() -> None:
-    backlog, joiner = Backlog(SlowReaderPolicy()), Joiner()
+    backlog, joiner = Backlog(SlowReaderPolicy()), FrameCache()
     reader = _reader(backlog)
     _grown(backlog, 4)
     assert joiner.join(reader.take(100, tuple, merge=False)).count(b"data: ") == 4

@@ -13,19 +13,18 @@ from holdfast.bus.backlog import Backlog, ReaderCut, SlowReaderPolicy
 from holdfast.bus.bus import Subscription
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.jobs import JobInfo
-from holdfast.outfit import Given
-from holdfast.server import memory
-from holdfast.server.asgi import Application
-from holdfast.server.calls import Call
-from holdfast.server.desk import Desk
-from holdfast.server.handlers import HANDLERS
-from holdfast.server.http import HttpServer, Message, Receive, Scope, Send
-from holdfast.server.hub import Graces
-from holdfast.server.listen import UnixListener
-from holdfast.server.stream import stream
+from holdfast.domain.processes import JobInfo
+from holdfast.runtime.services import ServiceOverrides
+from holdfast.server import workspace_manager
+from holdfast.server.http.application import Application
+from holdfast.server.http.connection import HttpServer, Message, Receive, Scope, Send
+from holdfast.server.http.listen import UnixListener
+from holdfast.server.http.request import Request
+from holdfast.server.routes.handlers import HANDLERS
+from holdfast.server.streams.event_stream import stream
+from holdfast.server.workspace_manager import GracePeriods, WorkspaceHandle
 from holdfast.testing.gates import settle_down, start, until
-from holdfast.workspace.process import Running
+from holdfast.workspace.process.command_process import Running
 from server.asking import asking
 from server.clock import Clock
 from server.helpers import (
@@ -49,7 +48,7 @@ PATIENCE = 20.0
 
 async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read() -> None:
     """A sign of life that cannot be written is tried again with the next one, not at once."""
-    async with place() as where, serving(where, graces=Graces(create=1e9, look=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         _, stalled = await open_raw(server.address)
@@ -105,7 +104,7 @@ async def test_a_reader_that_fell_too_far_behind_gets_the_end_of_its_stream(
 async def test_settings_are_looked_at_for_those_who_are_there() -> None:
     """Work that goes on by itself reads them when it begins; whoever comes is told of what changed meanwhile."""
     model = FeedModel()
-    async with place() as where, serving(where, model, graces=Graces(create=1e9)) as server:
+    async with place() as where, serving(where, model, graces=GracePeriods(create=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
@@ -214,7 +213,7 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
     done: list[str] = []
     begun = asyncio.Event()
 
-    async def slow(_call: Call) -> None:
+    async def slow(_call: Request) -> None:
         begun.set()
         try:
             await asyncio.get_running_loop().create_future()
@@ -255,7 +254,7 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
 
 async def test_the_guard_of_processes_is_there_before_the_first_command() -> None:
     """Unless nobody wants it to be: then the first command starts it."""
-    assert Given().warms_guard
+    assert ServiceOverrides().warms_guard
     for warms in (True, False):
         async with place() as where, serving(where, warms_guard=warms) as server:
             client, workspace = await server.opened()
@@ -299,7 +298,7 @@ def job(session: str = "s") -> JobInfo:
 async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
     """It runs while nobody is there and nothing else is done, from the beginning each time; then it is closed."""
     linger = 100
-    async with place() as where, serving(where, graces=Graces(create=1e9, look=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
@@ -322,7 +321,7 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
 
 
 async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
-    async with place() as where, serving(where, graces=Graces(create=1e9, look=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         running = Endless()
@@ -384,7 +383,7 @@ def holds(root: object, word: str) -> list[object]:
     ]
 
 
-def granted(desk: Desk, session: str) -> list[object]:
+def granted(desk: WorkspaceHandle, session: str) -> list[object]:
     """What is allowed for a session: pairs that begin with it."""
     pairs = (thing for thing in reachable(desk.workspace.asks) if isinstance(thing, tuple) and len(thing) == 2)
     return [pair for pair in pairs if pair[0] == session]
@@ -441,7 +440,7 @@ async def test_memory_is_given_back_once_after_workspaces_were_closed(
         def __init__(self) -> None:
             self.itself = self
 
-    monkeypatch.setattr(memory, "_libc", Libc())
+    monkeypatch.setattr(workspace_manager, "_libc", Libc())
     async with place() as where, serving(where) as server:
         clock = Clock()
         opened = [await server.opened(name) for name in ("a", "b")]

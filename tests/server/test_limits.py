@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.client.wire import Address
+from holdfast.client.http_messages import Address
 from server.helpers import exchange, inside, open_raw, place, serving
 
 PATIENCE = 20.0
@@ -23,7 +23,7 @@ async def _opened(address: Address, request: bytes, until: bytes) -> tuple[bytes
 
 
 async def test_a_cancel_gets_through_when_every_stream_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.limits._descriptors", lambda: 64)
+    monkeypatch.setattr("holdfast.server.http.connection._descriptors", lambda: 64)
     async with place() as where, serving(where) as server:
         workspace = await (await server.client()).create_workspace(where.project())
         base = f"/v1/workspaces/{workspace.id}"
@@ -55,7 +55,7 @@ async def test_a_cancel_gets_through_when_every_stream_is_taken(monkeypatch: pyt
 
 
 async def test_tcp_and_the_unix_socket_have_separate_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.limits._descriptors", lambda: 64)
+    monkeypatch.setattr("holdfast.server.http.connection._descriptors", lambda: 64)
     async with place() as where, serving(where, with_tcp=True) as server:
         half = inside("/v1/control", "POST", b"{}").removesuffix(b"{}")
         waiting = [await open_raw(server.tcp) for _ in range(40)]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server import house
-from holdfast.server.house import House, read_note
-from holdfast.server.http import Receive, Scope, Send
-from holdfast.server.hub import Graces
+from holdfast.server.http.connection import Receive, Scope, Send
+from holdfast.server.web import web_app
+from holdfast.server.web.web_app import WebSessions, read_note
+from holdfast.server.workspace_manager import GracePeriods
 
 START = 1_000_000.0
 
@@ -32,25 +32,25 @@ def now() -> Now:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, now: Now, monkeypatch: pytest.MonkeyPatch) -> House:
+def opened(tmp_path: Path, now: Now, monkeypatch: pytest.MonkeyPatch) -> WebSessions:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
-    monkeypatch.setattr(house, "BUNDLE", bundle)
-    made = House(_unused, tmp_path / "web.json", now)
+    monkeypatch.setattr(web_app, "BUNDLE", bundle)
+    made = WebSessions(_unused, tmp_path / "web.json", now)
     made.front.port = 4711
     return made
 
 
 @pytest.mark.parametrize(("seconds", "is_written"), [(0.0, False), (600.0, False), (600.5, True)])
 def test_a_request_writes_the_note_when_the_last_one_is_older_than_ten_minutes(
-    tmp_path: Path, now: Now, opened: House, seconds: float, is_written: bool
+    tmp_path: Path, now: Now, opened: WebSessions, seconds: float, is_written: bool
 ) -> None:
     now.time += seconds
     opened._use()
     assert (tmp_path / "web.json").exists() is is_written
 
 
-def test_every_written_note_begins_the_period_again(tmp_path: Path, now: Now, opened: House) -> None:
+def test_every_written_note_begins_the_period_again(tmp_path: Path, now: Now, opened: WebSessions) -> None:
     note = tmp_path / "web.json"
     opened.exchange(opened.link(()).code)
     for step, is_written in ((600.5, True), (600.0, False), (0.5, True)):
@@ -62,7 +62,7 @@ def test_every_written_note_begins_the_period_again(tmp_path: Path, now: Now, op
 
 
 def test_a_failed_note_begins_the_period_again_and_a_later_one_replaces_its_draft(
-    tmp_path: Path, now: Now, opened: House
+    tmp_path: Path, now: Now, opened: WebSessions
 ) -> None:
     note, draft = tmp_path / "web.json", tmp_path / "web.new"
     note.mkdir()
@@ -79,4 +79,4 @@ def test_a_failed_note_begins_the_period_again_and_a_later_one_replaces_its_draf
 
 
 def test_default_periods() -> None:
-    assert Graces() == Graces(create=30.0, detach=10.0, linger=60.0, look=2.0)
+    assert GracePeriods() == GracePeriods(create=30.0, detach=10.0, linger=60.0, look=2.0)

@@ -12,12 +12,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
 
 from cli.house import House, house
-from holdfast.client.thin import Thin
+from holdfast.client.sync_client import SyncClient
 from holdfast.domain.events import Change, RunComplete, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.runs import Outcome, Run
-from holdfast.server.counters import Family, Metrics, render
-from holdfast.server.spans import Spans
+from holdfast.server.telemetry.metrics import Family, Metrics, render
+from holdfast.server.telemetry.spans import Spans
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def _set(owner: House, text: str) -> None:
 
 
 def _scraped(owner: House) -> tuple[int, str]:
-    with Thin(owner.where.address) as thin:
+    with SyncClient(owner.where.address) as thin:
         status, body = thin.request("GET", "/metrics")
     return status, body.decode()
 

@@ -7,12 +7,12 @@ import pytest
 
 from holdfast.domain.events import ConfigChangedEvent, HelloEvent, McpEvent
 from holdfast.domain.ids import WorkspaceId
-from holdfast.server.hub import Graces
+from holdfast.server.workspace_manager import GracePeriods
 from server.asking import Asking, asking
 from server.clock import Clock
 from server.helpers import read_until
 
-FOREVER = Graces(create=1e9, detach=1e9, look=1e9)
+FOREVER = GracePeriods(create=1e9, detach=1e9, look=1e9)
 """Nobody leaves, and nobody looks at the files by itself."""
 
 
@@ -58,7 +58,7 @@ def _saved(here: Asking) -> list[str]:
 
 
 async def test_a_changed_file_of_settings_is_told_to_clients_and_holds_for_the_next_ask() -> None:
-    async with asking(graces=Graces(create=1e9, detach=1e9)) as here:
+    async with asking(graces=GracePeriods(create=1e9, detach=1e9)) as here:
         clock, address = Clock(), here.server.address
         async with here.client.events(here.workspace, since=0) as events:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))

@@ -1,22 +1,22 @@
 """How often one reader is written to: at once when paced, in pieces when not, less often under load."""
 
-from holdfast.server.pace import LONGEST_WAIT, SHORTEST_WAIT, Pace
+from holdfast.server.streams.event_stream import LONGEST_WAIT, SHORTEST_WAIT, WritePace
 
 
 def test_a_paced_stream_never_waits() -> None:
-    pace = Pace(0.0)
+    pace = WritePace(0.0)
     assert all(pace.wait(number * 0.005) == 0 for number in range(1, 1000))
 
 
 def test_a_few_writes_go_out_at_once_and_the_next_ones_wait() -> None:
-    pace = Pace(0.0)
+    pace = WritePace(0.0)
     waits = [pace.wait(0.0) for _ in range(17)]
     assert waits == [0.0] * 16 + [SHORTEST_WAIT]
 
 
 def test_a_burst_is_written_in_pieces() -> None:
     """Whatever comes: at most so many writes in a second."""
-    pace, now, writes = Pace(0.0), 0.0, 0
+    pace, now, writes = WritePace(0.0), 0.0, 0
     while now < 1.0:
         now += 0.00001
         if seconds := pace.wait(now):
@@ -27,7 +27,7 @@ def test_a_burst_is_written_in_pieces() -> None:
 
 
 def test_the_wait_grows_while_the_loop_is_late_and_shrinks_when_it_is_not() -> None:
-    pace, now = Pace(0.0), 0.0
+    pace, now = WritePace(0.0), 0.0
 
     def waited(late: float) -> float:
         nonlocal now
@@ -49,7 +49,7 @@ def test_those_who_wait_wait_for_the_same_moment() -> None:
     """So that what they take then is the same, and is made once."""
     ends = set()
     for start in (0.1001, 0.1005, 0.1009, 0.1013):
-        pace = Pace(start)
+        pace = WritePace(start)
         while not (seconds := pace.wait(start)):
             pass
         ends.add(round(start + seconds, 6))

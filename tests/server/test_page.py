@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from holdfast.client.errors import ClientError, ServerProblem
-from holdfast.client.wire import Address
-from holdfast.server import codes, house, listen, page
+from holdfast.client.http_messages import Address
+from holdfast.server.http import listen
+from holdfast.server.web import web_app, web_auth
 from holdfast.testing.gates import until
 from server.helpers import Answer, RawStream, Server, exchange, inside, open_raw, place, serving
 from server.strangers import attempts, with_origin
@@ -34,7 +35,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place / "assets" / "main-abc.js").write_text("// " + "long " * 1000)
     (place / "icon.svg").write_text("<svg/>")
     (place / "notes.md").write_text("not served")
-    monkeypatch.setattr(house, "BUNDLE", place)
+    monkeypatch.setattr(web_app, "BUNDLE", place)
     return place
 
 
@@ -114,7 +115,7 @@ async def test_a_link_works_once() -> None:
         first = await said(address, "/v1/web/exchange", {"code": code})
         assert (first.status, sorted(first.json)) == (200, ["key", "page", "token"])
         again = await said(address, "/v1/web/exchange", {"code": code})
-        assert (again.status, again.json["message"]) == (400, str(house.CodeRefused()))
+        assert (again.status, again.json["message"]) == (400, str(web_app.CodeRefused()))
         assert "holdfast web" in again.json["message"]
         never = await said(address, "/v1/web/exchange", {"code": "x" * 32})
         assert (never.status, never.body) == (again.status, again.body)
@@ -124,7 +125,7 @@ async def test_a_link_does_not_last() -> None:
     async with place() as where, serving(where) as server:
         address, code = await linked(server)
         assert server.hub.web.house is not None
-        server.hub.web.house._clock = lambda: time.time() + codes.CODE_SECONDS
+        server.hub.web.house._clock = lambda: time.time() + web_auth.CODE_SECONDS
         assert (await said(address, "/v1/web/exchange", {"code": code})).status == 400
 
 
@@ -245,8 +246,8 @@ async def come_back(address: Address, told: dict[str, str], port: int | None = N
     asked = {"page": told["page"], "nonce": "0123456789abcdef"}
     hello: dict[str, Any] = (await said(address, "/v1/web/hello", asked)).json
     where = address.port if port is None else port
-    assert hello["proof"] == codes.proof(told["key"], "server", address.port, asked["nonce"], hello["nonce"])
-    proof = codes.proof(told["key"], "page", where, asked["nonce"], hello["nonce"])
+    assert hello["proof"] == web_auth.proof(told["key"], "server", address.port, asked["nonce"], hello["nonce"])
+    proof = web_auth.proof(told["key"], "page", where, asked["nonce"], hello["nonce"])
     return await said(address, "/v1/web/return", {"page": told["page"], "proof": proof})
 
 
@@ -291,7 +292,7 @@ async def test_a_server_starts_also_when_pages_cannot_come_back(spoil: str) -> N
                 note.write_text(note.read_text().replace(str(address.port), "99999"))
             else:
                 old = json.loads(note.read_text())
-                old["pages"][0]["seen"] -= codes.PAGE_SECONDS
+                old["pages"][0]["seen"] -= web_auth.PAGE_SECONDS
                 note.write_text(json.dumps(old))
             async with serving(where) as server:
                 await (await server.client()).health()
@@ -342,7 +343,7 @@ async def test_a_port_of_somebody_else_is_refused_with_a_sentence() -> None:
 
 
 async def test_a_copy_without_a_page_says_so(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(house, "BUNDLE", bundle / "nothing")
+    monkeypatch.setattr(web_app, "BUNDLE", bundle / "nothing")
     async with place() as where, serving(where) as server:
         address, _ = await linked(server)
         answer = await said(address, "/")
@@ -350,12 +351,16 @@ async def test_a_copy_without_a_page_says_so(bundle: Path, monkeypatch: pytest.M
 
 
 def test_a_server_that_nobody_asks_for_a_page_loads_nothing_of_it() -> None:
-    script = "import sys, holdfast.app; print(*sys.modules)"
+    script = "import sys, holdfast.server.serve; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert not loaded & {"holdfast.server.house", "holdfast.server.page", "holdfast.server.codes", "gzip"}
+    assert not loaded & {
+        "holdfast.server.web.web_app",
+        "holdfast.server.web.web_auth",
+        "gzip",
+    }
 
 
 def test_the_policy_names_no_other_place() -> None:
-    assert page.POLICY.isascii()
-    assert "//" not in page.POLICY
+    assert web_app.POLICY.isascii()
+    assert "//" not in web_app.POLICY

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.protocol.bodies import PageHello, PagePass, PageReturn
-from holdfast.server import codes, house
-from holdfast.server.house import House, NoPage, Note, is_worth_it, read_note
-from holdfast.server.http import Asgi, Message, Receive, Scope, Send
+from holdfast.server.http.connection import Asgi, Message, Receive, Scope, Send
+from holdfast.server.web import web_app, web_auth
+from holdfast.server.web.web_app import NoPage, SavedPages, WebSessions, is_worth_it, read_note
 
 PORT = 4711
 HOUR = 3600.0
@@ -29,7 +29,7 @@ class Now:
 def now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Now:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
-    monkeypatch.setattr(house, "BUNDLE", bundle)
+    monkeypatch.setattr(web_app, "BUNDLE", bundle)
     return Now()
 
 
@@ -37,20 +37,20 @@ async def nobody(_scope: Scope, _receive: Receive, _send: Send) -> None:
     return
 
 
-def opened(tmp_path: Path, now: Now) -> House:
-    made = House(nobody, tmp_path / "web.json", now)
+def opened(tmp_path: Path, now: Now) -> WebSessions:
+    made = WebSessions(nobody, tmp_path / "web.json", now)
     made.front.port = PORT
     return made
 
 
-def comes_back(there: House, page: PagePass) -> PagePass:
+def comes_back(there: WebSessions, page: PagePass) -> PagePass:
     greeting = there.hello(PageHello(page.page, "n" * 16))
-    assert greeting.proof == codes.proof(page.key, "server", PORT, "n" * 16, greeting.nonce)
-    return there.come_back(PageReturn(page.page, codes.proof(page.key, "page", PORT, "n" * 16, greeting.nonce)))
+    assert greeting.proof == web_auth.proof(page.key, "server", PORT, "n" * 16, greeting.nonce)
+    return there.come_back(PageReturn(page.page, web_auth.proof(page.key, "page", PORT, "n" * 16, greeting.nonce)))
 
 
-def is_let_in(there: House, token: str) -> bool:
-    return codes.admit(there.front.door, codes.digest(token), there._clock())[1] is not None
+def is_let_in(there: WebSessions, token: str) -> bool:
+    return web_auth.admit(there.front.door, web_auth.digest(token), there._clock())[1] is not None
 
 
 def test_a_page_comes_back_to_the_next_server(tmp_path: Path, now: Now) -> None:
@@ -109,19 +109,19 @@ def test_a_note_is_worth_opening_a_port_while_a_page_may_come_back(
     age: float, is_worth: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
-    assert is_worth_it(Note(PORT, (codes.Page("p", "key", 1_000_000.0 - age),))) is is_worth
-    assert not is_worth_it(Note(PORT, ()))
+    assert is_worth_it(SavedPages(PORT, (web_auth.Page("p", "key", 1_000_000.0 - age),))) is is_worth
+    assert not is_worth_it(SavedPages(PORT, ()))
 
 
 def test_a_page_with_a_request_under_way_is_noted_as_there(tmp_path: Path, now: Now) -> None:
     there = opened(tmp_path, now)
     page = there.exchange(there.link(()).code)
     now.time += HOUR
-    there.front.door, _ = codes.admit(there.front.door, codes.digest(page.token), now())
+    there.front.door, _ = web_auth.admit(there.front.door, web_auth.digest(page.token), now())
     there.exchange(there.link(()).code)
     seen = {item["id"]: item["seen"] for item in json.loads((tmp_path / "web.json").read_text())["pages"]}
     assert seen[page.page] == now()
-    there.front.door = codes.leave(there.front.door, page.page, now() - 60)
+    there.front.door = web_auth.leave(there.front.door, page.page, now() - 60)
     there.exchange(there.link(()).code)
     seen = {item["id"]: item["seen"] for item in json.loads((tmp_path / "web.json").read_text())["pages"]}
     assert seen[page.page] == now() - 60

@@ -4,17 +4,41 @@ import msgspec
 import pytest
 
 from holdfast.domain.ids import SessionId, WorkspaceId
-
-# fmt: off
-# isort: off
 from holdfast.server.presence import (
-    RETIRED_LIMIT, Arm, ArmLinger, Attach, Claim, ClientId, CloseServer, CloseWorkspace, Closed, Create, CreateBegan,
-    CreateOver, Detach, Effect, HoldOver, IllegalTransition, LingerOver, OpenWorkspace, Opened, Presence,
-    PresenceEvent, Refuse, Release, Retire, Stop, View, WorkBegan, WorkEnded, Workspace, attached, is_idle, start,
+    RETIRED_LIMIT,
+    Arm,
+    ArmLinger,
+    Attach,
+    Claim,
+    ClientId,
+    Closed,
+    CloseServer,
+    CloseWorkspace,
+    Create,
+    CreateBegan,
+    CreateOver,
+    Detach,
+    Effect,
+    HoldOver,
+    IllegalTransition,
+    LingerOver,
+    Opened,
+    OpenWorkspace,
+    Presence,
+    PresenceEvent,
+    Refuse,
+    Release,
+    Retire,
+    Stop,
+    View,
+    WorkBegan,
+    WorkEnded,
+    Workspace,
+    attached,
+    is_idle,
+    start,
     transition,
 )
-# isort: on
-# fmt: on
 
 A, B = ClientId("a"), ClientId("b")
 V, W = WorkspaceId("v"), WorkspaceId("w")

@@ -5,16 +5,36 @@ from typing import get_args
 import msgspec
 
 from holdfast.domain.ids import WorkspaceId
-
-# fmt: off
-# isort: off
 from holdfast.server.presence import (
-    Arm, ArmLinger, Attach, Claim, ClientId, CloseServer, CloseWorkspace, Closed, Create, CreateOver,
-    Detach, Effect, HoldOver, LingerOver, OpenWorkspace, Opened, Presence, PresenceEvent, Refuse,
-    Release, Retire, Stop, View, WorkEnded, Workspace, attached, is_idle, transition,
+    Arm,
+    ArmLinger,
+    Attach,
+    Claim,
+    ClientId,
+    Closed,
+    CloseServer,
+    CloseWorkspace,
+    Create,
+    CreateOver,
+    Detach,
+    Effect,
+    HoldOver,
+    LingerOver,
+    Opened,
+    OpenWorkspace,
+    Presence,
+    PresenceEvent,
+    Refuse,
+    Release,
+    Retire,
+    Stop,
+    View,
+    WorkEnded,
+    Workspace,
+    attached,
+    is_idle,
+    transition,
 )
-# isort: on
-# fmt: on
 from server.presence_walk import CLIENTS, NOTHING, ROOMS, SEEN, Past, refusal_of, walk
 
 # The rules

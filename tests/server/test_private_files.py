@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.errors import UnsafePlace
+from holdfast.client.errors import UnsafePath
 from holdfast.client.locate import secure_directory
 from holdfast.domain.errors import HoldfastError
-from holdfast.server import house
-from holdfast.server.auth import read_or_make_token
-from holdfast.server.house import read_note
-from holdfast.server.listen import UnixListener, UnsafeDirectory
+from holdfast.server.http.listen import UnixListener, UnsafeDirectory
+from holdfast.server.http.token_auth import read_or_make_token
+from holdfast.server.web import web_app
+from holdfast.server.web.web_app import read_note
 
 BITS = (0o040, 0o020, 0o010, 0o004, 0o002, 0o001)
 TOKEN = "t" * 43
@@ -42,7 +42,7 @@ def socket_is_bound(path: Path) -> bool:
 def directory_is_used(path: Path) -> bool:
     try:
         secure_directory(str(path))
-    except UnsafePlace:
+    except UnsafePath:
         return False
     return True
 
@@ -124,4 +124,4 @@ def test_a_note_of_pages_that_makes_no_sense_counts_for_nothing(broken: bytes, t
     path.write_bytes(broken)
     path.chmod(0o600)
     assert not note_is_used(path)
-    assert house.read_note(written(path)).port == 7
+    assert web_app.read_note(written(path)).port == 7

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.items import Item
-from holdfast.client.wire import Address
+from holdfast.client.events import StreamEvent
+from holdfast.client.http_messages import Address
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.messages import text_of
@@ -32,7 +32,7 @@ from server.helpers import (
 )
 
 
-def is_growth(item: Item) -> bool:
+def is_growth(item: StreamEvent) -> bool:
     return isinstance(item.event, MessageDeltaEvent | MessagePartEvent)
 
 
@@ -72,7 +72,7 @@ async def killed_in_a_stream(where: Place) -> tuple[WorkspaceId, str]:
         session = (await client.create_session(workspace, "s")).id
         seen: list[str] = []
 
-        def enough(item: Item) -> bool:
+        def enough(item: StreamEvent) -> bool:
             if isinstance(item.event, MessageDeltaEvent):
                 seen.append(item.event.payload.text)
             return len(seen) >= 60

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.client.errors import ServerProblem
-from holdfast.domain.asks import QuestionRequest
+from holdfast.domain.approvals import QuestionRequest
 from holdfast.domain.events import QuestionRequestEvent
 from server.asking import Asking, asking, notices, question
 from server.helpers import read_until

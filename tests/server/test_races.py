@@ -6,10 +6,10 @@ import random
 import pytest
 
 from holdfast.client.client import Client
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.gates import start
 from server.helpers import place, prompt, read_until, serving
 
@@ -60,7 +60,7 @@ async def ends_of(client: Client, workspace: WorkspaceId, expected: int) -> dict
     """Every end that is told, by run, once as many runs as there are have one."""
     ends: dict[str, list[str]] = {}
 
-    def note(item: Item) -> bool:
+    def note(item: StreamEvent) -> bool:
         if isinstance(item.event, RunCompleteEvent):
             told = item.event.payload.payload
             ends.setdefault(told.run_id, []).append(told.outcome)

@@ -12,24 +12,26 @@ from typing import Any
 
 import pytest
 
-from holdfast import app as app_module
-from holdfast import core, outfit
-from holdfast.app import ServerOptions, serve
 from holdfast.client import locate
-from holdfast.client.age import WrongAge
 from holdfast.client.errors import ServerProblem
-from holdfast.client.locate import Where, find_or_start
-from holdfast.client.thin import ServerInfo, Thin
+from holdfast.client.locate import ServerLocation, find_or_start
+from holdfast.client.server_check import VersionMismatch
+from holdfast.client.sync_client import ServerInfo, SyncClient
 from holdfast.domain.errors import HoldfastError
 from holdfast.engine.recovery import recover
 from holdfast.extensions.extensions import Extensions
 from holdfast.lockfile import read_owner
-from holdfast.server import desk as desk_module
-from holdfast.server import house, listen
-from holdfast.server.http import HttpServer
-from holdfast.server.hub import Graces, Hub
-from holdfast.server.listen import UnixListener, bind_tcp
-from holdfast.server.web import Web
+from holdfast.runtime import services
+from holdfast.runtime import workspace as core
+from holdfast.server import serve as app_module
+from holdfast.server import workspace_manager as desk_module
+from holdfast.server.http import listen
+from holdfast.server.http.connection import HttpServer
+from holdfast.server.http.listen import UnixListener, bind_tcp
+from holdfast.server.serve import ServerOptions, serve
+from holdfast.server.web import web_app
+from holdfast.server.web.listener import WebListener
+from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
 from holdfast.testing.gates import Gate, start, until
 from server.helpers import EchoModel, Place, RawStream, exchange, inside, open_raw, place, prompt, serving
 
@@ -153,25 +155,25 @@ def _second_fails(patch: pytest.MonkeyPatch) -> None:
 
 
 def _closing_fails(patch: pytest.MonkeyPatch) -> None:
-    close = Hub.close
+    close = WorkspaceManager.close
 
-    async def fail(hub: Hub) -> None:
+    async def fail(hub: WorkspaceManager) -> None:
         await close(hub)
         raise Refused
 
-    patch.setattr(Hub, "close", fail)
+    patch.setattr(WorkspaceManager, "close", fail)
     patch.setattr(app_module, "write_owner", refuse)
 
 
 STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the port is taken": lambda patch: patch.setattr(app_module, "bind_tcp", refuse),
     "the token cannot be made": lambda patch: patch.setattr(app_module, "read_or_make_token", refuse),
-    "the hub cannot be made": lambda patch: patch.setattr(app_module, "Hub", refuse),
+    "the hub cannot be made": lambda patch: patch.setattr(app_module, "WorkspaceManager", refuse),
     "the application cannot be made": lambda patch: patch.setattr(app_module, "Application", refuse),
     "the first socket cannot be served": lambda patch: patch.setattr(HttpServer, "start", refuse_later),
     "the second socket cannot be served": _second_fails,
     "it cannot be announced": lambda patch: patch.setattr(app_module, "write_owner", refuse),
-    "pages cannot come back": lambda patch: patch.setattr(Web, "reopen", refuse_later),
+    "pages cannot come back": lambda patch: patch.setattr(WebListener, "reopen", refuse_later),
     "a signal cannot be handled": lambda patch: patch.setattr(
         asyncio.get_running_loop(), "add_signal_handler", refuse, raising=False
     ),
@@ -232,11 +234,11 @@ async def test_every_host_that_a_tcp_server_answers_to() -> None:
 
 
 def _parts_fail(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(outfit.Outfit, "parts", refuse)
+    patch.setattr(services.WorkspaceServices, "parts", refuse)
 
 
 OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "it cannot be furnished": lambda patch: patch.setattr(outfit.House, "furnish", refuse),
+    "it cannot be furnished": lambda patch: patch.setattr(services.ServerServices, "furnish", refuse),
     "its parts cannot be made": _parts_fail,
     "it cannot be recovered": lambda patch: patch.setattr(core, "recover", refuse_later),
     "its extensions cannot be started": lambda patch: patch.setattr(Extensions, "start", refuse),
@@ -248,15 +250,15 @@ OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is left, and the next one finds everything as it was."""
     closed: list[str] = []
-    close = outfit.Outfit.close
+    close = services.WorkspaceServices.close
 
-    async def noted(self: outfit.Outfit) -> None:
+    async def noted(self: services.WorkspaceServices) -> None:
         closed.append(self.record.path)
         await close(self)
 
     async with place() as where, serving(where) as server:
         client, _ = await server.opened()
-        monkeypatch.setattr(outfit.Outfit, "close", noted)
+        monkeypatch.setattr(services.WorkspaceServices, "close", noted)
         presence = server.hub.presence
         async with nothing_is_left():
             OPENINGS[step](monkeypatch)
@@ -275,18 +277,18 @@ async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch)
 
 async def test_an_opening_that_is_under_way_when_the_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, closed = Gate(), asyncio.Event()
-    close = outfit.Outfit.close
+    close = services.WorkspaceServices.close
 
     async def held_back(*given: Any, **more: Any) -> Any:  # noqa: ANN401
         await gate()
         return await recover(*given, **more)
 
-    async def noted(self: outfit.Outfit) -> None:
+    async def noted(self: services.WorkspaceServices) -> None:
         closed.set()
         await close(self)
 
     monkeypatch.setattr(core, "recover", held_back)
-    monkeypatch.setattr(outfit.Outfit, "close", noted)
+    monkeypatch.setattr(services.WorkspaceServices, "close", noted)
     async with place() as where, serving(where) as server:
         client = await server.client()
         creating = start(client.create_workspace(where.project()))
@@ -307,7 +309,7 @@ async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: py
             if step == "listen":
                 monkeypatch.setattr(HttpServer, "listen", refuse_later)
             else:
-                monkeypatch.setattr(house, "House", refuse)
+                monkeypatch.setattr(web_app, "House", refuse)
             assert (await exchange(server.address, inside("/v1/web", "POST", b'{"port":0}'))).status == 500
             monkeypatch.undo()
             await until(lambda: not server.hub.web.house)
@@ -321,7 +323,7 @@ async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: py
 
 @pytest.mark.parametrize("form", ["since=0&", ""], ids=["resumable", "whole"])
 async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where, graces=Graces(create=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9)) as server:
         client, workspace = await server.opened()
         other, _ = await server.opened()
         await other.retire_client()
@@ -329,7 +331,7 @@ async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkey
         path = f"/v1/workspaces/{workspace}/events?{form}client_id="
         before = (bus._readers, asks._readers, server.hub.presence.workspaces[workspace])
         assert (await exchange(server.address, inside(path + other.client_id))).status == 409
-        monkeypatch.setattr("holdfast.server.stream._send_all", refuse_later)
+        monkeypatch.setattr("holdfast.server.streams.event_stream._send_all", refuse_later)
         answer = await exchange(server.address, inside(path + client.client_id))
         assert answer.status == 500
         monkeypatch.undo()
@@ -372,7 +374,7 @@ async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
 ) -> None:
     """The other parts are closed all the same, and so is the store."""
     closed: list[str] = []
-    monkeypatch.setattr(outfit, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(services, "CLOSE_SECONDS", 0.05)
 
     async def never() -> None:
         await asyncio.get_running_loop().create_future()
@@ -460,16 +462,16 @@ def test_a_connection_to_a_server_of_another_age_is_closed(
     """A client that gives up keeps nothing open."""
     closed: list[bool] = []
 
-    class Known(Thin):
+    class Known(SyncClient):
         def close(self) -> None:
             closed.append(True)
 
-    thin = Known(Where(*([None] * 3)).address)  # type: ignore[arg-type]
+    thin = Known(ServerLocation(*([None] * 3)).address)  # type: ignore[arg-type]
     thin.server = ServerInfo("99.0.0", 99, os.getpid(), "x")
     monkeypatch.setattr(locate, "find", lambda *_: thin)
     if what == "breaks":
         monkeypatch.setattr(locate, "gives_way", refuse)
-    where = Where(thin.address, str(tmp_path), can_be_started=True)
-    with pytest.raises((WrongAge, Refused)):
+    where = ServerLocation(thin.address, str(tmp_path), can_be_started=True)
+    with pytest.raises((VersionMismatch, Refused)):
         find_or_start(where)
     assert closed == [True]

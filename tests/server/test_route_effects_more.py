@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.domain.ids import SessionId
-from holdfast.server.metrics import ServerMetrics
+from holdfast.server.telemetry.metrics import ServerMetrics
 from server.api import Api, covers
 from server.asking import question
 from server.helpers import RawStream, exchange, inside

@@ -13,7 +13,7 @@ import pytest
 from holdfast.client.client import Client
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.providers.scripted import ScriptedModel
+from holdfast.providers.scripted_model import ScriptedModel
 from server.asking import _script
 from server.helpers import Server, end_of, place, read_until, serving
 

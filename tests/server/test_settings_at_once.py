@@ -1,7 +1,7 @@
 """Settings that are changed while a workspace is open: the next run goes by them."""
 
 from holdfast.domain.models import ModelRequest
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from server.helpers import end_of, place, prompt, read_until, serving
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.domain.events import ConfigChangedEvent
-from holdfast.server.hub import Graces
+from holdfast.server.workspace_manager import GracePeriods
 from server.helpers import place, read_until, serving
 
 
@@ -12,7 +12,7 @@ def _edit(project: str, text: str) -> None:
 
 
 async def test_an_edit_is_told_to_those_who_are_attached() -> None:
-    async with place() as where, serving(where, graces=Graces(look=0.01)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(look=0.01)) as server:
         client, workspace = await server.opened()
         cursor = (await client.snapshot(workspace)).cursor
         async with client.events(workspace, since=cursor) as events:
@@ -24,6 +24,6 @@ async def test_an_edit_is_told_to_those_who_are_attached() -> None:
 
 
 async def test_nobody_looks_where_no_workspace_is_open() -> None:
-    async with place() as where, serving(where, graces=Graces(look=0.01)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(look=0.01)) as server:
         await server.client()
         assert "look" not in server.hub._timers

@@ -13,10 +13,17 @@ from holdfast.domain.events import MessageDelta, MessageDeltaEvent, encode_event
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.protocol.problems import TooManyStreams
 from holdfast.protocol.sse import SseReader
-from holdfast.server import asgi, codes, counters, files, http, join, limits, log, presence, runs, undo
-from holdfast.server.codes import Door, Page, digest
-from holdfast.server.counters import Metrics
-from holdfast.server.limits import ConnectionLimits
+from holdfast.server import presence
+from holdfast.server.http import application, connection
+from holdfast.server.http.connection import ConnectionLimits
+from holdfast.server.routes import files, prompts
+from holdfast.server.routes import files as undo
+from holdfast.server.routes import sessions as log
+from holdfast.server.streams import frame_cache
+from holdfast.server.telemetry import metrics as counters
+from holdfast.server.telemetry.metrics import Metrics
+from holdfast.server.web import web_auth
+from holdfast.server.web.web_auth import Page, WebAuthState, digest
 from server.api import Api, api
 from server.helpers import collect, exchange, inside, open_raw, place, prompt, serving
 
@@ -75,7 +82,7 @@ async def test_pages_of_runs_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> No
                 found += [run.run_id for run in page]
                 before = page[-1].number
             assert found == names[::-1]
-        monkeypatch.setattr(runs, "_MOST", 2)
+        monkeypatch.setattr(prompts, "_MOST", 2)
         assert len(await client.list_runs(workspace, limit=4)) == 2
         assert len(await client.list_runs(workspace, limit=4, state="ended")) == 2
 
@@ -98,7 +105,7 @@ async def test_the_sessions_that_an_undo_looks_at(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("most", [1, 22])
 async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "_MOST_BYTES", most)
+    monkeypatch.setattr(application, "_MOST_BYTES", most)
     async with place() as where, serving(where) as server:
         statuses = {}
         for size in (most, most + 1):
@@ -116,7 +123,7 @@ async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("most", [0, 1])
 async def test_a_body_is_taken_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading pauses while a body waits to be taken, and goes on when it was."""
-    monkeypatch.setattr(http, "_MOST_BODY_AT_ONCE", most)
+    monkeypatch.setattr(connection, "_MOST_BODY_AT_ONCE", most)
     async with place() as where, serving(where) as server:
         body = b'{"command":"shutdown"}' + b" " * 200_000
         request = inside("/v1/control", "POST", body) + inside("/v1/health", headers=["Connection: close"])
@@ -132,7 +139,7 @@ async def test_a_head_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
     async with place() as where, serving(where) as server:
         line = "X-Filler: "
         size = len("/v1/healthHostx") + len("X-Filler")
-        monkeypatch.setattr(http, "_LARGEST_HEAD", size + 100)
+        monkeypatch.setattr(connection, "_LARGEST_HEAD", size + 100)
         request = inside("/v1/health", headers=["Host: x", line + "y" * 100])
         assert (await exchange(server.address, request)).status == 200
         reader, writer = await open_raw(server.address)
@@ -169,9 +176,9 @@ def delta(index: int, text: str = "x") -> Frame:
 @pytest.mark.parametrize(("few", "kept"), [(0, 0), (0, 1), (1, 1), (4, 8)])
 def test_bytes_of_frames_whatever_is_kept(few: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the text, merged where there is more than a few; and the same bytes whoever asks, in any order."""
-    monkeypatch.setattr(join, "_FEW", few)
-    monkeypatch.setattr(join, "_KEPT", kept)
-    joiner = join.Joiner()
+    monkeypatch.setattr(frame_cache, "_FEW", few)
+    monkeypatch.setattr(frame_cache, "_KEPT", kept)
+    joiner = frame_cache.FrameCache()
     frames = [delta(number, str(number)) for number in range(1, 8)]
     for first, last in ((0, 7), (2, 5), (0, 7), (6, 7), (0, 1), (2, 5)):
         found = SseReader().feed(joiner.join(frames[first:last]))
@@ -182,14 +189,14 @@ def test_bytes_of_frames_whatever_is_kept(few: int, kept: int, monkeypatch: pyte
 
 
 def test_frames_with_a_hole_are_joined_for_their_reader_alone() -> None:
-    joiner = join.Joiner()
+    joiner = frame_cache.FrameCache()
     whole = [delta(number) for number in range(1, 8)]
     with_hole = [*whole[:3], *whole[4:]]
     own = [delta(0), *whole[:6]]
     assert joiner.join(whole).count(b"xxxxxxx") == 1
     assert b"xxxxxxx" not in joiner.join(with_hole)
     for frames in (with_hole, own, whole):
-        fresh = join.Joiner().join(frames)
+        fresh = frame_cache.FrameCache().join(frames)
         assert joiner.join(frames) == fresh
 
 
@@ -209,7 +216,7 @@ class Line:
 def test_how_many_connections_there_may_be(
     descriptors: int, local: int, tcp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "_descriptors", lambda: descriptors)
+    monkeypatch.setattr(connection, "_descriptors", lambda: descriptors)
     for is_local, most in ((True, local), (False, tcp)):
         known: ConnectionLimits[Line] = ConnectionLimits()
         lines = [Line(local=is_local) for _ in range(most + 2)]
@@ -221,7 +228,7 @@ def test_how_many_connections_there_may_be(
 
 @pytest.mark.parametrize(("descriptors", "streams"), [(0, 0), (2, 0), (4, 1), (16, 7), (32, 14), (64, 28)])
 def test_how_many_of_them_may_be_streams(descriptors: int, streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_descriptors", lambda: descriptors)
+    monkeypatch.setattr(connection, "_descriptors", lambda: descriptors)
     known: ConnectionLimits[Line] = ConnectionLimits()
     held = [known.hold(Line()) for _ in range(streams + 1)]
     for one in held[:-1]:
@@ -238,7 +245,7 @@ def test_how_many_of_them_may_be_streams(descriptors: int, streams: int, monkeyp
 
 def test_which_connection_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one on which nothing has come for the longest time, of those without a whole request; else the new one."""
-    monkeypatch.setattr(limits, "_descriptors", lambda: 6)
+    monkeypatch.setattr(connection, "_descriptors", lambda: 6)
     for first, second, expected in (
         (Line(), Line(), 0),
         (Line(unasked=False), Line(), 1),
@@ -264,15 +271,15 @@ def test_which_connection_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_code_one_page_one_client_one_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codes, "MOST_CODES", 1)
-    monkeypatch.setattr(codes, "MOST_PAGES", 1)
-    door = codes.mint(codes.mint(Door(), digest("a"), (), 0.0), digest("b"), (), 0.0)
-    assert codes.exchange(door, digest("a"), Page("p", "k", 0.0), 0.0)[1] is None
-    door, page = codes.exchange(door, digest("b"), Page("p", "k", 0.0, digest("t")), 0.0)
+    monkeypatch.setattr(web_auth, "MOST_CODES", 1)
+    monkeypatch.setattr(web_auth, "MOST_PAGES", 1)
+    door = web_auth.mint(web_auth.mint(WebAuthState(), digest("a"), (), 0.0), digest("b"), (), 0.0)
+    assert web_auth.exchange(door, digest("a"), Page("p", "k", 0.0), 0.0)[1] is None
+    door, page = web_auth.exchange(door, digest("b"), Page("p", "k", 0.0, digest("t")), 0.0)
     assert page is not None
-    door, page = codes.exchange(codes.mint(door, digest("c"), (), 1.0), digest("c"), Page("q", "k", 0.0), 1.0)
+    door, page = web_auth.exchange(web_auth.mint(door, digest("c"), (), 1.0), digest("c"), Page("q", "k", 0.0), 1.0)
     assert (page is not None, list(door.pages)) == (True, ["q"])
-    assert list(codes.recall((Page("p", "k", 1.0), Page("q", "k", 2.0)), 3.0).pages) == ["q"]
+    assert list(web_auth.recall((Page("p", "k", 1.0), Page("q", "k", 2.0)), 3.0).pages) == ["q"]
 
     monkeypatch.setattr(presence, "RETIRED_LIMIT", 1)
     state = presence.start(leaves_when_idle=False)[0]
@@ -289,8 +296,8 @@ def test_one_code_one_page_one_client_one_cost(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_descriptors_are_counted_as_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    infinity = limits.resource.RLIM_INFINITY  # type: ignore[attr-defined]
+    infinity = connection.resource.RLIM_INFINITY  # type: ignore[attr-defined]
     for allowed, expected in ((100, 100), (65_536, 65_536), (70_000, 65_536), (infinity, 65_536)):
         monkeypatch.setattr("resource.getrlimit", lambda _, allowed=allowed: (allowed, allowed))
-        assert limits._descriptors() == expected
+        assert connection._descriptors() == expected
     assert os.getpid()

@@ -10,18 +10,16 @@ import msgspec
 import pytest
 
 from holdfast.domain import events
-from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
+from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.events import AgentNotice, Change, ChangeKind, Event, Spoken
+from holdfast.domain.extensions import LspNotice, LspState, McpNotice, SkillStates
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.domain.languages import LspNotice, LspState
-from holdfast.domain.mcp import McpNotice
 from holdfast.domain.messages import Finish, FinishPart, Message, Text, TextPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.domain.skills import SkillStates
 from holdfast.protocol.sse import SseEvent
-from holdfast.server.whole import WholeMessages
+from holdfast.server.streams.crush_stream import CrushStream
 from server.asking import Asking, asking
 from server.helpers import RawStream
 
@@ -92,7 +90,7 @@ def test_what_a_stock_client_gets_at_once(kind: type[Any]) -> None:
     for change, payload in product(KINDS, SAMPLES[kind]):
         event = event_of(kind, change, payload)
         body = b"the very bytes"
-        sent = WholeMessages().feed(event, body, 0.0)
+        sent = CrushStream().feed(event, body, 0.0)
         is_silent = kind in (*UNKNOWN, *GROWTH) or getattr(payload, "type", "") in SILENT_NOTICES
         is_silent = is_silent or kind is events.QuestionNotificationEvent
         assert sent == ([] if is_silent else [body]), (kind, change, payload)
@@ -101,7 +99,7 @@ def test_what_a_stock_client_gets_at_once(kind: type[Any]) -> None:
 @pytest.mark.parametrize("growth", GROWTH, ids=lambda kind: kind.__name__)
 def test_a_message_grows_only_between_its_beginning_and_its_end(growth: type[Any]) -> None:
     for change, begun in product(KINDS, SAMPLES[events.MessageEvent]):
-        form = WholeMessages()
+        form = CrushStream()
         form.feed(event_of(events.MessageEvent, change, begun), b"", 0.0)
         form.feed(growth(SAMPLES[growth][0]), b"", 0.0)
         is_growing = change != "deleted" and begun.role == "assistant" and begun.finish is None
@@ -111,7 +109,7 @@ def test_a_message_grows_only_between_its_beginning_and_its_end(growth: type[Any
 
 
 def test_the_next_whole_message_comes_when_it_has_grown_by_a_tenth() -> None:
-    form = WholeMessages()
+    form = CrushStream()
     form.feed(events.MessageEvent(Change("created", message())), b"", 0.0)
 
     def grows(count: int, now: float) -> float | None:

@@ -10,7 +10,7 @@ from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.protocol.sse import HEARTBEAT, SseReader
-from holdfast.server import stream as stream_module
+from holdfast.server.streams import event_stream as stream_module
 from holdfast.testing.gates import until
 from server.helpers import (
     EchoModel,

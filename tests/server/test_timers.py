@@ -12,8 +12,8 @@ import pytest
 from holdfast.domain.events import ToolOutput, ToolOutputEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.protocol.sse import HEARTBEAT
-from holdfast.server import house
-from holdfast.server.hub import Graces
+from holdfast.server.web import web_app
+from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import until
 from server.asking import asking, notices
 from server.clock import Clock
@@ -23,7 +23,12 @@ CREATE, DETACH, LINGER, BEAT, ASK = 30.0, 10.0, 60.0, 15.0, 86_400.0
 
 
 def test_the_durations_are_these() -> None:
-    assert (Graces().create, Graces().detach, Graces().linger, Graces().look) == (CREATE, DETACH, LINGER, 2.0)
+    assert (GracePeriods().create, GracePeriods().detach, GracePeriods().linger, GracePeriods().look) == (
+        CREATE,
+        DETACH,
+        LINGER,
+        2.0,
+    )
 
 
 async def attached(server: Server, workspace: str, client: str, since: str = "since=0&") -> RawStream:
@@ -116,7 +121,7 @@ async def test_a_server_that_somebody_started_by_hand_stays() -> None:
 @pytest.mark.parametrize("reader", ["never came", "came and left", "is there"])
 async def test_an_approval_that_nobody_answers(reader: str) -> None:
     """It waits for a day while nobody is attached, whether or not somebody ever was, and for ever while somebody is."""
-    async with asking(graces=Graces(create=1e9, detach=1e9)) as here:
+    async with asking(graces=GracePeriods(create=1e9, detach=1e9)) as here:
         clock, address = Clock(), here.server.address
         session = await here.session()
         if reader != "never came":
@@ -143,7 +148,7 @@ async def test_an_approval_that_nobody_answers(reader: str) -> None:
 
 
 async def test_an_approval_waits_as_long_as_the_settings_say_when_it_is_requested() -> None:
-    async with asking(graces=Graces(create=1e9, detach=1e9)) as here:
+    async with asking(graces=GracePeriods(create=1e9, detach=1e9)) as here:
         clock, address = Clock(), here.server.address
         await here.client.config_set(here.workspace, "options.ask_timeout", 100)
         await here.bash(await here.session(), "line")
@@ -157,7 +162,7 @@ async def test_an_approval_waits_as_long_as_the_settings_say_when_it_is_requeste
 @pytest.mark.parametrize("form", ["since=0", ""], ids=["resumable", "whole"])
 async def test_a_stream_on_which_nothing_is_written(form: str) -> None:
     """A sign of life after so long, also while things happen that this form has no words for; none before."""
-    async with place() as where, serving(where, graces=Graces(create=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         stream = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?{form}")
@@ -190,7 +195,7 @@ async def _said_to_nobody(server: Server, workspace: str, session: SessionId) ->
 @pytest.mark.parametrize(("form", "seconds"), [("?since=0", 30.0), ("", 60.0)], ids=["resumable", "whole"])
 async def test_a_reader_that_does_not_read(form: str, seconds: float) -> None:
     """It is cut after so long, and not before; nobody else waits for it."""
-    async with place() as where, serving(where, graces=Graces(create=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(create=1e9)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         _, stalled = await open_raw(server.address)
@@ -215,7 +220,7 @@ async def test_a_reader_that_does_not_read(form: str, seconds: float) -> None:
 async def test_a_server_without_its_data_directory_leaves_when_nobody_is_there() -> None:
     """A run whose end cannot be stored would keep it for ever."""
     model = FeedModel()
-    async with place() as where, serving(where, model, leaves_when_idle=True, graces=Graces(look=0.01)) as server:
+    async with place() as where, serving(where, model, leaves_when_idle=True, graces=GracePeriods(look=0.01)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         stream = await attached(server, workspace, client.client_id)
@@ -239,7 +244,7 @@ async def test_a_server_without_its_data_directory_leaves_when_nobody_is_there()
 
 
 async def test_a_server_whose_data_directory_is_restored_stays() -> None:
-    async with place() as where, serving(where, leaves_when_idle=True, graces=Graces(look=0.01)) as server:
+    async with place() as where, serving(where, leaves_when_idle=True, graces=GracePeriods(look=0.01)) as server:
         clock = Clock()
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
@@ -253,7 +258,7 @@ async def test_a_server_whose_data_directory_is_restored_stays() -> None:
 
 async def test_the_note_of_pages_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a page enters, and while it is used at most every ten minutes."""
-    monkeypatch.setattr(house, "BUNDLE", tmp_path)
+    monkeypatch.setattr(web_app, "BUNDLE", tmp_path)
     now = [1_000_000.0]
     async with place() as where, serving(where) as server:
         opened = await server.hub.web.open()

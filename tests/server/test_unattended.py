@@ -8,10 +8,10 @@ import pytest
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.runs import Run
-from holdfast.outfit import Given, open_app
 from holdfast.protocol.bodies import WorkspaceBody
-from holdfast.providers.scripted import Say, ScriptedModel, Step
-from holdfast.server.hub import Hub
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
+from holdfast.runtime.services import ServiceOverrides, open_app
+from holdfast.server.workspace_manager import WorkspaceManager
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
 from server.helpers import QUICK, Place, exchange, inside, place, prompt, serving
@@ -37,10 +37,10 @@ async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
     provider: str, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its key may have been a client's, which is never stored. The scripted tour is nobody's stand-in."""
-    monkeypatch.setattr("holdfast.providers.market.LOCAL_SERVERS", ())
+    monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     async with place() as where:
         workspace = await left_over(where, provider)
-        hub = Hub(open_app(where.data, Given(QUICK)), where.data)
+        hub = WorkspaceManager(open_app(where.data, ServiceOverrides(QUICK)), where.data)
         try:
             await hub.open_unfinished()
             assert [desk.id for desk in hub.desks] == ([] if waits else [workspace])
@@ -55,7 +55,7 @@ async def test_prompts_wait_for_a_client_where_no_model_can_be_used(
             await hub.close()
 
 
-async def stored(hub: Hub, workspace: WorkspaceId, run: str) -> Run:
+async def stored(hub: WorkspaceManager, workspace: WorkspaceId, run: str) -> Run:
     record = await hub.app.ledger.run(workspace, RunId(run))
     assert record is not None
     return record.run

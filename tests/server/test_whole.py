@@ -21,7 +21,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.messages import Finish, FinishPart, Message, Text, TextPart, text_of
 from holdfast.domain.runs import Run
-from holdfast.server.whole import FIRST_SECONDS, WholeMessages
+from holdfast.server.streams.crush_stream import FIRST_SECONDS, CrushStream
 
 SESSION, MESSAGE = SessionId("s"), MessageId("m")
 
@@ -36,7 +36,7 @@ class Reader:
     """What one stock client would get, on a clock the test moves."""
 
     def __init__(self) -> None:
-        self.form = WholeMessages()
+        self.form = CrushStream()
         self.now = 0.0
         self.sent: list[bytes] = []
 

@@ -11,21 +11,21 @@ import pytest
 
 from client.play import Exchange, Playing, answer, short_directory, stream_head
 from holdfast import __version__
-from holdfast.client import age, attached, locate
-from holdfast.client.attached import Attached
+from holdfast.client import locate, server_check, workspace_connection
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem, TimedOut
-from holdfast.client.locate import Where, find, find_or_start
-from holdfast.client.pool import Pool
-from holdfast.client.thin import ServerInfo, Thin
-from holdfast.client.wire import Address, build_request
+from holdfast.client.http_messages import Address, build_request
+from holdfast.client.locate import ServerLocation, find, find_or_start
+from holdfast.client.request import ConnectionPool
+from holdfast.client.sync_client import ServerInfo, SyncClient
+from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.lockfile import LOCK_NAME, directory_id, write_owner
-from holdfast.protocol.number import PROTOCOL
-from holdfast.server.http import HttpServer, Receive, Scope, Send
-from holdfast.server.hub import Graces
-from holdfast.server.listen import UnixListener
+from holdfast.protocol.version import PROTOCOL
+from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
+from holdfast.server.http.listen import UnixListener
+from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import Gate, settle_down, start
 from server.clock import Clock
 from server.helpers import RawStream, exchange, inside, open_raw, place, prompt, read_until, serving
@@ -86,7 +86,7 @@ async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
 
 async def test_who_meets_a_missing_data_directory_first_makes_it_known() -> None:
     """Everybody is told at once, not when the server looks next."""
-    async with place() as where, serving(where, graces=Graces(look=1e9)) as server:
+    async with place() as where, serving(where, graces=GracePeriods(look=1e9)) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace)).id
         async with client.events(workspace, since=0) as events:
@@ -111,7 +111,7 @@ async def test_a_long_answer_is_read_to_its_end_however_late() -> None:
         await exchange.until_left()
 
     async with Playing(script) as address:
-        pool = Pool(address)
+        pool = ConnectionPool(address)
         response = await pool.open(build_request(address, "GET", "/"), seconds=PATIENCE)
         for _ in range(20):
             await settle_down()
@@ -133,7 +133,7 @@ async def test_a_stream_that_is_never_answered_leaves_no_connection() -> None:
         left.set()
 
     async with Playing(script) as address:
-        pool = Pool(address)
+        pool = ConnectionPool(address)
         with pytest.raises(TimedOut):
             await pool.open(build_request(address, "GET", "/"), seconds=0.01)
         await asyncio.wait_for(left.wait(), PATIENCE)
@@ -191,7 +191,7 @@ async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
             (Path(data) / LOCK_NAME).write_text("")
             write_owner(data, address.path)
             folder = Path(address.path).parent
-            where = Where(Address(), data, can_be_started=True, directories=(str(root),))
+            where = ServerLocation(Address(), data, can_be_started=True, directories=(str(root),))
             for mode, is_found in ((0o755, False), (0o700, True)):
                 folder.chmod(mode)
                 thin = await asyncio.to_thread(find, where)
@@ -201,9 +201,9 @@ async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
 
 
 def test_the_way_to_another_machine_is_opened_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, opened = [None, Thin(Address())], []
+    found, opened = [None, SyncClient(Address())], []
     monkeypatch.setattr(locate, "_connected", lambda _: found.pop(0))
-    where = Where(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
+    where = ServerLocation(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
     assert find(where) is not None
     assert opened == [True]
 
@@ -211,11 +211,11 @@ def test_the_way_to_another_machine_is_opened_again_once(monkeypatch: pytest.Mon
 def test_a_server_that_came_while_the_lock_was_waited_for_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thin = Thin(Address())
+    thin = SyncClient(Address())
     found = [None, thin]
     monkeypatch.setattr(locate, "find", lambda *_: found.pop(0))
-    monkeypatch.setattr("holdfast.client.launch.spawn", lambda *_: pytest.fail("it is there"))
-    where = Where(Address(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),))
+    monkeypatch.setattr("holdfast.client.locate.spawn", lambda *_: pytest.fail("it is there"))
+    where = ServerLocation(Address(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),))
     assert find_or_start(where) is thin
 
 
@@ -232,15 +232,15 @@ def test_which_servers_are_asked_to_give_way(
     version: str, protocol: int, data_id: str, is_asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    thin = Thin(Address())
+    thin = SyncClient(Address())
     thin.server = ServerInfo(version, protocol, 7, data_id)
 
-    def leaves(_: Thin, process: int) -> bool:
+    def leaves(_: SyncClient, process: int) -> bool:
         asked.append(process)
         return True
 
-    monkeypatch.setattr(age, "_has_left", leaves)
-    assert age.gives_way(thin) is is_asked
+    monkeypatch.setattr(server_check, "_has_left", leaves)
+    assert server_check.gives_way(thin) is is_asked
     assert asked == [7] * is_asked
 
 
@@ -257,17 +257,19 @@ async def test_a_stay_goes_on_at_the_server_that_is_there_now(monkeypatch: pytes
 
     async with named("old") as old, named("new") as new:
         places = [old, new]
-        monkeypatch.setattr(attached, "find_or_start", lambda _: Thin(places.pop(0)))
-        stay = Attached(Where(old, "", can_be_started=True), "/p", ("A=1",))
+        monkeypatch.setattr(workspace_connection, "find_or_start", lambda _: SyncClient(places.pop(0)))
+        stay = WorkspaceConnection(ServerLocation(old, "", can_be_started=True), "/p", ("A=1",))
         for _ in range(2):
             await stay.enter()
         await stay.leave()
         assert entered == [("old", ["A=1"]), ("new", ["A=1"]), ("new", None)]
         for where in (
-            Where(Address(host="h", port=1), "", can_be_started=False),
-            Where(old, "", can_be_started=False, again=lambda: None),
+            ServerLocation(Address(host="h", port=1), "", can_be_started=False),
+            ServerLocation(old, "", can_be_started=False, again=lambda: None),
         ):
-            assert Attached(where, "/p", ("A=1",))._environment == (), "an environment goes to no other machine"
+            assert WorkspaceConnection(where, "/p", ("A=1",))._environment == (), (
+                "an environment goes to no other machine"
+            )
 
 
 async def test_a_stream_that_begins_with_a_refusal_is_none() -> None:

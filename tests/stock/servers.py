@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from holdfast.app import ServerOptions, serve
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
-from holdfast.providers.scripted import Act, Call, Fail, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step
+from holdfast.server.serve import ServerOptions, serve
 from holdfast.testing.gates import start, until
 from stock.wire import PATIENCE, Pool
 

@@ -12,13 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.domain.errors import (
-    DatabaseDamaged,
-    DatabaseTooNew,
-    DataDirectoryBusy,
-    StorageError,
-    StorageUnavailable,
-)
+from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, DataDirectoryBusy, StorageError, StorageUnavailable
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk
 

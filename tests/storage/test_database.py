@@ -14,8 +14,8 @@ from holdfast.domain.errors import DatabaseDamaged, StorageUnavailable, StorageU
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, PutMessage, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
+from holdfast.storage.data_directory import LOG_PAGES, reserve
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.reserve import LOG_PAGES, reserve
 from holdfast.testing.conformance import Desk, message, run, session
 from holdfast.testing.faulty_disk import FaultyDisk
 

@@ -10,16 +10,7 @@ import pytest
 from holdfast.domain.events import MessageDelta
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import (
-    AddFile,
-    Admit,
-    CreateSession,
-    DeleteSession,
-    EndRun,
-    GrowMessage,
-    PutMessage,
-    Write,
-)
+from holdfast.domain.ledger import AddFile, Admit, CreateSession, DeleteSession, EndRun, GrowMessage, PutMessage, Write
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, run, session
 from holdfast.testing.gates import until

@@ -14,12 +14,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.app import ServerOptions, serve
-from holdfast.core import App, Furnisher
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StorageError, StorageUnavailable
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import CreateSession, DeleteSession
 from holdfast.engine.ports import Ledger
+from holdfast.runtime.workspace import App, ServicesFactory
+from holdfast.server.serve import ServerOptions, serve
 from holdfast.storage import database, schema
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, session
@@ -235,7 +235,7 @@ async def test_every_reader_has_its_files_open_from_the_start(tmp_path: Path) ->
 
 
 def test_an_application_that_cannot_be_put_together_releases_its_store(tmp_path: Path) -> None:
-    def furnish(_: Ledger) -> Furnisher:
+    def furnish(_: Ledger) -> ServicesFactory:
         raise RuntimeError("no furniture")
 
     empty = held()
@@ -247,7 +247,7 @@ def test_an_application_that_cannot_be_put_together_releases_its_store(tmp_path:
 async def test_a_server_whose_port_is_taken_releases_store_and_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.app.seal", lambda: None)
+    monkeypatch.setattr("holdfast.server.serve.seal", lambda: None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -15,11 +15,13 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, DeleteMessage, EndRun, PatchSession, StartRun, StepRun
 from holdfast.domain.sessions import SessionPatch
 from holdfast.lockfile import LOCK_NAME, directory_id, read_owner, write_owner
-from holdfast.storage import checks, eventlog, modes, ownership, retention, shrink
-from holdfast.storage.large import may_keep
+from holdfast.storage import data_directory, event_log, vacuum
+from holdfast.storage import database as checks
+from holdfast.storage import database as modes
+from holdfast.storage.database import open_to_others
+from holdfast.storage.event_log import Retention
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.modes import open_to_others
-from holdfast.storage.retention import Retention
+from holdfast.storage.tables import may_keep
 from holdfast.testing.conformance import Desk, ManualClock, message, run
 from holdfast.testing.detach import DATABASE, WAL
 from holdfast.testing.faulty_disk import FaultyDisk
@@ -204,11 +206,11 @@ def test_each_claim_refuses_a_second_server_by_itself(
 def test_a_claim_of_another_user_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may bind the name; only our own servers are meant. Who cannot be told is taken for one of ours."""
     me = os.getuid()
-    first = ownership.Claims(tmp_path)
+    first = data_directory.Claims(tmp_path)
     first.claim_file(tmp_path)
     for holder, is_refused in ((("1", me + 1), False), (("1", me), True), (("unknown", None), True)):
-        monkeypatch.setattr(ownership, "_holder", lambda _, holder=holder: holder)
-        second = ownership.Claims(tmp_path)
+        monkeypatch.setattr(data_directory, "_holder", lambda _, holder=holder: holder)
+        second = data_directory.Claims(tmp_path)
         if is_refused:
             with pytest.raises(DataDirectoryBusy, match=f"process {holder[0]}"):
                 second.claim_file(tmp_path)
@@ -216,7 +218,7 @@ def test_a_claim_of_another_user_says_nothing(tmp_path: Path, monkeypatch: pytes
             second.claim_file(tmp_path)
     first.release()
     monkeypatch.undo()
-    again = ownership.Claims(tmp_path)
+    again = data_directory.Claims(tmp_path)
     again.claim_file(tmp_path)
     again.claim_file(tmp_path)
     again.release()
@@ -224,11 +226,11 @@ def test_a_claim_of_another_user_says_nothing(tmp_path: Path, monkeypatch: pytes
 
 def test_the_holder_of_a_claim_is_asked_of_the_kernel() -> None:
     name = f"\0holdfast-test/{os.getpid()}".encode()
-    assert ownership._holder(name) == ("unknown", None)
+    assert data_directory._holder(name) == ("unknown", None)
     with socket.socket(socket.AF_UNIX) as held:
         held.bind(name)
         held.listen(1)
-        assert ownership._holder(name) == (str(os.getpid()), os.getuid())
+        assert data_directory._holder(name) == (str(os.getpid()), os.getuid())
 
 
 # The path shows other files than those that are open: each clause by itself.
@@ -329,7 +331,7 @@ async def test_a_small_or_unclean_database_is_read_whole(
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (2,), (1, 2), (2, 1), (1, 1)])
 def test_a_value_of_the_bound_is_large(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.storage.large._LARGE", 2)
+    monkeypatch.setattr("holdfast.storage.tables._LARGE", 2)
     assert may_keep(*("x" * size for size in sizes)) == (max(sizes) < 2)
 
 
@@ -343,7 +345,7 @@ async def test_pruning_keeps_up_in_bounded_steps(
     size: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After every `size` numbers at most twice as many events are removed, down to those that are kept."""
-    for module in (retention, eventlog):
+    for module in (event_log,):
         monkeypatch.setattr(module, "PASS", size)
     ledger = SqliteLedger(tmp_path, retention=Retention(events=kept))
     desk = await Desk.with_session(ledger)
@@ -363,20 +365,20 @@ async def test_pruning_keeps_up_in_bounded_steps(
 
 
 async def test_pruning_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (retention, eventlog):
+    for module in (event_log,):
         monkeypatch.setattr(module, "PASS", 4)
     ledger = SqliteLedger(tmp_path, retention=Retention(events=1))
     desk = await Desk.with_session(ledger)
-    prune = eventlog.EventLog.prune
+    prune = event_log.EventLog.prune
 
     def fail(*_: object) -> None:
         raise apsw.FullError("no room")
 
-    monkeypatch.setattr(eventlog.EventLog, "prune", fail)
+    monkeypatch.setattr(event_log.EventLog, "prune", fail)
     await desk.do(*[PATCH] * 4, sync=False)
     await ledger.database.write(lambda _: None, sync=False)
     assert len(await desk.events()) == 5
-    monkeypatch.setattr(eventlog.EventLog, "prune", prune)
+    monkeypatch.setattr(event_log.EventLog, "prune", prune)
     # Any group will do.
     await ledger.database.write(lambda _: None, sync=False)
     await ledger.database.write(lambda _: None, sync=False)
@@ -406,7 +408,7 @@ async def test_a_prompt_of_any_length_comes_back_from_every_read(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long ones stand apart; the row is rewritten at each step."""
-    monkeypatch.setattr("holdfast.storage.runs._LONG", 1)
+    monkeypatch.setattr("holdfast.storage.tables._LONG", 1)
     ledger = SqliteLedger(tmp_path)
     desk = await Desk.with_session(ledger)
     prompt = "x" * length
@@ -433,8 +435,8 @@ async def test_free_pages_are_given_back_in_steps_down_to_those_spared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With nothing spared and steps of one page, every free page leaves the file."""
-    monkeypatch.setattr(shrink, "SPARE", 0)
-    monkeypatch.setattr(shrink, "_STEP", 1)
+    monkeypatch.setattr(vacuum, "SPARE", 0)
+    monkeypatch.setattr(vacuum, "_STEP", 1)
     monkeypatch.setattr("holdfast.storage.writer._QUIET_SECONDS", 0.001)
     ledger = SqliteLedger(tmp_path)
     desk = await Desk.with_session(ledger)

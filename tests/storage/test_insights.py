@@ -19,9 +19,9 @@ from holdfast.domain.messages import (
     ToolCall,
     ToolCallPart,
 )
-from holdfast.domain.stats import ModelUse, Stats
-from holdfast.storage.insights import _Tally
+from holdfast.domain.usage import ModelUse, Stats
 from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.stats import _Tally
 from holdfast.testing.conformance import Desk, run, session
 
 

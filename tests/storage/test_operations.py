@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 import pytest
 
-from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
+from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.events import (
     AskEvent,
     Change,

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import CreateSession, DeleteMessage, DeleteSession, PutMessage
-from holdfast.storage import shrink
+from holdfast.storage import vacuum
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.shrink import LOG_BYTES, Shrinker
+from holdfast.storage.vacuum import LOG_BYTES, IncrementalVacuum
 from holdfast.testing.conformance import Desk, message, session
 from holdfast.testing.faulty_disk import FaultyDisk
 
@@ -25,7 +25,7 @@ LONG = "x" * 200_000
 
 @pytest.fixture(autouse=True)
 def _little_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shrink, "SPARE", SPARE)
+    monkeypatch.setattr(vacuum, "SPARE", SPARE)
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
     ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = threading.Event()
-    has_work = Shrinker.has_work
+    has_work = IncrementalVacuum.has_work
 
-    def noted(shrinker: Shrinker, connection: apsw.Connection) -> bool:
+    def noted(shrinker: IncrementalVacuum, connection: apsw.Connection) -> bool:
         found = has_work(shrinker, connection)
         looked.set()
         return found
@@ -87,7 +87,7 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
     before, _ = await ledger.database.read(pages)
     for number in range(3):
         await desk.do(DeleteMessage(message(f"m{number}").id))
-    monkeypatch.setattr(Shrinker, "has_work", noted)
+    monkeypatch.setattr(IncrementalVacuum, "has_work", noted)
     assert await asyncio.to_thread(looked.wait, PATIENCE), "after a quiet moment"
     # Is written when all that is done in between has been done.
     await ledger.database.write(lambda _: None, sync=False)
@@ -99,16 +99,16 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
 async def test_whoever_comes_waits_for_one_step(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, go_on = threading.Event(), threading.Event()
     told: list[str] = []
-    step = Shrinker.step
+    step = IncrementalVacuum.step
 
-    def held(shrinker: Shrinker, connection: apsw.Connection) -> None:
+    def held(shrinker: IncrementalVacuum, connection: apsw.Connection) -> None:
         reached.set()
         assert go_on.wait(PATIENCE)
         step(shrinker, connection)
         told.append("step")
 
     desk = await filled(ledger)
-    monkeypatch.setattr(Shrinker, "step", held)
+    monkeypatch.setattr(IncrementalVacuum, "step", held)
     deleting = asyncio.gather(empty(desk))
     assert await asyncio.to_thread(reached.wait, PATIENCE)
     writing = asyncio.gather(ledger.database.write(lambda _: told.append("write"), sync=True))
@@ -124,14 +124,14 @@ async def test_power_may_fail_at_any_step(tmp_path: Path, monkeypatch: pytest.Mo
     disk = FaultyDisk("shrinking")
     ledger = SqliteLedger(tmp_path / "before", vfs=disk.name)
     states: list[dict[str, bytes]] = []
-    step = Shrinker.step
+    step = IncrementalVacuum.step
 
-    def seen(shrinker: Shrinker, connection: apsw.Connection) -> None:
+    def seen(shrinker: IncrementalVacuum, connection: apsw.Connection) -> None:
         step(shrinker, connection)
         if len(states) < 40 and connection.pragma("freelist_count") % 5 == 0:
             states.append({name: bytes(data) for name, data in disk.synced.items()})
 
-    monkeypatch.setattr(Shrinker, "step", seen)
+    monkeypatch.setattr(IncrementalVacuum, "step", seen)
     desk = await filled(ledger)
     kept = await ledger.messages(desk.id, SessionId("stays"))
     await empty(desk)

@@ -16,54 +16,51 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.config.atomic_files import Unwritable, replace
+from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
-from holdfast.config.files import Unwritable, replace
-from holdfast.config.store import ConfigStore
+from holdfast.config.toml_edit import set_value
 from holdfast.config.trust import TrustStore
-from holdfast.config.write import set_value
-from holdfast.server import logfile
-from holdfast.server.auth import read_or_make_token
-from holdfast.storage.erase import overwrite_unused
+from holdfast.server import rotating_log
+from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.vacuum import overwrite_unused
 from holdfast.testing.conformance import Desk
 from holdfast.testing.faulty_disk import FaultyDisk
-from holdfast.workspace.drafts import Draft
-from holdfast.workspace.files import Place
+from holdfast.workspace.files.atomic_write import AtomicWrite
+from holdfast.workspace.files.open_files import FileLocation
 from storage.syncs import Call, Record
 
 SOURCE = Path(holdfast.__file__).parent
 
 WRITERS = {
     # Whole and lasting; each has a test below.
-    "config/files.py": "settings, trust, credentials: whole, and the directory is synced",
-    "server/auth.py": "the token: whole, and the directory is synced",
+    "config/atomic_files.py": "settings, trust, credentials: whole, and the directory is synced",
+    "server/http/token_auth.py": "the token: whole, and the directory is synced",
     "storage/schema.py": "the database: whole, and the directory is synced",
     # Whole: the old file or the new one. Which one a power cut leaves is open.
-    "workspace/drafts.py": "edited files: whole",
+    "workspace/files/atomic_write.py": "edited files: whole",
     # Order only.
-    "server/logfile.py": "logs: no rename overwrites a log that is to be kept",
-    "storage/identity.py": "sets a file aside that has replaced the write-ahead log",
+    "server/rotating_log.py": "logs: no rename overwrites a log that is to be kept",
+    "storage/data_directory.py": "lock; sets a file aside that has replaced the write-ahead log",
     # Nothing is promised: locks, notes that are made again, output, files of the sandbox.
     "cli/demo.py": "demonstration",
-    "cli/detached.py": "a note that is made again",
+    "cli/run_client/run_lookup.py": "a note that is made again",
     "cli/stats.py": "a report that is made again",
-    "cli/streams.py": "standard output",
-    "client/launch.py": "log of a server that starts",
-    "client/locate.py": "lock",
-    "config/refresh.py": "lock",
-    "providers/refresh.py": "a catalogue that can be fetched again",
-    "server/house.py": "a note of open pages: without it they need a new link",
-    "server/listen.py": "lock",
-    "storage/datadir.py": "lock",
-    "tui/prompting.py": "text for an external editor",
-    "workspace/git.py": "private git directory, made again",
-    "workspace/guard_cgroup.py": "kernel interface",
-    "workspace/guard_mounts.py": "mount point",
-    "workspace/guard_system.py": "kernel interface",
-    "workspace/process_spill.py": "output of commands",
-    "workspace/sandbox_cleanup.py": "record of a comparison, made again",
-    "workspace/sandbox_git.py": "record of a decision, made again",
-    "workspace/sandbox_quarantine.py": "files moved away from the workspace",
+    "cli/main.py": "standard output",
+    "client/locate.py": "lock, and log of a server that starts",
+    "config/credentials.py": "lock",
+    "providers/catalog_refresh.py": "a catalogue that can be fetched again",
+    "server/web/web_app.py": "a note of open pages: without it they need a new link",
+    "server/http/listen.py": "lock",
+    "tui/prompt_actions.py": "text for an external editor",
+    "workspace/git/git_command.py": "private git directory, made again",
+    "workspace/process/guard_tag.py": "kernel interface",
+    "workspace/process/guard_main.py": "mount point",
+    "workspace/process/guard_system.py": "kernel interface",
+    "workspace/process/output.py": "output of commands",
+    "workspace/sandbox/linked_git_dirs.py": "record of a decision, made again",
+    "workspace/sandbox/cleanup.py": "files moved away from the workspace; record of a comparison, made again",
 }
 
 
@@ -166,11 +163,11 @@ def _draft(folder: Path, name: str, data: bytes = b"new") -> None:
     path = folder / name
     with suppress(FileNotFoundError):
         old = path.stat()
-        return _put(Draft(Place(str(path), str(path), str(folder), is_inside=True), old), data)
-    return _put(Draft(Place(str(path), str(path), str(folder), is_inside=True), None), data)
+        return _put(AtomicWrite(FileLocation(str(path), str(path), str(folder), is_inside=True), old), data)
+    return _put(AtomicWrite(FileLocation(str(path), str(path), str(folder), is_inside=True), None), data)
 
 
-def _put(draft: Draft, data: bytes) -> None:
+def _put(draft: AtomicWrite, data: bytes) -> None:
     draft.open()
     draft.add(data[:1])
     draft.add(data[1:])
@@ -251,13 +248,13 @@ def test_what_is_overwritten_in_the_database_is_synced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [1, 2, 5])
 def test_logs_are_turned_over_from_the_oldest_on(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest two are never lost, and each log keeps its content under its next number."""
-    monkeypatch.setattr(logfile, "KEPT", kept)
+    monkeypatch.setattr(rotating_log, "KEPT", kept)
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     path = tmp_path / "server.log"
     path.write_text("now")
     for number in range(1, kept):
         (tmp_path / f"server.log.{number}").write_text(str(number))
-    log = logfile.TurningLog(str(path))
+    log = rotating_log.RotatingLog(str(path))
     with Record(tmp_path).running() as record:
         log._turn_over()
     renames = [call.name for call in record.calls if call.kind == "rename"]
@@ -275,10 +272,10 @@ def test_logs_are_turned_over_from_the_oldest_on(kept: int, tmp_path: Path, monk
 def test_a_log_is_turned_over_when_it_is_too_long(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "server.log"
     path.write_text("x" * size)
-    monkeypatch.setattr(logfile, "LONGEST", 1)
+    monkeypatch.setattr(rotating_log, "LONGEST", 1)
     monkeypatch.setattr(os, "fstat", lambda _: os.stat(path))
     monkeypatch.setattr(os, "dup2", lambda *_: None)
-    log = logfile.TurningLog(str(path))
+    log = rotating_log.RotatingLog(str(path))
     log.setStream(io.StringIO())
     log.emit(logging.LogRecord("n", logging.INFO, "p", 1, "said", None, None))
     assert (tmp_path / "server.log.1").exists() == (size >= 1)

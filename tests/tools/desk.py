@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from engine.helpers import PATIENT, results_of
-from holdfast.core import Parts, SystemClock, Workspace, open_workspace
 from holdfast.domain.errors import PermissionDenied
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import SessionId
@@ -16,8 +15,9 @@ from holdfast.domain.models import ModelInfo, ModelRequest, ToolSpec
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Outlet
-from holdfast.permissions.rules import Rules
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.permissions.rule_decision import RuleSet
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceParts, open_workspace
 from holdfast.testing.gates import Gate
 from holdfast.testing.harness import FixedModels, Tape, World, counting_ids
 from holdfast.testing.memory import MemoryLedger
@@ -28,7 +28,7 @@ class Porter:
     """Is asked in place of a person: keeps what it was asked, and says no if it was told to."""
 
     def __init__(self, root: Path) -> None:
-        self.rules = Rules(PermissionSettings(), os.path.realpath(root), real=os.path.realpath)
+        self.rules = RuleSet(PermissionSettings(), os.path.realpath(root), real=os.path.realpath)
         """What they allow is not asked."""
         self.asked: list[Permit] = []
         self.refuses: Callable[[Permit], bool] = lambda _: False
@@ -106,7 +106,7 @@ class Desk:
         info = ModelInfo("test", "plain", supports_images=takes_images)
         model = FixedModels(ScriptedModel(self._script, info=info))
         tools = _Tools(BuiltinTools(needs), self)
-        parts = Parts(ledger, model, tools, PATIENT, SystemClock(), counting_ids(), tap)
+        parts = WorkspaceParts(ledger, model, tools, PATIENT, SystemClock(), counting_ids(), tap)
         workspace: Workspace = await open_workspace(str(self.root), parts)
         session = await workspace.sessions.create("Test")
         self._worlds = [World(workspace, tapes[0], session.id, ledger)]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.domain.asks import QuestionAnswer
+from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import ToolError
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId

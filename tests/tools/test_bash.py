@@ -15,17 +15,16 @@ from holdfast.domain.messages import ToolResult
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate
 from holdfast.testing.harness import World
 from holdfast.testing.hostile import new_token, survivors
 from holdfast.tools.bash import Bash, BashArguments, BashTimes
-from holdfast.tools.job_kill import JobKill
-from holdfast.tools.job_output import JobOutputTool
-from holdfast.workspace.guard import Guard
-from holdfast.workspace.jobs import JobLimits, Jobs
-from holdfast.workspace.process import Processes
-from holdfast.workspace.shell_call import Shell
+from holdfast.tools.jobs import JobKill, JobOutputTool
+from holdfast.workspace.process.command_process import Processes
+from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.jobs import JobLimits, Jobs
+from holdfast.workspace.process.shell_call import Shell
 
 GRACE = 0.2
 LONG, SOON = 3_600.0, 0.05

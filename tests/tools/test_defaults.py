@@ -19,14 +19,13 @@ from holdfast.testing.gates import start
 from holdfast.tools.agent import Agent
 from holdfast.tools.agentic_fetch import AgenticFetch, WebFetch
 from holdfast.tools.bash import Bash, BashTimes
-from holdfast.tools.job_kill import JobKill
-from holdfast.tools.job_output import JobOutputTool
+from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
-from holdfast.workspace.guard import Guard
-from holdfast.workspace.jobs import JobLimits, Jobs
-from holdfast.workspace.process import Processes
-from holdfast.workspace.shell_call import Shell
+from holdfast.workspace.process.command_process import Processes
+from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.jobs import JobLimits, Jobs
+from holdfast.workspace.process.shell_call import Shell
 from tools.direct import Direct, struct_of
 from workspace.web_server import WebServer, web_server
 

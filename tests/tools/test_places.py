@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.settings import PermissionSettings
-from holdfast.permissions.rules import Rules
+from holdfast.permissions.rule_decision import RuleSet
 from holdfast.tools.registry import ToolNeeds
 from tools.desk import Desk
 
@@ -86,7 +86,7 @@ async def test_inside_nobody_is_asked_for_reading(desk: Desk) -> None:
 )
 async def test_inside_rules_count_for_reading_too(desk: Desk, tool: str, arguments: dict[str, str]) -> None:
     settings = PermissionSettings(ask=("view(a.txt)", "ls", "grep", "glob(**)"))
-    desk.porter.rules = Rules(settings, str(desk.root), real=os.path.realpath)
+    desk.porter.rules = RuleSet(settings, str(desk.root), real=os.path.realpath)
     desk.porter.refuses = lambda _: True
     assert "denied" in await desk.fails(tool, **arguments)
 

@@ -12,7 +12,7 @@ from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import AddFile, Answer, Write
 from holdfast.testing.memory import MemoryLedger
 from holdfast.tools.registry import ToolNeeds
-from holdfast.workspace import drafts
+from holdfast.workspace.files import atomic_write
 from tools.desk import Desk
 from tools.test_undo import take_back
 from workspace.web_server import WebServer, web_server
@@ -203,7 +203,7 @@ async def test_an_undo_that_a_disk_refuses_in_the_middle_is_not_made(
     """Whichever file it is: those before it are as they were, those after it too."""
     before, open_before = tree(changed.root), descriptors()
     with monkeypatch.context() as patch:
-        patch.setattr(drafts.os, call, failing(getattr(os, call), count))  # type: ignore[attr-defined]
+        patch.setattr(atomic_write.os, call, failing(getattr(os, call), count))  # type: ignore[attr-defined]
         with pytest.raises(BadRequest, match="input/output error"):
             await take_back(changed, run="r1", force=True)
     assert tree(changed.root) == before

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.tools import Permit
-from holdfast.extensions import shelves
-from holdfast.extensions.folders import Folder
+from holdfast.extensions import markdown_dir
+from holdfast.extensions.search_paths import SearchPath
 from holdfast.testing.swaps import SECRET, Swapped, exchange, try_swap
 from holdfast.tools import ls
 from holdfast.tools.registry import ToolNeeds
-from holdfast.workspace import beneath
-from holdfast.workspace.children import Child, spawn
-from holdfast.workspace.ignore import Ignore
-from holdfast.workspace.paths import is_within
-from holdfast.workspace.scan import walk
-from holdfast.workspace.surroundings import context_files, context_places
+from holdfast.workspace.files import open_files
+from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.ignore_files import Ignore
+from holdfast.workspace.process.child_process import Child, spawn
+from holdfast.workspace.project_context import context_files, context_places
+from holdfast.workspace.search.fallback_scan import walk
 from tools.desk import Desk
 
 
@@ -34,7 +34,7 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         raise NotImplementedError
 
     if request.param != "openat2":
-        monkeypatch.setattr(beneath, "_openat2", unknown)
+        monkeypatch.setattr(open_files, "_openat2", unknown)
 
 
 def once(act: Callable[[], None]) -> Callable[[], None]:
@@ -53,10 +53,10 @@ def test_no_link_is_followed_below_an_open_directory(place: Swapped) -> None:
     handle = os.open(place.root, os.O_RDONLY)
     for path in ("x", "x/f.txt", "d/y/f.txt", "x/e/f.txt", "../outside/f.txt", "d/../../outside/f.txt", "d/f.txt/x"):
         with pytest.raises(OSError, match=r"."):
-            beneath.open_beneath(handle, path, os.O_RDONLY)
-        assert path == "x" or beneath.status_beneath(handle, path) is None
+            open_files.open_beneath(handle, path, os.O_RDONLY)
+        assert path == "x" or open_files.status_beneath(handle, path) is None
     for path in ("d/f.txt", "./d//e/./f.txt", "d", ".", ""):
-        os.close(beneath.open_beneath(handle, path, os.O_RDONLY))
+        os.close(open_files.open_beneath(handle, path, os.O_RDONLY))
     os.close(handle)
 
 
@@ -134,7 +134,7 @@ async def test_ls_stays_below_the_directory_it_has_opened(place: Swapped, monkey
         swap = once(lambda pair=pair: exchange(*pair))  # type: ignore[misc]
 
         def entries(handle: int, folder: str) -> list[tuple[str, bool, bool, str]]:
-            found = beneath.entries_of(handle, folder)
+            found = open_files.entries_of(handle, folder)
             swap()  # noqa: B023
             return found
 
@@ -176,9 +176,9 @@ def test_a_projects_own_files_are_judged_when_they_are_opened(place: Swapped, mo
         swap()
         return verdict
 
-    monkeypatch.setattr(shelves, "is_within", then_swap)
-    shelf = shelves.Shelf("files", lambda file: (file.data, file.trouble))
-    found = shelf.look([Folder(str(place.root / "d"), "project", within=str(place.root))])
+    monkeypatch.setattr(markdown_dir, "is_within", then_swap)
+    shelf = markdown_dir.MarkdownDirectory("files", lambda file: (file.data, file.trouble))
+    found = shelf.look([SearchPath(str(place.root / "d"), "project", within=str(place.root))])
     assert not any(SECRET.encode() in data for data, _ in found if data)
 
 

@@ -17,10 +17,10 @@ from holdfast.tools.agent import Agent
 from holdfast.tools.glob import Glob
 from holdfast.tools.grep import Grep
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
-from holdfast.workspace.children import Child
-from holdfast.workspace.files import digest_of
-from holdfast.workspace.git import PrivateGit
-from holdfast.workspace.search import FoundFiles, FoundText, GrepAsk, Match, Search, Searcher
+from holdfast.workspace.files.open_files import digest_of
+from holdfast.workspace.git.git_command import PrivateGit
+from holdfast.workspace.process.child_process import Child
+from holdfast.workspace.search.search import FoundFiles, FoundText, GrepRequest, Match, Search, Searcher
 from tools.direct import Direct
 from workspace.test_search_ways import Played
 
@@ -137,7 +137,7 @@ class Finder(Searcher):
         self._text = text or FoundText((), is_truncated=False, is_late=False)
         self._files = files or FoundFiles((), is_truncated=False, is_late=False)
 
-    async def grep(self, where: Search, ask: GrepAsk) -> FoundText:
+    async def grep(self, where: Search, ask: GrepRequest) -> FoundText:
         self.where.append(where)
         self.patterns.append(ask)
         return self._text

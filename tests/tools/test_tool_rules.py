@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.asks import QuestionAnswer
+from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import PermissionDenied
 from holdfast.domain.ids import SessionId
 from holdfast.domain.sessions import Todo

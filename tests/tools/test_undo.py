@@ -10,7 +10,7 @@ from holdfast.domain.errors import BadRequest, NotFound
 from holdfast.domain.files import UndoAsk, UndoneFile, UndoReport
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Operation
-from holdfast.workspace.undo import undo
+from holdfast.workspace.files.undo import undo
 from tools.desk import Desk
 
 _ids = itertools.count()

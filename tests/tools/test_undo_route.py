@@ -7,8 +7,8 @@ import pytest
 from holdfast.domain.errors import BadRequest, NotFound, SessionBusy, UnknownRun
 from holdfast.domain.files import UndoAsk, UndoReport
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.server.calls import Call
-from holdfast.server.undo import undo_changes
+from holdfast.server.http.request import Request
+from holdfast.server.routes.files import undo_changes
 from tools.desk import Desk
 
 
@@ -22,7 +22,7 @@ class _Open:
 
 async def ask(desk: Desk, **said: Any) -> UndoReport:  # noqa: ANN401
     opened = cast(Any, _Open(desk))
-    call = Call(cast(Any, None), cast(Any, None), {}, {}, UndoAsk(**said), over_socket=True, open_desk=opened)
+    call = Request(cast(Any, None), cast(Any, None), {}, {}, UndoAsk(**said), over_socket=True, open_desk=opened)
     return await undo_changes(call)
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.domain.events import ToolOutputEvent
 from holdfast.domain.settings import PermissionSettings
-from holdfast.permissions.rules import Rules
+from holdfast.permissions.rule_decision import RuleSet
 from holdfast.testing.gates import until
 from holdfast.tools.registry import ToolNeeds
-from holdfast.workspace.web import Web
+from holdfast.workspace.web_client import WebClient
 from tools.desk import Desk
 from tools.test_undo import take_back
 from workspace.web_server import Visit, WebServer, web_server
@@ -67,7 +67,7 @@ async def test_a_name_that_leads_to_a_private_place_is_asked_about_again(project
         resolved.append(host)
         return ["127.0.0.1"]
 
-    desk = await Desk(project).open(ToolNeeds(web=Web(resolve)))
+    desk = await Desk(project).open(ToolNeeds(web=WebClient(resolve)))
     url = f"http://innocent.example:{web.port}/page"
     desk.porter.refuses = lambda permit: "this computer" in permit.description
     assert "denied" in await desk.fails("fetch", url=url)
@@ -164,7 +164,7 @@ async def test_what_is_no_text_or_too_long_is_known_by_its_digest(
 ) -> None:
     """It can be taken back too, but not what somebody has made of it since: no history could give that back."""
     monkeypatch.setattr("holdfast.tools.download.MOST_BYTES", most)
-    monkeypatch.setattr("holdfast.workspace.undo._LARGEST", most)
+    monkeypatch.setattr("holdfast.workspace.files.undo._LARGEST", most)
     await desk.does("download", url=f"{web.url}/file.bin", file_path="f.bin")
     before, after = await desk.versions()
     assert before == ("f.bin", 0, None)
@@ -185,7 +185,7 @@ async def test_a_redirect_does_not_lead_where_a_rule_forbids_it(desk: Desk, web:
     """Nobody is asked a second time; but what is forbidden is forbidden by every way."""
     web.redirect("/go", "/page")
     web.redirect("/astray", "/secret")
-    desk.porter.rules = Rules(PermissionSettings(deny=(f"{tool}({web.url}/secret**)",)), str(desk.root))
+    desk.porter.rules = RuleSet(PermissionSettings(deny=(f"{tool}({web.url}/secret**)",)), str(desk.root))
     more = {"file_path": "page"} if tool == "download" else {}
     await desk.does(tool, url=f"{web.url}/go", **more)
     desk.porter.asked.clear()
@@ -303,11 +303,11 @@ async def test_rules_for_addresses_are_asked_before_and_after_each_redirect(proj
     async def resolve(_host: str, _: int) -> Sequence[str]:
         return ["127.0.0.1"]
 
-    desk = await Desk(project).open(ToolNeeds(web=Web(resolve)))
+    desk = await Desk(project).open(ToolNeeds(web=WebClient(resolve)))
     here, other = f"http://here.example:{web.port}", f"http://other.example:{web.port}"
     deny = (f"fetch({other}/page)", f"fetch({here}/secret/*)")
     settings = PermissionSettings(allow=(f"fetch({here}/*)",), deny=deny)
-    desk.porter.rules = Rules(settings, str(project))
+    desk.porter.rules = RuleSet(settings, str(project))
     web.page("/secret/x", b"secret", "text/plain")
     web.redirect("/out", f"http://OTHER.example.:{web.port}/%70age")
     web.redirect("/in", "/a/%2e%2e/secret/x")

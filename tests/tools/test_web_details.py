@@ -15,7 +15,7 @@ from holdfast.tools import download
 from holdfast.tools.agentic_fetch import WebFetch
 from holdfast.tools.fetch import without_clock
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
-from holdfast.workspace.web import Target, Web, address_note, checked
+from holdfast.workspace.web_client import Target, WebClient, address_note, checked
 from tools.direct import Direct
 from workspace.web_server import Visit, WebServer, web_server
 
@@ -41,7 +41,7 @@ async def caller(root: Path, limit: int = 1 << 20) -> Direct:
             raise OSError
         return ["127.0.0.1"]
 
-    way = Web(resolve)
+    way = WebClient(resolve)
     tools = await BuiltinTools(ToolNeeds(web=way, download_limit=limit)).current()
     return Direct(root, [*tools, WebFetch(way)])
 
@@ -204,7 +204,7 @@ async def test_how_many_redirects_are_followed(web: WebServer, redirects: int, i
     for number in range(redirects):
         web.redirect(f"/{number}", f"/{number + 1}")
     web.page(f"/{redirects}", b"end", "text/plain")
-    way = Web().get(checked(f"{web.url}/0"), agree, {})
+    way = WebClient().get(checked(f"{web.url}/0"), agree, {})
     if is_reached:
         async with way as answer:
             assert await answer.read(10) == (b"end", False)

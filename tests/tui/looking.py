@@ -13,10 +13,10 @@ from rich.segment import Segment
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from holdfast.client.locate import Where
+from holdfast.client.locate import ServerLocation
 from holdfast.engine.ports import Model
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.editor import Editor
+from holdfast.tui.widgets.composer import Composer
 from server.helpers import EchoModel, Place, Server, place, serving
 
 __all__ = ["Screen", "drawn", "looking", "standing"]
@@ -30,7 +30,7 @@ class Screen:
         self.pilot = pilot
 
     @property
-    def editor(self) -> Editor:
+    def editor(self) -> Composer:
         return self.app.editor
 
     async def until(self, is_so: Callable[[], bool], what: str) -> None:
@@ -123,7 +123,7 @@ async def looking(
     project: str = "project",
     yolo: bool = False,
 ) -> AsyncIterator[Screen]:
-    where = Where(server.address, str(server.place.data), can_be_started=False)
+    where = ServerLocation(server.address, str(server.place.data), can_be_started=False)
     app = HoldfastApp(where, server.place.project(project), session=session, yolo=yolo)
     async with app.run_test(size=size) as pilot:
         screen = Screen(app, pilot)

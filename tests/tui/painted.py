@@ -4,9 +4,9 @@ from rich.console import Console
 
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Finish, FinishPart, Message, Part, Role, ToolResult
+from holdfast.tui.block_render import paint
 from holdfast.tui.blocks import Block, Scene, blocks_of
-from holdfast.tui.look import DARK
-from holdfast.tui.paint import paint
+from holdfast.tui.palette import DARK
 
 __all__ = ["CALL", "DONE", "drawn", "message", "shown"]
 

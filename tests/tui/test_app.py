@@ -5,11 +5,11 @@ from textual.widgets import OptionList
 
 from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelInfo
-from holdfast.tui.editor import Editor
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.picker import Picker
-from holdfast.tui.transcript import Transcript
-from holdfast.tui.welcome import doors, welcome
+from holdfast.tui.widgets.composer import Composer
+from holdfast.tui.widgets.transcript import Transcript
+from holdfast.tui.widgets.welcome import doors, welcome
 from server.helpers import EchoModel, FeedModel, prompt
 from tui.looking import looking, standing
 
@@ -46,7 +46,7 @@ async def test_a_prompt_is_answered() -> None:
         await screen.write("hello there")
         await screen.shows("echo: hello there")
         assert "▌ hello there" in screen.conversation()
-        assert screen.app.query_one(Editor).text == ""
+        assert screen.app.query_one(Composer).text == ""
 
 
 async def test_words_appear_as_they_come() -> None:
@@ -76,7 +76,7 @@ async def test_two_escapes_cancel_and_what_waited_comes_back() -> None:
         await screen.until(lambda: "again to cancel" in screen.line("hints"), "the warning")
         await screen.pilot.press("escape")
         await screen.shows("Cancelled")
-        await screen.until(lambda: screen.app.query_one(Editor).text == "and then this", "the prompt in the editor")
+        await screen.until(lambda: screen.app.query_one(Composer).text == "and then this", "the prompt in the editor")
         runs = await client.list_runs(screen.app.link.workspace)
         assert {run.outcome for run in runs} == {"cancelled"}
 
@@ -126,9 +126,9 @@ async def test_earlier_prompts_are_within_reach() -> None:
         await screen.write("one")
         await screen.shows("echo: one")
         await screen.pilot.press("up")
-        assert screen.app.query_one(Editor).text == "one"
+        assert screen.app.query_one(Composer).text == "one"
         await screen.pilot.press("down")
-        assert screen.app.query_one(Editor).text == ""
+        assert screen.app.query_one(Composer).text == ""
 
 
 async def test_a_long_conversation_is_drawn_only_where_one_looks() -> None:

@@ -1,6 +1,6 @@
 """Tools act without asking only after a confirmation, and every screen shows it."""
 
-from holdfast.tui.screens.entry import AutoApprove
+from holdfast.tui.screens.dialogs import AutoApprove
 from tui.looking import looking, standing
 
 

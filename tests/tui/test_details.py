@@ -25,16 +25,15 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.tui.alerts import alert, desktop_command
 from holdfast.tui.app import HoldfastApp
+from holdfast.tui.approvals import alert, desktop_command
+from holdfast.tui.attachments import LARGEST, TooLarge, attached, best, mention_at, mentioned, path_in_paste
+from holdfast.tui.block_render import code_of_block, marked, text_of_block
 from holdfast.tui.blocks import Card, Closing, Prose, Scene, blocks_of
-from holdfast.tui.commands import COMMANDS
-from holdfast.tui.differences import Differences
-from holdfast.tui.diffs import changed_span, counted, diff_of, paired, parsed
-from holdfast.tui.files import LARGEST, TooLarge, attached, path_in_paste
-from holdfast.tui.look import DARK, PLAIN, Look
-from holdfast.tui.mentions import best, mention_at, mentioned
-from holdfast.tui.texts import code_of_block, marked, text_of_block
+from holdfast.tui.diff_render import DiffView
+from holdfast.tui.line_diff import changed_span, counted, diff_of, paired, parsed
+from holdfast.tui.palette import DARK, PLAIN, Palette
+from holdfast.tui.slash_commands import COMMANDS
 from tui.painted import CALL, drawn, message, shown
 
 # Changes.
@@ -80,7 +79,7 @@ def test_a_change_fits_the_screen_in_one_column_or_two(width: int) -> None:
     lines = diff_of("short\n日本語の長い行" + "x" * 300 + "\n\tend\n", "short\nother " + "y" * 300 + "\n\tend\x1b[2J\n")
     console = Console(width=width, color_system=None)
     for split in (None, True, False):
-        drawn = console.render_lines(Differences(lines, DARK, split=split), console.options, pad=False)
+        drawn = console.render_lines(DiffView(lines, DARK, split=split), console.options, pad=False)
         for line in drawn:
             assert sum(segment.cell_length for segment in line) <= width
             assert "\x1b" not in "".join(segment.text for segment in line)
@@ -89,9 +88,9 @@ def test_a_change_fits_the_screen_in_one_column_or_two(width: int) -> None:
 def test_two_columns_where_there_is_room() -> None:
     lines = diff_of("one\ntwo\n", "one\nTWO\n")
     console = Console(width=120, color_system=None)
-    wide = ["".join(part.text for part in line) for line in console.render_lines(Differences(lines, DARK), pad=False)]
+    wide = ["".join(part.text for part in line) for line in console.render_lines(DiffView(lines, DARK), pad=False)]
     assert any("-two" in line and "+TWO" in line for line in wide)
-    narrow = console.render_lines(Differences(lines, DARK), console.options.update(width=80), pad=False)
+    narrow = console.render_lines(DiffView(lines, DARK), console.options.update(width=80), pad=False)
     assert not any("-two" in (text := "".join(part.text for part in line)) and "+TWO" in text for line in narrow)
 
 
@@ -102,8 +101,8 @@ def test_a_change_has_the_colours_of_its_language(split: bool) -> None:
     console = Console(width=120)
     options = console.options
 
-    def drawn_as(name: str, look: Look = DARK) -> list[list[Segment]]:
-        return console.render_lines(Differences(lines, look, split=split, name=name), options, pad=False)
+    def drawn_as(name: str, look: Palette = DARK) -> list[list[Segment]]:
+        return console.render_lines(DiffView(lines, look, split=split, name=name), options, pad=False)
 
     def plain(rows: list[list[Segment]]) -> list[str]:
         return ["".join(segment.text for segment in row) for row in rows]

@@ -7,17 +7,17 @@ from typing import Any
 from textual import events
 from textual.widgets import Input
 
-from holdfast.client.locate import Where
+from holdfast.client.locate import ServerLocation
 from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.approval_panel import ApprovalPanel
-from holdfast.tui.exact_text import shown_exactly
-from holdfast.tui.question_panel import QuestionPanel
-from holdfast.tui.screens.difference import DifferenceScreen
-from holdfast.tui.screens.entry import Confirm, Entry
+from holdfast.tui.screens.dialogs import Confirm, TextInput
+from holdfast.tui.screens.pager import DiffScreen
 from holdfast.tui.screens.picker import Picker
+from holdfast.tui.terminal_text import shown_exactly
+from holdfast.tui.widgets.approval_panel import ApprovalPanel
+from holdfast.tui.widgets.question_panel import QuestionPanel
 from server.helpers import Server, place, process, prompt
 from tui.looking import Screen, looking, standing
 
@@ -32,7 +32,7 @@ QUESTIONS: list[dict[str, Any]] = [
     },
     {
         "type": "multi_choice",
-        "question": "Where?",
+        "question": "ServerLocation?",
         "label": "Systems",
         "description": "Where it shall run.",
         "choices": [{"id": "l", "label": "Linux"}, {"id": "m", "label": "macOS"}],
@@ -123,7 +123,7 @@ async def test_questions_are_answered_together() -> None:
         await screen.asks(QuestionPanel)
         assert "PostgreSQL [big]" in screen.picture()
         await screen.pilot.press("tab", "2", "enter")
-        await screen.until(lambda: "Where?" in screen.picture(), "the second question")
+        await screen.until(lambda: "ServerLocation?" in screen.picture(), "the second question")
         await screen.pilot.press("down", "space", "enter")
         await screen.shows('It said: Q1: Which database? User selected: ["p"]')
         await screen.shows('Q2: Where? User selected: ["m"]')
@@ -153,7 +153,7 @@ async def test_sessions_are_renamed_and_deleted() -> None:
             await screen.pilot.press("ctrl+s")
             await screen.opens(Picker)
             await screen.pilot.press(*"alpha", "ctrl+r")
-            await screen.opens(Entry)
+            await screen.opens(TextInput)
             screen.app.screen.query_one(Input).value = "Gamma"
             await screen.pilot.press("enter")
             await screen.opens(Picker)
@@ -191,7 +191,7 @@ async def test_a_key_is_written_and_never_shown() -> None:
         await screen.until(lambda: "small model" in screen.picture(), "the small one")
         await screen.opens(Picker)
         await screen.pilot.press("ctrl+e")
-        await screen.opens(Entry)
+        await screen.opens(TextInput)
         await screen.pilot.press(*"sk-very-secret")
         assert "secret" not in screen.picture()
         await screen.pilot.press("enter")
@@ -202,7 +202,7 @@ async def test_how_much_a_model_thinks_can_be_chosen() -> None:
     described = {"id": "deep", "can_reason": True, "reasoning_levels": ["low", "high"]}
     provider = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "models": [described, {"id": "plain"}]}
     async with place() as where, process(where):
-        app = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project())
+        app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
         async with app.run_test(size=(100, 30)) as pilot:
             screen = Screen(app, pilot)
             await screen.until(lambda: app.link.state == "live", "the workspace is open")
@@ -229,7 +229,7 @@ async def test_changes_of_a_session_are_shown_and_taken_back() -> None:
         await screen.opens(Picker)
         assert "made.txt  +2 -0  new" in screen.picture()
         await screen.pilot.press("enter")
-        await screen.opens(DifferenceScreen)
+        await screen.opens(DiffScreen)
         assert "+two" in screen.picture()
         await screen.pilot.press("u")
         await screen.said("made.txt: removed")

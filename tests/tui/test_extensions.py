@@ -2,14 +2,13 @@
 
 from extensions.mcp.servers import STUB_EVERYTHING, STUB_TIME, needs_node
 from holdfast.domain.events import Change, LspEvent, McpEvent
-from holdfast.domain.languages import NEVER, LspInfo, LspNotice, LspState
-from holdfast.domain.mcp import McpInfo, McpNotice, McpState
-from holdfast.protocol.brought import SkillInfo
-from holdfast.tui.extensions import lsp_choice, mcp_choice, skill_choices
-from holdfast.tui.screens.form import Form
+from holdfast.domain.extensions import NEVER, LspInfo, LspNotice, LspState, McpInfo, McpNotice, McpState
+from holdfast.protocol.extension_routes import SkillInfo
+from holdfast.tui.pickers import lsp_choice, mcp_choice, skill_choices
+from holdfast.tui.screens.dialogs import Form
+from holdfast.tui.screens.pager import PagerScreen
 from holdfast.tui.screens.picker import Picker
-from holdfast.tui.screens.reading import ReadingScreen
-from holdfast.tui.servers import Servers, Tally
+from holdfast.tui.server_connection import ServerCounts, Servers
 from server.helpers import EchoModel
 from tui.looking import Screen, looking, standing
 
@@ -32,7 +31,7 @@ async def test_servers_are_counted_listed_and_explained() -> None:
         assert "error · /no/such/program could not be started" in seen
         assert "● holdfast-config" in seen
         await screen.pilot.press(*"broken", "enter")
-        await screen.opens(ReadingScreen)
+        await screen.opens(PagerScreen)
         assert "/no/such/program could not be started" in screen.picture()
         await screen.pilot.press("escape")
         await screen.opens(Picker)
@@ -73,11 +72,11 @@ def test_events_say_how_servers_stand() -> None:
     assert servers.take(told("c", "disabled"))
     assert servers.take(told("d", "starting"))
     assert not servers.take("anything else")
-    assert list(servers.tallies()) == [Tally("mcp", 1, 1, 3)]
+    assert list(servers.tallies()) == [ServerCounts("mcp", 1, 1, 3)]
     servers.take(told("b", "connected"))
     servers.take(LspEvent(Change("updated", LspNotice("state_changed", "ty", LspState.ERROR, "It died."))))
     servers.take(LspEvent(Change("updated", LspNotice("state_changed", "ruff", LspState.UNSTARTED))))
-    assert list(servers.tallies()) == [Tally("mcp", 2, 0, 3), Tally("lsp", 0, 1, 1)]
+    assert list(servers.tallies()) == [ServerCounts("mcp", 2, 0, 3), ServerCounts("lsp", 0, 1, 1)]
 
 
 def test_a_reason_stands_beside_what_does_not_work() -> None:

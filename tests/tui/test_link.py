@@ -17,7 +17,7 @@ from client.every_event import TYPES, event_of
 from client.lossy import lossy
 from client.missed import SCENARIOS, Scene, attended, where_of
 from holdfast.domain.ids import SessionId
-from holdfast.tui.link import Link
+from holdfast.tui.server_connection import ServerConnection
 from walks.hands import Hands
 
 LIVE = {"agent_event", "attached", "lsp_event", "mcp_event", "message_delta", "message_part", "tool_output"}
@@ -36,7 +36,7 @@ class Watched:
 
     def __init__(self, one: Hands) -> None:
         self._news = asyncio.Event()
-        self.link = Link(where_of(one), str(one.project), on_change=self._news.set)
+        self.link = ServerConnection(where_of(one), str(one.project), on_change=self._news.set)
 
     async def until(self, condition: Any) -> None:  # noqa: ANN401 - any callable
         async with asyncio.timeout(20):
@@ -138,7 +138,7 @@ async def test_every_event_changes_what_is_shown(one: Hands, monkeypatch: pytest
                 await watched.until(lambda seen=seen, expected=expected: _seen(seen, link) == expected)
 
 
-def _seen(seen: Any, link: Link) -> object:  # noqa: ANN401
+def _seen(seen: Any, link: ServerConnection) -> object:  # noqa: ANN401
     try:
         return seen(link)
     except KeyError:

@@ -10,19 +10,15 @@ from textual._xterm_parser import XTermParser
 from textual.theme import BUILTIN_THEMES, Theme
 
 from holdfast.domain.messages import Reasoning, ReasoningPart, Text, TextPart, ToolCall, ToolCallPart
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.tui.approval_panel import ApprovalPanel
-from holdfast.tui.blocks import Card
-from holdfast.tui.cards import body_of
-from holdfast.tui.harmless import without_codes
-from holdfast.tui.hints import hints
-from holdfast.tui.keyboard import NEWLINES, QUEUES, learn_keys
-from holdfast.tui.look import DARK, LIGHT, look_of
-from holdfast.tui.models import lack_of, model_choices
-from holdfast.tui.paint import paint
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.tui.block_render import paint, written
+from holdfast.tui.blocks import Card, body_of
+from holdfast.tui.keys import NEWLINES, QUEUES, hints, learn_keys
+from holdfast.tui.palette import DARK, LIGHT, THEMES, first_theme, look_of
+from holdfast.tui.pickers import lack_of, model_choices
 from holdfast.tui.screens.picker import Choice, fitted, matching
-from holdfast.tui.status import written
-from holdfast.tui.themes import THEMES, first_theme
+from holdfast.tui.terminal_text import without_codes
+from holdfast.tui.widgets.approval_panel import ApprovalPanel
 from tui.looking import drawn, looking, standing
 from tui.painted import CALL, DONE, message
 

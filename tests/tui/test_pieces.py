@@ -19,13 +19,23 @@ from holdfast.domain.messages import (
     ToolResult,
 )
 from holdfast.domain.runs import Run
-from holdfast.tui.blocks import Block, Card, Note, Prose, Saying, Scene, Thought, blocks_of
-from holdfast.tui.cards import body_of, change_of, headline_of
-from holdfast.tui.chunks import chunks_of
-from holdfast.tui.look import DARK, LIGHT
-from holdfast.tui.paint import FOLDED_LINES, paint
-from holdfast.tui.rows import Rows
-from holdfast.tui.status import activity_of, elapsed, money, thousands
+from holdfast.tui.block_render import FOLDED_LINES, activity_of, elapsed, money, paint, thousands
+from holdfast.tui.blocks import (
+    Block,
+    Card,
+    Note,
+    Prose,
+    Saying,
+    Scene,
+    Thought,
+    blocks_of,
+    body_of,
+    change_of,
+    chunks_of,
+    headline_of,
+)
+from holdfast.tui.palette import DARK, LIGHT
+from holdfast.tui.widgets.transcript import Rows
 from tui.painted import CALL, DONE, drawn, message, shown
 
 # Markdown in pieces.

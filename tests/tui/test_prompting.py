@@ -9,10 +9,10 @@ from textual import events
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.bodies import AgentMessage, RunPatch
 from holdfast.testing.hostile import new_token, survivors
-from holdfast.tui.completer import Completer
-from holdfast.tui.queue import Queue
-from holdfast.tui.screens.form import Form
+from holdfast.tui.screens.dialogs import Form
 from holdfast.tui.screens.picker import Picker
+from holdfast.tui.widgets.composer import Completer
+from holdfast.tui.widgets.queue_panel import QueuePanel
 from server.helpers import EchoModel, FeedModel, prompt
 from tui.looking import Screen, looking, standing
 
@@ -56,7 +56,7 @@ async def test_the_queue_can_be_changed() -> None:
         await busy(screen, model)
         await queued(screen, "one", "two", "three")
         await screen.pilot.press("ctrl+t")
-        assert isinstance(screen.app.focused, Queue)
+        assert isinstance(screen.app.focused, QueuePanel)
         await screen.pilot.press("down", "down", "K")
         await screen.until(lambda: waiting(screen) == ["one", "three", "two"], "the new order")
         await screen.pilot.press("s")

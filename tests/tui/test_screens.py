@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, TextArea
 
-from holdfast.providers.scripted import Act, Call, Say, ScriptedModel, Step, Think
-from holdfast.tui import drawing, paint
-from holdfast.tui.approval_panel import ApprovalPanel
-from holdfast.tui.question_panel import QuestionPanel
+from holdfast.providers.scripted_model import Act, Call, Say, ScriptedModel, Step, Think
+from holdfast.tui import block_render, rendering
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.picker import Picker
+from holdfast.tui.widgets.approval_panel import ApprovalPanel
+from holdfast.tui.widgets.question_panel import QuestionPanel
 from tui.looking import Screen, looking, standing
 
 STORED = Path(__file__).parent / "screens"
@@ -28,7 +28,7 @@ ANSWER = """Here is what I found.
 
 ## The parser
 
-It lives in `src/app.py` and has **two** passes:
+It lives in `src/server/serve.py` and has **two** passes:
 
 1. tokenise
 2. build the tree
@@ -40,7 +40,7 @@ def parse(text: str) -> Tree:
 
 | file | lines |
 |---|---|
-| app.py | 7 |
+| server/serve.py | 7 |
 """
 TODOS = [
     {"content": "Read the parser", "status": "completed", "active_form": "Reading"},
@@ -61,8 +61,10 @@ def act(name: str, **arguments: object) -> Call:
 
 
 def steps() -> Sequence[Step]:
-    edit = act("edit", file_path="src/app.py", old_string="    return build(tokens)\n", new_string="    return tree\n")
-    first: tuple[Act, ...] = (Think("Where is it?"), Say("I will look."), act("view", file_path="src/app.py"))
+    edit = act(
+        "edit", file_path="src/server/serve.py", old_string="    return build(tokens)\n", new_string="    return tree\n"
+    )
+    first: tuple[Act, ...] = (Think("Where is it?"), Say("I will look."), act("view", file_path="src/server/serve.py"))
     return [
         Step((*first, act("view", file_path="missing.py"))),
         Step((act("todos", todos=TODOS),)),
@@ -109,20 +111,20 @@ async def settled(screen: Screen) -> None:
 
 @pytest.mark.parametrize(("name", "size"), [("small", (80, 24)), ("middle", (110, 36)), ("wide", (160, 45))])
 async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paint, "clock", lambda _: "12:34")
-    for room in (paint, drawing):
+    monkeypatch.setattr(block_render, "clock", lambda _: "12:34")
+    for room in (block_render, rendering):
         monkeypatch.setattr(room, "elapsed", lambda _: "3 s")
     for writing in (TextArea, Input):
         monkeypatch.setattr(writing, "cursor_blink", False)
-    monkeypatch.setattr(drawing, "usage_of", lambda *_, **__: "800 tokens (0 %)")
+    monkeypatch.setattr(rendering, "usage_of", lambda *_, **__: "800 tokens (0 %)")
     async with standing(ScriptedModel(steps())) as (_, server):
         project = Path(server.place.project())
         (project / "src").mkdir()
-        (project / "src" / "app.py").write_text(SOURCE)
+        (project / "src" / "server/serve.py").write_text(SOURCE)
         async with looking(server, size=size) as screen:
             await settled(screen)
             compare(screen, f"{name}-welcome")
-            await screen.write("How does the parser work?\nMind @src/app.py.")
+            await screen.write("How does the parser work?\nMind @src/server/serve.py.")
             await screen.asks(ApprovalPanel)
             await screen.settles()
             await screen.until(lambda: "letters begin a prompt" in screen.picture(), "the hints of an active request")

@@ -9,15 +9,14 @@ import pytest
 from rich.segment import Segment
 
 from holdfast.client.errors import ClientError, Unreachable
-from holdfast.client.locate import Where
+from holdfast.client.locate import ServerLocation
 from holdfast.domain.events import AgentEvent, AgentNotice, Change
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.bodies import SnapshotBody
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.approval_panel import ApprovalPanel
-from holdfast.tui.question_panel import QuestionPanel
-from holdfast.tui.request_panel import RequestPanel
 from holdfast.tui.screens.picker import Picker
+from holdfast.tui.widgets.approval_panel import ApprovalPanel, RequestPanel
+from holdfast.tui.widgets.question_panel import QuestionPanel
 from server.helpers import FeedModel, place, process, prompt
 from tui.looking import Screen, drawn, looking, standing
 
@@ -43,7 +42,7 @@ async def test_a_server_that_is_killed_is_survived() -> None:
     """Nothing is lost and nothing flickers: what was shown stays while the connection is gone."""
     async with place() as where:
         where.project()
-        app = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project())
+        app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
         async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
             screen = Screen(app, pilot)
             await screen.until(lambda: app.link.state == "live", "the workspace is open")
@@ -76,7 +75,7 @@ async def test_a_server_that_is_killed_is_survived() -> None:
 async def test_what_a_killed_server_had_asked_is_closed(ask: str, panel: type[RequestPanel]) -> None:
     """R10: the dialog goes with the run that asked, and the next prompt is no answer to it."""
     async with place() as where:
-        app = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project())
+        app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
         async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
             screen = Screen(app, pilot)
             await screen.until(lambda: app.link.state == "live", "the workspace is open")
@@ -96,7 +95,7 @@ async def test_what_a_killed_server_had_asked_is_closed(ask: str, panel: type[Re
 
 async def test_who_comes_back_with_yolo_does_not_bring_it_to_the_others() -> None:
     async with place() as where:
-        address = Where(where.address, str(where.data), can_be_started=False)
+        address = ServerLocation(where.address, str(where.data), can_be_started=False)
         other, mine = HoldfastApp(address, where.project()), HoldfastApp(address, where.project(), yolo=True)
         async with process(where) as first, other.run_test() as theirs, mine.run_test() as pilot:
             screen = Screen(mine, pilot)
@@ -194,7 +193,9 @@ async def test_a_provider_that_is_asked_again_is_said() -> None:
 async def test_commands_of_people_and_helpers_of_models_are_shown_as_they_work() -> None:
     """With the real server: what a command prints comes before its end, and a helper's tools stand below its call."""
     async with place() as where, process(where):
-        app = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project(), yolo=True)
+        app = HoldfastApp(
+            ServerLocation(where.address, str(where.data), can_be_started=False), where.project(), yolo=True
+        )
         async with app.run_test(size=(110, 40)) as pilot:
             screen = Screen(app, pilot)
             await screen.until(lambda: app.link.state == "live", "the workspace is open")
@@ -209,7 +210,7 @@ async def test_commands_of_people_and_helpers_of_models_are_shown_as_they_work()
             await screen.shows("│ ● ls")
             await screen.until(lambda: not app.link.runs(), "the end")
             session = app.link.session
-        again = HoldfastApp(Where(where.address, str(where.data), can_be_started=False), where.project())
+        again = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
         again.wanted = str(session)
         async with again.run_test(size=(110, 40)) as pilot:
             await Screen(again, pilot).shows("│ ● ls")

@@ -9,25 +9,23 @@ from textual import events
 from textual.color import Color
 from textual.theme import Theme
 
-from holdfast.client.locate import Where
+from holdfast.client.locate import ServerLocation
 from holdfast.domain.events import AgentNotice
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Text, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.approval_panel import ApprovalPanel
-from holdfast.tui.blocks import Card, Prose
-from holdfast.tui.cards import body_of
-from holdfast.tui.differences import Differences
-from holdfast.tui.diffs import diff_of
-from holdfast.tui.editor import Editor
-from holdfast.tui.hints import hints
-from holdfast.tui.look import DARK, LIGHT, Look
-from holdfast.tui.question_panel import QuestionPanel
+from holdfast.tui.block_render import activity_of
+from holdfast.tui.blocks import Card, Prose, body_of
+from holdfast.tui.diff_render import DiffView
+from holdfast.tui.keys import hints
+from holdfast.tui.line_diff import diff_of
+from holdfast.tui.palette import DARK, LIGHT, THEMES, Palette
 from holdfast.tui.screens.help import HelpScreen
-from holdfast.tui.status import activity_of
-from holdfast.tui.themes import THEMES
+from holdfast.tui.widgets.approval_panel import ApprovalPanel
+from holdfast.tui.widgets.composer import Composer
+from holdfast.tui.widgets.question_panel import QuestionPanel
 from server.helpers import FeedModel
 from tui.looking import Screen, looking, standing
 from tui.painted import drawn, message
@@ -62,7 +60,7 @@ def test_a_change_can_be_read_to_the_end_of_its_lines(split: bool) -> None:
     new = "x = 1" + " " * 100 + "; import os; os.system('evil')  # 日本語日本語日本語"
     lines = diff_of("x = 1\n", new + "\n")
     console = Console(width=40, color_system=None)
-    lines_drawn = console.render_lines(Differences(lines, DARK, split=split, wraps=True, name="a.py"), pad=False)
+    lines_drawn = console.render_lines(DiffView(lines, DARK, split=split, wraps=True, name="a.py"), pad=False)
     rows = ["".join(part.text for part in line) for line in lines_drawn]
     numbers = 24 if split else 6
     assert "os.system('evil')" in "".join(row[numbers:].rstrip() for row in rows)
@@ -74,7 +72,7 @@ def test_a_line_that_is_cut_says_so(long: str) -> None:
     """Also where the cut falls between two pieces of it."""
     for width in range(12, 6 + len(long) + 1):
         console = Console(width=width, color_system=None)
-        change = Differences(diff_of("", f"{long}\n"), DARK, split=False, name="a.py")
+        change = DiffView(diff_of("", f"{long}\n"), DARK, split=False, name="a.py")
         first = console.render_lines(change, pad=False)[0]
         assert "".join(part.text for part in first).rstrip().endswith("…")
 
@@ -111,7 +109,7 @@ def test_a_command_is_named_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(("theme", "look"), [(THEMES[0], DARK), (THEMES[1], LIGHT)])
-def test_words_stand_out_from_the_paper(theme: Theme, look: Look) -> None:
+def test_words_stand_out_from_the_paper(theme: Theme, look: Palette) -> None:
     paper = Color.parse(str(theme.background))
     for name, least in (("muted", 4.5), ("faint", 3.5), ("error", 4.5), ("warning", 4.5), ("inline", 4.5)):
         assert contrast(Color.parse(getattr(look, name)), paper) >= least, name
@@ -183,7 +181,7 @@ async def test_a_question_is_seen_with_its_answers() -> None:
         await screen.write("ask me")
         await screen.asks(QuestionPanel)
         for number in range(1, 5):
-            name = "Which database?" if number % 2 else "Where?"
+            name = "Which database?" if number % 2 else "ServerLocation?"
             await screen.until(lambda text=f"{name}   ({number} of 4)": text in screen.picture(), name)  # type: ignore[misc]
             await screen.until(lambda: "in your own words" in screen.picture(), "the last choice")
             await screen.pilot.press(*(() if number > 1 else ("tab",)), "enter")
@@ -298,14 +296,14 @@ async def test_a_command_that_nobody_has_is_not_sent() -> None:
 async def test_a_command_that_is_written_quickly_is_no_prompt() -> None:
     """Enter may come before the names are offered."""
     async with standing() as (_, server), looking(server) as screen:
-        screen.app.post_message(Editor.Sent("/help", queues=False))
+        screen.app.post_message(Composer.Sent("/help", queues=False))
         await screen.opens(HelpScreen)
         assert screen.app.link.session is None
 
 
 async def test_a_session_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     async with standing() as (_, server):
-        where = Where(server.address, str(server.place.data), can_be_started=False)
+        where = ServerLocation(server.address, str(server.place.data), can_be_started=False)
         app = HoldfastApp(where, server.place.project(), session="nobody")
         async with app.run_test() as pilot:
             await Screen(app, pilot).until(lambda: app.return_value is not None, "the end")

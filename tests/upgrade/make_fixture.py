@@ -20,7 +20,7 @@ import apsw
 import msgspec
 
 from holdfast.client.client import Client
-from holdfast.client.wire import Address
+from holdfast.client.http_messages import Address
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment

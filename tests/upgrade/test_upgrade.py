@@ -18,11 +18,11 @@ import pytest
 
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.wire import Address
+from holdfast.client.http_messages import Address
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.server.codes import proof
+from holdfast.server.web.web_auth import proof
 from holdfast.testing.model_server import ModelServer
 from server.helpers import end_of, read_until
 from upgrade.story import DELETED, answer, free_port, read_all

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 
 from holdfast.client.client import Client
-from holdfast.client.items import Item
-from holdfast.domain.asks import PermissionRequest
+from holdfast.client.events import StreamEvent
+from holdfast.domain.approvals import PermissionRequest
 from holdfast.domain.events import RunComplete, RunCompleteEvent, ToolOutputEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import ToolResult, text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.engine.settings import EngineSettings
 from holdfast.protocol.bodies import Accepted, AgentMessage
-from holdfast.providers.scripted import Call, Say, ScriptedModel, Step
-from holdfast.server.hub import Graces
+from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.harness import FixedModels
 from server.helpers import QUICK, Place, Server, end_of, place, read_until, serving
 
@@ -58,7 +58,7 @@ class Hands:
         message = AgentMessage(session, json.dumps(calls), interactive=interactive)
         return await self.client.send_prompt(self.workspace, message)
 
-    async def items(self, run: Accepted) -> list[Item]:
+    async def items(self, run: Accepted) -> list[StreamEvent]:
         """All that is held, up to the end of the run."""
         async with self.client.events(self.workspace, since=0) as events:
             return await read_until(events, end_of(run.run_id))
@@ -83,7 +83,7 @@ class Hands:
         """Until a command has said this."""
         said = ""
 
-        def has_said(item: Item) -> bool:
+        def has_said(item: StreamEvent) -> bool:
             nonlocal said
             if isinstance(item.event, ToolOutputEvent) and item.event.payload.session_id == session:
                 said += item.event.payload.text
@@ -108,7 +108,7 @@ async def hands(
     where: Place | None = None,
     *,
     yolo: bool = True,
-    graces: Graces | None = None,
+    graces: GracePeriods | None = None,
     settings: EngineSettings = QUICK,
     env: tuple[str, ...] = (),
     model: ScriptedModel | None = None,

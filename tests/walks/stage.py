@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.client.client import Client
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.client.locate import locate
 from holdfast.client.stream import EventStream
 from holdfast.domain.events import HelloEvent, RunComplete, RunCompleteEvent
@@ -210,7 +210,7 @@ class Watched:
         await self.client.send_prompt(self.id, AgentMessage(self.session, prompt, run, given, interactive=False))
         return run
 
-    async def asked(self, prompt: str, attachments: Iterable[Attachment] = ()) -> tuple[RunComplete, list[Item]]:
+    async def asked(self, prompt: str, attachments: Iterable[Attachment] = ()) -> tuple[RunComplete, list[StreamEvent]]:
         """The end of a prompt, and all that was told until then."""
         async with self.watching() as events:
             run = await self.send(prompt, attachments)

@@ -10,7 +10,7 @@ from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.providers.scripted import Call, ScriptedModel, Step
+from holdfast.providers.scripted_model import Call, ScriptedModel, Step
 from holdfast.testing.gates import start
 from holdfast.testing.model_server import Asked
 from holdfast.testing.wires.script import Ask, Reply, Say

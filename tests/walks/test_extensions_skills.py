@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, SkillsEvent
+from holdfast.domain.extensions import SkillState
 from holdfast.domain.messages import text_of
-from holdfast.domain.skills import SkillState
 from server.helpers import Place, exchange, inside, place, prompt, read_until
 from walks.hands import hands
 from walks.home import Home, written

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
@@ -22,7 +22,7 @@ PIXEL = base64.b64decode(
 )
 
 
-def is_change(item: Item) -> bool:
+def is_change(item: StreamEvent) -> bool:
     return isinstance(item.event, ConfigChangedEvent)
 
 
@@ -64,7 +64,7 @@ async def test_2_usage_and_cost_land_in_the_session(stage: Stage) -> None:
     ended: list[bool] = []
     titled: list[bool] = []
 
-    def is_counted(item: Item) -> bool:
+    def is_counted(item: StreamEvent) -> bool:
         """The title is made beside the turn: its cost is stored before or after the end of the run."""
         ended.extend([True] * isinstance(item.event, RunCompleteEvent))
         titled.extend([True] * (isinstance(item.event, SessionEvent) and "what" in item.event.payload.payload.title))

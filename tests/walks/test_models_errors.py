@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.client.errors import ServerProblem
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.domain.events import AgentEvent, MessageEvent
 from holdfast.domain.messages import text_of
 from holdfast.testing.gates import Gate
@@ -23,7 +23,7 @@ def said(status: int, message: str, *, code: str = "", headers: Sequence[tuple[s
     return Reply(status=status, headers=tuple(headers), body=msgspec.json.encode(body))
 
 
-def notices(seen: Sequence[Item]) -> list[tuple[str, str]]:
+def notices(seen: Sequence[StreamEvent]) -> list[tuple[str, str]]:
     told = [item.event.payload.payload for item in seen if isinstance(item.event, AgentEvent)]
     return [(notice.type, notice.error) for notice in told]
 

@@ -9,7 +9,7 @@ import pytest
 from cli.house import House, house
 from holdfast.client.client import new_client_id
 from holdfast.client.errors import ServerProblem
-from holdfast.client.thin import Thin
+from holdfast.client.sync_client import SyncClient
 from holdfast.protocol.bodies import AgentMessage
 from server.helpers import place
 from walks.hands import bash, hands
@@ -129,7 +129,7 @@ def test_yolo_is_of_one_run_and_not_of_the_next(home: House) -> None:
 def test_who_works_where_nobody_is_asked_is_told(home: House) -> None:
     """Another client has switched asking off for the whole workspace: a run does not inherit that in silence."""
     here = project(home, "shared")
-    with Thin(home.where.address) as thin:
+    with SyncClient(home.where.address) as thin:
         body = json.dumps({"id": "", "path": str(here), "client_id": new_client_id(), "yolo": True}).encode()
         assert thin.request("POST", "/v1/workspaces", (), body)[0] == 200
     done = home.call("run", tool("write", file_path="a.yes", content="x"), cwd=here)

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from holdfast import outfit
 from holdfast.client.errors import ServerProblem
 from holdfast.client.locate import locate
-from holdfast.workspace.sandbox import Sandbox, SandboxImpossible
+from holdfast.runtime import services
+from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible
 from walks.hands import bash, hands
 from walks.stage import staged
 
@@ -50,7 +50,7 @@ async def test_what_cannot_be_confined_is_not_run(monkeypatch: pytest.MonkeyPatc
     def impossible(*_: object, **__: object) -> Sandbox:
         raise SandboxImpossible("There is neither bubblewrap nor Landlock here.")
 
-    monkeypatch.setattr(outfit, "Sandbox", impossible)
+    monkeypatch.setattr(services, "Sandbox", impossible)
     async with hands() as one:
         await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
         foreground, background = await one.do(bash("touch a"), bash("touch b", run_in_background=True))

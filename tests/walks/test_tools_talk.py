@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.domain.asks import QuestionRequest
+from holdfast.domain.approvals import QuestionRequest
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import RunId
 from server.asking import question

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from holdfast.server.page import BUNDLE
+from holdfast.server.web.web_app import BUNDLE
 from web.stage import Stage, launched, stage
 
 

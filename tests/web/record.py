@@ -23,7 +23,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.models import ModelRequest
 from holdfast.engine.retries import RetryPolicy
 from holdfast.protocol.bodies import AgentMessage, RunPatch
-from holdfast.providers.scripted import Fail, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
 from server.asking import asking, question
 from server.helpers import QUICK, RawStream
 from walks.hands import bash, hands

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.items import decode_item
+from holdfast.client.events import decode_item
 from holdfast.client.view import View, ViewSettings
 from holdfast.domain.ids import SessionId
 from holdfast.protocol.bodies import SnapshotBody

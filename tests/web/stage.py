@@ -19,7 +19,7 @@ from holdfast.client.client import Client
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelRequest, StreamPart, TextDelta
-from holdfast.providers.scripted import Act, Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Act, Say, ScriptedModel, Step
 from server.helpers import EchoModel, Place, Server, place, serving
 
 __all__ = ["PATIENCE", "PHONE", "WIDE", "PlayModel", "Screen", "Stage", "launched", "stage"]

@@ -4,7 +4,7 @@ import json
 
 from playwright.async_api import expect
 
-from holdfast.providers.scripted import Call
+from holdfast.providers.scripted_model import Call
 from server.helpers import collect
 from web.stage import PHONE, Stage
 

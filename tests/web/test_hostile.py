@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from playwright.async_api import expect
 
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.providers.scripted import Call, Say, Think
+from holdfast.providers.scripted_model import Call, Say, Think
 from server.helpers import prompt
 from web.hostile import BEACON, MARKDOWN, NAMES, huge
 from web.stage import Screen, Stage

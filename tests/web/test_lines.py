@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from cli.house import House, house
-from holdfast.client.items import Item
+from holdfast.client.events import StreamEvent
 from holdfast.domain.events import Attached, AttachedEvent, HelloEvent
 from holdfast.domain.ids import SessionId
 from holdfast.testing.gates import start
@@ -213,8 +213,8 @@ async def test_an_address_leads_to_the_same_session(show: Stage) -> None:
     await expect(screen.answers.last).to_contain_text("echo: hello")
 
 
-def _shows(session: SessionId) -> Callable[[Item], bool]:
-    def is_there(item: Item) -> bool:
+def _shows(session: SessionId) -> Callable[[StreamEvent], bool]:
+    def is_there(item: StreamEvent) -> bool:
         event = item.event
         return isinstance(event, AttachedEvent) and event.payload.payload == Attached(session, 1)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
-from holdfast.providers.scripted import Call, Say, Think
+from holdfast.providers.scripted_model import Call, Say, Think
 from web.stage import PHONE, WIDE, Screen, Stage
 
 _AXE = Path(__file__).resolve().parents[2] / "web/node_modules/axe-core/axe.min.js"

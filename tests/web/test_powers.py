@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.async_api import expect
 
-from holdfast.providers.scripted import Call, Say
+from holdfast.providers.scripted_model import Call, Say
 from holdfast.testing.gates import until
 from server.helpers import collect, prompt
 from web.stage import Stage

@@ -6,7 +6,7 @@ from playwright.async_api import expect
 
 from holdfast.client.view import View
 from holdfast.domain.messages import text_of
-from holdfast.providers.scripted import Call, Say, Think
+from holdfast.providers.scripted_model import Call, Say, Think
 from server.helpers import collect, end_of, prompt, read_until
 from web.stage import Screen, Stage
 

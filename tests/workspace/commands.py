@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.workspace.guard import Containment, Guard, TreeEnd
-from holdfast.workspace.process import Confine, Launch, Processes
+from holdfast.workspace.process.command_process import Confine, Launch, Processes
+from holdfast.workspace.process.guard import Containment, Guard, TreeEnd
 
 __all__ = ["guarded", "line", "run_line"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.workspace import guard as guards
-from holdfast.workspace.guard import Command, Guard, Tree
-from holdfast.workspace.process import Launch, Processes, Running
+from holdfast.workspace.process import guard as guards
+from holdfast.workspace.process.command_process import Launch, Processes, Running
+from holdfast.workspace.process.guard import Command, Guard, Tree
 
 __all__ = ["NOBODY", "Ground", "Line", "Played"]
 

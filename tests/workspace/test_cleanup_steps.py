@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.escapes import git
-from holdfast.workspace.sandbox_cleanup import SandboxCleanup
-from holdfast.workspace.sandbox_git_named import named_paths
-from holdfast.workspace.sandbox_git_scan import GitScanner
-from holdfast.workspace.sandbox_quarantine import Quarantine, restore
+from holdfast.workspace.sandbox.cleanup import Quarantine, SandboxCleanup, restore
+from holdfast.workspace.sandbox.git_dir_scan import GitScanner
+from holdfast.workspace.sandbox.linked_git_dirs import named_paths
 
 NAMES = ("settings.json", "conf/more.json")
 PROGRAM = "[core]\nfsmonitor = /bin/x\n"

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace import drafts
-from holdfast.workspace.drafts import Draft
-from holdfast.workspace.files import Place, locate
+from holdfast.workspace.files import atomic_write
+from holdfast.workspace.files.atomic_write import AtomicWrite
+from holdfast.workspace.files.open_files import FileLocation, locate
 
 
-def place_of(path: Path) -> Place:
+def place_of(path: Path) -> FileLocation:
     return locate(str(path.parent), str(path))
 
 
-def draft_of(path: Path) -> Draft:
-    return Draft(place_of(path), path.stat() if path.exists() else None)
+def draft_of(path: Path) -> AtomicWrite:
+    return AtomicWrite(place_of(path), path.stat() if path.exists() else None)
 
 
-def write(draft: Draft, data: bytes = b"new") -> None:
+def write(draft: AtomicWrite, data: bytes = b"new") -> None:
     try:
         draft.open()
         draft.add(data)
@@ -181,7 +181,7 @@ def test_the_owner_stays_where_that_is_possible(tmp_path: Path, monkeypatch: pyt
     for _ in range(2):
         with (tmp_path / "draft").open("wb") as file:
             folder = os.open(tmp_path, os.O_RDONLY)
-            drafts._dress(file.fileno(), status, folder, "f")
+            atomic_write._dress(file.fileno(), status, folder, "f")
             os.close(folder)
             modes.append(stat.S_IMODE(os.fstat(file.fileno()).st_mode))
     assert (owners, modes) == ([(4_321, 4_322)] * 2, [0o6755, 0o755])

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.diffs import diff, excerpt
-from holdfast.workspace.edits import replaced
-from holdfast.workspace.text import Form, decoded, line_end
+from holdfast.workspace.files.line_diff import diff, excerpt
+from holdfast.workspace.files.text_edit import replaced
+from holdfast.workspace.files.text_encoding import TextFormat, decoded, line_end
 
 
 def edited(text: str, old: str, new: str, *, replace_all: bool = False) -> str:
@@ -155,4 +155,4 @@ def test_forms_go_there_and_back() -> None:
         with pytest.raises(ToolError, match="UTF-8"):
             decoded(data, "f")
     with pytest.raises(ToolError, match="half character"):
-        Form().encoded("\ud800")
+        TextFormat().encoded("\ud800")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workspace.environment import command_environment
-from holdfast.workspace.shell_call import Shell
+from holdfast.workspace.process.shell_call import Shell, command_environment
 from workspace.commands import guarded
 
 CANARY = "canary-4f1d2c"

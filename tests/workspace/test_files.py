@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace import files
-from holdfast.workspace.drafts import Draft
-from holdfast.workspace.files import locate, look, opened, read
+from holdfast.workspace.files import open_files as files
+from holdfast.workspace.files.atomic_write import AtomicWrite
+from holdfast.workspace.files.open_files import locate, look, opened, read
 
 
 def write(path: Path, data: bytes, root: Path) -> None:
@@ -18,10 +18,10 @@ def write(path: Path, data: bytes, root: Path) -> None:
     old = None
     if look(place) is not None:
         old = read(place, 1_000_000).status
-    put(Draft(place, old), data)
+    put(AtomicWrite(place, old), data)
 
 
-def put(draft: Draft, data: bytes) -> None:
+def put(draft: AtomicWrite, data: bytes) -> None:
     try:
         draft.open()
         draft.add(data)
@@ -65,7 +65,7 @@ def test_a_link_that_comes_in_between_is_not_followed(tmp_path: Path, which: str
     with pytest.raises(ToolError), opened(place):
         pass
     with pytest.raises(ToolError):
-        put(Draft(place, status), b"gotcha")
+        put(AtomicWrite(place, status), b"gotcha")
     assert (outside / "x").read_bytes() == b"secret"
     assert sorted(os.listdir(outside)) == ["x"]
 
@@ -112,7 +112,7 @@ def test_a_change_at_the_last_moment_wins(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
     place = locate(str(tmp_path), "f")
-    draft = Draft(place, read(place, 100).status)
+    draft = AtomicWrite(place, read(place, 100).status)
     draft.open()
     draft.add(b"new")
     draft.finish()
@@ -134,10 +134,10 @@ def test_a_file_with_two_names_is_swapped_at_the_last_moment(
     os.link(path, tmp_path / "second")
     other.write_bytes(b"other")
     place = locate(str(tmp_path), "f")
-    draft = Draft(place, read(place, 100).status)
-    real = Draft._refuse_a_stranger
+    draft = AtomicWrite(place, read(place, 100).status)
+    real = AtomicWrite._refuse_a_stranger
 
-    def looked(self: Draft, folder: int, name: str) -> None:
+    def looked(self: AtomicWrite, folder: int, name: str) -> None:
         real(self, folder, name)
         path.unlink()
         if swapped == "pipe":
@@ -147,7 +147,7 @@ def test_a_file_with_two_names_is_swapped_at_the_last_moment(
         else:
             os.link(other, path)
 
-    monkeypatch.setattr(Draft, "_refuse_a_stranger", looked)
+    monkeypatch.setattr(AtomicWrite, "_refuse_a_stranger", looked)
     with pytest.raises(ToolError):
         put(draft, b"new")
     assert (tmp_path / "second").read_bytes() == b"old"
@@ -156,7 +156,7 @@ def test_a_file_with_two_names_is_swapped_at_the_last_moment(
 
 @pytest.mark.parametrize("appears", [True, False])
 def test_a_new_file_overwrites_nobody(tmp_path: Path, appears: bool) -> None:
-    draft = Draft(locate(str(tmp_path), "a/b/f"), None)
+    draft = AtomicWrite(locate(str(tmp_path), "a/b/f"), None)
     draft.open()
     draft.add(b"new")
     draft.finish()
@@ -177,7 +177,7 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
     for name in ("nothing", "d", "x/y/z"):
         with pytest.raises(ToolError), opened(locate(str(tmp_path), name)):
             pass
-    Draft(locate(str(tmp_path), "q"), None).give_up()
+    AtomicWrite(locate(str(tmp_path), "q"), None).give_up()
     assert open_files() == before
 
 

@@ -12,15 +12,22 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.domain.surroundings import GitState
+from holdfast.domain.project_context import GitState
 from holdfast.testing.hostile_git import LINES, probe
 from holdfast.testing.hostile_repositories import FORMS, KEYS, Arena
-from holdfast.workspace.children import Child, spawn
-from holdfast.workspace.git import PrivateGit
-from holdfast.workspace.git_check import git_runs_nothing_else
-from holdfast.workspace.git_keys import EXECUTES, HARMLESS, PATHS, WRITTEN_BY_GIT, is_harmless, pattern_of
-from holdfast.workspace.git_scan import GitScan
-from holdfast.workspace.surroundings import git_state
+from holdfast.workspace.git.git_command import PrivateGit
+from holdfast.workspace.git.readonly_check import (
+    EXECUTES,
+    HARMLESS,
+    PATHS,
+    WRITTEN_BY_GIT,
+    git_runs_nothing_else,
+    is_harmless,
+    pattern_of,
+)
+from holdfast.workspace.git.status_scan import GitScan
+from holdfast.workspace.process.child_process import Child, spawn
+from holdfast.workspace.project_context import git_state
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "GIT_CONFIG_NOSYSTEM": "1"}
 NEEDS_MORE = {"extensions.partialclone", "remote.*.promisor", "remote.*.url"}
@@ -481,7 +488,7 @@ def test_a_work_tree_elsewhere_needs_approval(top: Path) -> None:
 
 
 def test_a_check_that_hangs_ends(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.workspace.git_check._SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.workspace.git.readonly_check._SECONDS", 0.3)
     fifo(top / ".git/config")
     began = time.monotonic()
     assert not git_runs_nothing_else(str(top), ENVIRONMENT)

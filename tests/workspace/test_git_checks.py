@@ -7,20 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workspace import git_files, git_plain, git_repository, sandbox_git, sandbox_git_named
-from holdfast.workspace.git import list_settings
-from holdfast.workspace.git_files import read_bytes, read_path, resolve_gitfile
-from holdfast.workspace.git_keys import is_harmless, pattern_of
-from holdfast.workspace.git_plain import (
+from holdfast.workspace.git import repository
+from holdfast.workspace.git.git_command import list_settings
+from holdfast.workspace.git.readonly_check import is_harmless, pattern_of
+from holdfast.workspace.git.repository import (
+    Head,
+    Repository,
+    find_repository,
+    read_bytes,
+    read_head,
+    read_path,
+    repository_of,
+    resolve_gitfile,
+)
+from holdfast.workspace.sandbox import git_dir_scan, linked_git_dirs
+from holdfast.workspace.sandbox.git_dir_scan import (
     added_settings,
     is_plain_directory,
     is_plain_file,
     is_plain_settings,
     is_plain_step,
 )
-from holdfast.workspace.git_repository import Head, Repository, find_repository, read_head, repository_of
-from holdfast.workspace.sandbox_git import LinkedGit, decide_linked_git, find_linked_git
-from holdfast.workspace.sandbox_git_named import named_paths
+from holdfast.workspace.sandbox.linked_git_dirs import LinkedGit, decide_linked_git, find_linked_git, named_paths
 from planting import assert_every_clause_decides
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "GIT_CONFIG_NOSYSTEM": "1"}
@@ -31,7 +39,7 @@ HASH, LONG_HASH = "a" * 40, "b" * 64
 def _asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same text is put to git only once."""
     listed = functools.cache(list_settings)
-    for module in (git_plain, sandbox_git, sandbox_git_named):
+    for module in (git_dir_scan, linked_git_dirs, linked_git_dirs):
         monkeypatch.setattr(module, "list_settings", listed)
 
 
@@ -91,7 +99,7 @@ def check_files(base: Path) -> None:
 
     for name, expected in (("plain", b"x\n"), ("link", None), ("folder", None), ("pipe", None), ("nothing", None)):
         assert read(name) == expected, name
-    assert len(read("largest") or b"") == git_files.MAX_FILE
+    assert len(read("largest") or b"") == repository.MAX_FILE
     assert read("too large") is None
     assert read_path(str(base / "plain")) == "x"
     assert read_path(str(base / "two lines")) == "x\ny"
@@ -108,8 +116,8 @@ def test_files_of_git_are_read_strictly(tmp_path: Path) -> None:
     os.symlink("plain", tmp_path / "link")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    put(tmp_path / "largest", "x" * git_files.MAX_FILE)
-    put(tmp_path / "too large", "x" * (git_files.MAX_FILE + 1))
+    put(tmp_path / "largest", "x" * repository.MAX_FILE)
+    put(tmp_path / "too large", "x" * (repository.MAX_FILE + 1))
     texts = {
         "plain": "gitdir: folder\n",
         "without end": "gitdir: folder",
@@ -219,7 +227,7 @@ def test_only_layouts_of_git_itself_are_understood(tmp_path: Path) -> None:
         "found is None or not is_usual or os.path.lexists(os.path.join(found.common_dir, 'commondir'))"
         " -> not is_usual or os.path.lexists(os.path.join(found.common_dir, 'commondir'))": "is no usual one",
     }
-    checked = [find_repository, repository_of, git_repository._linked, git_repository._same]
+    checked = [find_repository, repository_of, repository._linked, repository._same]
     assert_every_clause_decides(checked, lambda: check_layouts(layouts, wrong), equivalent=equivalent)
 
 
@@ -261,7 +269,7 @@ def test_a_head_is_read_strictly(tmp_path: Path) -> None:
     os.symlink("main", folder / "refs/heads/linked")
     put(folder / "packed-refs", f"# pack-refs\n{LONG_HASH} refs/heads/packed\n{HASH} refs/heads/packed/more\n")
     check_heads(folder)
-    checked = [read_head, git_repository._is_ref_name, git_repository._commit_of, git_repository.read_regular]
+    checked = [read_head, repository._is_ref_name, repository._commit_of, repository.read_regular]
     equivalent = {
         "not stat.S_ISREG(status.st_mode) or status.st_size > limit -> not stat.S_ISREG(status.st_mode)": "read again",
         "not stat.S_ISREG(status.st_mode) or status.st_size > limit -> status.st_size > limit": "tested with a pipe",
@@ -276,14 +284,14 @@ def test_a_pointer_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     folder = put_git(tmp_path / ".git", head="ref: refs/heads/main\n")
     place = Repository(str(tmp_path), str(folder), str(folder))
     for limit, expected in ((21, Head("main", "")), (20, None)):
-        monkeypatch.setattr(git_repository, "_MAX_POINTER", limit)
+        monkeypatch.setattr(repository, "_MAX_POINTER", limit)
         assert read_head(place) == expected
     monkeypatch.undo()
     (folder / "HEAD").unlink()
     os.mkfifo(folder / "HEAD")
     assert read_head(place) is None
     with pytest.raises(IsADirectoryError):
-        git_repository.read_regular(str(folder), 10)
+        repository.read_regular(str(folder), 10)
 
 
 # What a sandboxed command has made
@@ -350,7 +358,7 @@ def test_settings_that_a_sandboxed_command_may_make(tmp_path: Path) -> None:
     check_settings(tmp_path)
     check_steps()
     assert_every_clause_decides(
-        [is_plain_settings, added_settings, git_plain._is_plain], lambda: check_settings(tmp_path)
+        [is_plain_settings, added_settings, git_dir_scan._is_plain], lambda: check_settings(tmp_path)
     )
     assert_every_clause_decides([is_plain_step], check_steps)
 
@@ -435,12 +443,12 @@ def test_git_directories_that_a_sandboxed_command_may_make(tmp_path: Path) -> No
     made = Made(tmp_path)
     os.symlink("dot", tmp_path / "dot link")
     check_made(made)
-    checked = [is_plain_directory, is_plain_file, git_plain._is_linked, git_plain._is_plain_at]
+    checked = [is_plain_directory, is_plain_file, git_dir_scan._is_linked, git_dir_scan._is_plain_at]
     equivalent = {
         "_is(stat.S_ISREG, path) and resolve_gitfile(path) in accepted -> resolve_gitfile(path) in accepted":
         "only regular files are read",
     }  # fmt: skip
-    checked.append(git_plain._has_only_samples)
+    checked.append(git_dir_scan._has_only_samples)
     assert_every_clause_decides(checked, lambda: check_made(made), equivalent=equivalent)
 
 
@@ -537,7 +545,7 @@ def check_linked(linked: Linked) -> None:
 def test_a_git_directory_elsewhere_has_to_name_the_work_tree(tmp_path: Path) -> None:
     linked = Linked(tmp_path.resolve())
     check_linked(linked)
-    checked = [find_linked_git, sandbox_git._linked_work_tree, sandbox_git._is_git_directory]
+    checked = [find_linked_git, linked_git_dirs._linked_work_tree, linked_git_dirs._is_git_directory]
     equivalent = {
         "own is None or is_within(work_tree, own) or (not _is_directory(own))"
         " -> own is None or is_within(work_tree, own)": "what is missing has no HEAD either",

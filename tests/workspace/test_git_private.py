@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workspace import git
-from holdfast.workspace.git import PrivateGit, git_program, list_settings
-from holdfast.workspace.git_check import git_runs_nothing_else
+from holdfast.workspace.git import git_command
+from holdfast.workspace.git.git_command import PrivateGit, git_program, list_settings
+from holdfast.workspace.git.readonly_check import git_runs_nothing_else
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "GIT_CONFIG_NOSYSTEM": "1"}
 HASH = "a" * 40
@@ -105,9 +105,9 @@ def test_submodules_are_examined_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert git_runs_nothing_else(top, ENVIRONMENT)
     assert git_runs_nothing_else(str(base / "top/mod"), ENVIRONMENT)
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.workspace.git_check._MAX_SUBMODULES", 0)
+        patch.setattr("holdfast.workspace.git.readonly_check._MAX_SUBMODULES", 0)
         assert not git_runs_nothing_else(top, ENVIRONMENT)
-        patch.setattr("holdfast.workspace.git_check._MAX_SUBMODULES", 1)
+        patch.setattr("holdfast.workspace.git.readonly_check._MAX_SUBMODULES", 1)
         assert git_runs_nothing_else(top, ENVIRONMENT)
     before = settings.read_text()
     settings.write_text(before + "[core]\n\tpager = evil\n")
@@ -190,13 +190,13 @@ def test_a_private_directory_that_cannot_be_made_leaves_nothing(
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(git.os, "utime", fail)  # type: ignore[attr-defined]
+    monkeypatch.setattr(git_command.os, "utime", fail)  # type: ignore[attr-defined]
     assert private.prepare(str(top), ENVIRONMENT, "/elsewhere") is None
     assert os.listdir(tmp_path / "private") == []
-    monkeypatch.setattr(git.os, "utime", real)  # type: ignore[attr-defined]
-    monkeypatch.setattr(git, "_MAX_INDEX", (top / ".git/index").stat().st_size - 1)
+    monkeypatch.setattr(git_command.os, "utime", real)  # type: ignore[attr-defined]
+    monkeypatch.setattr(git_command, "_MAX_INDEX", (top / ".git/index").stat().st_size - 1)
     assert private.prepare(str(top), ENVIRONMENT, "/elsewhere") is None
-    monkeypatch.setattr(git, "_MAX_INDEX", (top / ".git/index").stat().st_size)
+    monkeypatch.setattr(git_command, "_MAX_INDEX", (top / ".git/index").stat().st_size)
     assert private.prepare(str(top), ENVIRONMENT, "/elsewhere") is not None
     assert len(os.listdir("/proc/self/fd")) == before
     private.close()
@@ -205,7 +205,7 @@ def test_a_private_directory_that_cannot_be_made_leaves_nothing(
 def test_only_so_many_private_directories_are_kept(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(git, "_MAX_REPOSITORIES", 2)
+    monkeypatch.setattr(git_command, "_MAX_REPOSITORIES", 2)
     private = PrivateGit(str(tmp_path / "private"))
     tops = [tmp_path.resolve() / f"top{number}" for number in range(3)]
     for top in tops:

@@ -5,7 +5,7 @@ import pytest
 from holdfast.domain.errors import NotFound
 from holdfast.domain.files import FileVersion, Origin
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.workspace.history import Return, last_run, plan
+from holdfast.workspace.files.undo import Return, last_run, plan
 
 
 class Story:

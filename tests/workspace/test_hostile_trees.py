@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.hostile import SHAPES, Watched, start_shape, survivors, try_tree
-from holdfast.workspace.guard import Containment, Guard
-from holdfast.workspace.process import Processes
+from holdfast.workspace.process.command_process import Processes
+from holdfast.workspace.process.guard import Containment, Guard
 
 TIMES = 20
 SIDE_BY_SIDE = 5
@@ -22,8 +22,8 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from holdfast.testing.hostile import SHAPES, start_shape
-from holdfast.workspace.guard import Guard
-from holdfast.workspace.process import Processes
+from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.command_process import Processes
 
 async def main():
     guard = Guard(sys.argv[1])

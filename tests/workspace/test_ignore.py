@@ -4,8 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from holdfast.workspace.ignore import OUR_FILES, Ignore
-from holdfast.workspace.scan import walk
+from holdfast.workspace.files.ignore_files import OUR_FILES, Ignore
+from holdfast.workspace.search.fallback_scan import walk
 
 FILES = (
     "a.log", "b.txt", "build/x", "build/keep.txt", "src/a.log", "src/build/x", "src/deep/er/c.tmp", "src/important.log",

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.jobs import JobInfo, NoRoomForJobs, UnknownJob
+from holdfast.domain.processes import JobInfo, NoRoomForJobs, UnknownJob
 from holdfast.testing.hostile import new_token, survivors
-from holdfast.workspace.jobs import Job, JobLimits, Jobs
-from holdfast.workspace.process import Processes
+from holdfast.workspace.process.command_process import Processes
+from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
 from workspace.commands import guarded, line
 
 ONE, TWO = SessionId("s1"), SessionId("s2")

@@ -10,17 +10,17 @@ import pytest
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.jobs import JobInfo
+from holdfast.domain.processes import JobInfo
 from holdfast.testing.escapes import git
-from holdfast.workspace import process
-from holdfast.workspace.children import Child
-from holdfast.workspace.git import PrivateGit
-from holdfast.workspace.git_scan import GitScan, Scan
-from holdfast.workspace.guard_tree import LOST, UNPROVEN, TreeEnd
-from holdfast.workspace.jobs import JobLimits, Jobs
-from holdfast.workspace.process import Running
-from holdfast.workspace.process_spill import Spills
-from holdfast.workspace.surroundings import Lookout, Manners
+from holdfast.workspace.git.git_command import PrivateGit
+from holdfast.workspace.git.status_scan import GitScan, Scan
+from holdfast.workspace.process import command_process
+from holdfast.workspace.process.child_process import Child
+from holdfast.workspace.process.command_process import Running
+from holdfast.workspace.process.guard import LOST, UNPROVEN, TreeEnd
+from holdfast.workspace.process.jobs import JobLimits, Jobs
+from holdfast.workspace.process.output import OutputFiles
+from holdfast.workspace.project_context import ContextLoader, ContextOptions
 from workspace.test_search_ways import Played
 
 SESSION = SessionId("s1")
@@ -33,13 +33,13 @@ async def test_a_session_is_told_again_what_has_changed(tmp_path: Path) -> None:
     path = tmp_path / "AGENTS.md"
     path.write_text("be kind")
     os.utime(path, ns=(1, 1))
-    manners = Manners(trailer="one")
-    lookout = Lookout(str(tmp_path), lambda: manners)
+    manners = ContextOptions(trailer="one")
+    lookout = ContextLoader(str(tmp_path), lambda: manners)
     first = await lookout.look(SESSION)
     assert await lookout.look(SESSION) is first
-    manners = Manners(trailer="two")
+    manners = ContextOptions(trailer="two")
     assert (await lookout.look(SESSION)).trailer == "two"
-    manners = Manners(trailer="two", notes=("note",))
+    manners = ContextOptions(trailer="two", notes=("note",))
     assert (await lookout.look(SESSION)).notes == ("note",)
     path.write_text("be calm")
     os.utime(path, ns=(2, 2))
@@ -53,7 +53,7 @@ async def test_a_session_has_one_scan(tmp_path: Path) -> None:
         scans.append(Scan(0.0))
         return scans[-1]
 
-    lookout = Lookout(str(tmp_path), scan=scan)
+    lookout = ContextLoader(str(tmp_path), scan=scan)
     for _ in range(3):
         await lookout.look(SESSION)
     await lookout.look(SessionId("s2"))
@@ -127,7 +127,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             writes.append(writing)
         say = said.append if said is not None else lambda _: None
         trees.append(tree)
-        running = Running(cast(Any, tree), (reads[0], reads[1]), Spills(tmp_path / "spills"), say, over)
+        running = Running(cast(Any, tree), (reads[0], reads[1]), OutputFiles(tmp_path / "spills"), say, over)
         return tree, running, writes[-2]
 
     yield begin
@@ -160,7 +160,7 @@ async def test_what_there_is_to_say_about_an_end(start: Start, cleaned: str | No
 async def test_how_much_is_shown_while_a_command_runs(
     start: Start, monkeypatch: pytest.MonkeyPatch, size: int, is_cut: bool
 ) -> None:
-    monkeypatch.setattr(process, "_LIVE_MOST", 5)
+    monkeypatch.setattr(command_process, "_LIVE_MOST", 5)
     said: list[str] = []
     tree, running, writing = start(said)
     os.write(writing, b"abcdefg"[:size])
@@ -181,7 +181,7 @@ class Full:
 
 
 def test_an_output_file_that_cannot_be_written_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spills = Spills(tmp_path / "spills")
+    spills = OutputFiles(tmp_path / "spills")
     file = spills.new("out")
     file.add("text")
     assert file.path is not None
@@ -202,7 +202,7 @@ def test_an_output_file_that_cannot_be_written_is_not_named(tmp_path: Path, monk
 
 def test_only_output_files_are_removed(tmp_path: Path) -> None:
     """Names come from messages, which anybody may have written."""
-    spills = Spills(tmp_path / "spills")
+    spills = OutputFiles(tmp_path / "spills")
     own, other = spills.of("s1").place("out"), spills.of("s2").place("out")
     outside = tmp_path / "outside.txt"
     unowned = tmp_path / "spills" / "old.txt"

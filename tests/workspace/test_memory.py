@@ -8,7 +8,7 @@ import pytest
 
 # Huge blocks come and go, each with a small one behind it that stays: what a heap cannot give back.
 _STORY = """
-from holdfast.workspace.guard_system import give_memory_back
+from holdfast.workspace.process.guard_system import give_memory_back
 give_memory_back()
 def resident():
     with open("/proc/self/statm") as file:

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace import beneath, expansion, files, program_files
-from holdfast.workspace.children import find_program
-from holdfast.workspace.expansion import expansions
-from holdfast.workspace.files import (
-    Place,
+from holdfast.workspace.files import open_files
+from holdfast.workspace.files.file_paths import in_one_line, is_within, joined, shown
+from holdfast.workspace.files.open_files import (
+    FileLocation,
     descend,
     digest_of,
     locate,
@@ -27,8 +26,9 @@ from holdfast.workspace.files import (
     require,
     weigh,
 )
-from holdfast.workspace.paths import in_one_line, is_within, joined, shown
-from holdfast.workspace.program_files import ProgramFiles, real_path
+from holdfast.workspace.process import program_lookup
+from holdfast.workspace.process.child_process import find_program
+from holdfast.workspace.process.program_lookup import ProgramFiles, expansions, real_path
 from planting import assert_every_clause_decides
 from scratch import memory_directory
 
@@ -173,10 +173,10 @@ def check_places(ground: Ground) -> None:
 
 
 def check_contents(ground: Ground) -> None:
-    def place(path: str) -> Place:
+    def place(path: str) -> FileLocation:
         """As if it had been judged: links in it are not resolved."""
         whole = str(ground.base / path) if not path.startswith("/") else path
-        return Place(path, whole, str(ground.root), is_inside=True)
+        return FileLocation(path, whole, str(ground.root), is_inside=True)
 
     def kind(path: str) -> object:
         def found() -> object:
@@ -224,7 +224,7 @@ def check_within(ground: Ground) -> None:
 
 def test_a_path_is_where_it_really_leads(ground: Ground) -> None:
     check_places(ground)
-    assert_every_clause_decides([locate, Place.name], lambda: check_places(ground))
+    assert_every_clause_decides([locate, FileLocation.name], lambda: check_places(ground))
 
 
 def test_only_plain_files_are_read(ground: Ground) -> None:
@@ -242,9 +242,9 @@ def test_shared_memory_is_no_part_of_the_system() -> None:
     with memory_directory() as folder:
         path = folder / "file"
         path.write_text("x")
-        place = Place(str(path), str(path), "/", is_inside=True)
+        place = FileLocation(str(path), str(path), "/", is_inside=True)
         assert read(place, 10).data == b"x"
-        assert {outcome(lambda: read(Place("", "/dev/shm", "/", is_inside=True), 10))} == {REFUSED}
+        assert {outcome(lambda: read(FileLocation("", "/dev/shm", "/", is_inside=True), 10))} == {REFUSED}
 
 
 def test_a_file_that_grows_while_it_is_read_is_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,9 +258,9 @@ def test_a_file_that_grows_while_it_is_read_is_bounded(ground: Ground, monkeypat
             file.write(b"more")
         return piece
 
-    monkeypatch.setattr(files.os, "read", growing)  # type: ignore[attr-defined]
+    monkeypatch.setattr(open_files.os, "read", growing)  # type: ignore[attr-defined]
     with pytest.raises(ToolError, match="at most 6 are taken"):
-        read(Place("file", str(path), str(ground.root), is_inside=True), 6)
+        read(FileLocation("file", str(path), str(ground.root), is_inside=True), 6)
 
 
 def test_a_directory_that_is_gone_is_named(ground: Ground) -> None:
@@ -272,9 +272,9 @@ def test_a_directory_that_is_gone_is_named(ground: Ground) -> None:
 
 def test_names_that_may_have_been_meant_are_those_beside_it(ground: Ground) -> None:
     with pytest.raises(ToolError, match=r"Did you mean sub/file\?"):
-        read(Place("sub/fil", str(ground.root / "sub/fil"), str(ground.root), is_inside=True), 10)
+        read(FileLocation("sub/fil", str(ground.root / "sub/fil"), str(ground.root), is_inside=True), 10)
     with pytest.raises(ToolError, match=r"There is no file sub/zzzz\.$"):
-        read(Place("sub/zzzz", str(ground.root / "sub/zzzz"), str(ground.root), is_inside=True), 10)
+        read(FileLocation("sub/zzzz", str(ground.root / "sub/zzzz"), str(ground.root), is_inside=True), 10)
 
 
 @pytest.mark.parametrize("way", ["openat2", "step by step"])
@@ -283,12 +283,12 @@ def test_what_is_opened_below_a_directory(ground: Ground, monkeypatch: pytest.Mo
         raise NotImplementedError
 
     if way != "openat2":
-        monkeypatch.setattr(beneath, "_openat2", unknown)
+        monkeypatch.setattr(open_files, "_openat2", unknown)
     handle = os.open(ground.root, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
 
     def tried(path: str) -> object:
-        opened = outcome(lambda: beneath.open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK))
+        opened = outcome(lambda: open_files.open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK))
         if isinstance(opened, int):
             status = os.fstat(opened)
             assert not os.get_inheritable(opened)
@@ -307,9 +307,9 @@ def test_what_is_opened_below_a_directory(ground: Ground, monkeypatch: pytest.Mo
         assert tried(path) == REFUSED, path
     assert tried("/sub/file") == number("sub/file"), "leading slashes do not lead to the top"
     for path, is_there in (("file", True), ("to file", True), ("to sub/file", False), ("x", False), ("../x", False)):
-        assert (beneath.status_beneath(handle, path) is not None) is is_there, path
-    assert beneath.status_beneath(handle, "a\0b") is None
-    entries = {name: rest for name, *rest in beneath.entries_of(handle, ".")}
+        assert (open_files.status_beneath(handle, path) is not None) is is_there, path
+    assert open_files.status_beneath(handle, "a\0b") is None
+    entries = {name: rest for name, *rest in open_files.entries_of(handle, ".")}
     assert entries["sub"] == [True, False, ""]
     assert entries["file"] == [False, True, ""]
     assert entries["to sub"] == [False, False, "sub"]
@@ -329,24 +329,24 @@ def test_a_kernel_without_openat2_is_no_reason_to_fail(
         def syscall(self, *_: object) -> int:
             return -1
 
-    monkeypatch.setattr(beneath, "_libc", Old())
-    monkeypatch.setattr(beneath.ctypes, "get_errno", lambda: number)  # type: ignore[attr-defined]
+    monkeypatch.setattr(open_files, "_libc", Old())
+    monkeypatch.setattr(open_files.ctypes, "get_errno", lambda: number)  # type: ignore[attr-defined]
     handle = os.open(ground.root, os.O_RDONLY)
-    os.close(beneath.open_beneath(handle, "sub/file", os.O_RDONLY))
+    os.close(open_files.open_beneath(handle, "sub/file", os.O_RDONLY))
     os.close(handle)
 
 
 def test_an_interrupted_call_is_made_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, numbers = beneath._libc, [4, 11, 0]
+    real, numbers = open_files._libc, [4, 11, 0]
 
     class Interrupted:
         def syscall(self, *arguments: object) -> int:
             return -1 if numbers[0] else int(real.syscall(*arguments))
 
-    monkeypatch.setattr(beneath, "_libc", Interrupted())
-    monkeypatch.setattr(beneath.ctypes, "get_errno", lambda: numbers.pop(0))  # type: ignore[attr-defined]
+    monkeypatch.setattr(open_files, "_libc", Interrupted())
+    monkeypatch.setattr(open_files.ctypes, "get_errno", lambda: numbers.pop(0))  # type: ignore[attr-defined]
     handle = os.open(ground.root, os.O_RDONLY)
-    os.close(beneath.open_beneath(handle, "sub/file", os.O_RDONLY))
+    os.close(open_files.open_beneath(handle, "sub/file", os.O_RDONLY))
     assert numbers == [0]
     os.close(handle)
 
@@ -465,11 +465,11 @@ def test_the_file_that_a_name_stands_for(tools: Tools, monkeypatch: pytest.Monke
     tools.put("relative/tool", "")
     monkeypatch.chdir(tools.base)
     check_programs(tools)
-    assert_every_clause_decides([ProgramFiles, program_files._is_copy], lambda: check_programs(tools))
+    assert_every_clause_decides([ProgramFiles, program_lookup._is_copy], lambda: check_programs(tools))
     # What is too large is not compared.
-    monkeypatch.setattr(program_files, "_COMPARED", len("#!/bin/sh\n# the tool\n"))
+    monkeypatch.setattr(program_lookup, "_COMPARED", len("#!/bin/sh\n# the tool\n"))
     check_programs(tools)
-    monkeypatch.setattr(program_files, "_COMPARED", len("#!/bin/sh\n# the tool\n") - 1)
+    monkeypatch.setattr(program_lookup, "_COMPARED", len("#!/bin/sh\n# the tool\n") - 1)
     assert not ProgramFiles(lambda: tools.path("bin")).is_same(tools.path("copies/copy"), "tool")
 
 
@@ -531,7 +531,7 @@ def test_what_a_pattern_may_stand_for(ground: Ground, monkeypatch: pytest.Monkey
     (ground.root / "-option").write_text("")
     os.symlink("file", ground.root / ".hidden")
     check_expansions(ground)
-    assert_every_clause_decides(expansion._Walk, lambda: check_expansions(ground))
+    assert_every_clause_decides(program_lookup._Walk, lambda: check_expansions(ground))
     count = len(leads_all) + 1
     for name, most, is_known in (
         ("_MOST", count, True),
@@ -540,5 +540,5 @@ def test_what_a_pattern_may_stand_for(ground: Ground, monkeypatch: pytest.Monkey
         ("_MOST_SEEN", len(os.listdir(ground.root)) - 1, False),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(expansion, name, most)
+            patch.setattr(program_lookup, name, most)
             assert (expansions(f"{ground.root}/*") is not None) is is_known, (name, most)

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.paths import glob_regex, is_within, joined, shown, similar
+from holdfast.workspace.files.file_paths import glob_regex, is_within, joined, shown, similar
 
 NAMES = ("a.py", "src/a.py", "src/x/b.py", "src/x/b.ts", "README.md", ".github/w.yml", "src/x/y/z/b.py")
 

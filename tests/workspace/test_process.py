@@ -9,9 +9,8 @@ import pytest
 
 from holdfast.testing.gates import start
 from holdfast.testing.hostile import new_token, survivors
-from holdfast.workspace.output import SHOWN
-from holdfast.workspace.process import _Channel, _Live
-from holdfast.workspace.process_spill import Spills
+from holdfast.workspace.process.command_process import _Channel, _Live
+from holdfast.workspace.process.output import SHOWN, OutputFiles
 from workspace.commands import guarded, line, run_line
 
 
@@ -68,7 +67,7 @@ async def test_short_output_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_old_files_make_room(tmp_path: Path) -> None:
-    spills = Spills(tmp_path)
+    spills = OutputFiles(tmp_path)
     for number in range(70):
         file = spills.new("out")
         file.add(str(number))
@@ -149,7 +148,7 @@ async def test_what_is_still_in_the_pipe_at_the_end_is_read(tmp_path: Path) -> N
     heard: list[str] = []
     reading, writing = os.pipe()
     live = _Live(heard.append)
-    channel = _Channel(reading, Spills(tmp_path).new("out"), live)
+    channel = _Channel(reading, OutputFiles(tmp_path).new("out"), live)
     os.write(writing, b"last words\xe2")
     channel.drain()
     live.end()

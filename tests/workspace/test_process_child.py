@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.hostile import new_token, survivors
-from holdfast.workspace.guard import CannotStart
-from holdfast.workspace.process_child import GuardedSpawn
+from holdfast.workspace.process.child_process import GuardedSpawn
+from holdfast.workspace.process.guard import CannotStart
 from workspace.commands import guarded
 
 ENV = {"PATH": os.environ["PATH"]}

@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.jobs import JobInfo, NoRoomForJobs, UnknownJob
+from holdfast.domain.processes import JobInfo, NoRoomForJobs, UnknownJob
 from holdfast.testing.gates import settle_down, start, until
 from holdfast.tools import ls
-from holdfast.workspace import files
-from holdfast.workspace import guard as guards
-from holdfast.workspace.guard import Bounds, CannotStart, TreeEnd
-from holdfast.workspace.ignore import Ignore
-from holdfast.workspace.jobs import Job, JobLimits, Jobs
-from holdfast.workspace.process import Launch, Processes
-from holdfast.workspace.process_child import GuardedSpawn
-from holdfast.workspace.sandbox_git_scan import GitScanner
-from holdfast.workspace.search_check import Match, true_matches
+from holdfast.workspace.files import open_files
+from holdfast.workspace.files.ignore_files import Ignore
+from holdfast.workspace.process import guard as guards
+from holdfast.workspace.process.child_process import GuardedSpawn
+from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.guard import Bounds, CannotStart, TreeEnd
+from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
+from holdfast.workspace.sandbox.git_dir_scan import GitScanner
+from holdfast.workspace.search.search import Match, true_matches
 from tools.desk import Desk
 from workspace.played_guard import NOBODY, Ground, Line
 
@@ -468,7 +468,7 @@ async def test_a_listing_that_is_cancelled_closes_its_directory(
     root.mkdir()
     desk = await Desk(root).open()
     reached, go = threading.Event(), threading.Event()
-    real = files.descend
+    real = open_files.descend
 
     def held(path: str) -> int:
         handle = real(path)

@@ -12,16 +12,10 @@ import pytest
 from holdfast.domain.settings import SandboxSettings
 from holdfast.testing.escapes import MECHANISMS, PARTS, Case, find_escapes, find_escapes_as_user, git
 from holdfast.testing.hostile import start_shape
-from holdfast.workspace.guard import Containment, Guard
-from holdfast.workspace.process import Processes
-from holdfast.workspace.sandbox import (
-    Sandbox,
-    SandboxImpossible,
-    SandboxPolicy,
-    SandboxState,
-    find_bubblewrap,
-)
-from holdfast.workspace.sandbox_git import decide_linked_git, find_linked_git
+from holdfast.workspace.process.command_process import Processes
+from holdfast.workspace.process.guard import Containment, Guard
+from holdfast.workspace.sandbox.linked_git_dirs import decide_linked_git, find_linked_git
+from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible, SandboxPolicy, SandboxState, find_bubblewrap
 from scratch import scratch_directory
 from workspace.commands import run_line
 
@@ -162,7 +156,7 @@ async def test_it_says_what_is_in_force(shut_in: Shut, place: Path) -> None:
 
 @pytest.mark.parametrize(("version", "why"), [(0, "no Landlock"), (2, "too old a Landlock"), (3, "Landlock alone")])
 def test_what_cannot_be_kept_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, version: int, why: str) -> None:
-    monkeypatch.setattr("holdfast.workspace.sandbox.landlock_version", lambda: version)
+    monkeypatch.setattr("holdfast.workspace.sandbox.sandbox.landlock_version", lambda: version)
     policy = SandboxPolicy(str(place), str(place.parents[1] / "scratch"))
     with pytest.raises(SandboxImpossible, match=rf"{why}.*Install it"):
         Sandbox(policy, has_namespaces=False)
@@ -189,8 +183,8 @@ def test_gaps_of_a_kernel_are_named(place: Path, monkeypatch: pytest.MonkeyPatch
     sandbox = Sandbox(policy, has_namespaces=True, bubblewrap="/bin/true")
     assert sandbox.describe().gaps == ()
     assert "TCP" in " ".join(sandbox.describe().notes)
-    monkeypatch.setattr("holdfast.workspace.sandbox.landlock_version", lambda: 5)
-    monkeypatch.setattr("holdfast.workspace.sandbox.can_filter", lambda: False)
+    monkeypatch.setattr("holdfast.workspace.sandbox.sandbox.landlock_version", lambda: 5)
+    monkeypatch.setattr("holdfast.workspace.sandbox.sandbox.can_filter", lambda: False)
     gaps = " ".join(sandbox.describe().gaps)
     assert "Abstract unix sockets" in gaps
     assert "keyrings" in gaps

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.locations import PROJECT_FILES
-from holdfast.domain.sandbox import PROTECTED
-from holdfast.extensions import folders
+from holdfast.domain.processes import PROTECTED
+from holdfast.extensions import search_paths
 from holdfast.testing.escapes import MECHANISMS, git
-from holdfast.workspace.guard import Guard
-from holdfast.workspace.paths import in_one_line
-from holdfast.workspace.process import Launch, Processes
-from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
-from holdfast.workspace.sandbox_cleanup import SandboxCleanup
-from holdfast.workspace.sandbox_git_scan import GitScanner
-from holdfast.workspace.shell_call import Shell
+from holdfast.workspace.files.file_paths import in_one_line
+from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.shell_call import Shell
+from holdfast.workspace.sandbox.cleanup import SandboxCleanup
+from holdfast.workspace.sandbox.git_dir_scan import GitScanner
+from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 
 
 @pytest.fixture
@@ -59,7 +59,10 @@ def kept(place: Path) -> list[str]:
 
 def test_all_that_is_obeyed_is_on_the_list() -> None:
     names = [name for name, _ in PROJECT_FILES]
-    names += [*folders._PROJECT_SKILLS, *(name for name, _ in (*folders._PROJECT_COMMANDS, *folders._PROJECT_AGENTS))]
+    names += [
+        *search_paths._PROJECT_SKILLS,
+        *(name for name, _ in (*search_paths._PROJECT_COMMANDS, *search_paths._PROJECT_AGENTS)),
+    ]
     names += [".claude/settings.json", ".mcp.json"]
     assert [name for name in names if name.split("/")[0] not in PROTECTED] == []
 
@@ -369,7 +372,7 @@ async def test_deep_and_unreadable_directories(repository: Path, mechanism: str)
 def test_a_second_scan_reads_only_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         (tmp_path / f"a{number}/b").mkdir(parents=True)
-    monkeypatch.setattr("holdfast.workspace.sandbox_git_scan._RECENT", -(10**12))
+    monkeypatch.setattr("holdfast.workspace.sandbox.git_dir_scan._RECENT", -(10**12))
     scanner = GitScanner(str(tmp_path))
     assert scanner.scan().entries == {}
     (tmp_path / "a7/b/.git").write_text("gitdir: x\n")

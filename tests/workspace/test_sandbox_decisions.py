@@ -13,12 +13,21 @@ import msgspec
 import pytest
 
 from holdfast.domain.settings import SandboxSettings
-from holdfast.workspace import sandbox, sandbox_home, sandbox_view
-from holdfast.workspace.guard import Bounds
-from holdfast.workspace.process import Launch
-from holdfast.workspace.sandbox import Sandbox, SandboxImpossible, SandboxPolicy, why_not
-from holdfast.workspace.sandbox_home import credentials_below, home_directories, is_private, write_gitconfig
-from holdfast.workspace.sandbox_view import ViewPlan, bound_sockets, bubblewrap_options, build_mounts, is_system
+from holdfast.workspace.process.command_process import Launch
+from holdfast.workspace.process.guard import Bounds
+from holdfast.workspace.sandbox import mount_view, sandbox
+from holdfast.workspace.sandbox.mount_view import (
+    ViewPlan,
+    bound_sockets,
+    bubblewrap_options,
+    build_mounts,
+    credentials_below,
+    home_directories,
+    is_private,
+    is_system,
+    write_gitconfig,
+)
+from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible, SandboxPolicy, why_not
 from planting import assert_every_clause_decides
 
 
@@ -53,16 +62,16 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put(base / "run/resolv.conf", "")
     os.symlink("../run/resolv.conf", base / "etc/linked.conf")
     os.symlink("run", base / "var/run")
-    monkeypatch.setattr(sandbox_view, "_TMP", str(base / "tmp"))
-    monkeypatch.setattr(sandbox_view, "_LOST", str(base / "var/tmp"))
+    monkeypatch.setattr(mount_view, "_TMP", str(base / "tmp"))
+    monkeypatch.setattr(mount_view, "_LOST", str(base / "var/tmp"))
     private = tuple(str(base / name) for name in ("home", "nothing", "run"))
-    monkeypatch.setattr(sandbox_view, "_PRIVATE", private)
+    monkeypatch.setattr(mount_view, "_PRIVATE", private)
     readable = tuple(str(base / name) for name in ("etc/resolv.conf", "etc/linked.conf", "nothing"))
-    monkeypatch.setattr(sandbox_view, "_STILL_READABLE", readable)
+    monkeypatch.setattr(mount_view, "_STILL_READABLE", readable)
     keys = tuple(str(base / name) for name in ("etc/shadow", "etc/shadow-", "etc/ssl/private", "etc/*_key"))
-    monkeypatch.setattr(sandbox_view, "_KEYS", keys)
-    monkeypatch.setattr(sandbox_view, "_SERVICES", (str(base / "services"), str(base / "nothing")))
-    monkeypatch.setattr(sandbox_view, "_KERNEL", (str(base / "proc/sys"), str(base / "proc/nothing")))
+    monkeypatch.setattr(mount_view, "_KEYS", keys)
+    monkeypatch.setattr(mount_view, "_SERVICES", (str(base / "services"), str(base / "nothing")))
+    monkeypatch.setattr(mount_view, "_KERNEL", (str(base / "proc/sys"), str(base / "proc/nothing")))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     return base
 
@@ -203,7 +212,7 @@ def test_sockets_that_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         f"{base}/link/s", f"{base}/real/s", f"{base}/real/file", f"{base}/real/to s", f"{base}/gone", "@abstract",
     )), "0: 2 0 0 1 1 5"]  # fmt: skip
     listing = put(tmp_path / "unix", "\n".join(lines) + "\n")
-    monkeypatch.setattr(sandbox_view, "_SOCKETS", str(listing))
+    monkeypatch.setattr(mount_view, "_SOCKETS", str(listing))
     # Two names are two lines; what they lead to is what counts.
     assert list(bound_sockets()) == [f"{base}/real/s"] * 2
     listing.unlink()
@@ -247,7 +256,7 @@ def test_home_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     os.symlink("client", base / "link")
     put(base / "file")
     entry = type("Entry", (), {"pw_dir": str(base / "own")})
-    monkeypatch.setattr(sandbox_home.pwd, "getpwuid", lambda _: entry)  # type: ignore[attr-defined]
+    monkeypatch.setattr(mount_view.pwd, "getpwuid", lambda _: entry)  # type: ignore[attr-defined]
     rows: list[tuple[str, str | None, list[str]]] = [
         ("", None, ["own"]),
         (str(base / "client"), str(base / "server"), ["client", "server", "own"]),
@@ -265,7 +274,7 @@ def test_home_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     def unknown(_: int) -> None:
         raise KeyError
 
-    monkeypatch.setattr(sandbox_home.pwd, "getpwuid", unknown)  # type: ignore[attr-defined]
+    monkeypatch.setattr(mount_view.pwd, "getpwuid", unknown)  # type: ignore[attr-defined]
     assert home_directories(str(base / "client")) == (str(base / "client"),)
 
 
@@ -282,7 +291,7 @@ def test_credentials_in_what_is_opened_are_hidden(tmp_path: Path, monkeypatch: p
     found = set(credentials_below(str(home), str(home / "opened")))
     below = {home / "opened" / name for name in ("Credentials", "a/.NPMRC", "a/s", ".env", ".netrc")}
     assert found == set(map(str, (*named, home / ".cargo/config", *below)))
-    monkeypatch.setattr(sandbox_home, "_MAX_ENTRIES", 0)
+    monkeypatch.setattr(mount_view, "_MAX_ENTRIES", 0)
     assert set(credentials_below(str(home), str(home / "opened"))) == set(map(str, (*named, home / ".cargo/config")))
 
 
@@ -512,7 +521,7 @@ def test_what_is_protected_in_the_workspace(ground: Path) -> None:
 
 
 def test_sockets_and_credentials_are_hidden(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_view, "_TMP", str(ground / "tmp"))
+    monkeypatch.setattr(mount_view, "_TMP", str(ground / "tmp"))
     sockets = [bind(ground / name) for name in ("work/s", "server/data/scratch/s", "other/s", "home/s")]
     monkeypatch.setattr(sandbox, "bound_sockets", lambda: iter(map(str, sockets)))
     put(ground / "home/.cargo/credentials")

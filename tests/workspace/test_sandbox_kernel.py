@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.workspace import guard_keeper, guard_privileges, sandbox_landlock
+from holdfast.workspace.process import guard_keeper
+from holdfast.workspace.sandbox import privileges
 
 
 class Kernel:
@@ -80,10 +81,10 @@ MACHINES = {
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_filter_refuses_what_it_lists_and_nothing_else(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     kernel = Kernel()
-    monkeypatch.setattr(guard_privileges, "_libc", kernel)
-    monkeypatch.setattr(guard_privileges.platform, "machine", lambda: name)  # type: ignore[attr-defined]
-    assert guard_privileges.can_filter()
-    guard_privileges.install_filter()
+    monkeypatch.setattr(privileges, "_libc", kernel)
+    monkeypatch.setattr(privileges.platform, "machine", lambda: name)  # type: ignore[attr-defined]
+    assert privileges.can_filter()
+    privileges.install_filter()
     assert kernel.calls == [(22, 2)]
     program = kernel.program
     for machine, (opening, control, refused) in MACHINES[name].items():
@@ -105,20 +106,20 @@ def test_the_filter_refuses_what_it_lists_and_nothing_else(monkeypatch: pytest.M
 
 def test_another_processor_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel()
-    monkeypatch.setattr(guard_privileges, "_libc", kernel)
-    monkeypatch.setattr(guard_privileges.platform, "machine", lambda: "riscv64")  # type: ignore[attr-defined]
-    guard_privileges.install_filter()
-    assert (kernel.calls, guard_privileges.can_filter()) == ([], False)
+    monkeypatch.setattr(privileges, "_libc", kernel)
+    monkeypatch.setattr(privileges.platform, "machine", lambda: "riscv64")  # type: ignore[attr-defined]
+    privileges.install_filter()
+    assert (kernel.calls, privileges.can_filter()) == ([], False)
 
 
 def test_capabilities_that_root_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel()
-    monkeypatch.setattr(guard_privileges, "_libc", kernel)
-    guard_privileges.drop_capabilities()
+    monkeypatch.setattr(privileges, "_libc", kernel)
+    privileges.drop_capabilities()
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     assert kernel.calls == [(24, number, 0, 0, 0) for number in range(last + 1) if number not in (0, 1, 3, 4, 5, 6, 7)]
     kernel.calls.clear()
-    guard_privileges.forbid_new_privileges()
+    privileges.forbid_new_privileges()
     assert kernel.calls == [(38, 1, 0, 0, 0)]
 
 
@@ -127,11 +128,11 @@ def test_a_kernel_that_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         def prctl(self, *_: object) -> int:
             return -1
 
-    monkeypatch.setattr(guard_privileges, "_libc", Refusing())
+    monkeypatch.setattr(privileges, "_libc", Refusing())
     steps = (
-        guard_privileges.drop_capabilities,
-        guard_privileges.forbid_new_privileges,
-        guard_privileges.install_filter,
+        privileges.drop_capabilities,
+        privileges.forbid_new_privileges,
+        privileges.install_filter,
     )
     for step in steps:
         with pytest.raises(OSError, match=":"):
@@ -148,7 +149,7 @@ def test_privileges_are_given_up_in_order(monkeypatch: pytest.MonkeyPatch, user:
         return lambda *_: order.append(name)
 
     for name in ("drop_capabilities", "forbid_new_privileges", "install_filter"):
-        monkeypatch.setattr(guard_privileges, name, noted(name))
+        monkeypatch.setattr(privileges, name, noted(name))
     for name in ("restrict", "restrict_scopes"):
         monkeypatch.setattr(guard_keeper, name, noted(name))
     monkeypatch.setattr(os, "geteuid", lambda: user)
@@ -188,11 +189,11 @@ class Rules:
 @pytest.mark.parametrize(("version", "more"), [(1, 0), (2, 1 << 13), (3, 1 << 13 | 1 << 14), (7, 1 << 13 | 1 << 14)])
 def test_what_landlock_restricts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, more: int) -> None:
     kernel = Rules(version)
-    monkeypatch.setattr(sandbox_landlock, "_libc", kernel)
+    monkeypatch.setattr(privileges, "_libc", kernel)
     file = tmp_path / "file"
     file.touch()
     before = len(os.listdir("/proc/self/fd"))
-    sandbox_landlock.restrict([str(tmp_path), str(file), str(tmp_path / "nothing")])
+    privileges.restrict([str(tmp_path), str(file), str(tmp_path / "nothing")])
     # Writing (1), removing and making of every kind (4 to 12), and what later versions know.
     changes = 1 << 1 | sum(1 << bit for bit in range(4, 13)) | more
     assert kernel.made == [(changes, 0, 0, 8)]
@@ -207,11 +208,11 @@ def test_what_landlock_restricts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_where_landlock_can_restrict_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
     for version, made in ((6, [(0, 0, 3, 24)]), (5, [])):
         kernel = Rules(version)
-        monkeypatch.setattr(sandbox_landlock, "_libc", kernel)
-        sandbox_landlock.restrict_scopes()
+        monkeypatch.setattr(privileges, "_libc", kernel)
+        privileges.restrict_scopes()
         assert (kernel.made, kernel.enforced) == (made, len(made))
-    monkeypatch.setattr(sandbox_landlock, "_libc", Rules(0))
+    monkeypatch.setattr(privileges, "_libc", Rules(0))
     with pytest.raises(OSError, match="no Landlock"):
-        sandbox_landlock.restrict(["/"])
-    monkeypatch.setattr(sandbox_landlock, "_libc", Rules(-1))
-    assert sandbox_landlock.landlock_version() == 0
+        privileges.restrict(["/"])
+    monkeypatch.setattr(privileges, "_libc", Rules(-1))
+    assert privileges.landlock_version() == 0

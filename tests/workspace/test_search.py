@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.domain.errors import ToolError
 from holdfast.testing.gates import start
-from holdfast.workspace.children import find_program, running, spawn, splitted
-from holdfast.workspace.git import PrivateGit
-from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
+from holdfast.workspace.git.git_command import PrivateGit
+from holdfast.workspace.process.child_process import find_program, running, spawn, splitted
+from holdfast.workspace.search.search import FoundText, GrepRequest, Search, Searcher
 
 WAYS = ("git", "own", "rg")
 PATH = os.environ["PATH"]
@@ -45,7 +45,7 @@ class Place:
         return Search(str(self.root), place, {"PATH": PATH}, seconds, most, os.path.isfile(place))
 
     async def grep(self, pattern: str, path: str = "", include: str = "", *, literal: bool = False) -> FoundText:
-        return await self.searcher.grep(self.where(path), GrepAsk(pattern, literal, include))
+        return await self.searcher.grep(self.where(path), GrepRequest(pattern, literal, include))
 
     async def lines(self, pattern: str, path: str = "", include: str = "", *, literal: bool = False) -> list[str]:
         found = await self.grep(pattern, path, include, literal=literal)
@@ -245,7 +245,7 @@ async def test_a_search_that_is_left_leaves_no_child(place: Place) -> None:
         return child
 
     searcher = Searcher(watched, PrivateGit(str(place.root.parent / "git")))  # type: ignore[arg-type]
-    task = start(searcher.grep(place.where(), GrepAsk("needle")))
+    task = start(searcher.grep(place.where(), GrepRequest("needle")))
     await began.wait()
     task.cancel()
     await asyncio.wait([task])
@@ -275,9 +275,9 @@ async def test_a_program_that_does_not_work_is_passed_over(tmp_path: Path) -> No
     place.put("a")
     where = Search(str(root), str(root), {"PATH": f"{root / 'bin'}:{tools}:/bin"}, 30)
     assert find_program("rg", where.environment, str(root)) is None
-    assert len((await place.searcher.grep(where, GrepAsk("needle"))).matches) == 1
+    assert len((await place.searcher.grep(where, GrepRequest("needle"))).matches) == 1
     where = Search(str(root), str(root), {"PATH": f"{tools}:/bin"}, 30)
-    assert len((await place.searcher.grep(where, GrepAsk("needle"))).matches) == 1
+    assert len((await place.searcher.grep(where, GrepRequest("needle"))).matches) == 1
     assert (tools / "rg.ran").exists()
     assert not (root / "bin" / "rg.ran").exists()
 
@@ -313,5 +313,5 @@ async def test_what_somebody_set_for_their_ripgrep_does_not_count(place: Place, 
     settings = tmp_path / "ripgreprc"
     settings.write_text("--glob=!a.txt\n--pre=false\n")
     where = msgspec.structs.replace(place.where(), environment={"PATH": PATH, "RIPGREP_CONFIG_PATH": str(settings)})
-    found = await place.searcher.grep(where, GrepAsk("needle", is_literal=True, include=""))
+    found = await place.searcher.grep(where, GrepRequest("needle", is_literal=True, include=""))
     assert [match.path for match in found.matches] == ["a.txt"]

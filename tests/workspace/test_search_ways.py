@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace import search
-from holdfast.workspace.children import Child, find_program, running
-from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
+from holdfast.workspace.process.child_process import Child, find_program, running
+from holdfast.workspace.search import search
+from holdfast.workspace.search.search import FoundText, GrepRequest, Search, Searcher
 
 Said = tuple[bytes, bytes, int]
 """What a program says on its two streams, and its exit code."""
@@ -72,7 +72,7 @@ class Stage:
         return Search(str(self.root), place, self.environment, seconds, most, is_file=bool(name))
 
     async def grep(self, name: str = "", pattern: str = "needle", **more: float) -> FoundText:
-        return await self.searcher.grep(self.where(name, **more), GrepAsk(pattern))  # type: ignore[arg-type]
+        return await self.searcher.grep(self.where(name, **more), GrepRequest(pattern))  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.jobs import ShellResult
+from holdfast.domain.processes import ShellResult
 from holdfast.testing.gates import start
 from holdfast.testing.hostile import new_token, survivors
-from holdfast.workspace.guard import CannotStart
-from holdfast.workspace.shell_call import Shell
+from holdfast.workspace.process.guard import CannotStart
+from holdfast.workspace.process.shell_call import Shell
 from workspace.commands import guarded
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from holdfast.testing.hostile import new_token, survivors
 from holdfast.testing.hostile_killers import PLANS, SERVER_PLANS, Plan, cancel_plan, kill_server_of, try_killer
-from holdfast.workspace import guard_cgroup
-from holdfast.workspace.guard import Containment, Guard
-from holdfast.workspace.guard_system import is_running
-from holdfast.workspace.guard_tag import kill_leftovers, kill_tagged, leftovers, new_tag, set_tag, tag_of_tree
-from holdfast.workspace.process import Processes
+from holdfast.workspace.process import guard_tag as guard_cgroup
+from holdfast.workspace.process.command_process import Processes
+from holdfast.workspace.process.guard import Containment, Guard
+from holdfast.workspace.process.guard_system import is_running
+from holdfast.workspace.process.guard_tag import kill_leftovers, kill_tagged, leftovers, new_tag, set_tag, tag_of_tree
 from workspace.commands import guarded, run_line
 
 CANCELLED = [
@@ -125,7 +125,7 @@ def test_what_a_dead_server_left_is_found_and_killed() -> None:
     """By doctor, and by the next guard."""
     token = new_token()
     code = (
-        "import subprocess, sys; from holdfast.workspace.guard_tag import new_tag, set_tag; tag = new_tag()\n"
+        "import subprocess, sys; from holdfast.workspace.process.guard_tag import new_tag, set_tag; tag = new_tag()\n"
         "subprocess.Popen(['sleep', sys.argv[1]], preexec_fn=lambda: set_tag(tag + 1), start_new_session=True)"
     )
     subprocess.run([sys.executable, "-c", code, token], check=True)
@@ -141,9 +141,9 @@ def test_what_a_dead_server_left_is_found_and_killed() -> None:
 LOOK_ABOVE = """
 import asyncio, os, sys
 from pathlib import Path
-from holdfast.workspace.guard import Guard
-from holdfast.workspace.guard_privileges import drop_capabilities
-from holdfast.workspace.process import Launch, Processes
+from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.sandbox.privileges import drop_capabilities
+from holdfast.workspace.process.command_process import Launch, Processes
 
 if os.geteuid() == 0 and sys.argv[2:] != ["again"]:
     # Root sees everything by its capabilities.

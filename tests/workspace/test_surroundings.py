@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.ids import MessageId, SessionId
-from holdfast.domain.surroundings import ContextFile, GitChanges, GitState, Surroundings
-from holdfast.engine.instructions import git_note, helper_instructions, system_prompt
-from holdfast.workspace.git_scan import Scan
-from holdfast.workspace.surroundings import Lookout, Manners, context_files, context_places
+from holdfast.domain.project_context import ContextFile, GitChanges, GitState, Surroundings
+from holdfast.engine.system_prompt import git_note, helper_instructions, system_prompt
+from holdfast.workspace.git.status_scan import Scan
+from holdfast.workspace.project_context import ContextLoader, ContextOptions, context_files, context_places
 
 SESSION, OTHER = SessionId("s1"), SessionId("s2")
 
@@ -105,7 +105,7 @@ async def test_a_session_keeps_what_it_saw(tmp_path: Path) -> None:
     days = iter(["Monday", "Tuesday"])
     git(tmp_path, "init")
     put(tmp_path, "AGENTS.md", "be kind")
-    lookout = Lookout(str(tmp_path), today=lambda: next(days))
+    lookout = ContextLoader(str(tmp_path), today=lambda: next(days))
     first = await lookout.look(SESSION)
     git(tmp_path, "checkout", "-b", "other")
     assert await lookout.look(SESSION) is first
@@ -116,7 +116,7 @@ async def test_a_session_keeps_what_it_saw(tmp_path: Path) -> None:
 
 async def test_a_changed_file_is_read_again_and_the_rest_stays(tmp_path: Path) -> None:
     put(tmp_path, "AGENTS.md", "be kind")
-    lookout = Lookout(str(tmp_path), today=lambda: "Monday")
+    lookout = ContextLoader(str(tmp_path), today=lambda: "Monday")
     first = await lookout.look(SESSION)
     put(tmp_path, "AGENTS.md", "be kind and quick")
     second = await lookout.look(SESSION)
@@ -127,7 +127,7 @@ async def test_a_changed_file_is_read_again_and_the_rest_stays(tmp_path: Path) -
 async def test_the_result_of_a_scan_stays_with_its_message(tmp_path: Path) -> None:
     """The first request has it if the scan is done by then, otherwise the next one; nothing waits for it."""
     scan = Scan(0.0)
-    lookout = Lookout(str(tmp_path), scan=lambda: scan)
+    lookout = ContextLoader(str(tmp_path), scan=lambda: scan)
     assert lookout.git_changes(SESSION, MessageId("m0")) == {}
     await lookout.look(SESSION)
     assert lookout.git_changes(SESSION, MessageId("m1")) == {}
@@ -140,8 +140,8 @@ async def test_the_result_of_a_scan_stays_with_its_message(tmp_path: Path) -> No
 
 async def test_settings_add_their_own(tmp_path: Path) -> None:
     put(tmp_path, "house.md", "house rules")
-    manners = Manners(context_paths=("house.md",), trailer="Assisted-by: Holdfast", notes=("# Skills\n\nnone",))
-    seen = await Lookout(str(tmp_path), lambda: manners).look(SESSION)
+    manners = ContextOptions(context_paths=("house.md",), trailer="Assisted-by: Holdfast", notes=("# Skills\n\nnone",))
+    seen = await ContextLoader(str(tmp_path), lambda: manners).look(SESSION)
     assert [file.text for file in seen.context] == ["house rules"]
     assert (seen.trailer, seen.notes) == ("Assisted-by: Holdfast", ("# Skills\n\nnone",))
 

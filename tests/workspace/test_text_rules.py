@@ -12,16 +12,26 @@ import pytest
 from holdfast.domain.errors import NotFound, ToolError
 from holdfast.domain.files import FileVersion, Origin
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.workspace import diffs, edits, environment, history, ignore, output, surroundings, text
-from holdfast.workspace.diffs import diff, excerpt
-from holdfast.workspace.edits import replaced
-from holdfast.workspace.environment import command_environment
-from holdfast.workspace.git_scan import Scan
-from holdfast.workspace.history import last_change, last_run, plan
-from holdfast.workspace.ignore import Ignore
-from holdfast.workspace.output import Output, shorten
-from holdfast.workspace.surroundings import ContextPlace, Lookout, Manners, context_files, context_places, git_state
-from holdfast.workspace.text import Form, decoded, line_end, with_line_end
+from holdfast.workspace import project_context
+from holdfast.workspace.files import ignore_files, line_diff, text_edit, text_encoding
+from holdfast.workspace.files import undo as history
+from holdfast.workspace.files.ignore_files import Ignore
+from holdfast.workspace.files.line_diff import diff, excerpt
+from holdfast.workspace.files.text_edit import replaced
+from holdfast.workspace.files.text_encoding import TextFormat, decoded, line_end, with_line_end
+from holdfast.workspace.files.undo import last_change, last_run, plan
+from holdfast.workspace.git.status_scan import Scan
+from holdfast.workspace.process import output, shell_call
+from holdfast.workspace.process.output import Output, shorten
+from holdfast.workspace.process.shell_call import command_environment
+from holdfast.workspace.project_context import (
+    ContextLoader,
+    ContextOptions,
+    ContextPlace,
+    context_files,
+    context_places,
+    git_state,
+)
 from planting import assert_every_clause_decides
 
 # Texts
@@ -29,11 +39,11 @@ from planting import assert_every_clause_decides
 
 def check_texts() -> None:
     for data, expected in (
-        (b"", ("", Form())),
-        (b"a\r\nb", ("a\r\nb", Form())),
-        (b"\xef\xbb\xbfa", ("a", Form("utf-8", b"\xef\xbb\xbf"))),
-        ("\ufeffa\n".encode("utf-16-le"), ("a\n", Form("utf-16-le", b"\xff\xfe"))),
-        ("\ufeffa\n".encode("utf-16-be"), ("a\n", Form("utf-16-be", b"\xfe\xff"))),
+        (b"", ("", TextFormat())),
+        (b"a\r\nb", ("a\r\nb", TextFormat())),
+        (b"\xef\xbb\xbfa", ("a", TextFormat("utf-8", b"\xef\xbb\xbf"))),
+        ("\ufeffa\n".encode("utf-16-le"), ("a\n", TextFormat("utf-16-le", b"\xff\xfe"))),
+        ("\ufeffa\n".encode("utf-16-be"), ("a\n", TextFormat("utf-16-be", b"\xfe\xff"))),
     ):
         assert decoded(data, "f") == expected
         assert expected[1].encoded(expected[0]) == data
@@ -43,7 +53,7 @@ def check_texts() -> None:
     with pytest.raises(ToolError, match="another encoding"):
         decoded(b"\xe9" * 8_192 + b"\0", "f")
     with pytest.raises(ToolError, match="half character"):
-        Form().encoded("\ud800")
+        TextFormat().encoded("\ud800")
     ends = {"": "\n", "a": "\n", "a\n": "\n", "a\r\n": "\r\n", "a\r\nb\n": "\n", "a\r\nb\r\nc": "\r\n", "a\rb": "\n"}
     assert {item: line_end(item) for item in ends} == ends
     assert with_line_end("a\r\nb\nc", "\n") == "a\nb\nc"
@@ -180,7 +190,7 @@ def test_clauses_of_edits() -> None:
     equivalent = {
         "'\\t' in extra and theirs and ('\\t' not in theirs) -> theirs and '\\t' not in theirs": "no tab to replace"
     }
-    assert_every_clause_decides(edits._in_kind, check, equivalent=equivalent)
+    assert_every_clause_decides(text_edit._in_kind, check, equivalent=equivalent)
 
 
 # Differences
@@ -222,17 +232,17 @@ def test_changes_that_are_near_share_a_hunk() -> None:
 def test_a_long_difference_is_cut_and_its_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = diff("", "ab\ncd\n", "f")
     for most, is_cut in ((len(whole.text) + 1, False), (len(whole.text), True)):
-        monkeypatch.setattr(diffs, "_MOST_TEXT", most)
+        monkeypatch.setattr(line_diff, "_MOST_TEXT", most)
         found = diff("", "ab\ncd\n", "f")
         assert found.text.endswith("… the rest of the difference is left out") is is_cut
         assert (found.additions, found.removals) == (2, 0)
-    monkeypatch.setattr(diffs, "_MOST_TEXT", 0)
+    monkeypatch.setattr(line_diff, "_MOST_TEXT", 0)
     assert diff("", "a\n", "f").text == "… the rest of the difference is left out"
     monkeypatch.undo()
     # Without fixed points a short stretch is compared line by line, a long one is replaced whole.
     old, new = "a\na\nb\nb\n", "b\nb\na\na\n"
     for most, additions in ((16, 2), (15, 4)):
-        monkeypatch.setattr(diffs, "_MOST_COMPARED", most)
+        monkeypatch.setattr(line_diff, "_MOST_COMPARED", most)
         assert diff(old, new, "f").additions == additions
 
 
@@ -318,7 +328,7 @@ def check_environments() -> None:
 def test_environments() -> None:
     check_environments()
     assert_every_clause_decides(
-        [command_environment, environment._may_pass, environment._from_the_top], check_environments
+        [command_environment, shell_call._may_pass, shell_call._from_the_top], check_environments
     )
 
 
@@ -427,16 +437,16 @@ def test_context_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return [(os.path.basename(file.path), file.text, file.left_out) for file in context_files(places)]
 
     assert told() == [("a", "abc", 0), ("d", "defg", 0), ("e", "h", 0)]
-    monkeypatch.setattr(surroundings, "_LONGEST", 7)
+    monkeypatch.setattr(project_context, "_LONGEST", 7)
     assert [name for name, _, _ in told()] == ["a", "d"]
-    monkeypatch.setattr(surroundings, "_LONGEST", 8)
+    monkeypatch.setattr(project_context, "_LONGEST", 8)
     assert [name for name, _, _ in told()] == ["a", "d", "e"]
-    monkeypatch.setattr(surroundings, "_LONGEST_FILE", 3)
+    monkeypatch.setattr(project_context, "_LONGEST_FILE", 3)
     assert told()[1] == ("d", "def", 1)
-    monkeypatch.setattr(surroundings, "_LONGEST_FILE", 1)
+    monkeypatch.setattr(project_context, "_LONGEST_FILE", 1)
     assert told()[0] == ("a", "a", 2)
     monkeypatch.undo()
-    monkeypatch.setattr(surroundings, "_MOST_FILES", 2)
+    monkeypatch.setattr(project_context, "_MOST_FILES", 2)
     assert [name for name, _, _ in told()] == ["a", "d"]
     # The same file under another name is told once, whatever it says by now.
     assert context_files([ContextPlace(str(tmp_path / "nothing")), ContextPlace(str(tmp_path))]) == []
@@ -460,19 +470,19 @@ def test_a_folder_of_context_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return [os.path.basename(place.path) for place in context_places(tmp_path, ())]
 
     assert names() == ["a.md", "b.md", "c.md"]
-    monkeypatch.setattr(surroundings, "_MOST_FILES", 2)
+    monkeypatch.setattr(project_context, "_MOST_FILES", 2)
     assert names() == ["a.md", "b.md"]
 
 
 async def test_sessions_that_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings, "_SESSIONS", 2)
+    monkeypatch.setattr(project_context, "_SESSIONS", 2)
     days = iter(range(10))
-    lookout = Lookout(str(tmp_path), today=lambda: str(next(days)))
+    lookout = ContextLoader(str(tmp_path), today=lambda: str(next(days)))
     seen = [(await lookout.look(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
     assert seen == ["0", "1", "0", "2", "0", "3"]
     assert lookout.git_changes(SessionId("a"), MessageId("m")) == {}
     assert lookout.git_changes(SessionId("nobody"), MessageId("m")) == {}
-    with_scan = Lookout(str(tmp_path), Manners, scan=lambda: Scan(0.0))
+    with_scan = ContextLoader(str(tmp_path), ContextOptions, scan=lambda: Scan(0.0))
     await with_scan.look(SessionId("a"))
     assert with_scan.git_changes(SessionId("a"), MessageId("m")) == {}
     assert git_state(str(tmp_path)) is None
@@ -480,15 +490,15 @@ async def test_sessions_that_are_remembered(tmp_path: Path, monkeypatch: pytest.
 
 async def test_a_file_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "AGENTS.md", "here")
-    lookout = Lookout(str(tmp_path))
-    real = surroundings.context_places
+    lookout = ContextLoader(str(tmp_path))
+    real = project_context.context_places
 
     def then_gone(*arguments: object) -> list[ContextPlace]:
         found = real(*arguments)  # type: ignore[arg-type]
         path.unlink(missing_ok=True)
         return found
 
-    monkeypatch.setattr(surroundings, "context_places", then_gone)
+    monkeypatch.setattr(project_context, "context_places", then_gone)
     assert (await lookout.look(SessionId("a"))).context == ()
 
 
@@ -508,5 +518,5 @@ def test_what_lies_outside_of_the_root_is_not_covered(tmp_path: Path) -> None:
     assert Ignore(str(tmp_path / "root")).is_root_ignored
     assert not Ignore(str(tmp_path / "root/sub")).covers(str(tmp_path / "root/sub/x"))
     assert not Ignore(str(tmp_path)).is_root_ignored
-    assert {".git", "node_modules", "__pycache__", ".venv"} <= ignore.LITTER
-    assert text.stand_in(1_234, "ab") == "(1,234 bytes that are not kept, blake2b ab)\n"
+    assert {".git", "node_modules", "__pycache__", ".venv"} <= ignore_files.LITTER
+    assert text_encoding.stand_in(1_234, "ab") == "(1,234 bytes that are not kept, blake2b ab)\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config.redaction import HIDDEN, redact_text
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.secrets import HIDDEN, redacted
-from holdfast.workspace.web import Target, Web, address_note, checked
+from holdfast.workspace.web_client import Target, WebClient, address_note, checked
 from workspace.web_server import WebServer
 
 
@@ -69,7 +69,7 @@ async def test_the_certificate_is_the_hosts_although_its_address_is_asked(tmp_pa
     async def agree(_: Target) -> None:
         return
 
-    web = Web(resolve, lambda: ssl.create_default_context(cafile=certificate))
+    web = WebClient(resolve, lambda: ssl.create_default_context(cafile=certificate))
     try:
         async with web.get(checked(f"https://good.example:{port}/"), agree, {}) as answer:
             assert await answer.read(100) == (b"hello", False)
@@ -98,7 +98,7 @@ async def test_the_certificate_is_the_hosts_although_its_address_is_asked(tmp_pa
     ],
 )
 def test_secrets_are_hidden(text: str) -> None:
-    hidden = redacted(text)
+    hidden = redact_text(text)
     assert HIDDEN in hidden
     for secret in ("s3cr3t", "abcdef", "MIIE", "ghp_a"):
         assert secret not in hidden
@@ -106,8 +106,8 @@ def test_secrets_are_hidden(text: str) -> None:
 
 def test_other_text_stays() -> None:
     text = "2026-01-01 INFO opened /work/tokenizer.py in 3 ms; 120 tokens used"
-    assert redacted(text) == text
+    assert redact_text(text) == text
     # A long line without an end is no trap.
-    assert redacted("a" * 300_000) == "a" * 300_000
+    assert redact_text("a" * 300_000) == "a" * 300_000
     for trap in ("token", "a.b-", "sk-", "eyJaaaaaaaaaa-", "://a:", "bearer "):
-        assert redacted(trap * 5_000)
+        assert redact_text(trap * 5_000)

@@ -12,14 +12,14 @@ from acp import Agent, RequestError, schema
 from acp.agent.router import build_agent_router
 from acp.connection import Connection
 
-from holdfast.acp.commands import BUILT_IN, Commands
-from holdfast.acp.editor import Editor, Pipes
-from holdfast.acp.greeting import greeting, has_forms
-from holdfast.acp.intake import command_in, servers_in, taken_in
-from holdfast.acp.line import Line
-from holdfast.acp.shapes import Json
+from holdfast.acp.editor_connection import EditorConnection, StdioPipes
+from holdfast.acp.initialize import greeting, has_forms
+from holdfast.acp.prompt_content import command_in, servers_in, taken_in
+from holdfast.acp.slash_commands import BUILT_IN, SlashCommands
+from holdfast.acp.tool_calls import Json
+from holdfast.acp.workspace_bridge import WorkspaceBridge
 from holdfast.client.errors import ServerProblem
-from holdfast.client.locate import Where
+from holdfast.client.locate import ServerLocation
 from holdfast.domain.errors import BadRequest, HoldfastError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.ids import RunId, SessionId
@@ -70,19 +70,19 @@ def _spoken(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 class HoldfastAgent:
     """Implements the protocol for one editor as a client of the server. Runs continue after the editor disconnects."""
 
-    def __init__(self, where: Where, editor: Editor) -> None:
+    def __init__(self, where: ServerLocation, editor: EditorConnection) -> None:
         self._where = where
         self._editor = editor
         self._tasks = TaskOwner()
-        self._lines: dict[str, asyncio.Task[Line]] = {}
+        self._lines: dict[str, asyncio.Task[WorkspaceBridge]] = {}
         """The bridge of each directory, from the start of its opening."""
-        self._sessions: dict[str, Line] = {}
+        self._sessions: dict[str, WorkspaceBridge] = {}
         self._prompts: dict[str, dict[RunId, bool]] = {}
         """Pending runs of each session, and whether their cancellation was requested."""
         self.has_forms = False
         """True if the editor supports elicitation forms."""
 
-    async def converse(self, pipes: Pipes) -> None:
+    async def converse(self, pipes: StdioPipes) -> None:
         """Serve the connection until the editor disconnects."""
         router = build_agent_router(cast(Agent, self), use_unstable_protocol=True)
         connection = Connection(router, pipes, listening=False)
@@ -149,10 +149,10 @@ class HoldfastAgent:
         await self._lend(line, mcp_servers)
         return schema.ResumeSessionResponse(modes=_mode_state(line, session_id))
 
-    async def _lend(self, line: Line, servers: list[Any] | None) -> None:
+    async def _lend(self, line: WorkspaceBridge, servers: list[Any] | None) -> None:
         await line.lend(servers_in(server.model_dump(by_alias=True, exclude_none=True) for server in servers or ()))
 
-    async def _taken_up(self, cwd: str, session_id: str, *, tells: bool) -> Line:
+    async def _taken_up(self, cwd: str, session_id: str, *, tells: bool) -> WorkspaceBridge:
         line = await self._line(cwd)
         if not await line.attach(SessionId(session_id), tells=tells):
             raise RequestError(-32002, "There is no such session in this directory: list them.")
@@ -215,7 +215,7 @@ class HoldfastAgent:
             text, files = taken_in(blocks, line.directory)
             name, arguments = command_in(text)
             if name in BUILT_IN and not files:
-                text = await Commands(line, SessionId(session_id)).do(name, arguments)
+                text = await SlashCommands(line, SessionId(session_id)).do(name, arguments)
                 if not text:
                     await self._editor.flushed()
                     return schema.PromptResponse(stop_reason="end_turn")
@@ -224,7 +224,7 @@ class HoldfastAgent:
             runs.pop(run, None)
 
     async def _run(
-        self, line: Line, session_id: str, run: RunId, text: str, files: tuple[Attachment, ...]
+        self, line: WorkspaceBridge, session_id: str, run: RunId, text: str, files: tuple[Attachment, ...]
     ) -> schema.PromptResponse:
         session = SessionId(session_id)
         ended = line.expect(session, run)
@@ -255,7 +255,7 @@ class HoldfastAgent:
             # The editor has no run of its own, so the request refers to the run of another client.
             await line.client.cancel_session(line.workspace, SessionId(session_id))
 
-    async def _stop(self, line: Line, session_id: str) -> bool:
+    async def _stop(self, line: WorkspaceBridge, session_id: str) -> bool:
         """Cancel the editor's own runs. Returns whether there were any."""
         runs = self._prompts.get(session_id, {})
         for run in tuple(runs):
@@ -270,7 +270,7 @@ class HoldfastAgent:
 
     # Bridges
 
-    async def _line(self, cwd: str) -> Line:
+    async def _line(self, cwd: str) -> WorkspaceBridge:
         if not os.path.isabs(cwd) or "\0" in cwd:
             raise BadRequest("cwd must be an absolute path.")
         directory = await asyncio.to_thread(os.path.realpath, cwd)
@@ -280,9 +280,9 @@ class HoldfastAgent:
             self._lines[directory] = opening
         return await asyncio.shield(opening)
 
-    async def _opened(self, directory: str) -> Line:
+    async def _opened(self, directory: str) -> WorkspaceBridge:
         environment = tuple(f"{name}={value}" for name, value in os.environ.items())
-        line = Line(self._where, directory, environment, self._editor)
+        line = WorkspaceBridge(self._where, directory, environment, self._editor)
         line.asking.has_forms = self.has_forms
         try:
             await line.open()
@@ -291,17 +291,17 @@ class HoldfastAgent:
             raise
         return line
 
-    def _of(self, session_id: str) -> Line:
+    def _of(self, session_id: str) -> WorkspaceBridge:
         line = self._sessions.get(session_id)
         if line is None:
             raise RequestError(-32002, "That session is not open here: load it first.")
         return line
 
-    async def _opening(self, line: Line) -> list[Json]:
-        return [await Commands(line, SessionId("")).available(), *await line.settings_notes()]
+    async def _opening(self, line: WorkspaceBridge) -> list[Json]:
+        return [await SlashCommands(line, SessionId("")).available(), *await line.settings_notes()]
 
 
-async def _stop_reason(line: Line, end: RunComplete) -> schema.StopReason:
+async def _stop_reason(line: WorkspaceBridge, end: RunComplete) -> schema.StopReason:
     """Return the stop reason of a run. Raises `RequestError` with the reason for a failed run."""
     if end.outcome == "cancelled":
         return "cancelled"
@@ -320,7 +320,7 @@ async def _stop_reason(line: Line, end: RunComplete) -> schema.StopReason:
     return "refusal" if finish is not None and finish.reason == "content_filter" else "end_turn"
 
 
-def _mode_state(line: Line, session_id: str) -> schema.SessionModeState:
+def _mode_state(line: WorkspaceBridge, session_id: str) -> schema.SessionModeState:
     current = line.modes.get(SessionId(session_id), "ask")
     return schema.SessionModeState(current_mode_id=current, available_modes=list(_MODES))
 

@@ -20,17 +20,11 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.bus.frames import Frame
+from holdfast.domain.deleted_sessions import empty_event, session_of
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.events import (
-    LiveEvent,
-    MessageDelta,
-    MessageDeltaEvent,
-    MessagePartEvent,
-    ToolOutputEvent,
-)
+from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import Entry
-from holdfast.domain.removal import empty_event, session_of
 
 __all__ = ["Backlog", "Reader", "ReaderCut", "SlowReaderPolicy", "WholeParts", "merge_deltas"]
 

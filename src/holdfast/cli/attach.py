@@ -7,22 +7,20 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from holdfast.cli.answer_line import Input
-from holdfast.cli.ask import ANSWERS, Asker
 from holdfast.cli.common import Failure, sentences, where_options
-from holdfast.cli.conduct import session_of
-from holdfast.cli.inquire import Inquirer
-from holdfast.cli.link import Link, new_id
-from holdfast.cli.names import session_named
-from holdfast.cli.setting import latest_session
-from holdfast.cli.speak import Speaker, complain
-from holdfast.cli.terminal import Terminal
-from holdfast.cli.transcript import as_text, asked_of, ending_of, said_by
-from holdfast.cli.watch import Pieces
+from holdfast.cli.console.approvals import ANSWERS, ApprovalPrompt, QuestionPrompt
+from holdfast.cli.console.input_line import Input
+from holdfast.cli.console.run_output import RunOutput, complain
+from holdfast.cli.console.terminal import Terminal
+from holdfast.cli.console.transcript import as_text, asked_of, ending_of, said_by
+from holdfast.cli.run_client.run_events import TextOnce
+from holdfast.cli.run_client.run_follow import session_of
+from holdfast.cli.run_client.run_lookup import latest_session, session_named
+from holdfast.cli.server_connection import ServerConnection, new_id
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.items import Follower, Item, decode_item
+from holdfast.client.events import CursorFilter, StreamEvent, decode_item
 from holdfast.client.locate import locate
-from holdfast.client.thin import ThinStream
+from holdfast.client.sync_client import SyncEventStream
 from holdfast.domain.events import (
     ConfigChangedEvent,
     GapEvent,
@@ -46,12 +44,12 @@ __all__ = ["command"]
 _QUIET = 60.0
 
 
-class _Screen(Speaker):
+class _Screen(RunOutput):
     """Prints a conversation as it grows."""
 
     def __init__(self) -> None:
         super().__init__("stream", is_quiet=True)
-        self._pieces = Pieces(self)
+        self._pieces = TextOnce(self)
         self._shown: set[MessageId] = set()
         self._ended: set[MessageId] = set()
         self._told: set[ToolCallId] = set()
@@ -97,7 +95,7 @@ class _Screen(Speaker):
             if message.role == "assistant" and (ending := ending_of(message)):
                 self.write(f"{ending}\n")
 
-    def take(self, item: Item) -> None:
+    def take(self, item: StreamEvent) -> None:
         """Print an event of the stream."""
         match item.event:
             case MessageEvent(payload=change) if change.type != "deleted":
@@ -110,7 +108,7 @@ class _Screen(Speaker):
             case _:
                 pass
 
-    def ask(self, item: Item) -> None:
+    def ask(self, item: StreamEvent) -> None:
         """Print approvals and questions that cannot be answered here."""
         match item.event:
             case PermissionRequestEvent(payload=ask):
@@ -139,17 +137,17 @@ class _Screen(Speaker):
         self.write(f"[{': '.join(word for word in (title, text) if word)}]\n")
 
 
-class _Hands(Asker):
+class _Hands(ApprovalPrompt):
     """The user at the terminal: answers requests of the session, and sends every other line as a prompt."""
 
     _TAKES_PROMPTS = True
 
-    def __init__(self, link: Link, screen: _Screen, session: SessionId) -> None:
+    def __init__(self, link: ServerConnection, screen: _Screen, session: SessionId) -> None:
         super().__init__(link, screen, RunId(""))
         self._screen = screen
         self._session = session
         self._input.start()
-        self._inquirer = Inquirer(link, screen, self._terminal, self._input, session, lambda: not self.is_asking)
+        self._inquirer = QuestionPrompt(link, screen, self._terminal, self._input, session, lambda: not self.is_asking)
 
     @property
     def patience(self) -> float | None:
@@ -162,7 +160,7 @@ class _Hands(Asker):
         self.look()
         self._inquirer.look()
 
-    def take(self, item: Item) -> None:
+    def take(self, item: StreamEvent) -> None:
         """Process an event of the stream."""
         if isinstance(item.event, RunEvent) and item.event.payload.payload.session_id == self._session:
             self._runs.add(item.event.payload.payload.run_id)
@@ -225,7 +223,7 @@ def command(*, session: str | None, **where: str | None) -> None:
       holdfast attach > talk.txt        also into a file or a pipe
     """
     with sentences():
-        link = Link(locate(where["host"], where["data_dir"]), where["cwd"] or ".")
+        link = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"] or ".")
         link.enter()
         chosen = session_named(link, session or "")
         if not chosen:
@@ -237,7 +235,7 @@ def command(*, session: str | None, **where: str | None) -> None:
         _follow(link, chosen)
 
 
-def _follow(link: Link, session: SessionId) -> None:
+def _follow(link: ServerConnection, session: SessionId) -> None:
     screen = _Screen()
     hands = _Hands(link, screen, session) if Terminal().is_there else None
     try:
@@ -247,8 +245,8 @@ def _follow(link: Link, session: SessionId) -> None:
             hands.leave()
 
 
-def _follow_with(link: Link, session: SessionId, screen: _Screen, hands: _Hands | None) -> None:
-    follower = Follower(_catch_up(link, session, screen, hands))
+def _follow_with(link: ServerConnection, session: SessionId, screen: _Screen, hands: _Hands | None) -> None:
+    follower = CursorFilter(_catch_up(link, session, screen, hands))
     if hands is not None:
         complain("[A line and enter: send it. /cancel: stop what runs. Ctrl-C: leave.]")
     while True:
@@ -271,11 +269,11 @@ def _follow_with(link: Link, session: SessionId, screen: _Screen, hands: _Hands 
         link.enter()
 
 
-def _auto_approves(link: Link) -> bool:
+def _auto_approves(link: ServerConnection) -> bool:
     return link.ask(Skip, "GET", link.path("permissions", "skip")).skip
 
 
-def _heard(stream: ThinStream, hands: _Hands | None) -> Iterator[SseEvent]:
+def _heard(stream: SyncEventStream, hands: _Hands | None) -> Iterator[SseEvent]:
     """Yield events; typed input is processed between them."""
     if hands is None:
         yield from stream
@@ -285,7 +283,7 @@ def _heard(stream: ThinStream, hands: _Hands | None) -> Iterator[SseEvent]:
         yield from stream.take(hands.patience or _QUIET, wake=0)
 
 
-def _show(item: Item, session: SessionId, screen: _Screen, hands: _Hands | None) -> None:
+def _show(item: StreamEvent, session: SessionId, screen: _Screen, hands: _Hands | None) -> None:
     if hands is not None:
         hands.take(item)
     if session_of(item) != session:
@@ -297,7 +295,7 @@ def _show(item: Item, session: SessionId, screen: _Screen, hands: _Hands | None)
         raise Failure("The session was deleted.")
 
 
-def _catch_up(link: Link, session: SessionId, screen: _Screen, hands: _Hands | None) -> int:
+def _catch_up(link: ServerConnection, session: SessionId, screen: _Screen, hands: _Hands | None) -> int:
     """Print the messages that have not been printed. Returns the cursor up to which everything is printed."""
     snapshot = link.ask(SnapshotBody, "GET", link.path("snapshot"), query=(("session_id", session),))
     for message in snapshot.messages:

@@ -19,7 +19,7 @@ def command(*, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from holdfast.cli.group import holdfast
+    from holdfast.cli.click_group import holdfast
 
     kind = get_completion_class(shell)
     assert kind is not None

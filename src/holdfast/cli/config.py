@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from holdfast.cli.common import DefaultGroup, Failure, sentences
-from holdfast.cli.place import configuration_for, directory_options, in_terminal, printable
-from holdfast.config.configuration import Configuration, Reading
+from holdfast.cli.local_settings import configuration_for, directory_options, in_terminal, printable
+from holdfast.config.configuration import ConfigSnapshot, Configuration
 from holdfast.config.problems import Problem, dotted, key_path
 
 __all__ = ["command"]
@@ -69,7 +69,7 @@ def get(*, key: str, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """
     import msgspec
 
-    from holdfast.config.secrets import redacted
+    from holdfast.config.redaction import redacted
 
     with sentences():
         path = key_path(key)
@@ -97,7 +97,7 @@ def set_(*, key: str, value: str, project: bool, cwd: str, data_dir: str | None)
       holdfast config set options.disabled_tools '["fetch"]'
       holdfast config set providers.openai.api_key '$OPENAI_API_KEY'
     """
-    from holdfast.config.write import parse_value, set_value
+    from holdfast.config.toml_edit import parse_value, set_value
 
     with sentences():
         path = key_path(key)
@@ -115,7 +115,7 @@ def set_(*, key: str, value: str, project: bool, cwd: str, data_dir: str | None)
 @directory_options
 def unset(*, key: str, project: bool, cwd: str, data_dir: str | None) -> None:
     """Take one setting, or a whole table, out of your file or the project's."""
-    from holdfast.config.write import unset_value
+    from holdfast.config.toml_edit import unset_value
 
     with sentences():
         path = key_path(key)
@@ -204,19 +204,19 @@ def path(*, project: bool, user: bool, as_json: bool, cwd: str, data_dir: str | 
 # Output
 
 
-def _whole(reading: Reading) -> object:
+def _whole(reading: ConfigSnapshot) -> object:
     """Return the settings with every default."""
-    from holdfast.config.defaults import with_defaults
+    from holdfast.config.schema import with_defaults
 
     return with_defaults(reading.settings)
 
 
-def _rows(reading: Reading, *, shows_all: bool) -> list[tuple[str, str, str]]:
+def _rows(reading: ConfigSnapshot, *, shows_all: bool) -> list[tuple[str, str, str]]:
     """Return key, value as JSON, and origin of each setting."""
     import msgspec
 
-    from holdfast.config.fit import leaves
-    from holdfast.config.secrets import redacted
+    from holdfast.config.redaction import redacted
+    from holdfast.config.validate import leaves
 
     tree: Any = msgspec.to_builtins(_whole(reading)) if shows_all else reading.tree
     found = []
@@ -227,10 +227,10 @@ def _rows(reading: Reading, *, shows_all: bool) -> list[tuple[str, str, str]]:
     return found
 
 
-def _show_json(reading: Reading, rows: list[tuple[str, str, str]], *, origin: bool) -> None:
+def _show_json(reading: ConfigSnapshot, rows: list[tuple[str, str, str]], *, origin: bool) -> None:
     import msgspec
 
-    from holdfast.config.secrets import redacted
+    from holdfast.config.redaction import redacted
 
     if origin:
         found: object = [
@@ -272,7 +272,7 @@ def _short(path: str) -> str:
     return "~" + path[len(home) :] if path.startswith(f"{home}/") else path
 
 
-def _hint(reading: Reading) -> None:
+def _hint(reading: ConfigSnapshot) -> None:
     errors = sum(problem.severity == "error" for problem in reading.problems)
     if errors:
         what = "1 error" if errors == 1 else f"{errors} errors"
@@ -283,7 +283,9 @@ def _hint(reading: Reading) -> None:
         click.echo(f"{what} no effect until you trust it: holdfast trust.", err=True)
 
 
-def _print_problems(reading: Reading, configuration: Configuration | None = None, *, as_json: bool = False) -> bool:
+def _print_problems(
+    reading: ConfigSnapshot, configuration: Configuration | None = None, *, as_json: bool = False
+) -> bool:
     """Print the problems to stdout, because they are the result. Returns True if there are any."""
     problems: list[Problem] = list(reading.problems)
     if configuration is not None:
@@ -302,9 +304,9 @@ def _print_problems(reading: Reading, configuration: Configuration | None = None
 
 def _elsewhere(configuration: Configuration) -> list[Problem]:
     """Return problems of hooks in Claude Code's files, and saved rules that are out of date."""
-    from holdfast.extensions.folders import claude_files
     from holdfast.extensions.hooks.hooks import load_claude
-    from holdfast.permission_check import outdated_rules
+    from holdfast.extensions.search_paths import claude_files
+    from holdfast.runtime.permission_rules import outdated_rules
 
     files = (load_claude(folder) for folder in claude_files(configuration.places, os.environ))
     found = [problem for file in files if file is not None for problem in file.hooks.problems]
@@ -329,7 +331,7 @@ def _unresolved(configuration: Configuration) -> list[Problem]:
 
 def _open_to_others(configuration: Configuration) -> list[Problem]:
     """Return files with plain keys that other users of the machine can read."""
-    from holdfast.config.secrets import is_secret, redacted_value
+    from holdfast.config.redaction import is_secret, redacted_value
 
     reading = configuration.reading()
     files = {configuration.places.credentials_file}
@@ -357,7 +359,7 @@ def _stored_keys(configuration: Configuration) -> list[str]:
 
 
 def _refuse_secret(path: tuple[str | int, ...], value: str) -> None:
-    from holdfast.config.secrets import is_named_secret, redacted_value
+    from holdfast.config.redaction import is_named_secret, redacted_value
 
     if value != "-" and is_named_secret(path) and redacted_value(value, path) != value:
         names = [name for name in path if isinstance(name, str)]
@@ -381,13 +383,13 @@ def _tell(configuration: Configuration, path: tuple[str | int, ...], file: str) 
 def _begin(file: str, *, is_private: bool) -> None:
     """Create the file with the right mode, which an editor would not do."""
     if not os.path.lexists(file):
-        from holdfast.config.files import replace
+        from holdfast.config.atomic_files import replace
 
         replace(file, b"", mode=0o600 if is_private else 0o644)
 
 
 def _unknown(path: tuple[str | int, ...]) -> str:
-    from holdfast.config.fit import key_type
+    from holdfast.config.validate import key_type
 
     known = key_type(path) is not None
     return (

@@ -11,16 +11,70 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.cli.demo_script import script
-from holdfast.core import App, Bare, Workspace
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.messages import TextPart
+from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt
+from holdfast.domain.usage import Usage
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import ScriptedModel, ScriptedModels
+from holdfast.providers.scripted_model import Act, Call, Say, ScriptedModel, ScriptedModels, Step, Think
+from holdfast.runtime.workspace import App, BareServices, Workspace
 from holdfast.tasks import TaskOwner
 
-__all__ = ["Command", "Line", "serve"]
+__all__ = ["COUNT", "HELLO", "LOOK", "NOTES", "STORY", "TIDE", "Command", "Line", "script", "serve"]
+
+
+# Responses of the scripted model in the demonstration.
+
+LOOK = "What is in this directory? Add a line to notes.txt that says hello."
+STORY = "Tell me a long story about a lighthouse."
+HELLO = "Are you still there?"
+COUNT = "Count the waves, slowly."
+TIDE = "When you are done: when is high tide?"
+
+NOTES = "Things to remember:\n- the tide\n"
+
+_TALE = (
+    "Once there was a lighthouse at the end of a long spit of sand. Its keeper lit the lamp each evening, and each "
+    "evening the same ship went by without ever landing. The keeper wrote it down in a book: the hour, the wind, the "
+    "colour of the sails. Years went by, and the book grew thick, and one night the lamp went out and the ship"
+)
+_WAVES = ", ".join(f"wave {number}" for number in range(1, 60)) + ", and the last wave."
+
+_ANSWERS = {
+    STORY: _TALE,
+    HELLO: "Yes. The cancel covered what was asked before it, and nothing after it.",
+    COUNT: _WAVES,
+    TIDE: "High tide is at six. You asked before the crash; the question was on disk, so here is the answer.",
+}
+
+
+def script(request: ModelRequest) -> Step:
+    """Return the response to the last prompt."""
+    asked = [part.data.text for message in request.messages for part in message.parts if isinstance(part, TextPart)]
+    results = 0
+    for message in reversed(request.messages):
+        if message.role == "user":
+            break
+        results += message.role == "tool"
+    prompt = next((text for text in reversed(asked) if text in _ANSWERS or text == LOOK), "")
+    acts = _looking(results) if prompt == LOOK else (Say(_ANSWERS.get(prompt, "I only know my script.")),)
+    return Step(acts, Usage(120 + 40 * results, 60))
+
+
+def _looking(results: int) -> tuple[Act, ...]:
+    if results == 0:
+        return (Think("I should look before I change anything."), Say("Let me look around."), Call("ls"))
+    if results == 1:
+        return (Call("view", '{"file_path": "notes.txt"}'),)
+    if results == 2:
+        text = (NOTES + "- hello from Holdfast\n").replace("\n", "\\n")
+        return (Say("Now I add the line."), Call("write", f'{{"file_path": "notes.txt", "content": "{text}"}}'))
+    return (Say("Done: there is one file, notes.txt, and it has one line more than before."),)
+
+
+# Worker process of the demonstration: runs an engine and communicates over its standard streams.
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -47,7 +101,7 @@ def serve(data_dir: Path, project: Path, pause: float) -> None:
 async def _serve(data_dir: Path, project: Path, pause: float) -> None:
     model = ScriptedModel(script, pause=lambda: pause)
     settings = EngineSettings(titles=False)
-    app = App(data_dir, lambda ledger: Bare(ledger, ScriptedModels(model), settings))
+    app = App(data_dir, lambda ledger: BareServices(ledger, ScriptedModels(model), settings))
     workspace = await app.workspace(project)
     tasks = TaskOwner()
     tasks.start(_report(workspace), name="events")

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import click
 
 from holdfast.cli.common import Failure, sentences, table
-from holdfast.cli.place import configuration_for, directory_options, printable
+from holdfast.cli.local_settings import configuration_for, directory_options, printable
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
-from holdfast.config.expand import is_template
+from holdfast.config.variables import is_template
 
-__all__ = ["command", "logout"]
+__all__ = ["login_command", "logout"]
 
 _LONGEST_INPUT = 64 * 1024
 _WORDS = {"keyring": "keyring", "file": "file", "token": "signed in"}
@@ -31,7 +31,7 @@ class _Key(NamedTuple):
 @click.option("--list", "lists", is_flag=True, help="Which providers have keys, and where from. Never the keys.")
 @click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
 @directory_options
-def command(
+def login_command(
     *, provider: str | None, key: tuple[str, ...], lists: bool, as_json: bool, cwd: str, data_dir: str | None
 ) -> None:
     """Store the key of a provider: in the system's keyring if there is one, else in a file only you can read.

@@ -8,12 +8,12 @@ import click
 import msgspec
 
 from holdfast.cli.common import DefaultGroup, Failure, sentences, table, where_options
-from holdfast.cli.link import Link, wait_quietly
-from holdfast.cli.place import printable
-from holdfast.cli.speak import complain
+from holdfast.cli.console.run_output import complain
+from holdfast.cli.local_settings import printable
+from holdfast.cli.server_connection import ServerConnection, wait_quietly
 from holdfast.client.locate import locate
-from holdfast.domain.languages import LspInfo, LspState
-from holdfast.protocol.lsp import LspLog, LspName, LspPath, LspRestarted
+from holdfast.domain.extensions import LspInfo, LspState
+from holdfast.protocol.extension_routes import LspLog, LspName, LspPath, LspRestarted
 
 __all__ = ["command"]
 
@@ -36,8 +36,8 @@ def command() -> None:
     """
 
 
-def _entered(where: dict[str, Any]) -> Link:
-    link = Link(locate(where["host"], where["data_dir"]), where["cwd"])
+def _entered(where: dict[str, Any]) -> ServerConnection:
+    link = ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
     link.enter()
     return link
 
@@ -98,7 +98,7 @@ def logs(*, name: str, **where: Any) -> None:  # noqa: ANN401
         complain(f"Everything that was said is in {log.file}" if log.file else more)
 
 
-def _settled(link: Link) -> list[LspInfo]:
+def _settled(link: ServerConnection) -> list[LspInfo]:
     """Return the servers once none is starting any more, or after a timeout."""
     until = time.monotonic() + _PATIENCE
     while True:

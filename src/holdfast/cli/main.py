@@ -4,35 +4,87 @@ import.
 
 import os
 import sys
+from io import TextIOWrapper
 
-__all__ = ["COMMANDS", "main"]
+from holdfast.cli.console.run_output import BROKEN_PIPE, complain
+
+__all__ = ["COMMANDS", "accept_all", "main", "replace_closed", "unwritten"]
+
+
+# Standard streams that are closed or not writable: an error message and an exit code, never a traceback.
+
+
+def replace_closed() -> None:
+    """Replace standard streams that were closed before this process began.
+
+    Otherwise the next opened files would get their descriptors. Reading from a replacement ends at once; writing to it
+    still fails.
+    """
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        os.open(os.devnull, os.O_RDONLY)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        os.open(os.devnull, os.O_WRONLY)
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def accept_all() -> None:
+    """Write characters that the terminal's encoding lacks as escapes instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def unwritten(error: OSError) -> int:
+    """Return the exit code after a failed write, and discard buffered output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    what = error.filename if isinstance(error.filename, str) else "What was to be said could not be written"
+    complain(f"holdfast: {what}: {error.strerror or error}.")
+    return 1
+
+
+# The command `holdfast`. The most frequent commands are parsed by hand; the others by click, which is slow to import.
 
 COMMANDS = {
-    "tui": ("holdfast.cli.tui", "Open the terminal app; also without any command."),
-    "web": ("holdfast.cli.web", "Open the page in the browser."),
+    "tui": ("holdfast.cli.clients:tui_command", "Open the terminal app; also without any command."),
+    "web": ("holdfast.cli.clients:web_command", "Open the page in the browser."),
     "run": ("holdfast.cli.run", "Send a prompt and print the answer."),
     "runs": ("holdfast.cli.runs", "List runs, wait for one, cancel one."),
     "sessions": ("holdfast.cli.sessions", "List, read, rename, delete and export sessions."),
     "attach": ("holdfast.cli.attach", "Follow a session as plain text."),
-    "serve": ("holdfast.cli.serve", "Run the server here, until Ctrl-C."),
-    "server": ("holdfast.cli.server", "See whether the server runs; stop it."),
+    "serve": ("holdfast.cli.server:serve_command", "Run the server here, until Ctrl-C."),
+    "server": ("holdfast.cli.server:server_command", "See whether the server runs; stop it."),
     "models": ("holdfast.cli.models", "List models: what they hold, what they cost, which can be used."),
-    "login": ("holdfast.cli.login", "Store the key of a provider."),
-    "logout": ("holdfast.cli.logout", "Forget the key of a provider."),
+    "login": ("holdfast.cli.login:login_command", "Store the key of a provider."),
+    "logout": ("holdfast.cli.login:logout", "Forget the key of a provider."),
     "config": ("holdfast.cli.config", "See, check and change settings."),
     "trust": ("holdfast.cli.trust", "Let a project's settings take effect."),
     "lsp": ("holdfast.cli.lsp", "Language servers: see them, start them again, read what they printed."),
     "mcp": ("holdfast.cli.mcp", "Servers of tools: see them, add and remove them, log in to them."),
-    "skills": ("holdfast.cli.skills", "List and read skills: instructions that models load when they need them."),
-    "commands": ("holdfast.cli.commands", "List commands: prompts that are sent by their names."),
-    "agents": ("holdfast.cli.agents", "List agents: helpers with instructions, tools and models of their own."),
-    "prompt": ("holdfast.cli.prompt", "Show what a model is told before the conversation."),
+    "skills": (
+        "holdfast.cli.extension_files:skills_command",
+        "List and read skills: instructions that models load when they need them.",
+    ),
+    "commands": (
+        "holdfast.cli.extension_files:commands_command",
+        "List commands: prompts that are sent by their names.",
+    ),
+    "agents": (
+        "holdfast.cli.extension_files:agents_command",
+        "List agents: helpers with instructions, tools and models of their own.",
+    ),
+    "prompt": ("holdfast.cli.diagnostics:prompt_command", "Show what a model is told before the conversation."),
     "undo": ("holdfast.cli.undo", "Take back what a run changed."),
-    "acp": ("holdfast.cli.acp", "Serve an editor: the Agent Client Protocol on stdin and stdout."),
-    "doctor": ("holdfast.cli.doctor", "See what is wrong here, and what to do about it."),
+    "acp": ("holdfast.cli.clients:acp_command", "Serve an editor: the Agent Client Protocol on stdin and stdout."),
+    "doctor": ("holdfast.cli.diagnostics:doctor_command", "See what is wrong here, and what to do about it."),
     "stats": ("holdfast.cli.stats", "Count what was done: runs, models, tools, cost; also as a page with charts."),
-    "logs": ("holdfast.cli.logs", "Show the server's log."),
-    "dirs": ("holdfast.cli.dirs", "Say where things are kept."),
+    "logs": ("holdfast.cli.diagnostics:logs_command", "Show the server's log."),
+    "dirs": ("holdfast.cli.diagnostics:dirs_command", "Say where things are kept."),
     "completion": ("holdfast.cli.completion", "Print the script that completes commands in your shell."),
     "demo": ("holdfast.cli.demo", "See it work: a prompt, a cancel, a kill -9 and a recovery. No key, no network."),
 }
@@ -45,15 +97,16 @@ def main() -> None:
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
     _check_package()
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        from holdfast.cli.streams import replace_closed
+        pass
 
         replace_closed()
     try:
         code = None if "_HOLDFAST_COMPLETE" in os.environ else _quickly(sys.argv[1:])
         if code is not None:
             sys.exit(code)
-        from holdfast.cli.group import holdfast
-        from holdfast.cli.streams import accept_all
+        from holdfast.cli.click_group import holdfast
+
+        pass
 
         accept_all()
         holdfast(prog_name="holdfast")
@@ -61,7 +114,7 @@ def main() -> None:
         # Also while modules are still being imported.
         sys.exit(130)
     except OSError as error:
-        from holdfast.cli.streams import unwritten
+        pass
 
         sys.exit(unwritten(error))
     finally:
@@ -87,11 +140,11 @@ def _be_deaf() -> None:
 def _quickly(arguments: list[str]) -> int | None:
     """Run a command that can be parsed without click; returns its exit code, or None."""
     if arguments[:1] == ["run"]:
-        from holdfast.cli.oneshot import run_quickly
+        from holdfast.cli.run_client.run_prompt import run_quickly
 
         return run_quickly(arguments[1:])
     if arguments[:1] == ["serve"]:
-        from holdfast.cli.boot import serve_quickly
+        from holdfast.cli.server_boot import serve_quickly
 
         return serve_quickly(arguments[1:])
     return None

@@ -8,13 +8,13 @@ import click
 import msgspec
 
 from holdfast.cli.common import DefaultGroup, Failure, sentences, table, where_options
-from holdfast.cli.link import Link, entered, wait_quietly
-from holdfast.cli.place import configuration_for, directory_options, printable
-from holdfast.cli.speak import complain
+from holdfast.cli.console.run_output import complain
+from holdfast.cli.local_settings import configuration_for, directory_options, printable
+from holdfast.cli.server_connection import ServerConnection, entered, wait_quietly
 from holdfast.config.configuration import Configuration
 from holdfast.domain.errors import NotFound
-from holdfast.domain.mcp import McpInfo
-from holdfast.protocol.mcp import McpLog, McpName
+from holdfast.domain.extensions import McpInfo
+from holdfast.protocol.extension_routes import McpLog, McpName
 
 __all__ = ["command"]
 
@@ -62,7 +62,7 @@ def list_servers(*, as_json: bool, no_wait: bool, **where: Any) -> None:  # noqa
             _print(servers, withheld)
 
 
-def _settled(link: Link, patience: float) -> list[McpInfo]:
+def _settled(link: ServerConnection, patience: float) -> list[McpInfo]:
     until = time.monotonic() + patience
     while True:
         found = list(link.ask(dict[str, McpInfo], "GET", link.path("mcp", "states")).values())
@@ -132,7 +132,7 @@ def restart(*, name: str, **where: Any) -> None:  # noqa: ANN401
         _say_state(link, name)
 
 
-def _say_state(link: Link, name: str) -> None:
+def _say_state(link: ServerConnection, name: str) -> None:
     info = next((info for info in _settled(link, _PATIENCE) if info.name == name), None)
     if info is None:
         raise Failure(f"{printable(name)} is not there any more.")
@@ -229,7 +229,7 @@ def add(  # noqa: PLR0913 - one for each option
 
 
 def _add(configuration: Configuration, name: str, settings: dict[str, Any], *, project: bool) -> None:
-    from holdfast.config.write import set_value
+    from holdfast.config.toml_edit import set_value
 
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii() or len(name) > 40:
         raise Failure("A server's name has letters, digits, - and _, at most 40 of them.")
@@ -248,11 +248,11 @@ def _add(configuration: Configuration, name: str, settings: dict[str, Any], *, p
 
 def _refuse_secrets(settings: dict[str, Any]) -> None:
     """Refuse secrets: they are already in the shell's history, and must not be stored in a file as well."""
-    from holdfast.workspace.secrets import redacted
+    from holdfast.config.redaction import redact_text
 
     pairs = {**settings.get("env", {}), **settings.get("headers", {})}
     texts = [f"{name}={value}" for name, value in pairs.items()] + [settings.get("url", ""), *settings.get("args", ())]
-    if any("$" not in text and redacted(text) != text for text in texts):
+    if any("$" not in text and redact_text(text) != text for text in texts):
         raise Failure(
             "A key on a command line can be read by others on this machine, and stays in your shell's history. "
             "Use a template such as '$MY_KEY'. Nothing was changed."
@@ -265,7 +265,7 @@ def _refuse_secrets(settings: dict[str, Any]) -> None:
 @directory_options
 def remove(*, name: str, project: bool, cwd: str, data_dir: str | None) -> None:
     """Take a server out of your settings, or the project's."""
-    from holdfast.config.write import unset_value
+    from holdfast.config.toml_edit import unset_value
 
     with sentences():
         configuration = configuration_for(cwd, data_dir)
@@ -290,7 +290,7 @@ def _elsewhere(configuration: Configuration, name: str) -> str:
 
 
 def _switch(name: str, *, off: bool, project: bool, cwd: str, data_dir: str | None) -> None:
-    from holdfast.config.write import set_value
+    from holdfast.config.toml_edit import set_value
 
     with sentences():
         configuration = configuration_for(cwd, data_dir)

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from holdfast.cli.link import Link
-from holdfast.cli.place import printable
-from holdfast.cli.speak import complain
+from holdfast.cli.console.run_output import complain
+from holdfast.cli.local_settings import printable
+from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.client import Client
 from holdfast.client.stream import EventStream
 from holdfast.domain.ids import WorkspaceId
@@ -16,7 +16,7 @@ __all__ = ["log_in"]
 _BETWEEN_LOOKS = 0.2
 
 
-async def log_in(link: Link, name: str, *, opens: bool) -> None:
+async def log_in(link: ServerConnection, name: str, *, opens: bool) -> None:
     """Log in to an MCP server. Raises the server's refusal."""
     workspace = WorkspaceId(link.workspace)
     tasks = TaskOwner()

@@ -3,20 +3,55 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.common import sentences
-from holdfast.cli.place import configuration_for, directory_options, in_terminal, printable
+from holdfast.cli.local_settings import configuration_for, directory_options, in_terminal, printable
+
+__all__ = ["command", "waiting"]
+
+
+# Progress dots on stderr.
+
+_SECOND = 1.0
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Print a message at once, and a dot for every second. Dots are printed only at a terminal."""
+    if not sys.stderr.isatty():
+        click.echo(f"{what} ...", err=True)
+        yield
+        return
+    click.echo(f"{what} ", nl=False, err=True)
+    over = threading.Event()
+    ticking = threading.Thread(target=_tick, args=(over,), daemon=True)
+    ticking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticking.join()
+        click.echo(err=True)
+
+
+def _tick(over: threading.Event) -> None:
+    while not over.wait(_SECOND):
+        click.echo(".", nl=False, err=True)
+
+
+# `holdfast models`: the available models, their prices, and whether they can be used.
 
 if TYPE_CHECKING:
-    from holdfast.choosing import ChosenModels
-    from holdfast.providers.view import ModelView, ProviderView
+    from holdfast.providers.model_registry import ModelView, ProviderView
+    from holdfast.runtime.model_selection import SelectedModels
 
-__all__ = ["command"]
 
 _NO_KEY = (
     "No provider has a key, so the scripted tour answers. Run `holdfast login anthropic` (or openai, openrouter …), "
@@ -50,20 +85,20 @@ def command(
 
 
 def _models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, as_json: bool, refresh: bool) -> None:
-    from holdfast.choosing import ChosenModels, means_of
     from holdfast.config.credentials import Credentials
+    from holdfast.runtime.model_selection import SelectedModels, means_of
 
     configuration = configuration_for(cwd, data_dir)
     data = Path(configuration.places.trust_file).parent
     if refresh:
-        from holdfast.cli.waiting import waiting
-        from holdfast.providers.refresh import LIMIT, refresh_catalog
+        pass
+        from holdfast.providers.catalog_refresh import LIMIT, refresh_catalog
 
         with waiting(f"Fetching the newest catalogue from the npm registry, for {LIMIT:g} s at most"):
             source = refresh_catalog(data, os.environ).source
         click.echo(f"The catalogue is now that of {source.made} ({source.package} {source.version}).", err=True)
     credentials = Credentials(configuration.places.credentials_file, os.environ)
-    chosen, views, problem = asyncio.run(_asked(ChosenModels(means_of(configuration, credentials, data))))
+    chosen, views, problem = asyncio.run(_asked(SelectedModels(means_of(configuration, credentials, data))))
     found = _matching(views, term) if term else [view for view in views if shows_all or _is_shown(view)]
     if as_json:
         _tell_json(chosen, found, problem)
@@ -74,10 +109,10 @@ def _models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, as_js
         sys.exit(1)
 
 
-async def _asked(models: "ChosenModels") -> tuple[dict[str, tuple[str, str]], list["ProviderView"], str]:
+async def _asked(models: "SelectedModels") -> tuple[dict[str, tuple[str, str]], list["ProviderView"], str]:
     """Return the selected models, all providers, and why no model could be selected."""
     from holdfast.domain.errors import ProviderError
-    from holdfast.providers.client import close_connections
+    from holdfast.providers.http_client import close_connections
 
     chosen: dict[str, tuple[str, str]] = {}
     problem = ""

@@ -5,9 +5,9 @@ from typing import Any, get_args
 
 import click
 
-from holdfast.cli.asked import Asked, HowDelivered, contradiction, is_good_run_id, is_good_timeout
 from holdfast.cli.common import where_options
-from holdfast.cli.oneshot import Misuse, execute
+from holdfast.cli.run_client.run_args import HowDelivered, RunArgs, contradiction, is_good_run_id, is_good_timeout
+from holdfast.cli.run_client.run_prompt import UsageError, execute
 
 __all__ = ["command", "complain_of_usage"]
 
@@ -86,18 +86,18 @@ def command(**given: Any) -> None:  # noqa: ANN401 - what click makes of the opt
     Exit codes: 0 answered, 1 failed, 2 usage, 3 interrupted by the end of the server,
     4 no server, no usable or reachable model, or refused, 124 timed out, 130 cancelled.
     """
-    asked = Asked(**given)
+    asked = RunArgs(**given)
     if asked.session is not None and not asked.session.strip():
         raise click.UsageError("--session is empty: give the id of a session, or leave it out for a new one.")
     if wrong := contradiction(asked):
         raise click.UsageError(wrong)
     try:
         sys.exit(execute(asked))
-    except Misuse as misuse:
+    except UsageError as misuse:
         raise click.UsageError(str(misuse)) from None
 
 
-def complain_of_usage(misuse: Misuse) -> int:
+def complain_of_usage(misuse: UsageError) -> int:
     """Print a usage error for the path without click. Returns the exit code."""
     context = command.make_context("holdfast run", [], resilient_parsing=True)
     error = click.UsageError(str(misuse), context)

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from holdfast.cli.common import DefaultGroup, Failure, age, sentences, table, where_options
-from holdfast.cli.link import FROM_NOW, Link, path_of
-from holdfast.cli.names import run_named, session_named
-from holdfast.cli.speak import complain, conclude, for_stdout
+from holdfast.cli.console.run_output import complain, conclude, for_stdout
+from holdfast.cli.run_client.run_lookup import run_named, session_named
+from holdfast.cli.server_connection import FROM_NOW, ServerConnection, path_of
 from holdfast.client.locate import locate
 from holdfast.domain.runs import Run
 
@@ -68,7 +68,7 @@ def show(*, run_id: str, as_json: bool, **where: str | None) -> None:
       holdfast runs show 9a41
       holdfast runs show 9a41 --json | jq -r .outcome
     """
-    from holdfast.cli.conduct import complete_of
+    from holdfast.cli.run_client.run_follow import complete_of
 
     with sentences():
         link = _link(where)
@@ -101,24 +101,24 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet:
       holdfast runs wait ID > answer.md
       holdfast runs wait --timeout 60 ID || holdfast runs cancel ID
     """
-    from holdfast.cli.ask import Asker
-    from holdfast.cli.conduct import Conduct
-    from holdfast.cli.signals import Signals
-    from holdfast.cli.speak import Speaker
-    from holdfast.cli.terminal import Terminal
-    from holdfast.cli.watch import Watch
+    from holdfast.cli.console.approvals import ApprovalPrompt
+    from holdfast.cli.console.run_output import RunOutput
+    from holdfast.cli.console.terminal import Terminal
+    from holdfast.cli.run_client.run_events import RunEvents
+    from holdfast.cli.run_client.run_follow import RunFollower
+    from holdfast.cli.run_client.signals import Signals
 
     deadline = None if timeout is None else time.monotonic() + timeout
     signals = Signals()
     signals.install()
-    speaker = Speaker("stream" if streams else "final", is_quiet=quiet, is_raw=raw)
+    speaker = RunOutput("stream" if streams else "final", is_quiet=quiet, is_raw=raw)
     speaker.remedy = "It is kept: the same command prints it again."
     with sentences():
         link = _link(where)
         run = _find(link, run_id)
-        watch = Watch(run.run_id, run.session_id, speaker)
-        asker = Asker(link, speaker, run.run_id, Terminal(opens=True), is_somebodys=run.interactive)
-        conduct = Conduct(link, signals, speaker, watch, cancels=False, asker=asker)
+        watch = RunEvents(run.run_id, run.session_id, speaker)
+        asker = ApprovalPrompt(link, speaker, run.run_id, Terminal(opens=True), is_somebodys=run.interactive)
+        conduct = RunFollower(link, signals, speaker, watch, cancels=False, asker=asker)
         end = conduct.run(link.stream(FROM_NOW), deadline, may_be_old=True)
         code = conclude(end, watch.said(end), speaker, is_overdue=False)
     sys.exit(code)
@@ -140,15 +140,15 @@ def cancel(*, run_id: str, **where: str | None) -> None:
         click.echo(run.outcome or run.state)
 
 
-def _link(where: dict[str, Any]) -> Link:
-    return Link(locate(where["host"], where["data_dir"]), where["cwd"])
+def _link(where: dict[str, Any]) -> ServerConnection:
+    return ServerConnection(locate(where["host"], where["data_dir"]), where["cwd"])
 
 
-def _find(link: Link, run_id: str) -> Run:
+def _find(link: ServerConnection, run_id: str) -> Run:
     """Find a run in the open workspaces, in the recorded directory, and in the current directory. A prefix of the id is
     sufficient for runs of this directory and detached runs.
     """
-    from holdfast.cli.detached import noted
+    from holdfast.cli.run_client.run_lookup import noted
 
     path_of("runs", run_id)
     here, link.directory = link.directory, ""
@@ -164,9 +164,9 @@ def _find(link: Link, run_id: str) -> Run:
     return found
 
 
-def _look(link: Link, run_id: str, here: str) -> Run | None:
+def _look(link: ServerConnection, run_id: str, here: str) -> Run | None:
     """Find a run; the link is connected to its workspace afterwards."""
-    from holdfast.cli.detached import directory_of
+    from holdfast.cli.run_client.run_lookup import directory_of
     from holdfast.client.errors import ServerProblem
     from holdfast.protocol.bodies import WorkspaceBody
 
@@ -189,7 +189,7 @@ def _look(link: Link, run_id: str, here: str) -> Run | None:
     return None
 
 
-def _in(link: Link, workspace: str, run_id: str) -> Run | None:
+def _in(link: ServerConnection, workspace: str, run_id: str) -> Run | None:
     from holdfast.client.errors import ServerProblem
 
     try:

@@ -2,6 +2,7 @@
 
 import os
 import select
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,15 +10,17 @@ from contextlib import contextmanager
 import click
 
 from holdfast.cli.common import DefaultGroup, Failure, sentences, server_options
-from holdfast.cli.link import Link, wait_quietly
-from holdfast.client.age import end_of
+from holdfast.cli.server_boot import Start, boot
+from holdfast.cli.server_connection import ServerConnection, wait_quietly
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.http_messages import Address
 from holdfast.client.locate import locate
-from holdfast.client.thin import Thin
-from holdfast.client.wire import Address
+from holdfast.client.server_check import end_of
+from holdfast.client.sync_client import SyncClient
 from holdfast.protocol.bodies import Control, VersionInfo, WorkspaceBody
 
-__all__ = ["command"]
+__all__ = ["serve_command", "server_command"]
+
 
 _PATIENCE = 15.0
 _NONE = "No server runs. One is started when it is needed, or by holdfast server start."
@@ -30,7 +33,7 @@ class _Group(DefaultGroup):
 
 
 @click.group("server", cls=_Group)
-def command() -> None:
+def server_command() -> None:
     """See whether the server runs; start and stop it.
 
     \b
@@ -41,7 +44,7 @@ def command() -> None:
     """
 
 
-@command.command()
+@server_command.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def status(*, as_json: bool, **where: str | None) -> None:
@@ -54,7 +57,7 @@ def status(*, as_json: bool, **where: str | None) -> None:
     _tell(where, as_json=as_json, can_start=False)
 
 
-@command.command()
+@server_command.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @server_options
 def start(*, as_json: bool, **where: str | None) -> None:
@@ -98,7 +101,7 @@ def _tell(where: Mapping[str, str | None], *, as_json: bool, can_start: bool) ->
         click.echo(f"problem     {problem}")
 
 
-def _problem(link: Link) -> str:
+def _problem(link: ServerConnection) -> str:
     """Return why the server accepts nothing, or an empty string."""
     try:
         link.send("GET", "/v1/health", can_repeat=True)
@@ -107,7 +110,7 @@ def _problem(link: Link) -> str:
     return ""
 
 
-@command.command()
+@server_command.command()
 @click.option("--force", is_flag=True, help="Also while it works.")
 @server_options
 def stop(*, force: bool, **where: str | None) -> None:
@@ -133,14 +136,14 @@ def stop(*, force: bool, **where: str | None) -> None:
     click.echo("Stopped.")
 
 
-def _link(where: Mapping[str, str | None]) -> Link:
-    link = Link(locate(where["host"], where["data_dir"]))
+def _link(where: Mapping[str, str | None]) -> ServerConnection:
+    link = ServerConnection(locate(where["host"], where["data_dir"]))
     link.patience = _ANSWER
     return link
 
 
 @contextmanager
-def _stuck(link: Link) -> Iterator[None]:
+def _stuck(link: ServerConnection) -> Iterator[None]:
     """Report the process of a server that listens and does not answer, so that the user can kill it."""
     try:
         yield
@@ -158,7 +161,7 @@ def _process_at(path: str) -> int:
     """Return the process that listens at a unix socket, or 0 where the system does not show it."""
     if not path:
         return 0
-    with Thin(Address(path=path), timeout=1.0) as thin:
+    with SyncClient(Address(path=path), timeout=1.0) as thin:
         try:
             thin.connect()
             return thin.peer_pid()
@@ -166,7 +169,7 @@ def _process_at(path: str) -> int:
             return 0
 
 
-def _has_gone(link: Link) -> bool:
+def _has_gone(link: ServerConnection) -> bool:
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         try:
@@ -188,3 +191,29 @@ def _has_ended(descriptor: int | None) -> bool:
         return bool(select.select([descriptor], [], [], _PATIENCE)[0])
     finally:
         os.close(descriptor)
+
+
+# `holdfast serve`: the server in the foreground, logging to stderr.
+
+
+@click.command("serve")
+@click.option(
+    "--data-dir",
+    metavar="DIR",
+    help="Where the database lives; $HOLDFAST_DATA_DIR, else ~/.local/share/holdfast.",
+)
+@click.option("--host", metavar="URL", help="unix:///path/of/socket, or tcp://127.0.0.1:PORT beside the usual socket.")
+@click.option("--started-by-client", is_flag=True, hidden=True)
+@click.option("--verbose", is_flag=True, help="Say more in the log.")
+def serve_command(*, data_dir: str | None, host: str | None, started_by_client: bool, verbose: bool) -> None:
+    """Run the server here, until Ctrl-C.
+
+    Clients find it by themselves. Prompts that were accepted before continue. Stopping it loses nothing:
+    queued prompts continue at the next start.
+
+    \b
+      holdfast serve                             for the default data directory
+      holdfast serve --data-dir /srv/holdfast    another one, with a socket of its own
+      holdfast serve --host tcp://127.0.0.1:7437 over TCP too, for clients with the token
+    """
+    sys.exit(boot(Start(data_dir, host, started_by_client, verbose)))

@@ -7,11 +7,10 @@ from typing import BinaryIO
 import click
 
 from holdfast.cli.common import DefaultGroup, Failure, age, clipped, sentences, table, where_options
-from holdfast.cli.link import Link, entered
-from holdfast.cli.names import session_named
-from holdfast.cli.setting import latest_session
-from holdfast.cli.speak import complain, for_stdout
-from holdfast.cli.transcript import as_markdown, as_text
+from holdfast.cli.console.run_output import complain, for_stdout
+from holdfast.cli.console.transcript import as_markdown, as_text
+from holdfast.cli.run_client.run_lookup import latest_session, session_named
+from holdfast.cli.server_connection import ServerConnection, entered
 from holdfast.client.terminal_text import harmless, strip_escapes
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
@@ -91,7 +90,7 @@ def last(*, as_json: bool, **where: str | None) -> None:
         _show(link, latest.id, as_json=as_json)
 
 
-def _show(link: Link, session: str, *, as_json: bool) -> None:
+def _show(link: ServerConnection, session: str, *, as_json: bool) -> None:
     found = link.ask(Session, "GET", link.path("sessions", session))
     raw = link.send("GET", link.path("sessions", session, "messages"))
     if as_json:

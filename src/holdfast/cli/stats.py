@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from holdfast.cli.common import Failure, sentences, where_options
-from holdfast.cli.link import Link
-from holdfast.cli.stats_page import lasting, page
+from holdfast.cli.server_connection import ServerConnection
+from holdfast.cli.stats_html import lasting, page
 from holdfast.client.locate import locate
-from holdfast.domain.stats import Stats
+from holdfast.domain.usage import Stats
 
 __all__ = ["command"]
 
@@ -39,7 +39,7 @@ def command(*, everywhere: bool, as_json: bool, html: str | None, **where: str |
     import msgspec
 
     with sentences():
-        link = Link(locate(where["host"], where["data_dir"]), "" if everywhere else str(where["cwd"]))
+        link = ServerConnection(locate(where["host"], where["data_dir"]), "" if everywhere else str(where["cwd"]))
         link.enter()
         query = (("zone", time.localtime().tm_gmtoff // 60),)
         stats = link.ask(Stats, "GET", "/v1/stats" if everywhere else link.path("stats"), query=query)

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from holdfast.cli.common import Failure, sentences
-from holdfast.cli.place import configuration_for, in_terminal, printable
+from holdfast.cli.local_settings import configuration_for, in_terminal, printable
 from holdfast.config.configuration import Configuration
-from holdfast.config.fit import leaves
 from holdfast.config.problems import dotted
-from holdfast.config.secrets import redacted
-from holdfast.extensions.trusted import BroughtFile, brought_files, give_trust, take_trust_back, untrusted
+from holdfast.config.redaction import redacted
+from holdfast.config.validate import leaves
+from holdfast.extensions.trusted_files import TrustableFile, brought_files, give_trust, take_trust_back, untrusted
 
 __all__ = ["command"]
 
@@ -59,7 +59,7 @@ def _revoke(configuration: Configuration) -> None:
         click.echo(f"{printable(anchor)} was not trusted.", err=True)
 
 
-def _brought(configuration: Configuration) -> tuple[BroughtFile, ...]:
+def _brought(configuration: Configuration) -> tuple[TrustableFile, ...]:
     return brought_files(configuration.places, os.environ)
 
 
@@ -112,7 +112,7 @@ def _show(configuration: Configuration) -> None:
             click.echo(f"  … and {len(rows) - _MOST_SHOWN} more: read the file before you trust it.")
 
 
-def _show_brought(files: Sequence[BroughtFile]) -> None:
+def _show_brought(files: Sequence[TrustableFile]) -> None:
     """Print the hooks, and the permissions of commands and agents. Their texts are in the files."""
     for file in files:
         click.echo(printable(file.path))

@@ -6,9 +6,9 @@ import sys
 import click
 
 from holdfast.cli.common import sentences, where_options
-from holdfast.cli.link import Link
-from holdfast.cli.names import run_named, session_named
-from holdfast.cli.speak import complain, for_stdout
+from holdfast.cli.console.run_output import complain, for_stdout
+from holdfast.cli.run_client.run_lookup import run_named, session_named
+from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.locate import locate
 from holdfast.domain.files import UndoAsk, UndoneFile, UndoReport
 
@@ -37,11 +37,11 @@ def command(
 
     \b
       holdfast undo                      the last run's changes
-      holdfast undo src/app.py           the last change of one file
+      holdfast undo src/server/serve.py           the last change of one file
       holdfast undo --run ID --dry-run   what would become of a run's files
     """
     with sentences():
-        link = Link(locate(where["host"], where["data_dir"]), cwd)
+        link = ServerConnection(locate(where["host"], where["data_dir"]), cwd)
         link.enter()
         path = os.path.abspath(file) if file else ""
         run, chosen = run_named(link, run_id), session_named(link, session)

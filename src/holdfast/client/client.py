@@ -10,12 +10,12 @@ import uuid
 
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import ClientError, ServerProblem, message_of
-from holdfast.client.pool import OpenResponse
-from holdfast.client.sessions import SessionCalls
+from holdfast.client.http_messages import Address, build_request, fill
+from holdfast.client.request import OpenResponse
+from holdfast.client.sessions import SessionMethods
 from holdfast.client.stream import QUIET_SECONDS, EventStream
-from holdfast.client.wire import Address, build_request, fill
-from holdfast.client.workspaces import WorkspaceCalls
-from holdfast.domain.asks import Via
+from holdfast.client.workspaces import WorkspaceMethods
+from holdfast.domain.approvals import Via
 from holdfast.domain.ids import WorkspaceId
 from holdfast.protocol.routes import PREFIX
 
@@ -30,7 +30,7 @@ def new_client_id() -> str:
     return str(uuid.UUID(bytes=os.urandom(16), version=4))
 
 
-class Client(WorkspaceCalls, SessionCalls):
+class Client(WorkspaceMethods, SessionMethods):
     """Keeps a few idle connections. Belongs to one event loop and has to be closed there."""
 
     def __init__(self, address: Address, *, client_id: str | None = None, via: Via = "", seconds: float = 30.0) -> None:

@@ -23,7 +23,7 @@ __all__ = [
     "StartFailed",
     "TimedOut",
     "Unreachable",
-    "UnsafePlace",
+    "UnsafePath",
     "message_of",
 ]
 
@@ -48,7 +48,7 @@ class BrokenResponse(ClientError):
     """The server's answer cannot be understood: is it a Holdfast server?"""
 
 
-class UnsafePlace(ClientError):
+class UnsafePath(ClientError):
     """The directory of the socket is not safe: it must be yours, with mode 0700."""
 
 

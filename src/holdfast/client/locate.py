@@ -17,11 +17,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
-from holdfast.client import launch
-from holdfast.client.age import gives_way
-from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePlace
-from holdfast.client.identity import describe, is_server_of
-from holdfast.client.places import (
+from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
+from holdfast.client.http_messages import Address
+from holdfast.client.paths import (
     data_directory,
     default_data_directory,
     parse_host,
@@ -29,22 +27,102 @@ from holdfast.client.places import (
     socket_names,
     socket_path,
 )
-from holdfast.client.thin import Thin
-from holdfast.client.wire import Address
+from holdfast.client.server_check import describe, gives_way, is_server_of
+from holdfast.client.sync_client import SyncClient
 from holdfast.lockfile import LockOwner, directory_id, read_owner
 
 __all__ = [
     "TAKEN",
     "ListenPlaces",
-    "Where",
+    "ServerLocation",
+    "exit_code",
     "find",
     "find_or_start",
+    "last_lines",
     "listen_places",
     "locate",
+    "prepare",
     "secure_directory",
     "serve_command",
+    "spawn",
     "unreachable",
 ]
+
+
+# Starts a server process for a client: detached, with its own log.
+
+_ELSEWHERE = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
+_LAST_LINES = 12
+_MOST_OF_LOG = 16 * 1024
+
+
+def prepare(data_dir: str, log: str) -> None:
+    """Create the data and log directories. Without a log the server could not report why it does not start."""
+    try:
+        for directory in (data_dir, os.path.dirname(log)):
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+    except OSError as error:
+        why = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
+        raise StartFailed(f"The data directory {data_dir} cannot be used: {why}. {_ELSEWHERE}") from None
+
+
+def spawn(command: Sequence[str], log: str) -> tuple[int, int]:
+    """Start the process. Returns its id, and the offset in the log at which its output begins."""
+    try:
+        begin = os.path.getsize(log) if os.path.exists(log) else 0
+        if begin and not os.access(log, os.W_OK):
+            raise StartFailed(f"The server's log {log} cannot be written: make it yours, or remove it.")
+        return _spawn(command, log), begin
+    except OSError as error:
+        raise StartFailed(f"The server could not be started: {error.strerror or error}.") from None
+
+
+def _spawn(command: Sequence[str], log: str) -> int:
+    """Start detached: in a new session, inheriting only the environment."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        command[0],
+        list(command),
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, flags, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=(),
+    )
+
+
+def exit_code(process: int) -> int | None:
+    """Return the exit code of a child, or None while it runs."""
+    try:
+        found, status = os.waitpid(process, os.WNOHANG)
+    except ChildProcessError:
+        # Another part of this process reaps its children; rely on the deadline.
+        return None
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+def last_lines(log: str, begin: int) -> str:
+    """Return the last log lines of this start, for an error message."""
+    try:
+        with open(log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(begin if begin <= size else 0, size - _MOST_OF_LOG))
+            lines = file.read(_MOST_OF_LOG).decode("utf-8", "replace").strip().splitlines()
+        is_full = not os.statvfs(os.path.dirname(log)).f_bavail
+    except OSError:
+        lines, is_full = [], False
+    if not lines and is_full:
+        return f" The disk of {log} is full: free some space. {_ELSEWHERE}"
+    if not lines:
+        return f" It said nothing; {log} has no more."
+    return " Its last lines:\n" + "\n".join(lines[-_LAST_LINES:])
+
+
+# Finds the server of a data directory, or starts it. Blocking, without an event loop, because commands are short-
+# lived.
 
 _IN_THE_WAY = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
 TAKEN = 75
@@ -55,7 +133,7 @@ _BETWEEN_STARTS = 0.1
 _PATIENCE = 10.0
 
 
-class Where(NamedTuple):
+class ServerLocation(NamedTuple):
     """Location of a server. A server given as a host is managed by its user: clients do not start it."""
 
     address: Address
@@ -99,17 +177,19 @@ class ListenPlaces(NamedTuple):
         return _log_of(self.data_dir)
 
 
-def locate(host: str | None = None, data_dir: str | None = None, environment: Mapping[str, str] | None = None) -> Where:
+def locate(
+    host: str | None = None, data_dir: str | None = None, environment: Mapping[str, str] | None = None
+) -> ServerLocation:
     """Determine the server from the arguments, the environment, and the lock file of the data directory."""
     known = os.environ if environment is None else environment
     chosen = _chosen_directory(data_dir, known)
     named = host or known.get("HOLDFAST_HOST")
     if named and named.startswith("ssh:"):
-        return _forwarded(named, Where(Address(), chosen, can_be_started=False), known)
+        return _forwarded(named, ServerLocation(Address(), chosen, can_be_started=False), known)
     if named:
         token = _token(chosen) if named.startswith("tcp:") else ""
-        return Where(parse_host(named, token), chosen, can_be_started=False)
-    where = Where(Address(), chosen, can_be_started=True, directories=socket_directories(known, os.getuid()))
+        return ServerLocation(parse_host(named, token), chosen, can_be_started=False)
+    where = ServerLocation(Address(), chosen, can_be_started=True, directories=socket_directories(known, os.getuid()))
     owner = read_owner(chosen)
     path = owner.socket if owner is not None and _is_socket(owner.socket) else where.usual
     return where._replace(address=Address(path=path, data_id=directory_id(chosen)))
@@ -152,16 +232,16 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-def _forwarded(host: str, where: Where, environment: Mapping[str, str]) -> Where:
+def _forwarded(host: str, where: ServerLocation, environment: Mapping[str, str]) -> ServerLocation:
     # Imported on demand: every command loads this module, and few need ssh.
-    forward = import_module("holdfast.client.forward")
+    forward = import_module("holdfast.client.ssh")
     target = forward.parse_target(host)
     way = forward.Forward(target, environment)
     way.open()
     return where._replace(address=Address(path=way.path), again=way.open, directory=target.directory)
 
 
-def find(where: Where, patience: float = _PATIENCE) -> Thin | None:
+def find(where: ServerLocation, patience: float = _PATIENCE) -> SyncClient | None:
     """Return a client with an open connection to the running server, or None if there is none.
 
     A server given as a host is accepted as it is. Any other server has to prove that it has the data directory. Raises
@@ -190,7 +270,7 @@ def find(where: Where, patience: float = _PATIENCE) -> Thin | None:
     return None
 
 
-def _candidates(where: Where, owner: LockOwner | None) -> Iterator[str]:
+def _candidates(where: ServerLocation, owner: LockOwner | None) -> Iterator[str]:
     """Yield the sockets on which the server may listen: the one in the lock file, then the default one.
 
     A server of an earlier version wrote its socket to a separate file, and used the name `server.sock` for every
@@ -227,18 +307,18 @@ def _is_secure(path: str) -> bool:
         return False
     try:
         secure_directory(directory)
-    except UnsafePlace:
+    except UnsafePath:
         return False
     return True
 
 
 def find_or_start(
-    where: Where,
+    where: ServerLocation,
     *,
     command: Sequence[str] | None = None,
     patience: float = _PATIENCE,
     meanwhile: Callable[[], None] = lambda: None,
-) -> Thin:
+) -> SyncClient:
     """Return a client with an open connection to the server, which is started if necessary and possible. `meanwhile` is
     called while it starts.
 
@@ -263,14 +343,14 @@ def find_or_start(
         return _start(where, command or serve_command(where), deadline, meanwhile)
 
 
-def unreachable(where: Where) -> Unreachable:
+def unreachable(where: ServerLocation) -> Unreachable:
     """Return the error for a server that does not respond and must not be started."""
     return Unreachable(
         f"No Holdfast server answers at {where.address}: look at the address, or start it there: holdfast serve."
     )
 
 
-def serve_command(where: Where) -> list[str]:
+def serve_command(where: ServerLocation) -> list[str]:
     """Return the command that starts a server. `-P` prevents imports from the current directory, which may be
     untrusted.
     """
@@ -278,18 +358,18 @@ def serve_command(where: Where) -> list[str]:
 
 
 def secure_directory(directory: str) -> None:
-    """Create the directory if it is missing. Raises `UnsafePlace` if other users own it or can access it, because they
+    """Create the directory if it is missing. Raises `UnsafePath` if other users own it or can access it, because they
     could impersonate the server.
     """
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.lstat(directory)
     except OSError as error:
-        raise UnsafePlace(f"The directory {directory} cannot be made: {error.strerror}.") from None
+        raise UnsafePath(f"The directory {directory} cannot be made: {error.strerror}.") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise UnsafePlace(f"{directory} is not a directory of yours: remove it, or set XDG_RUNTIME_DIR.")
+        raise UnsafePath(f"{directory} is not a directory of yours: remove it, or set XDG_RUNTIME_DIR.")
     if stat.S_IMODE(found.st_mode) & 0o077:
-        raise UnsafePlace(f"{directory} is open to others: make it yours alone with chmod 700.")
+        raise UnsafePath(f"{directory} is open to others: make it yours alone with chmod 700.")
 
 
 def _token(data_dir: str) -> str:
@@ -300,8 +380,8 @@ def _token(data_dir: str) -> str:
         return ""
 
 
-def _connected(address: Address) -> Thin | None:
-    thin = Thin(address)
+def _connected(address: Address) -> SyncClient | None:
+    thin = SyncClient(address)
     try:
         thin.connect()
     except Unreachable:
@@ -310,14 +390,14 @@ def _connected(address: Address) -> Thin | None:
 
 
 @contextmanager
-def _starter(where: Where, deadline: float) -> Iterator[Thin | None]:
+def _starter(where: ServerLocation, deadline: float) -> Iterator[SyncClient | None]:
     """Hold the lock of the client that starts the server. Yields a client if the server is available by then."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     path = f"{where.usual}.start"
     try:
         lock = os.open(path, flags, 0o600)
     except OSError as error:
-        raise UnsafePlace(f"The file {path} cannot be opened: {error.strerror}.") from None
+        raise UnsafePath(f"The file {path} cannot be opened: {error.strerror}.") from None
     try:
         thin = None
         while not _is_taken(lock):
@@ -339,37 +419,37 @@ def _is_taken(lock: int) -> bool:
     return True
 
 
-def _start(where: Where, command: Sequence[str], deadline: float, meanwhile: Callable[[], None]) -> Thin:
+def _start(where: ServerLocation, command: Sequence[str], deadline: float, meanwhile: Callable[[], None]) -> SyncClient:
     """Start the server and wait until it is ready: it listens as soon as it holds its lock and has opened its store.
 
     A server that is not ready in time keeps running and may still become ready. A server that exits because another
     one, which does not respond, is in its place is started again: the other one may be shutting down.
     """
-    launch.prepare(where.data_dir, where.log)
-    process, begin = launch.spawn(command, where.log)
+    prepare(where.data_dir, where.log)
+    process, begin = spawn(command, where.log)
     meanwhile()
     taken = ""
     while True:
         thin = _ready(where, deadline)
         if thin is not None:
             return thin
-        code = launch.exit_code(process)
+        code = exit_code(process)
         if code is not None:
             # The process may have exited because a server was started without our lock.
             thin = _ready(where, deadline)
             if thin is not None:
                 return thin
             if code != TAKEN:
-                raise StartFailed(f"The server stopped while it was starting.{launch.last_lines(where.log, begin)}")
-            taken = f"{_IN_THE_WAY}{launch.last_lines(where.log, begin)}"
+                raise StartFailed(f"The server stopped while it was starting.{last_lines(where.log, begin)}")
+            taken = f"{_IN_THE_WAY}{last_lines(where.log, begin)}"
             if _pause(deadline, _BETWEEN_STARTS):
-                process, begin = launch.spawn(command, where.log)
+                process, begin = spawn(command, where.log)
                 continue
         if not _pause(deadline):
-            raise StartFailed(taken or f"The server did not get ready in time.{launch.last_lines(where.log, begin)}")
+            raise StartFailed(taken or f"The server did not get ready in time.{last_lines(where.log, begin)}")
 
 
-def _ready(where: Where, deadline: float) -> Thin | None:
+def _ready(where: ServerLocation, deadline: float) -> SyncClient | None:
     try:
         return find(where, max(0.001, deadline - time.monotonic()))
     except ClientError:

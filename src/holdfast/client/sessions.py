@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast.client.calls import Calls
-from holdfast.domain.asks import PermissionRequest, QuestionRequest
+from holdfast.client.request import RouteMethods
+from holdfast.domain.approvals import PermissionRequest, QuestionRequest
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
@@ -23,10 +23,10 @@ from holdfast.protocol.bodies import (
     Skip,
 )
 
-__all__ = ["SessionCalls"]
+__all__ = ["SessionMethods"]
 
 
-class SessionCalls(Calls):
+class SessionMethods(RouteMethods):
     """Routes for sessions, prompts, runs and approvals; `protocol/routes.py` documents each."""
 
     async def list_sessions(self, workspace: WorkspaceId) -> tuple[Session, ...]:

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import ClientError, ServerProblem
-from holdfast.client.items import Follower, Item, decode_item
-from holdfast.client.pool import OpenResponse
+from holdfast.client.events import CursorFilter, StreamEvent, decode_item
+from holdfast.client.request import OpenResponse
 from holdfast.domain.events import GapEvent, HelloEvent
 from holdfast.protocol.sse import SseReader
 
@@ -37,10 +37,10 @@ class EventStream:
         quiet_seconds: float = QUIET_SECONDS,
     ) -> None:
         self._connect = connect
-        self._follower = Follower(since)
+        self._follower = CursorFilter(since)
         self._backoff = backoff
         self._quiet_seconds = quiet_seconds
-        self._ready: deque[Item] = deque()
+        self._ready: deque[StreamEvent] = deque()
         self._response: OpenResponse | None = None
         self._reader = SseReader()
         self._closed = asyncio.Event()
@@ -61,7 +61,7 @@ class EventStream:
     def __aiter__(self) -> "EventStream":
         return self
 
-    async def __anext__(self) -> Item:
+    async def __anext__(self) -> StreamEvent:
         while not self._ready:
             if self._closed.is_set():
                 raise StopAsyncIteration

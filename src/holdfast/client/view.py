@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.client.items import Item, Other
+from holdfast.client.events import StreamEvent, UnknownEvent
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -34,8 +34,8 @@ from holdfast.domain.events import (
     ToolOutput,
     ToolOutputEvent,
 )
-from holdfast.domain.growth import grow
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.message_delta import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -157,7 +157,7 @@ class View:
         for message in snapshot.messages:
             self._drafts.setdefault(message.session_id, {})[message.id] = _Draft(message)
 
-    def apply(self, item: Item) -> bool:
+    def apply(self, item: StreamEvent) -> bool:
         """Apply one stream event. Returns whether it may have changed the state."""
         self._is_fed = True
         if item.number is not None:
@@ -179,7 +179,7 @@ class View:
             case event:
                 return self._take(event)
 
-    def _take(self, event: Event | Other) -> bool:
+    def _take(self, event: Event | UnknownEvent) -> bool:
         match event:
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
                 return self._grow(growth)
@@ -308,7 +308,7 @@ class View:
 
     def _other(self, other: object) -> bool:
         """Handle events that this view does not show or has no type for. Presence is received as a plain object."""
-        if isinstance(other, Other) and other.type == "presence":
+        if isinstance(other, UnknownEvent) and other.type == "presence":
             self.presence = other.payload
             return True
         return False

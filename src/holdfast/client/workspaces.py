@@ -1,20 +1,19 @@
 """Client methods for the server, its workspaces, their configuration and extensions."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from holdfast.client.brought import BroughtCalls
-from holdfast.client.lsp import LspCalls
-from holdfast.client.mcp import McpCalls
-from holdfast.client.pages import PageCalls
+from holdfast.client.request import RouteMethods
+from holdfast.domain.doctor import Health
+from holdfast.domain.extensions import AgentNote, CommandNote, LspInfo, McpContents, McpInfo, McpLogin, McpPrompt
 from holdfast.domain.files import UndoAsk, UndoReport
-from holdfast.domain.health import Health
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
+from holdfast.domain.processes import JobInfo, JobOutput, SandboxState, ShellResult
 from holdfast.domain.runs import Attachment
-from holdfast.domain.sandbox import SandboxState
-from holdfast.domain.stats import Stats
+from holdfast.domain.settings import McpSettings
+from holdfast.domain.usage import Stats
 from holdfast.protocol.bodies import (
     ConfigChange,
     ConfigModel,
@@ -26,20 +25,213 @@ from holdfast.protocol.bodies import (
     LogPage,
     ModelChoice,
     NeedsInit,
+    PageCode,
+    PageGreeting,
+    PageHello,
+    PagePass,
+    PageReturn,
     ShellAsk,
     SnapshotBody,
     TrustBody,
     VersionInfo,
+    WebAsk,
+    WebLink,
     WorkspaceBody,
 )
+from holdfast.protocol.extension_routes import (
+    CommandAsk,
+    CommandText,
+    LspLog,
+    LspName,
+    LspPath,
+    LspRestarted,
+    McpAskPrompt,
+    McpAskResource,
+    McpAuthUrl,
+    McpDone,
+    McpLoan,
+    McpLog,
+    McpName,
+    McpText,
+    SkillAsk,
+    SkillInfo,
+    SkillText,
+)
 
-__all__ = ["WorkspaceCalls"]
+__all__ = ["ExtensionMethods", "LspMethods", "McpMethods", "WebMethods", "WorkspaceMethods"]
+
+
+# Client methods for skills, commands and agents.
+
+
+class ExtensionMethods(RouteMethods):
+    """Routes for skills, commands and agents."""
+
+    async def list_skills(self, workspace: WorkspaceId) -> tuple[SkillInfo, ...]:
+        """List the skills of a workspace."""
+        return await self._ask(tuple[SkillInfo, ...], "list_skills", id=workspace)
+
+    async def read_skill(self, workspace: WorkspaceId, skill: str) -> SkillText:
+        """Return the text of a skill, by its id or its name."""
+        return await self._ask(SkillText, "read_skill", body=SkillAsk(skill), id=workspace)
+
+    async def list_commands(self, workspace: WorkspaceId) -> tuple[CommandNote, ...]:
+        """List the commands that can be sent as `/name …`."""
+        return await self._ask(tuple[CommandNote, ...], "list_commands", id=workspace)
+
+    async def expand_command(
+        self, workspace: WorkspaceId, prompt: str, arguments: Mapping[str, str] | None = None
+    ) -> CommandText:
+        """Return the expansion of a command. Prompts are also expanded by the server, so this is optional."""
+        body = CommandAsk(prompt, dict(arguments or {}))
+        return await self._ask(CommandText, "expand_command", body=body, id=workspace)
+
+    async def list_agents(self, workspace: WorkspaceId) -> tuple[AgentNote, ...]:
+        """List the agents that a prompt can mention with an `@`."""
+        return await self._ask(tuple[AgentNote, ...], "list_agents", id=workspace)
+
+
+# Client methods for language servers.
+
+
+class LspMethods(RouteMethods):
+    """Routes for language servers."""
+
+    async def list_lsps(self, workspace: WorkspaceId) -> dict[str, LspInfo]:
+        """Return the state of the language servers."""
+        return await self._ask(dict[str, LspInfo], "list_lsps", id=workspace)
+
+    async def lsp_diagnostics(self, workspace: WorkspaceId, lsp: str) -> dict[str, tuple[dict[str, Any], ...]]:
+        """Return the diagnostics of a language server, by file."""
+        return await self._ask(dict[str, tuple[dict[str, Any], ...]], "lsp_diagnostics", id=workspace, lsp=lsp)
+
+    async def start_lsps(self, workspace: WorkspaceId, path: str) -> None:
+        """Start the language servers for a file."""
+        await self._send("start_lsps", body=LspPath(path), id=workspace)
+
+    async def stop_lsps(self, workspace: WorkspaceId) -> None:
+        """Stop all language servers."""
+        await self._send("stop_lsps", id=workspace)
+
+    async def restart_lsps(self, workspace: WorkspaceId, name: str = "") -> LspRestarted:
+        """Restart one language server, or all."""
+        return await self._ask(LspRestarted, "restart_lsps", body=LspName(name), id=workspace)
+
+    async def lsp_log(self, workspace: WorkspaceId, name: str) -> LspLog:
+        """Return the log of a language server."""
+        return await self._ask(LspLog, "lsp_log", query=[("name", name)], id=workspace)
+
+
+# Client methods for MCP servers.
+
+
+class McpMethods(RouteMethods):
+    """Routes for MCP servers."""
+
+    async def mcp_states(self, workspace: WorkspaceId) -> dict[str, McpInfo]:
+        """Return the state of the MCP servers."""
+        return await self._ask(dict[str, McpInfo], "mcp_states", id=workspace)
+
+    async def mcp_prompts(self, workspace: WorkspaceId) -> tuple[McpPrompt, ...]:
+        """List the prompts of the MCP servers."""
+        return await self._ask(tuple[McpPrompt, ...], "mcp_prompts", id=workspace)
+
+    async def mcp_pending_auth(self, workspace: WorkspaceId) -> tuple[McpLogin, ...]:
+        """List the MCP servers that require a login."""
+        return await self._ask(tuple[McpLogin, ...], "mcp_pending_auth", id=workspace)
+
+    async def mcp_refresh_tools(self, workspace: WorkspaceId, name: str) -> None:
+        """Read the tools of a server again."""
+        await self._send("mcp_refresh_tools", body=McpName(name), id=workspace)
+
+    async def mcp_refresh_prompts(self, workspace: WorkspaceId, name: str) -> None:
+        """Read the prompts of a server again."""
+        await self._send("mcp_refresh_prompts", body=McpName(name), id=workspace)
+
+    async def mcp_refresh_resources(self, workspace: WorkspaceId, name: str) -> None:
+        """Read the resources of a server again."""
+        await self._send("mcp_refresh_resources", body=McpName(name), id=workspace)
+
+    async def mcp_get_prompt(
+        self, workspace: WorkspaceId, server: str, prompt: str, arguments: dict[str, str] | None = None
+    ) -> McpText:
+        """Return the text of a prompt."""
+        body = McpAskPrompt(server, prompt, arguments or {})
+        return await self._ask(McpText, "mcp_get_prompt", body=body, id=workspace)
+
+    async def mcp_read_resource(self, workspace: WorkspaceId, server: str, uri: str) -> tuple[McpContents, ...]:
+        """Return the contents of a resource."""
+        body = McpAskResource(server, uri)
+        return await self._ask(tuple[McpContents, ...], "mcp_read_resource", body=body, id=workspace)
+
+    async def mcp_auth_url(self, workspace: WorkspaceId, name: str) -> McpAuthUrl:
+        """Return the authorization URL of a login in progress."""
+        return await self._ask(McpAuthUrl, "mcp_auth_url", query=[("name", name)], id=workspace)
+
+    async def mcp_auth(self, workspace: WorkspaceId, name: str) -> McpDone:
+        """Log in. Returns when the user has completed the login, without a time limit."""
+        await self._exchange("mcp_auth", {"id": workspace}, body=McpName(name), is_patient=True)
+        return McpDone()
+
+    async def mcp_restart(self, workspace: WorkspaceId, name: str) -> None:
+        """Restart a server."""
+        await self._send("mcp_restart", body=McpName(name), id=workspace)
+
+    async def mcp_log(self, workspace: WorkspaceId, name: str) -> McpLog:
+        """Return the log of a server."""
+        return await self._ask(McpLog, "mcp_log", query=[("name", name)], id=workspace)
+
+    async def mcp_docker_enable(self, workspace: WorkspaceId) -> None:
+        """Enable the Docker MCP gateway. Servers of this version do not implement it."""
+        await self._send("mcp_docker_enable", id=workspace)
+
+    async def mcp_docker_disable(self, workspace: WorkspaceId) -> None:
+        """Disable the Docker MCP gateway. No effect, as it cannot be enabled."""
+        await self._send("mcp_docker_disable", id=workspace)
+
+    async def mcp_lend(self, workspace: WorkspaceId, servers: dict[str, McpSettings]) -> None:
+        """Register the MCP servers of this client, replacing earlier ones, until it disconnects."""
+        await self._send("mcp_lend", body=McpLoan(self.client_id, servers), id=workspace)
+
+
+# Client methods for web access: login and return of browser pages.
+
+
+class WebMethods(RouteMethods):
+    """Routes for browser pages. `docs/protocol.md` describes their order."""
+
+    async def open_web(self, port: int = 0, env: tuple[str, ...] = ()) -> WebLink:
+        """Return a login link for one page. Available over the unix socket only."""
+        return await self._ask(WebLink, "open_web", body=WebAsk(port, env))
+
+    async def close_web(self) -> None:
+        """Close web access and revoke all pages."""
+        await self._send("close_web")
+
+    async def enter_page(self, code: str) -> PagePass:
+        """Exchange a login code for a page pass."""
+        return await self._ask(PagePass, "enter_page", body=PageCode(code))
+
+    async def page_pass(self) -> PagePass:
+        """Return a new pass for a page that has one."""
+        return await self._ask(PagePass, "page_pass")
+
+    async def greet_page(self, page: str, nonce: str) -> PageGreeting:
+        """Identify a returning page. The result proves that the server knows it."""
+        return await self._ask(PageGreeting, "greet_page", body=PageHello(page, nonce))
+
+    async def return_page(self, page: str, proof: str) -> PagePass:
+        """Complete the return of a page with its own proof, and return a new pass."""
+        return await self._ask(PagePass, "return_page", body=PageReturn(page, proof))
+
+
+# Client methods for the server, its workspaces, their configuration and extensions.
 
 _Any = dict[str, Any]
 _List = tuple[dict[str, Any], ...]
 
 
-class WorkspaceCalls(BroughtCalls, LspCalls, McpCalls, PageCalls):
+class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
     """Routes for the server and its workspaces; `protocol/routes.py` documents each."""
 
     async def health(self) -> None:

@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.config.expand import CommandRunner, Expander, ExpansionFailed
-from holdfast.config.files import Signature, has_changed, signature
-from holdfast.config.lines import KeyPath
-from holdfast.config.load import Loaded, load
-from holdfast.config.locations import Places, Source
+from holdfast.config.atomic_files import Signature, has_changed, signature
+from holdfast.config.line_numbers import KeyPath
+from holdfast.config.load import LoadedFile, load
+from holdfast.config.locations import SettingsLocations, SettingsSource
 from holdfast.config.merge import Layer, Origin, merge
 from holdfast.config.problems import Problem, dotted
 from holdfast.config.trust import TrustStore, Withheld, digest_of, split
+from holdfast.config.variables import CommandRunner, Expander, ExpansionFailed
 from holdfast.domain.errors import NotFound
 from holdfast.domain.settings import LspSettings, McpSettings, ProviderSettings, Settings
 
-__all__ = ["Configuration", "Project", "Reading"]
+__all__ = ["ConfigSnapshot", "Configuration", "Project"]
 
 T = TypeVar("T", ProviderSettings, McpSettings, LspSettings)
 
@@ -45,7 +45,7 @@ class Project(msgspec.Struct, frozen=True):
     is_trusted: bool = False
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ConfigSnapshot(msgspec.Struct, frozen=True):
     """One state of all files together. It does not change; the next one is another."""
 
     settings: Settings
@@ -65,7 +65,7 @@ class Configuration:
 
     def __init__(
         self,
-        places: Places,
+        places: SettingsLocations,
         environment: Mapping[str, str],
         *,
         trust: TrustStore | None = None,
@@ -77,8 +77,8 @@ class Configuration:
         self.learned = 0
         """How often the environment has changed."""
         self._run = run
-        self._loaded: dict[str, Loaded] = {}
-        self._good: dict[str, Loaded] = {}
+        self._loaded: dict[str, LoadedFile] = {}
+        self._good: dict[str, LoadedFile] = {}
         self._trust_seen: Signature = None
         self._variables: dict[str, str] | None = None
         self._reading = self._read()
@@ -92,7 +92,7 @@ class Configuration:
         """What is in force now. Looks at the files, and reads those that have changed."""
         return self.reading().settings
 
-    def reading(self) -> Reading:
+    def reading(self) -> ConfigSnapshot:
         """The same with everything that is known about it."""
         if self._is_stale():
             before, self._reading = self._reading, self._read()
@@ -139,7 +139,7 @@ class Configuration:
         found: dict[str, Any] = tree.get(under, {})
         return found
 
-    def _has(self, source: Source) -> bool:
+    def _has(self, source: SettingsSource) -> bool:
         return source.kind == "project" and source.path in self._reading.project.files
 
     # Expansion: blocks while commands run, so a server calls these in a thread.
@@ -218,7 +218,7 @@ class Configuration:
             return True
         return any(has_changed(path, loaded.seen) for path, loaded in self._loaded.items())
 
-    def _read(self) -> Reading:
+    def _read(self) -> ConfigSnapshot:
         self._trust_seen = self.trust.signature()
         for source in self.places.sources:
             known = self._loaded.get(source.path)
@@ -239,18 +239,18 @@ class Configuration:
         problems += (
             Problem("warning", source.path, good.lines.get((_OWN,), 0), _OWN, "only your own settings can set this.")
             for source in self.places.sources
-            if source.kind == "project" and _OWN in (good := self._good.get(source.path, Loaded())).tree
+            if source.kind == "project" and _OWN in (good := self._good.get(source.path, LoadedFile())).tree
         )
-        return Reading(msgspec.convert(tree, Settings), tree, origins, tuple(problems), tuple(withheld), project)
+        return ConfigSnapshot(msgspec.convert(tree, Settings), tree, origins, tuple(problems), tuple(withheld), project)
 
-    def _take(self, source: Source, loaded: Loaded) -> None:
+    def _take(self, source: SettingsSource, loaded: LoadedFile) -> None:
         """What is broken changes nothing, unless there is nothing good to keep: then what fits of it is used."""
         self._loaded[source.path] = loaded
         if loaded.is_good or (loaded.data is not None and source.path not in self._good):
             self._good[source.path] = loaded
 
-    def _layer(self, source: Source, project: Project) -> Layer:
-        good = self._good.get(source.path, Loaded())
+    def _layer(self, source: SettingsSource, project: Project) -> Layer:
+        good = self._good.get(source.path, LoadedFile())
         latest = self._loaded.get(source.path, good)
         if latest is not good and latest.data is not None:
             good = _tightened(good, latest)
@@ -272,7 +272,7 @@ class Configuration:
         return Project(tuple(path for path, _ in files), anchor, digest, is_trusted)
 
 
-def _tightened(good: Loaded, latest: Loaded) -> Loaded:
+def _tightened(good: LoadedFile, latest: LoadedFile) -> LoadedFile:
     """Add the deny and ask rules of a file whose other contents are not in force: a mistake elsewhere in it must not
     switch off what it forbids.
     """

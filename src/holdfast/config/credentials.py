@@ -4,20 +4,100 @@ A key goes in and comes out whole; nothing here shows, logs or repeats one. A ke
 so the file also lists the names that are in it.
 """
 
+import asyncio
+import fcntl
+import hashlib
 import importlib
 import os
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Literal, TypeAlias
+from importlib import import_module
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.config.files import Signature, contents, locked, replace, signature
-from holdfast.config.vault import Vault, VaultFailed, system_vault
-from holdfast.domain.errors import BadRequest, HoldfastError
+from holdfast.config.atomic_files import Signature, contents, locked, replace, signature
+from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, NotFound, ProviderError
+from holdfast.tasks import TaskOwner
 
-__all__ = ["BadKeyText", "Credentials", "Held", "Token"]
+__all__ = [
+    "BadKeyText",
+    "Credentials",
+    "Held",
+    "Keyring",
+    "KeyringFailed",
+    "Post",
+    "SignInAgain",
+    "Token",
+    "TokenRefresher",
+    "system_vault",
+]
+
+
+# The system's keyring, if there is one that works. Whatever it does, it never keeps a key from being stored.
+
+_SERVICE = "holdfast"
+
+
+class KeyringFailed(HoldfastError):
+    """The keyring refused."""
+
+
+class Keyring(Protocol):
+    """Keeps keys by the name of their provider."""
+
+    def get(self, provider: str) -> str | None:
+        """None if it is not there, or the keyring cannot be asked now."""
+
+    def put(self, provider: str, key: str) -> None:
+        """Raises `KeyringFailed`."""
+
+    def remove(self, provider: str) -> None:
+        """Does not mind if it is not there."""
+
+
+class _SystemKeyring:
+    def __init__(self, backend: Any) -> None:  # noqa: ANN401 - the package is optional
+        self._backend = backend
+
+    def get(self, provider: str) -> str | None:
+        try:
+            key = self._backend.get_password(_SERVICE, provider)
+        except Exception:
+            return None
+        return key if isinstance(key, str) else None
+
+    def put(self, provider: str, key: str) -> None:
+        try:
+            self._backend.set_password(_SERVICE, provider, key)
+            is_kept = self._backend.get_password(_SERVICE, provider) == key
+        except Exception:
+            raise KeyringFailed from None
+        if not is_kept:
+            raise KeyringFailed
+
+    def remove(self, provider: str) -> None:
+        try:
+            self._backend.delete_password(_SERVICE, provider)
+        except Exception:
+            return
+
+
+def system_vault(environment: Mapping[str, str]) -> Keyring | None:
+    """None without the package, without a keyring that works, or with HOLDFAST_KEYRING=0."""
+    if environment.get("HOLDFAST_KEYRING") == "0":
+        return None
+    try:
+        backend = import_module("keyring").get_keyring()
+        is_usable = backend.priority >= 1 and not type(backend).__module__.startswith("keyring.backends.null")
+    except Exception:
+        return None
+    return _SystemKeyring(backend) if is_usable else None
+
+
+# Keys and tokens of providers, apart from the settings: in the system's keyring, else in a file that is its owner's.
 
 Held: TypeAlias = Literal["keyring", "file", "token"]
 
@@ -58,7 +138,9 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
 class Credentials:
     """Of one user, in `path`. Reading a key from a keyring may take a while: a server asks in a thread."""
 
-    def __init__(self, path: str, environment: Mapping[str, str] | None = None, *, vault: Vault | None = None) -> None:
+    def __init__(
+        self, path: str, environment: Mapping[str, str] | None = None, *, vault: Keyring | None = None
+    ) -> None:
         self._path = path
         self._environment = environment or {}
         self._vault = vault
@@ -135,7 +217,7 @@ class Credentials:
             stored = self._fresh()
             self._write(msgspec.structs.replace(stored, tokens={**stored.tokens, provider: token}))
 
-    def _keyring(self) -> Vault | None:
+    def _keyring(self) -> Keyring | None:
         if self._vault is None:
             self._vault = system_vault(self._environment)
         return self._vault
@@ -146,7 +228,7 @@ class Credentials:
             return False
         try:
             vault.put(provider, key)
-        except VaultFailed:
+        except KeyringFailed:
             return False
         return True
 
@@ -182,3 +264,126 @@ def _check(provider: str, key: str) -> None:
         raise BadRequest("A provider's name is one word, such as openai.")
     if not 0 < len(key) <= _LONGEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
         raise BadKeyText
+
+
+# A token that has expired is exchanged for a new one, once: whoever else needs it meanwhile waits for the same one.
+
+Post: TypeAlias = Callable[[str, Mapping[str, str]], Awaitable[Mapping[str, Any]]]
+"""Sends a form to an address and gives the decoded answer, also when its status is 400."""
+
+_PATIENCE = 45.0
+_BETWEEN_TRIES = 0.02
+_REVOKED = frozenset({"invalid_grant", "invalid_token", "unauthorized_client", "access_denied"})
+
+
+class SignInAgain(ProviderError):
+    """The sign-in is no longer valid: log in again."""
+
+    def __init__(self, provider: str) -> None:
+        super().__init__(
+            f"The sign-in at {provider} is no longer valid: holdfast login {provider}.",
+            title="Sign in again",
+            trouble="credentials",
+        )
+
+
+class TokenRefresher:
+    """Of all providers of one user."""
+
+    def __init__(self, credentials: Credentials, now: Callable[[], float] = time.time) -> None:
+        self._credentials = credentials
+        self._now = now
+        self._tasks = TaskOwner()
+        self._under_way: dict[str, asyncio.Task[Token]] = {}
+
+    async def refresh(self, provider: str, post: Post, *, used: str = "") -> Token:
+        """`used` is the access token that was refused. A newer one that somebody else has stored is taken instead."""
+        task = self._under_way.get(provider)
+        if task is None:
+            task = self._tasks.start(
+                self._refreshed(provider, post, used),
+                name=f"refresh the token of {provider}",
+                done=lambda done: self._forget(provider, done),
+            )
+            self._under_way[provider] = task
+        return await asyncio.shield(task)
+
+    def _forget(self, provider: str, task: asyncio.Task[Token]) -> None:
+        self._under_way.pop(provider, None)
+        if not task.cancelled():
+            # Those who asked have it; if they have all gone, nobody needs to hear of it.
+            task.exception()
+
+    async def close(self) -> None:
+        """Waits for what is under way."""
+        await self._tasks.drain()
+
+    async def _refreshed(self, provider: str, post: Post, used: str) -> Token:
+        descriptor = os.open(self._lock_file(provider), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            await self._acquire(descriptor, provider)
+            token = self._credentials.token(provider)
+            if token is None:
+                raise NotFound(f"Nobody has signed in at {provider}: holdfast login {provider}.")
+            if self._is_newer(token, used):
+                return token
+            fresh = await self._exchanged(provider, token, post)
+            await asyncio.to_thread(self._credentials.put_token, provider, fresh)
+            return fresh
+        finally:
+            os.close(descriptor)
+
+    def _is_newer(self, token: Token, used: str) -> bool:
+        is_fresh = token.expires_at == 0.0 or token.expires_at > self._now()
+        return is_fresh and bool(used) and token.access_token != used
+
+    def _lock_file(self, provider: str) -> str:
+        directory = os.path.dirname(self._credentials.path)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        return os.path.join(directory, f".refresh-{hashlib.sha256(provider.encode()).hexdigest()[:12]}.lock")
+
+    async def _acquire(self, descriptor: int, provider: str) -> None:
+        for _ in range(int(_PATIENCE / _BETWEEN_TRIES)):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                await asyncio.sleep(_BETWEEN_TRIES)
+            else:
+                return
+        raise Conflict(f"Another process has been refreshing the token of {provider} for {_PATIENCE:.0f} seconds.")
+
+    async def _exchanged(self, provider: str, token: Token, post: Post) -> Token:
+        if not token.refresh_token or not token.token_url:
+            raise SignInAgain(provider)
+        form = {"grant_type": "refresh_token", "refresh_token": token.refresh_token}
+        for name in ("client_id", "client_secret", "resource"):
+            if value := getattr(token, name):
+                form[name] = value
+        try:
+            answer = await post(token.token_url, form)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            # Its text may hold the form.
+            kind = type(error).__name__
+            message = f"The token of {provider} could not be refreshed ({kind}): try again."
+            raise ProviderError(message, trouble="connection") from None
+        return self._token(provider, token, answer)
+
+    def _token(self, provider: str, old: Token, answer: Mapping[str, Any]) -> Token:
+        access = answer.get("access_token")
+        if not isinstance(access, str) or not access:
+            if answer.get("error") in _REVOKED:
+                raise SignInAgain(provider)
+            raise ProviderError(f"{provider} gave no new token: try again, or holdfast login {provider}.")
+        renewed, seconds = answer.get("refresh_token"), answer.get("expires_in")
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        return Token(
+            access_token=access,
+            refresh_token=renewed if isinstance(renewed, str) and renewed else old.refresh_token,
+            expires_at=self._now() + float(seconds) if is_number and seconds else 0.0,
+            token_url=old.token_url,
+            client_id=old.client_id,
+            client_secret=old.client_secret,
+            resource=old.resource,
+        )

@@ -6,21 +6,50 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config.checks import hides_denial, is_separate
-from holdfast.config.files import Signature, Unreadable, contents, signature
-from holdfast.config.fit import fit
-from holdfast.config.lines import DEEPEST, KeyPath, TooDeep, json_duplicates, json_lines, toml_lines
-from holdfast.config.locations import Form, Source
-from holdfast.config.mcpjson import as_settings
+from holdfast.config.atomic_files import Signature, Unreadable, contents, signature
+from holdfast.config.line_numbers import DEEPEST, KeyPath, TooDeep, json_duplicates, json_lines, toml_lines
+from holdfast.config.locations import Form, SettingsSource
 from holdfast.config.problems import Problem, dotted
+from holdfast.config.validate import fit, hides_denial, is_separate
 
-__all__ = ["Loaded", "load", "parse"]
+__all__ = ["LoadedFile", "as_settings", "load", "parse"]
+
+
+# `.mcp.json`: the file in which projects name their MCP servers for any agent. Pure.
+
+_WAYS = {"streamable-http": "http", "streamable_http": "http", "streamableHttp": "http", "local": "stdio"}
+_OTHERS = frozenset({"description", "alwaysAllow", "autoApprove", "trust", "icon", "gallery", "version", "$schema"})
+"""Keys of other programs, which mean nothing here and are no mistakes."""
+
+
+def as_settings(tree: dict[str, Any], lines: dict[KeyPath, int]) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The same in our words, with the lines it was written on."""
+    servers = tree.get("mcpServers", {})
+    if not isinstance(servers, dict):
+        return {"mcp": servers}, _moved(lines)
+    return {"mcp": {name: _server(given) for name, given in servers.items()}}, _moved(lines)
+
+
+def _server(given: object) -> object:
+    if not isinstance(given, dict):
+        return given
+    server = {name: value for name, value in given.items() if name not in _OTHERS}
+    way = server.get("type", "http" if "url" in server and "command" not in server else "stdio")
+    server["type"] = _WAYS.get(way, way) if isinstance(way, str) else way
+    return server
+
+
+def _moved(lines: dict[KeyPath, int]) -> dict[KeyPath, int]:
+    return {("mcp", *path[1:]): line for path, line in lines.items() if path[:1] == ("mcpServers",)}
+
+
+# One file, read and held against the types: its tree, the lines of its keys, and what is wrong with it.
 
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _JSON_PLACE = re.compile(r"\s*\(byte (\d+)\)$")
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadedFile(msgspec.Struct, frozen=True):
     """What a file says. Without data it is not there, or cannot be read."""
 
     seen: Signature = None
@@ -37,7 +66,7 @@ class Loaded(msgspec.Struct, frozen=True):
         return not any(problem.severity == "error" and not is_separate(problem.key) for problem in self.problems)
 
 
-def load(source: Source) -> Loaded:
+def load(source: SettingsSource) -> LoadedFile:
     """Never raises: whatever is wrong is a problem of the file."""
     # Before it is read: a change in between is then seen the next time.
     before = signature(source.path)
@@ -45,24 +74,24 @@ def load(source: Source) -> Loaded:
         data, seen = contents(source.path)
     except FileNotFoundError:
         if before is None:
-            return Loaded()
-        return Loaded(seen=before)
+            return LoadedFile()
+        return LoadedFile(seen=before)
     except Unreadable as error:
         text = str(error).removeprefix(f"{source.path} ")
-        return Loaded(seen=before, problems=(Problem("error", source.path, 0, "", text, source.form != "mcp"),))
+        return LoadedFile(seen=before, problems=(Problem("error", source.path, 0, "", text, source.form != "mcp"),))
     tree, lines, problem = parse(data, source.form, source.path)
     if problem is not None:
         # Only a file without the word can be known to have held no deny rule.
         hides = source.form != "mcp" and b"deny" in data.lower()
-        return Loaded(seen=seen, problems=(msgspec.structs.replace(problem, hides_denial=hides),))
+        return LoadedFile(seen=seen, problems=(msgspec.structs.replace(problem, hides_denial=hides),))
     twice = _twice(data, source) if source.form == "json" else ()
     if source.form == "mcp":
         tree, lines = as_settings(tree, lines)
     fitted = fit(tree, source.path, lines)
-    return Loaded(seen, data, fitted.tree, lines, (*twice, *fitted.problems))
+    return LoadedFile(seen, data, fitted.tree, lines, (*twice, *fitted.problems))
 
 
-def _twice(data: bytes, source: Source) -> tuple[Problem, ...]:
+def _twice(data: bytes, source: SettingsSource) -> tuple[Problem, ...]:
     """Of a key that is written twice a parser of JSON keeps the last value only."""
     text = "is written twice: only the last one counts. Join them."
     return tuple(

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Form", "Kind", "Places", "Source", "places_for", "root_of"]
+__all__ = ["Form", "Kind", "SettingsLocations", "SettingsSource", "places_for", "root_of"]
 
 Form: TypeAlias = Literal["toml", "json", "mcp"]
 """`mcp` is JSON that speaks of MCP servers alone, as other programs write it."""
@@ -36,7 +36,7 @@ PROJECT_FILES: tuple[tuple[str, Form], ...] = (
 _SYSTEM = "/etc/holdfast/config.toml"
 
 
-class Source(msgspec.Struct, frozen=True):
+class SettingsSource(msgspec.Struct, frozen=True):
     """One file that may hold settings."""
 
     path: str
@@ -49,13 +49,13 @@ class Source(msgspec.Struct, frozen=True):
         return self.kind in ("system", "crush", "user")
 
 
-class Places(msgspec.Struct, frozen=True):
+class SettingsLocations(msgspec.Struct, frozen=True):
     """All files of one workspace, lowest first, and where things are written."""
 
     directory: str
     root: str
     """The root of the repository, or the directory itself."""
-    sources: tuple[Source, ...]
+    sources: tuple[SettingsSource, ...]
     data_dir: str
     user_file: str
     credentials_file: str
@@ -99,7 +99,7 @@ def _down(root: str, directory: str) -> Iterator[str]:
 
 def places_for(
     directory: str, environment: Mapping[str, str], *, data_dir: str, workspace_id: str = "", system: str = _SYSTEM
-) -> Places:
+) -> SettingsLocations:
     """`directory` is a real path. Without a workspace's id the settings made for it over the wire are left out."""
     home = environment.get("HOME") or "/"
     config = join(_base(environment, "XDG_CONFIG_HOME", home, ".config"), "holdfast")
@@ -112,20 +112,20 @@ def places_for(
     root = root_of(directory)
     user = join(config, "config.toml")
     sources = [
-        Source(system, "toml", "system"),
-        Source(join(crush, "crush.json"), "json", "crush"),
-        Source(join(written, "crush.json"), "json", "crush"),
-        Source(user, "toml", "user"),
+        SettingsSource(system, "toml", "system"),
+        SettingsSource(join(crush, "crush.json"), "json", "crush"),
+        SettingsSource(join(written, "crush.json"), "json", "crush"),
+        SettingsSource(user, "toml", "user"),
         *(
-            Source(join(place, name), form, "project")
+            SettingsSource(join(place, name), form, "project")
             for place in _down(root, directory)
             for name, form in PROJECT_FILES
         ),
-        Source(join(data_dir, "config.json"), "json", "wire"),
+        SettingsSource(join(data_dir, "config.json"), "json", "wire"),
     ]
     if workspace_id:
-        sources.append(Source(join(data_dir, "workspaces", workspace_id, "config.json"), "json", "wire"))
-    return Places(
+        sources.append(SettingsSource(join(data_dir, "workspaces", workspace_id, "config.json"), "json", "wire"))
+    return SettingsLocations(
         directory=directory,
         root=root,
         sources=tuple(sources),

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.config.lines import KeyPath
+from holdfast.config.line_numbers import KeyPath
 
 __all__ = ["Layer", "Origin", "merge"]
 

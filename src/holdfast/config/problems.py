@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.config.lines import KeyPath
+from holdfast.config.line_numbers import KeyPath
 from holdfast.domain.errors import BadRequest
 
 __all__ = ["BadKey", "Problem", "Severity", "dotted", "key_path"]

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.config.files import Signature, Unreadable, contents, locked, replace, signature
-from holdfast.config.lines import KeyPath
+from holdfast.config.atomic_files import Signature, Unreadable, contents, locked, replace, signature
+from holdfast.config.line_numbers import KeyPath
 from holdfast.config.merge import Layer
 from holdfast.config.problems import Problem
 from holdfast.domain.errors import HoldfastError

@@ -29,8 +29,8 @@ HoldfastError
 
 from typing import Literal, TypeAlias
 
-from holdfast.domain.halves import encodable
 from holdfast.domain.ids import RunId
+from holdfast.domain.surrogates import encodable
 
 __all__ = [
     "BadRequest",

@@ -9,15 +9,13 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.domain.asks import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
+from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
+from holdfast.domain.extensions import LspNotice, McpNotice, SkillStates
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.domain.languages import LspNotice
-from holdfast.domain.mcp import McpNotice
 from holdfast.domain.messages import Message, Part
 from holdfast.domain.runs import Outcome, Run
 from holdfast.domain.sessions import Session
-from holdfast.domain.skills import SkillStates
 
 __all__ = [
     "AgentEvent",

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
-from holdfast.domain.tool_names import CLAUDE_NAMES, TOOLS
+from holdfast.domain.tools import CLAUDE_NAMES, TOOLS
 
 __all__ = ["HOOK_EVENTS", "HookDecision", "HookEvent", "Ruling", "ToolUse", "event_of", "matcher_trouble"]
 

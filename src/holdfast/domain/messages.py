@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.domain.halves import encodable
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.surrogates import encodable
 
 __all__ = [
     "Binary",

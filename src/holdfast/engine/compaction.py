@@ -8,10 +8,10 @@ from holdfast.domain.messages import Finish, Message, text_of
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.sessions import Session, SessionPatch
 from holdfast.domain.usage import estimate_tokens
-from holdfast.engine.asking import Asking
-from holdfast.engine.assembly import Assembly
 from holdfast.engine.history import conversation, shortened, size_of
-from holdfast.engine.kit import text
+from holdfast.engine.model_call import ModelCall
+from holdfast.engine.response_builder import ResponseBuilder
+from holdfast.engine.run_context import text
 from holdfast.engine.turn import Turn
 
 __all__ = ["continuation_note", "is_nearly_full", "summarize"]
@@ -40,7 +40,7 @@ def continuation_note(prompt: str) -> str:
     )
 
 
-async def summarize(turn: Turn, asking: Asking, session: Session, history: Sequence[Message]) -> Message:
+async def summarize(turn: Turn, asking: ModelCall, session: Session, history: Sequence[Message]) -> Message:
     """Stream a summary of `history` into the session and make the conversation begin there."""
     model = asking.model
     sent = conversation(history, model.info, summary=session.summary_message_id or None)
@@ -63,7 +63,7 @@ async def summarize(turn: Turn, asking: Asking, session: Session, history: Seque
     return await turn.finish_step(Finish("end_turn", now), PatchSession(patch))
 
 
-async def _ask_for_summary(turn: Turn, asking: Asking, session: Session, sent: Sequence[Message]) -> Assembly:
+async def _ask_for_summary(turn: Turn, asking: ModelCall, session: Session, sent: Sequence[Message]) -> ResponseBuilder:
     """A conversation that became too long may be too long for its summary too: then less and less of it is sent."""
     ask = turn.author.user("\n\n".join((_ASK, *_todo_lines(session))))
     for _ in range(_MOST_CUTS):

@@ -12,16 +12,13 @@ from functools import partial
 
 import msgspec
 
-from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, UnknownRun
+from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, StorageUnavailable, UnknownRun
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
 from holdfast.domain.ids import RunId, SessionId, is_helper_session
 from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord, WorkspaceRecord
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
-from holdfast.engine.drafts import Author
-from holdfast.engine.end_retries import EndRetries
-from holdfast.engine.ending import announce_ends, bare_end, describe, end_of_turn, end_of_waiting, leading_ends
-from holdfast.engine.kit import Kit
+from holdfast.engine.agent_loop import drive, drive_summary
 from holdfast.engine.lifecycle import (
     Effect,
     End,
@@ -39,22 +36,120 @@ from holdfast.engine.lifecycle import (
     members,
     transition,
 )
-from holdfast.engine.lives import Ending, Life, answer_fold
+from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId, Outlet
-from holdfast.engine.prompts import opening, prompt_message
+from holdfast.engine.prompt_hooks import opening, prompt_message
 from holdfast.engine.recorder import Recorder, for_a_moment
-from holdfast.engine.steps import drive, drive_summary
+from holdfast.engine.run_context import RunContext
+from holdfast.engine.run_end import announce_ends, bare_end, describe, end_of_turn, end_of_waiting, leading_ends
 from holdfast.engine.titles import Titler
 from holdfast.engine.turn import Turn
 from holdfast.tasks import TaskOwner
 
-__all__ = ["Engine", "Outside"]
+__all__ = ["EndRetries", "Engine", "EngineEnvironment", "PendingEnd", "RunState", "answer_fold"]
+
+
+# What the shell remembers of a run while it has the lane, and while its end is being stored.
+
+
+class RunState:
+    """A run that has the lane: its task, its turn, and how the task went."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+        self.turn: Turn | None = None
+        self.is_over = False
+        self.error: BaseException | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+
+
+class PendingEnd:
+    """An end that was decided and is on its way to the store."""
+
+    def __init__(self, session: SessionId, end: End) -> None:
+        self.session = session
+        self.end = end
+        self.is_put = False
+        """Whether the recorder has it."""
+        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+def answer_fold(waiter: asyncio.Future[None], error: Exception | None) -> None:
+    """A boundary whose run was cancelled meanwhile waits no more."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+# Retries of ends that could not be stored: when the next attempt is made, and what came of it.
+
+
+class EndRetries:
+    """One for a workspace. While `has_failed`, no prompt is accepted: its end could not be stored either."""
+
+    def __init__(self) -> None:
+        self.error: StorageError | None = None
+        """Why the last attempt failed; None after one that succeeded."""
+        self._paused: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def has_failed(self) -> bool:
+        return self.error is not None
+
+    def refusal(self) -> StorageUnavailable:
+        """Return the error for a prompt that is not accepted: it names the reason, which need not be a full disk."""
+        return type(self.error)(str(self.error)) if isinstance(self.error, StorageUnavailable) else StorageUnavailable()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait after a failed attempt: so long, or until somebody wants it to be made now."""
+        _wake(self._waiting)
+        await _wait_in(self._paused, seconds)
+
+    def succeed(self) -> None:
+        """An end was stored."""
+        self.error = None
+        _wake(self._waiting)
+
+    async def retry(self, seconds: float) -> bool:
+        """Have an attempt made at once. Whether it succeeded, within so many seconds.
+
+        One that fails now may have begun before the disk was freed: only a second one tells.
+        """
+        for _ in range(2):
+            if self.has_failed:
+                _wake(self._paused)
+                await _wait_in(self._waiting, seconds)
+        return not self.has_failed
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()
+
+
+async def _wait_in(waiters: list[asyncio.Future[None]], seconds: float) -> None:
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiters.append(waiter)
+    try:
+        await asyncio.wait([waiter], timeout=seconds)
+    finally:
+        if waiter in waiters:
+            waiters.remove(waiter)
+
+
+# The shell around the lifecycle machine: it carries out what `lifecycle.py` decides and decides nothing.
 
 _QUICK_PASSES = 8
 """Of the loop. Fewer than the recorder waits, so that a cancel still meets the ends it causes."""
 
 
-class Outside(msgspec.Struct, frozen=True):
+class EngineEnvironment(msgspec.Struct, frozen=True):
     """The parts of the world an engine needs beside what its runs work with."""
 
     outlet: Outlet
@@ -65,7 +160,7 @@ class Outside(msgspec.Struct, frozen=True):
 class Engine:
     """Lanes, tasks and outboxes of one workspace. `inputs.py` holds what the outside may ask of it."""
 
-    def __init__(self, record: WorkspaceRecord, kit: Kit, outside: Outside) -> None:
+    def __init__(self, record: WorkspaceRecord, kit: RunContext, outside: EngineEnvironment) -> None:
         self.record = record
         self.kit = kit
         self.outside = outside
@@ -78,9 +173,9 @@ class Engine:
         self.recorder = Recorder(kit.ledger, record.id, record.epoch, outside.outlet, self._writing)
         self._titler = Titler(kit, self.recorder, outside.clock)
         self._lanes: dict[SessionId, Lane] = {}
-        self._lives: dict[RunId, Life] = {}
+        self._lives: dict[RunId, RunState] = {}
         self._outboxes: dict[SessionId, deque[Effect]] = {}
-        self._ends: dict[RunId, Ending] = {}
+        self._ends: dict[RunId, PendingEnd] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._quiet: dict[SessionId, list[asyncio.Future[None]]] = {}
 
@@ -196,7 +291,7 @@ class Engine:
 
     def _spawn(self, session: SessionId, run: RunId) -> None:
         task = self._tasks.start(self._live(session, run), name=f"run {run}", done=partial(self._over, session, run))
-        self._lives[run] = Life(task)
+        self._lives[run] = RunState(task)
 
     async def _live(self, session: SessionId, run: RunId) -> None:
         self.tell(session, Enter(run))
@@ -267,7 +362,7 @@ class Engine:
             # A run that fails before it waits for its folds fails for a reason of its own.
             waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
         elif isinstance(effect, End):
-            self._ends[effect.run] = Ending(session, effect)
+            self._ends[effect.run] = PendingEnd(session, effect)
         if session in self._outboxes:
             self._outboxes[session].append(effect)
             return
@@ -421,5 +516,5 @@ class Engine:
             raise UnknownRun
         return record
 
-    async def _prompt_message(self, run: RunId, author: Author) -> Message:
+    async def _prompt_message(self, run: RunId, author: MessageFactory) -> Message:
         return prompt_message(await self._load(run), author)

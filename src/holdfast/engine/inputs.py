@@ -11,7 +11,10 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
+from hashlib import blake2b
 from typing import Literal
+
+import msgspec
 
 from holdfast.domain.errors import (
     BadRequest,
@@ -46,12 +49,27 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.messages import encodable
 from holdfast.domain.runs import AttachmentNote, Prompt, Run
-from holdfast.domain.sameness import body_hash
 from holdfast.engine import lifecycle
 from holdfast.engine.engine import Engine
 from holdfast.engine.lifecycle import LaneEvent, Refuse, members, transition
 
-__all__ = ["Inputs"]
+__all__ = ["Inputs", "body_hash"]
+
+
+# Identity of requests. Separate from `runs.py`, because hashing takes long to load and few modules need it.
+
+# Msgpack stores the length of every value before it, so two different requests never have the same encoding.
+_encoder = msgspec.msgpack.Encoder()
+
+
+def body_hash(prompt: Prompt) -> bytes:
+    """Return the hash of a request. Requests with the same run id are equal if their hashes are."""
+    files = [(item.file_path, item.mime_type, item.content) for item in prompt.attachments]
+    body = (prompt.session_id, prompt.prompt, prompt.effective_delivery, prompt.kind, files)
+    return blake2b(_encoder.encode(body), digest_size=32).digest()
+
+
+# What the outside may ask of a workspace: prompts, cancels, changes of the queue.
 
 _RETRY_SECONDS = 1.0
 """How long a prompt waits to learn whether the storage works again."""

@@ -1,34 +1,26 @@
-"""What the engine needs from the outside. `core.py` hands it over; `holdfast.testing` has twins of all of it."""
+"""Interfaces that the engine depends on. `runtime` passes the implementations."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from holdfast.domain.asks import QuestionAnswer
+from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.events import LiveEvent, RunComplete
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import (
-    Answer,
-    Briefing,
-    Entry,
-    RunRecord,
-    Snapshot,
-    WorkspaceRecord,
-    Write,
-)
+from holdfast.domain.ledger import Answer, Briefing, Entry, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
+from holdfast.domain.project_context import GitChanges, Surroundings
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.domain.surroundings import GitChanges, Surroundings
 from holdfast.domain.tools import Inquiry, Permit, Tool, ToolContext, ToolOutcome
 
 __all__ = [
     "Clock",
+    "ContextLoader",
     "Hooks",
     "Ledger",
-    "Lookout",
     "Model",
     "Models",
     "NewId",
@@ -156,7 +148,7 @@ class Models(Protocol):
         """The same model with new credentials, after its own were refused. None if there are no others."""
 
 
-class Lookout(Protocol):
+class ContextLoader(Protocol):
     """Who looks around before a session begins."""
 
     async def look(self, session: SessionId) -> Surroundings:

@@ -10,25 +10,98 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.errors import Conflict
-from holdfast.domain.events import AskEvent
+from holdfast.domain.events import (
+    AskEvent,
+    Change,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
+    decode_event,
+)
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
 from holdfast.domain.ledger import Announce, DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome, Run
-from holdfast.engine.drafts import Author
-from holdfast.engine.ending import INTERRUPTED, last_answer, tell_hooks, updated
 from holdfast.engine.engine import Engine
-from holdfast.engine.leftovers import Leftovers
+from holdfast.engine.history_repair import TurnEnd, settle, unanswered
 from holdfast.engine.lifecycle import Accept
-from holdfast.engine.settle import Ending, settle, unanswered
+from holdfast.engine.message_factory import MessageFactory
+from holdfast.engine.run_end import INTERRUPTED, last_answer, tell_hooks, updated
 
-__all__ = ["Plan", "plan", "recover"]
+__all__ = ["RecoveryPlan", "UnansweredRequests", "plan", "recover"]
+
+
+# What runs had asked of people, and nobody had answered, when their server died. Pure.
+
+_ASKS = (b'{"type":"permission_', b'{"type":"question_')
+"""How events about asks begin. Others need not be decoded: most are others."""
+
+
+class UnansweredRequests:
+    """Replays stored events, in order, to find the unanswered requests of these runs, and which of their calls had no
+    effects for certain: those that asked before they did anything and were not allowed to.
+    """
+
+    def __init__(self, runs: Collection[RunId]) -> None:
+        self._runs = runs
+        self._open: dict[str, PermissionRequest | QuestionRequest] = {}
+        self._calls: dict[str, ToolCallId] = {}
+        self.not_run: set[ToolCallId] = set()
+
+    def feed(self, body: bytes) -> None:
+        if not body.startswith(_ASKS):
+            return
+        match decode_event(body):
+            case (PermissionRequestEvent() | QuestionRequestEvent()) as asked:
+                request = asked.payload.payload
+                if request.run_id in self._runs:
+                    self._open[request.id] = request
+                    self._calls[request.id] = request.tool_call_id
+                    if isinstance(request, QuestionRequest) or not request.continues:
+                        self.not_run.add(request.tool_call_id)
+            case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
+                self._open.pop(notice.payload.id, None)
+                if notice.payload.granted:
+                    self._answered(notice.payload.id)
+            case QuestionNotificationEvent(payload=closed):
+                self._open.pop(closed.payload.batch_id, None)
+                self._answered(closed.payload.batch_id)
+            case _:
+                pass
+
+    def _answered(self, request: str) -> None:
+        if request in self._calls:
+            self.not_run.discard(self._calls[request])
+
+    def withdrawn(self) -> list[AskEvent]:
+        """What their own server would have said with the ends of these runs. Nobody answered: it names nobody."""
+        return [_withdrawn(request) for request in self._open.values()]
+
+
+def _withdrawn(request: PermissionRequest | QuestionRequest) -> AskEvent:
+    if isinstance(request, QuestionRequest):
+        closed = QuestionNotification(request.id, request.session_id, withdrawn=True)
+        return QuestionNotificationEvent(Change("created", closed))
+    denied = PermissionNotification(
+        request.tool_call_id,
+        granted=False,
+        denied=True,
+        id=request.id,
+        session_id=request.session_id,
+        withdrawn=True,
+    )
+    return PermissionNotificationEvent(Change("created", denied))
+
+
+# What becomes of runs that had no end when the server stopped. The plan is pure; one write carries it out.
 
 _PAGE = 500
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RecoveryPlan(msgspec.Struct, frozen=True):
     """The runs to end, with their outcome, and those to queue again; when it is carried out, what was withdrawn."""
 
     ends: tuple[tuple[Run, Outcome], ...]
@@ -36,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True):
     withdrawn: tuple[AskEvent, ...] = ()
 
 
-def plan(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> Plan:
+def plan(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> RecoveryPlan:
     """`open_runs` in the order in which they are to run; `hosts` are ended runs that others were folded into."""
     outcomes: dict[RunId, Outcome] = {run.run_id: run.outcome for run in hosts.values() if run.outcome}
     ends: list[tuple[Run, Outcome]] = []
@@ -49,7 +122,7 @@ def plan(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> Plan:
         else:
             outcomes[run.run_id] = outcome
             ends.append((run, outcome))
-    return Plan(tuple(ends), tuple(again))
+    return RecoveryPlan(tuple(ends), tuple(again))
 
 
 def _outcome(run: Run, outcomes: Mapping[RunId, Outcome]) -> Outcome | None:
@@ -64,7 +137,7 @@ def _outcome(run: Run, outcomes: Mapping[RunId, Outcome]) -> Outcome | None:
     return None
 
 
-async def recover(engine: Engine, *, goes_on: bool = True) -> Plan:
+async def recover(engine: Engine, *, goes_on: bool = True) -> RecoveryPlan:
     """Carry the plan out, in one transaction, before any run of the workspace starts. What waits goes on, or stays
     where it is: stored.
     """
@@ -106,9 +179,9 @@ async def _stored(engine: Engine, operations: list[Operation]) -> Receipt:
     return answer
 
 
-async def _leftovers(engine: Engine, runs: Sequence[Run]) -> Leftovers:
+async def _leftovers(engine: Engine, runs: Sequence[Run]) -> UnansweredRequests:
     """What runs with unanswered calls had asked: only such a call can have asked."""
-    left = Leftovers({run.run_id for run in runs})
+    left = UnansweredRequests({run.run_id for run in runs})
     cursor = min((run.number for run in runs), default=0)
     while runs and (page := await engine.kit.ledger.events_after(engine.record.id, cursor, _PAGE)):
         for number, body in page:
@@ -130,8 +203,8 @@ def _settle(
     if not run.started_at or run.folded_into:
         return [], None
     now = engine.outside.clock.now_ms() // 1000
-    author = Author(run.session_id, run.run_id, now, engine.outside.new_id)
-    settled = settle(author, messages, Ending(outcome, leaves_a_word=run.kind == "prompt"), not_run)
+    author = MessageFactory(run.session_id, run.run_id, now, engine.outside.new_id)
+    settled = settle(author, messages, TurnEnd(outcome, leaves_a_word=run.kind == "prompt"), not_run)
     operations: list[Operation] = [PutMessage(message) for message in settled.put]
     operations += [DeleteMessage(message_id) for message_id in settled.delete]
     return operations, last_answer(updated(messages, settled.put), set(settled.delete))

@@ -9,9 +9,9 @@ from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import CreateSession, DeleteSession, PatchSession, PutMessage, Refusal
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.sessions import Session, SessionPatch
-from holdfast.engine.drafts import Author
 from holdfast.engine.engine import Engine
 from holdfast.engine.inputs import Inputs
+from holdfast.engine.message_factory import MessageFactory
 
 __all__ = ["CleanUp", "Sessions"]
 
@@ -50,7 +50,7 @@ class Sessions:
         Nothing happens if there is no such session.
         """
         outside = self._engine.outside
-        author = Author(session, RunId(""), outside.clock.now_ms() // 1000, outside.new_id)
+        author = MessageFactory(session, RunId(""), outside.clock.now_ms() // 1000, outside.new_id)
         message = author.shell(command)
         answer = await self._engine.recorder.put(PutMessage(message))
         turn = self._engine.turn_of(session)

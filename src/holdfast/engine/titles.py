@@ -5,17 +5,17 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from holdfast.domain.errors import ProviderError, StorageError
-from holdfast.domain.halves import encodable
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.models import FinishedPart, ModelRequest, TextDelta, UsagePart
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.surrogates import encodable
 from holdfast.domain.usage import cost_of
 from holdfast.engine.history import conversation, has_user_text
-from holdfast.engine.kit import Kit, text
 from holdfast.engine.ports import Clock, Model
 from holdfast.engine.recorder import Recorder
+from holdfast.engine.run_context import RunContext, text
 from holdfast.engine.turn import Turn
 from holdfast.tasks import TaskOwner
 
@@ -64,7 +64,7 @@ async def make_title(model: Model, session: SessionId, prompt: Message, charge: 
 class Titler:
     """Names sessions in the background, and stops when the workspace does."""
 
-    def __init__(self, kit: Kit, recorder: Recorder, clock: Clock) -> None:
+    def __init__(self, kit: RunContext, recorder: Recorder, clock: Clock) -> None:
         self._kit = kit
         self._recorder = recorder
         self._clock = clock

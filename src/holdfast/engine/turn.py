@@ -37,10 +37,10 @@ from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPar
 from holdfast.domain.models import ModelInfo, StreamPart, TextDelta
 from holdfast.domain.runs import Brief, Run
 from holdfast.domain.sessions import SessionPatch
-from holdfast.engine.assembly import Assembly, Growth
-from holdfast.engine.drafts import Author
+from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId, Outlet
 from holdfast.engine.recorder import Recorder
+from holdfast.engine.response_builder import Growth, ResponseBuilder
 
 __all__ = ["Pace", "Turn", "TurnClosed"]
 
@@ -88,7 +88,7 @@ class Turn:
         self._clock = clock
         self._new_id = new_id
         self._pace = pace
-        self._open: Assembly | None = None
+        self._open: ResponseBuilder | None = None
         self._growth: list[Growth] = []
         self._grown = 0
         self._spent = 0
@@ -101,8 +101,8 @@ class Turn:
         self._said: tuple[Message, ...] = ()
 
     @property
-    def author(self) -> Author:
-        return Author(self.run.session_id, self.run.run_id, self._clock.now_ms() // 1000, self._new_id)
+    def author(self) -> MessageFactory:
+        return MessageFactory(self.run.session_id, self.run.run_id, self._clock.now_ms() // 1000, self._new_id)
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -215,7 +215,7 @@ class Turn:
         self.step += 1
         taken = self._earlier_calls.union(call.id for old in self.messages for call in old.tool_calls)
         # Known here before it is stored, so that whoever settles this turn cannot miss it.
-        self._open = Assembly(message, taken)
+        self._open = ResponseBuilder(message, taken)
         self._spent = 0
         beginning = self._beginning()
         step = (StepRun(self.run.run_id, self.step), PutMessage(message))
@@ -270,7 +270,7 @@ class Turn:
             self._outlet.publish_live(event)
 
     @property
-    def open(self) -> Assembly | None:
+    def open(self) -> ResponseBuilder | None:
         return self._open
 
     async def put_open(self) -> Message:

@@ -10,13 +10,13 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.tools import Tool
-from holdfast.workspace.git import PrivateGit
-from holdfast.workspace.process_child import GuardedSpawn
+from holdfast.workspace.git.git_command import PrivateGit
+from holdfast.workspace.process.child_process import GuardedSpawn
 
-__all__ = ["Extension", "Ground"]
+__all__ = ["Extension", "ExtensionContext"]
 
 
-class Ground(msgspec.Struct, frozen=True):
+class ExtensionContext(msgspec.Struct, frozen=True):
     """The workspace services available to extensions.
 
     Settings change, so they are read whenever they are needed (`configuration.current()`). Project settings that

@@ -8,17 +8,13 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.domain.runs import Brief
-from holdfast.domain.tool_names import our_tool
-from holdfast.domain.tools import Tool
-from holdfast.extensions.agents.agents import Agents
-from holdfast.extensions.base import Extension, Ground
-from holdfast.extensions.commands.commands import Commands
-from holdfast.extensions.commands.expanding import mentions
-from holdfast.extensions.commands.skilled import SkillCommands
+from holdfast.domain.tools import Tool, our_tool
+from holdfast.extensions.agents import Agents
+from holdfast.extensions.base import Extension, ExtensionContext
+from holdfast.extensions.commands import Commands, SkillCommands, mentions
 from holdfast.extensions.hooks.hooks import Hooks
-from holdfast.extensions.lsp.extension import LanguageServers
-from holdfast.extensions.mcp.commands import McpCommands
-from holdfast.extensions.mcp.mcp import Mcp
+from holdfast.extensions.lsp.lsp_manager import LanguageServers
+from holdfast.extensions.mcp.extension import McpCommands, McpExtension
 from holdfast.extensions.skills.skills import Skills
 
 __all__ = ["Extensions"]
@@ -34,10 +30,10 @@ class Extensions:
     others.
     """
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: ExtensionContext) -> None:
         self.ground = ground
         self.lsp = LanguageServers(ground)
-        self.mcp = Mcp(ground)
+        self.mcp = McpExtension(ground)
         # The directories of user files are taken from the server's environment, not from the client's, because these
         # files may run commands.
         self.skills = Skills(ground, os.environ)

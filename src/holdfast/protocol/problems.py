@@ -2,14 +2,7 @@
 
 import msgspec
 
-from holdfast.domain.errors import (
-    BadRequest,
-    Conflict,
-    HoldfastError,
-    NotFound,
-    ProviderError,
-    StorageError,
-)
+from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, NotFound, ProviderError, StorageError
 
 __all__ = ["OtherDataDirectory", "Problem", "TooLarge", "TooManyStreams", "UnknownWorkspace", "problem_of", "status_of"]
 

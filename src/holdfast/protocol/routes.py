@@ -5,25 +5,58 @@
 
 from typing import Any
 
-from holdfast.domain.asks import PermissionRequest, QuestionRequest
-from holdfast.domain.commands import AgentNote, CommandNote
+from holdfast.domain.approvals import PermissionRequest, QuestionRequest
+from holdfast.domain.doctor import Health
+from holdfast.domain.extensions import AgentNote, CommandNote
 from holdfast.domain.files import FileVersion, UndoAsk, UndoReport
-from holdfast.domain.health import Health
-from holdfast.domain.jobs import JobInfo, JobOutput, ShellResult
 from holdfast.domain.messages import Message
+from holdfast.domain.processes import JobInfo, JobOutput, SandboxState, ShellResult
 from holdfast.domain.runs import Attachment, Run
-from holdfast.domain.sandbox import SandboxState
 from holdfast.domain.sessions import Session
-from holdfast.domain.stats import Stats
-from holdfast.protocol import bodies, brought
-from holdfast.protocol.configuration import CONFIG_ROUTES
-from holdfast.protocol.lsp import LSP_ROUTES
-from holdfast.protocol.mcp import MCP_ROUTES
-from holdfast.protocol.route import PREFIX, Query, Route
+from holdfast.domain.usage import Stats
+from holdfast.protocol import bodies, extension_routes
+from holdfast.protocol.extension_routes import LSP_ROUTES, MCP_ROUTES
+from holdfast.protocol.route import PREFIX, Query, Route, get, post
 from holdfast.protocol.route import get as _get
 from holdfast.protocol.route import post as _post
 
-__all__ = ["PREFIX", "ROUTES", "Query", "Route"]
+__all__ = ["CONFIG_ROUTES", "PREFIX", "ROUTES", "Query", "Route"]
+
+
+# The routes of the settings, and of a project's start.
+
+_ANY = dict[str, Any]
+_C = "/workspaces/{id}/config"
+_P = "/workspaces/{id}/project"
+
+CONFIG_ROUTES: tuple[Route, ...] = (
+    get(
+        "config_problems",
+        _C + "/problems",
+        "What is wrong with the files of settings.",
+        tuple[bodies.ConfigProblem, ...],
+        errors=(404,),
+    ),
+    post("config_set", _C + "/set", "Set a key.", bodies.ConfigChange, errors=(400, 404, 409, 503)),
+    post("config_remove", _C + "/remove", "Remove a key.", bodies.ConfigChange, errors=(400, 404, 409, 503)),
+    post("config_model", _C + "/model", "Choose a model.", bodies.ConfigModel, errors=(400, 404, 409, 503)),
+    post("config_compact", _C + "/compact", "Compact display.", _ANY, errors=(400, 404, 409, 503)),
+    post("config_provider_key", _C + "/provider-key", "Set a key of a provider.", _ANY, errors=(400, 404, 409, 503)),
+    post("config_refresh_oauth", _C + "/refresh-oauth", "Refresh a token.", _ANY, errors=(400, 404, 409, 503)),
+    post("config_import_copilot", _C + "/import-copilot", "Not built.", None, _ANY, errors=(404,)),
+    get(
+        "needs_init",
+        _P + "/needs-init",
+        "Whether to ask if the project should be described.",
+        bodies.NeedsInit,
+        errors=(404,),
+    ),
+    post("init_project", _P + "/init", "Whoever was to be asked about a start has been.", errors=(404, 503)),
+    get("init_prompt", _P + "/init-prompt", "The prompt of a start.", bodies.InitPrompt, errors=(404,)),
+)
+
+
+# Every route of `/v1`, as data: the server serves what stands here, OpenAPI is made from it, clients call it.
 
 _CLIENT = Query("client_id", is_required=True)
 _BY = Query("client_id")
@@ -31,7 +64,6 @@ _VIA = Query("via")
 _SEEN = (Query("client_id"), Query("since", kind="integer"))
 _PAGE = (Query("session_id"), Query("state"), Query("limit", kind="integer"), Query("before", kind="integer"))
 _LOG = (Query("after", kind="integer"), Query("limit", kind="integer"))
-_ANY = dict[str, Any]
 _LIST = tuple[_ANY, ...]
 _W = "/workspaces/{id}"
 _S = _W + "/sessions/{sid}"
@@ -296,13 +328,13 @@ _ASKS = (
 )
 
 _EXTENSIONS = (
-    _get("list_skills", _W + "/skills", "Skills.", tuple[brought.SkillInfo, ...], errors=(404,)),
+    _get("list_skills", _W + "/skills", "Skills.", tuple[extension_routes.SkillInfo, ...], errors=(404,)),
     _post(
         "read_skill",
         _W + "/skills/read",
         "The text of a skill.",
-        brought.SkillAsk,
-        brought.SkillText,
+        extension_routes.SkillAsk,
+        extension_routes.SkillText,
         errors=(400, 404),
     ),
     _get("list_commands", _W + "/commands", "All that can be sent as /name.", tuple[CommandNote, ...], errors=(404,)),
@@ -310,8 +342,8 @@ _EXTENSIONS = (
         "expand_command",
         _W + "/commands/expand",
         "What a command stands for.",
-        brought.CommandAsk,
-        brought.CommandText,
+        extension_routes.CommandAsk,
+        extension_routes.CommandText,
         errors=(400, 404),
     ),
     _get("list_agents", _W + "/agents", "All that can be named with an @.", tuple[AgentNote, ...], errors=(404,)),

@@ -1,11 +1,11 @@
 """Incremental parser for server-sent events. Pure."""
 
-__all__ = ["Events"]
+__all__ = ["EventParser"]
 
 _MARK = b"\xef\xbb\xbf"
 
 
-class Events:
+class EventParser:
     """Fed with bytes, returns the data of complete events. Names, ids and comments are ignored.
 
     The data lines of an event are joined by newlines. A long line split into many chunks is joined only once.

@@ -1,30 +1,186 @@
 """The database file: opened by one server, checked before use, written by one thread."""
 
+import contextlib
 import ctypes
 import errno
 import logging
+import os
+import stat
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import apsw
+import msgspec
 
-from holdfast.domain.errors import StorageError
-from holdfast.storage import checks, schema
-from holdfast.storage.datadir import DirectoryLock, prepare, unusable
-from holdfast.storage.faults import translated
-from holdfast.storage.identity import OpenFiles
-from holdfast.storage.modes import open_to_others
-from holdfast.storage.ownership import Claims
+from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, StorageError, StorageUnavailable
+from holdfast.storage import schema
+from holdfast.storage.data_directory import Claims, DirectoryLock, OpenFiles, prepare, reserve, unusable
 from holdfast.storage.readers import Readers
-from holdfast.storage.reserve import reserve
-from holdfast.storage.shrink import LOG_BYTES
-from holdfast.storage.upgrade import finish_upgrade
+from holdfast.storage.schema import APPLICATION_ID, finish_upgrade, newest_version, parts_by_version, parts_of
+from holdfast.storage.thread_replies import translated
+from holdfast.storage.vacuum import LOG_BYTES
 from holdfast.storage.writer import Probe, Work, Writer
 
-__all__ = ["Database"]
+__all__ = ["Database", "ExposedFile", "check", "check_absence", "check_links", "open_to_others"]
+
+
+# Is this file a database of ours, whole, and not from the future? Asked before anything is written to it.
+
+_MAGIC = b"SQLite format 3\x00"
+_SMALL = 64 * 1024 * 1024
+"""Up to this size the whole file is read at every start; a larger one only after an unclean end."""
+
+
+def check(path: Path) -> None:
+    """Raises `DatabaseDamaged` or `DatabaseTooNew` and leaves the files as they were."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError as error:
+        raise StorageUnavailable(f"The database {path} cannot be read: {error.strerror}.") from None
+    if magic != _MAGIC:
+        raise _damaged(path, "is empty or cut short" if len(magic) < len(_MAGIC) else "is not a SQLite database")
+    scratch = Path(f"{path}-shm")
+    had_scratch = scratch.exists()
+    try:
+        _check_contents(path)
+    except BaseException:
+        if not had_scratch:
+            scratch.unlink(missing_ok=True)
+        raise
+
+
+def check_absence(path: Path) -> None:
+    """A write-ahead log without its database must not meet a new one: it would be written into it."""
+    wal = Path(f"{path}-wal")
+    if wal.exists():
+        raise DatabaseDamaged(
+            f"The database {path} is missing, but {wal.name} is still there. It was left untouched: put the database "
+            "back, or move that file away too to start with an empty one."
+        )
+
+
+def check_links(path: Path) -> None:
+    """A second name of the database would let another server open it, with a write-ahead log of its own."""
+    links = path.stat().st_nlink
+    if links > 1:
+        raise StorageUnavailable(
+            f"The database {path} has {links} hard links: another server could open it under its other name. "
+            "Remove the other name, or copy the file instead of linking it."
+        )
+
+
+def _check_contents(path: Path) -> None:
+    wal = Path(f"{path}-wal")
+    was_unclean = wal.exists() and wal.stat().st_size > 0
+    try:
+        with contextlib.closing(_look(path, with_wal=was_unclean)) as connection:
+            application_id = connection.pragma("application_id")
+            version = connection.pragma("user_version")
+            if application_id != APPLICATION_ID:
+                raise _damaged(path, "belongs to another program")
+            if version > newest_version():
+                raise _too_new(path, version)
+            _check_schema(path, connection, version)
+            is_thorough = was_unclean or path.stat().st_size <= _SMALL
+            if is_thorough and connection.pragma("quick_check") != "ok":
+                raise _damaged(path, "is damaged")
+    except (apsw.CorruptError, apsw.NotADBError):
+        raise _damaged(path, "is damaged or cut short") from None
+    except apsw.Error:
+        raise StorageUnavailable(f"The database {path} cannot be read.") from None
+
+
+def _check_schema(path: Path, connection: apsw.Connection, version: int) -> None:
+    """A migration meets only the tables it was written for, and the server only tables that are all there."""
+    expected, found = parts_by_version(), parts_of(connection)
+    if later := sorted(found & (expected[-1] - expected[max(0, version)])):
+        what = f"says that it has format {version}, but has parts of a later one ({later[0]}): its number was changed"
+        raise _damaged(path, what)
+    if version < 1:
+        raise _damaged(path, f"says that it has format {version}, which there never was")
+    if missing := sorted(expected[version] - found, key=lambda part: (not part.startswith("table"), part)):
+        more = f" and {len(missing) - 1} other parts" if len(missing) > 1 else ""
+        raise _damaged(path, f"lacks the {missing[0]}{more}")
+
+
+def _look(path: Path, *, with_wal: bool) -> apsw.Connection:
+    """A connection that changes nothing. After a crash the write-ahead log belongs to the database and has to be
+    read with it; otherwise the file is opened as if it could not change, which needs no files beside it.
+    """
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    options = "mode=ro" if with_wal else "mode=ro&immutable=1"
+    connection = apsw.Connection(f"file:{quote(str(path.absolute()))}?{options}", flags=flags)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    return connection
+
+
+def _damaged(path: Path, what: str) -> DatabaseDamaged:
+    return DatabaseDamaged(
+        f"The database {path} {what}. It was left untouched: restore a backup, move it and the files "
+        "named like it away to start with an empty one, or choose another data directory."
+    )
+
+
+def _too_new(path: Path, version: int) -> DatabaseTooNew:
+    return DatabaseTooNew(
+        f"The database {path} was written by a newer Holdfast (format {version}, this one knows {newest_version()}). "
+        "It was left untouched: install that version, or choose another data directory."
+    )
+
+
+# Finds files and directories of the data directory that other users may read or write.
+
+_MOST = 20
+"""So many are reported: one command mends them all."""
+
+
+class ExposedFile(msgspec.Struct, frozen=True):
+    """A path with loose permissions. `wanted` is the mode it should have."""
+
+    path: str
+    mode: int
+    wanted: int
+
+    @property
+    def what(self) -> str:
+        deed = "change" if self.mode & 0o022 else "read"
+        return f"other users may {deed} it (mode {self.mode:o}): conversations and keys are there."
+
+
+def open_to_others(data_dir: Path) -> list[ExposedFile]:
+    """The data directory and everything in it that is open to group or others, the first few of them."""
+    return list(islice(_loose(str(data_dir)), _MOST))
+
+
+def _loose(data_dir: str) -> Iterator[ExposedFile]:
+    for directory, names, files in os.walk(data_dir, onerror=lambda _: None):
+        names.sort()
+        is_private = directory == data_dir or os.path.basename(directory) == "logs"
+        yield from _checked(directory, 0o700, 0o077 if directory == data_dir else 0o002)
+        for name in sorted(files):
+            # Other files below have the modes that commands gave them: the data directory keeps others out.
+            refused = 0o077 if is_private or name == "config.json" else 0o002
+            yield from _checked(os.path.join(directory, name), 0o600, refused)
+
+
+def _checked(path: str, wanted: int, refused: int) -> Iterator[ExposedFile]:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & refused and not stat.S_ISLNK(found.st_mode):
+        yield ExposedFile(path, mode, wanted)
+
+
+# The database file: opened by one server, checked before use, written by one thread.
 
 T = TypeVar("T")
 _FILE = "holdfast.db"
@@ -147,11 +303,11 @@ def _owned(data_dir: Path, release: ExitStack, vfs: str | None) -> Path:
     claims.claim_file(data_dir)
     path = data_dir / _FILE
     if path.exists():
-        checks.check_links(path)
+        check_links(path)
         claims.claim_file(path)
-        checks.check(path)
+        check(path)
     else:
-        checks.check_absence(path)
+        check_absence(path)
         schema.create(path, vfs)
         claims.claim_file(path)
     return path

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.storage.faults import closed, translated
-from holdfast.storage.replies import deliver
+from holdfast.storage.thread_replies import closed, deliver, translated
 from holdfast.storage.writer import Job, Work
 
 __all__ = ["Readers"]

@@ -33,12 +33,9 @@ from typing import Any, Generic, TypeVar
 import apsw
 
 from holdfast.domain.errors import StorageDetached, StorageError, StorageUnknown
-from holdfast.storage.erase import overwrite_unused
-from holdfast.storage.faults import WHOLE_GROUP, at_commit, closed, translated
-from holdfast.storage.identity import OpenFiles
-from holdfast.storage.replies import Reply, deliver
-from holdfast.storage.reserve import LOG_PAGES
-from holdfast.storage.shrink import Shrinker
+from holdfast.storage.data_directory import LOG_PAGES, OpenFiles
+from holdfast.storage.thread_replies import WHOLE_GROUP, Reply, at_commit, closed, deliver, translated
+from holdfast.storage.vacuum import IncrementalVacuum, overwrite_unused
 
 __all__ = ["Job", "Probe", "Work", "Writer"]
 
@@ -95,7 +92,7 @@ class Writer:
         self._wal_pages = 0
         self._must_erase = False
         """True while the log may still contain deleted content, because a reader held it."""
-        self._shrinker = Shrinker()
+        self._shrinker = IncrementalVacuum()
         connection.set_wal_hook(self._note_pages)
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()

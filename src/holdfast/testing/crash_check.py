@@ -20,7 +20,7 @@ from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import Message, TextPart, ToolCallPart
 from holdfast.domain.runs import Outcome, Run
-from holdfast.storage.rows import Rows
+from holdfast.storage.ledger import WorkspaceTables
 from holdfast.testing.crash_stage import LOST, WRITTEN, digest, expected_answers
 from holdfast.testing.validity import problems_of_session
 
@@ -90,7 +90,7 @@ def look(data: Path) -> Remains:
         keys = [int(key) for (key,) in connection.execute("SELECT key FROM workspaces")]
         if not keys:
             return Remains()
-        rows = Rows(connection, keys[0])
+        rows = WorkspaceTables(connection, keys[0])
         runs = sorted(rows.runs.page(None, 1_000_000, 0), key=lambda run: rows.runs.rank(run.run_id))
         sessions = [session.id for session in rows.sessions.every()]
         messages = {session: tuple(rows.messages.of_session(session)) for session in sorted(sessions)}

@@ -16,8 +16,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from holdfast.core import Parts, SystemClock, Workspace, open_workspace
-from holdfast.domain.asks import GrantAction, Verdict
+from holdfast.domain.approvals import GrantAction, Verdict
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
 from holdfast.domain.files import ReadMark, UndoAsk
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
@@ -26,20 +25,20 @@ from holdfast.domain.messages import Message, TextPart
 from holdfast.domain.models import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart
 from holdfast.domain.runs import Delivery, Prompt
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
-from holdfast.engine.crews import Crew
 from holdfast.engine.ports import Ledger, Outlet
+from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
-from holdfast.providers.scripted import Act, Call, Fail, Say, ScriptedModel, Step, Think
-from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.rows import Rows
+from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceParts, open_workspace
+from holdfast.storage.ledger import SqliteLedger, WorkspaceTables
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.gates import Gate, SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, counting_ids
 from holdfast.testing.validity import problems_of_request
 from holdfast.tools.agent import Agent
 from holdfast.tools.write import Write as WriteFile
-from holdfast.workspace.undo import undo
+from holdfast.workspace.files.undo import undo
 
 __all__ = [
     "ANSWER",
@@ -148,7 +147,7 @@ class Disk(SqliteLedger):
             still = 0 if self._reads else still + 1
         return answers
 
-    async def _read(self, workspace: WorkspaceId, look: Callable[[Rows], T]) -> T:
+    async def _read(self, workspace: WorkspaceId, look: Callable[[WorkspaceTables], T]) -> T:
         self._reads += 1
         try:
             return await super()._read(workspace, look)
@@ -235,7 +234,7 @@ class Stage:
     async def open(self, ledger: Ledger) -> None:
         path = Path(self.life.folder) / "project"
         path.mkdir(exist_ok=True)
-        parts = Parts(
+        parts = WorkspaceParts(
             ledger,
             FixedModels(_Actor(self), _Actor(self)),
             FixedTools([*self._tools(), Agent(), WriteFile()]),
@@ -243,7 +242,7 @@ class Stage:
             SystemClock(),
             counting_ids(f"life{self.life.number}"),
             lambda outlet: _Listener(self.diary, outlet),
-            crews={"task": Crew(FixedTools(self._tools()))},
+            crews={"task": SubagentType(FixedTools(self._tools()))},
             judge=lambda _path: self._judge,
         )
         self._workspace = await open_workspace(str(path), parts)

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.testing import escape_lines as lines
-from holdfast.workspace.guard import Guard
-from holdfast.workspace.process import Launch, Processes
-from holdfast.workspace.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
-from holdfast.workspace.sandbox_landlock import landlock_version
+from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.sandbox.privileges import landlock_version
+from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 
 __all__ = ["MECHANISMS", "PARTS", "Case", "Stage", "find_escapes", "find_escapes_as_user", "git", "try_escapes"]
 

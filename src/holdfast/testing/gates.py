@@ -10,7 +10,7 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.ledger import Answer, Write
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, ToolSpec
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.providers.scripted import Act, ScriptedModel, Step
+from holdfast.providers.scripted_model import Act, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.memory import MemoryLedger
 

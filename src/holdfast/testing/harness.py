@@ -7,7 +7,6 @@ event the engine tells is kept on a tape.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from holdfast.core import Parts, Workspace, open_workspace
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -25,7 +24,8 @@ from holdfast.domain.runs import Delivery, Prompt, Run
 from holdfast.domain.tools import Tool
 from holdfast.engine.ports import Ledger, Model, Outlet
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Say, ScriptedModel, Step
+from holdfast.providers.scripted_model import Say, ScriptedModel, Step
+from holdfast.runtime.workspace import Workspace, WorkspaceParts, open_workspace
 from holdfast.testing.memory import MemoryLedger
 from holdfast.testing.validity import problems_of_request, problems_of_session
 
@@ -135,7 +135,7 @@ class World:
 
         store = ledger or MemoryLedger()
         models = model if isinstance(model, FixedModels) else FixedModels(model)
-        parts = Parts(
+        parts = WorkspaceParts(
             store,
             models,
             FixedTools(tools),

@@ -9,7 +9,7 @@ from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import RunId, ToolCallId
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.kit import NoHooks
+from holdfast.engine.run_context import NoHooks
 
 __all__ = ["RandomHooks"]
 

@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast.workspace.guard import Containment, Guard, TreeEnd
-from holdfast.workspace.process import Launch, Processes, Running
+from holdfast.workspace.process.command_process import Launch, Processes, Running
+from holdfast.workspace.process.guard import Containment, Guard, TreeEnd
 
 __all__ = ["SHAPES", "Watched", "launch_of", "new_token", "start_shape", "survivors", "try_tree"]
 

@@ -16,15 +16,15 @@ import msgspec
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import Rules
+from holdfast.permissions.rule_decision import RuleSet
 from holdfast.testing.hostile_repositories import FORMS, KEYS, Arena
-from holdfast.workspace.children import spawn
-from holdfast.workspace.environment import command_environment
-from holdfast.workspace.git import PrivateGit
-from holdfast.workspace.git_check import git_runs_nothing_else
-from holdfast.workspace.git_scan import GitScan
-from holdfast.workspace.search import GrepAsk, Search, Searcher
-from holdfast.workspace.surroundings import git_state
+from holdfast.workspace.git.git_command import PrivateGit
+from holdfast.workspace.git.readonly_check import git_runs_nothing_else
+from holdfast.workspace.git.status_scan import GitScan
+from holdfast.workspace.process.child_process import spawn
+from holdfast.workspace.process.shell_call import command_environment
+from holdfast.workspace.project_context import git_state
+from holdfast.workspace.search.search import GrepRequest, Search, Searcher
 
 __all__ = ["LINES", "Probed", "probe", "try_repository"]
 
@@ -53,7 +53,7 @@ def probe(arena: Arena, workspace: Path, lines: Sequence[str] = LINES) -> Probed
     environment = command_environment(os.environ, {"HOME": str(arena.base / "home")}, cwd=str(workspace))
     is_quiet = git_runs_nothing_else(str(workspace), environment)
     own += arena.fired()
-    rules = Rules(PermissionSettings(), str(workspace), real=os.path.realpath, git_is_quiet=lambda _: is_quiet)
+    rules = RuleSet(PermissionSettings(), str(workspace), real=os.path.realpath, git_is_quiet=lambda _: is_quiet)
     run = [line for line in lines if rules.judge(_permit(line, str(workspace))).decision == "allow"]
     for line in run:
         command = ["bash", "-c", "--", line]
@@ -79,7 +79,7 @@ async def _own_calls(arena: Arena, workspace: str) -> None:
             # Without git the search is a walk of our own.
             searcher = Searcher(git=git, uses_ripgrep=False)
             where = Search(workspace, workspace, environment, 20)
-            await searcher.grep(where, GrepAsk("one"))
+            await searcher.grep(where, GrepRequest("one"))
             await searcher.files(where, "**")
     finally:
         git.close()

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.workspace.guard import Guard, TreeEnd
-from holdfast.workspace.process import Launch, Processes
+from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.guard import Guard, TreeEnd
 
 __all__ = ["PLANS", "SERVER_PLANS", "Plan", "cancel_plan", "kill_server_of", "try_killer"]
 
@@ -203,8 +203,8 @@ _SERVER = """
 import asyncio, json, os, sys
 from pathlib import Path
 from holdfast.testing.hostile_killers import Plan
-from holdfast.workspace.guard import Guard
-from holdfast.workspace.process import Processes
+from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.command_process import Processes
 
 async def main():
     processes = Processes(Guard("tree"), Path(sys.argv[1]))

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from holdfast.workspace.git_keys import EXECUTES
+from holdfast.workspace.git.readonly_check import EXECUTES
 
 __all__ = ["FORMS", "KEYS", "Arena"]
 

@@ -10,8 +10,8 @@ from holdfast.domain.events import (
     RunEvent,
     decode_event,
 )
-from holdfast.domain.growth import grow, text_length
 from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.message_delta import grow, text_length
 from holdfast.domain.messages import Message
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt, Run

@@ -16,8 +16,8 @@ from holdfast.domain.ledger import Answer, Briefing, Refusal, RunRecord, Snapsho
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.storage.event_log import Retention
 from holdfast.storage.operations import execute
-from holdfast.storage.retention import Retention
 from holdfast.testing.memory_tables import Journal, MemoryTables, Table
 
 __all__ = ["MemoryLedger"]

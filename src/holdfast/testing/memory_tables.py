@@ -6,16 +6,16 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.domain.deleted_sessions import about, empty_body
 from holdfast.domain.events import MessageDelta, MessagePart
 from holdfast.domain.files import FileVersion, ReadMark
-from holdfast.domain.growth import grow
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Entry, RunRecord
+from holdfast.domain.message_delta import grow
 from holdfast.domain.messages import Message
-from holdfast.domain.removal import about, empty_body
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.storage.retention import PASS, Retention
+from holdfast.storage.event_log import PASS, Retention
 
 __all__ = ["Journal", "MemoryTables", "Table"]
 

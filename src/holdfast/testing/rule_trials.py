@@ -4,11 +4,11 @@ form. Each trial is a function of a seed that raises on a violation.
 
 import random
 
-from holdfast.domain.addresses import parse_address
-from holdfast.domain.rule_syntax import BadRule, parse_rules
+from holdfast.domain.permission_rules import BadRule, parse_rules
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import Rules
+from holdfast.domain.web_addresses import parse_address
+from holdfast.permissions.rule_decision import RuleSet
 
 __all__ = ["try_rules"]
 
@@ -64,14 +64,14 @@ def try_rules(seed: int) -> None:
 
 def _judge(line: str, directory: str, settings: PermissionSettings) -> str:
     permit = Permit("bash", "execute", directory, "", {}, line)
-    return Rules(settings, _ROOT).judge(permit).decision
+    return RuleSet(settings, _ROOT).judge(permit).decision
 
 
 def _try_saved(chance: random.Random) -> None:
     frame = chance.choice(_FRAMES)
     line = frame.replace("{}", chance.choice(_COMMANDS), 1).replace("{}", chance.choice(_COMMANDS))
     permit = Permit("bash", "execute", _ROOT, "", {}, line)
-    saved = PermissionSettings(allow=Rules(PermissionSettings(), _ROOT).judge(permit).saves)
+    saved = PermissionSettings(allow=RuleSet(PermissionSettings(), _ROOT).judge(permit).saves)
     assert _judge(line, _ROOT, saved) == "allow", f"{line!r} is not allowed by {saved.allow}"
     where = chance.choice(("/w/sub", "/w/sub/sub", "/other", "/"))
     assert _judge(line, where, saved) == "ask", f"{saved.allow} allow {line!r} in {where}"
@@ -110,4 +110,4 @@ def _try_address(chance: random.Random) -> None:
     permit = Permit("fetch", "fetch", _ROOT, "", {"url": url})
     for pattern in ("https://docs.example.org/private", "*://DOCS.example.org./pri*", "https://*.example.org/*"):
         settings = PermissionSettings(deny=(f"fetch({pattern})",), allow=("fetch",))
-        assert Rules(settings, _ROOT).judge(permit).decision == "deny", (pattern, url)
+        assert RuleSet(settings, _ROOT).judge(permit).decision == "deny", (pattern, url)

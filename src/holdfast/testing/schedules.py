@@ -16,7 +16,7 @@ from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.scripted import Act, Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import World
 from holdfast.testing.hooked import RandomHooks

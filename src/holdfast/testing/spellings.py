@@ -13,12 +13,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.domain.asks import Verdict
+from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import Rules
-from holdfast.workspace.expansion import expansions
-from holdfast.workspace.program_files import ProgramFiles
+from holdfast.permissions.rule_decision import RuleSet
+from holdfast.workspace.process.program_lookup import ProgramFiles, expansions
 
 __all__ = ["SpellingStage", "damaged_line", "spell_program", "spell_write", "try_data", "try_spellings"]
 
@@ -305,7 +304,7 @@ class SpellingStage:
         (self.project / "door").symlink_to("keep/f")
         (self.project / "sub" / "back").symlink_to("..")
         self._environment = {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin", "HOME": str(root), "LC_ALL": "C.UTF-8"}
-        self.rules = Rules(
+        self.rules = RuleSet(
             PermissionSettings(deny=(f"bash({_PROGRAM} *)", "write(keep/**)"), allow=("bash",)),
             str(self.project),
             real=os.path.realpath,

@@ -9,8 +9,8 @@ import apsw
 
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
 from holdfast.engine.ports import Ledger
+from holdfast.storage.event_log import Retention
 from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.retention import Retention
 from holdfast.testing.conformance import ManualClock, Subject
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.memory import MemoryLedger

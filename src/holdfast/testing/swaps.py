@@ -12,10 +12,10 @@ from pathlib import Path
 
 from holdfast.domain.errors import ToolError
 from holdfast.tools.ls import Listing
-from holdfast.workspace.files import descend, locate
-from holdfast.workspace.git import PrivateGit
-from holdfast.workspace.ignore import Ignore
-from holdfast.workspace.search import GrepAsk, Search, Searcher
+from holdfast.workspace.files.ignore_files import Ignore
+from holdfast.workspace.files.open_files import descend, locate
+from holdfast.workspace.git.git_command import PrivateGit
+from holdfast.workspace.search.search import GrepRequest, Search, Searcher
 
 __all__ = ["SECRET", "Swapped", "exchange", "try_swap"]
 
@@ -76,7 +76,7 @@ async def _shown(place: Swapped, chance: random.Random) -> str:
     where = Search(root, found.path, environment, 30)
     match chance.choice(("grep", "glob", "ls")):
         case "grep":
-            return str((await searcher.grep(where, GrepAsk("needle"))).matches)
+            return str((await searcher.grep(where, GrepRequest("needle"))).matches)
         case "glob":
             return str((await searcher.files(where, "**/*.txt")).paths)
         case _:

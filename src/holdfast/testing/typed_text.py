@@ -17,7 +17,7 @@ from holdfast.client.answer_focus import SETTLE
 from holdfast.client.locate import locate
 from holdfast.tui import app
 from holdfast.tui.app import HoldfastApp
-from holdfast.tui.request_panel import RequestPanel
+from holdfast.tui.widgets.approval_panel import RequestPanel
 
 __all__ = ["TypedApp", "Typist", "try_typed_text"]
 

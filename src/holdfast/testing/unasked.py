@@ -14,9 +14,8 @@ from pathlib import Path
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.permissions.rules import Rules
-from holdfast.workspace.expansion import expansions
-from holdfast.workspace.program_files import ProgramFiles
+from holdfast.permissions.rule_decision import RuleSet
+from holdfast.workspace.process.program_lookup import ProgramFiles, expansions
 
 __all__ = ["UnaskedStage", "hostile_line", "try_unasked"]
 
@@ -109,7 +108,7 @@ class UnaskedStage:
             "QZ": f"{_MARK} environment",
         }
         self._fill()
-        self.rules = Rules(
+        self.rules = RuleSet(
             PermissionSettings(),
             str(self.project),
             real=os.path.realpath,

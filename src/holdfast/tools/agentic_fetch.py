@@ -9,7 +9,7 @@ from holdfast.domain.errors import PermissionDenied, ToolError
 from holdfast.domain.tools import Errand, Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 from holdfast.tools.fetch import read_page
-from holdfast.workspace.web import Target, Web, checked
+from holdfast.workspace.web_client import Target, WebClient, checked
 
 __all__ = ["AgenticFetch", "AgenticFetchArguments", "WebFetch", "WebFetchArguments"]
 
@@ -56,9 +56,9 @@ class WebFetch(BaseTool[WebFetchArguments]):
     is_parallel = True
     arguments = WebFetchArguments
 
-    def __init__(self, web: Web | None = None) -> None:
+    def __init__(self, web: WebClient | None = None) -> None:
         super().__init__()
-        self._web = web or Web()
+        self._web = web or WebClient()
 
     async def act(self, context: ToolContext, arguments: WebFetchArguments) -> ToolOutcome:
         async def consent(target: Target) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.jobs import JobInfo, NoRoomForJobs
+from holdfast.domain.processes import JobInfo, NoRoomForJobs
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.workspace.files import require
-from holdfast.workspace.guard import TreeEnd
-from holdfast.workspace.jobs import Job, Jobs
-from holdfast.workspace.process import Running
-from holdfast.workspace.shell_call import Shell
+from holdfast.workspace.files.open_files import require
+from holdfast.workspace.process.command_process import Running
+from holdfast.workspace.process.guard import TreeEnd
+from holdfast.workspace.process.jobs import Job, Jobs
+from holdfast.workspace.process.shell_call import Shell
 
 __all__ = ["Bash", "BashArguments", "BashTimes", "output_text"]
 

@@ -11,11 +11,11 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
-from holdfast.tools.changing import MOST_BYTES, place_of, record_new, recorded
 from holdfast.tools.fetch import permit_web, whole_seconds, without_clock
-from holdfast.workspace.drafts import Draft
-from holdfast.workspace.files import Digest, Place, look
-from holdfast.workspace.web import Answer, Web, checked
+from holdfast.tools.file_edit import MOST_BYTES, place_of, record_new, recorded
+from holdfast.workspace.files.atomic_write import AtomicWrite
+from holdfast.workspace.files.open_files import Digest, FileLocation, look
+from holdfast.workspace.web_client import WebClient, WebResponse, checked
 
 __all__ = ["Download", "DownloadArguments"]
 
@@ -36,9 +36,9 @@ class Download(BaseTool[DownloadArguments]):
     name = "download"
     arguments = DownloadArguments
 
-    def __init__(self, web: Web | None = None, most: Callable[[], int] = lambda: _MOST_BYTES) -> None:
+    def __init__(self, web: WebClient | None = None, most: Callable[[], int] = lambda: _MOST_BYTES) -> None:
         super().__init__()
-        self._web = web or Web()
+        self._web = web or WebClient()
         self._most = most
 
     async def act(self, context: ToolContext, arguments: DownloadArguments) -> ToolOutcome:
@@ -50,7 +50,7 @@ class Download(BaseTool[DownloadArguments]):
         params: dict[str, object] = {"url": target.url, "file_path": place.path, "timeout": seconds}
         ask = permit_web(context, self.name, "download", place.path, params)
         await ask(target)
-        draft, digest = Draft(place, None), Digest()
+        draft, digest = AtomicWrite(place, None), Digest()
         deadline = asyncio.timeout(seconds)
         try:
             consent = without_clock(deadline, ask)
@@ -69,7 +69,9 @@ class Download(BaseTool[DownloadArguments]):
         kind = answer.content_type or "an unknown type"
         return ToolOutcome(f"Saved {draft.size:,} bytes ({kind}) from {answer.url} as {place.name}.")
 
-    async def _save(self, context: ToolContext, place: Place, draft: Draft, answer: Answer, digest: Digest) -> bytes:
+    async def _save(
+        self, context: ToolContext, place: FileLocation, draft: AtomicWrite, answer: WebResponse, digest: Digest
+    ) -> bytes:
         """Answers what the file begins with: all of it, if it is not too large for the history."""
         most = self._most()
         if answer.length is not None and answer.length > most:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
-from holdfast.workspace.web import Answer, Consent, Target, Web, checked
+from holdfast.workspace.web_client import Consent, Target, WebClient, WebResponse, checked
 
 __all__ = ["Fetch", "FetchArguments", "permit_web", "read_page", "whole_seconds", "without_clock"]
 
@@ -34,9 +34,9 @@ class Fetch(BaseTool[FetchArguments]):
     arguments = FetchArguments
     is_parallel = True
 
-    def __init__(self, web: Web | None = None) -> None:
+    def __init__(self, web: WebClient | None = None) -> None:
         super().__init__()
-        self._web = web or Web()
+        self._web = web or WebClient()
 
     async def act(self, context: ToolContext, arguments: FetchArguments) -> ToolOutcome:
         target = checked(arguments.url)
@@ -48,7 +48,7 @@ class Fetch(BaseTool[FetchArguments]):
 
 
 async def read_page(
-    web: Web,
+    web: WebClient,
     target: Target,
     consent: Consent,
     environment: Mapping[str, str],
@@ -98,7 +98,7 @@ def without_clock(
     return asked
 
 
-async def _page(answer: Answer, target: Target, form: Format) -> ToolOutcome:
+async def _page(answer: WebResponse, target: Target, form: Format) -> ToolOutcome:
     if answer.status != 200:
         raise ToolError(f"{target.host} answered with status {answer.status}; nothing was fetched.")
     if not _is_text(answer.content_type):

@@ -12,8 +12,8 @@ from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.grep import search_environment, searched
-from holdfast.workspace.paths import in_one_line, is_within
-from holdfast.workspace.search import Search, Searcher
+from holdfast.workspace.files.file_paths import in_one_line, is_within
+from holdfast.workspace.search.search import Search, Searcher
 
 __all__ = ["Glob", "GlobArguments"]
 

@@ -15,10 +15,10 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.changing import place_of
-from holdfast.workspace.files import Place, look, replaced
-from holdfast.workspace.paths import in_one_line
-from holdfast.workspace.search import FoundText, GrepAsk, Search, Searcher
+from holdfast.tools.file_edit import place_of
+from holdfast.workspace.files.file_paths import in_one_line
+from holdfast.workspace.files.open_files import FileLocation, look, replaced
+from holdfast.workspace.search.search import FoundText, GrepRequest, Search, Searcher
 
 __all__ = ["Grep", "GrepArguments", "search_environment", "searched"]
 
@@ -49,13 +49,13 @@ class Grep(BaseTool[GrepArguments]):
         place, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
         seconds = self._settings().grep.get("timeout", 0) / 1e9 or _SECONDS
         where = Search(place.root, place.path, search_environment(context), seconds, is_file=not is_folder)
-        ask = GrepAsk(arguments.pattern, arguments.literal_text, arguments.include)
+        ask = GrepRequest(arguments.pattern, arguments.literal_text, arguments.include)
         found = await self._searcher.grep(where, ask)
         told = metadata(number_of_matches=len(found.matches), truncated=found.is_truncated or found.is_late)
         return ToolOutcome(_text(found, place.path if is_folder else posixpath.dirname(place.path), seconds), told)
 
 
-async def searched(context: ToolContext, tool: str, given: str, params: dict[str, object]) -> tuple[Place, bool]:
+async def searched(context: ToolContext, tool: str, given: str, params: dict[str, object]) -> tuple[FileLocation, bool]:
     """The directory or file to search, and whether it is a directory. Outside of the workspace somebody is asked,
     inside only where a rule says so.
     """

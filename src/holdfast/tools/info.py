@@ -6,9 +6,9 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast import __version__
+from holdfast.config.redaction import redact_text
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
-from holdfast.workspace.secrets import redacted
 
 __all__ = ["Facts", "Info", "InfoArguments"]
 
@@ -36,4 +36,4 @@ class Info(BaseTool[InfoArguments]):
         facts = await self._facts(context) if self._facts else {}
         for heading, entries in facts.items():
             lines += ["", f"[{heading}]", *(entries or ("(none)",))]
-        return ToolOutcome(redacted("\n".join(lines)))
+        return ToolOutcome(redact_text("\n".join(lines)))

@@ -9,10 +9,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.config.redaction import redact_text
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
-from holdfast.workspace.secrets import redacted
 
 __all__ = ["Logs", "LogsArguments"]
 
@@ -44,7 +44,9 @@ class Logs(BaseTool[LogsArguments]):
         if path is None:
             raise ToolError("This server keeps no log file.")
         text = await asyncio.to_thread(_end, path)
-        lines = [line[:_LONGEST] + "…" * (len(line) > _LONGEST) for line in redacted(text).splitlines() if line.strip()]
+        lines = [
+            line[:_LONGEST] + "…" * (len(line) > _LONGEST) for line in redact_text(text).splitlines() if line.strip()
+        ]
         return ToolOutcome("\n".join(lines[-count:]) or "The log is empty.")
 
 

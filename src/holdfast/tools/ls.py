@@ -14,12 +14,11 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.changing import place_of
-from holdfast.workspace.beneath import entries_of
-from holdfast.workspace.files import Place, descend
-from holdfast.workspace.git_repository import repository_of
-from holdfast.workspace.ignore import Ignore
-from holdfast.workspace.paths import in_one_line
+from holdfast.tools.file_edit import place_of
+from holdfast.workspace.files.file_paths import in_one_line
+from holdfast.workspace.files.ignore_files import Ignore
+from holdfast.workspace.files.open_files import FileLocation, descend, entries_of
+from holdfast.workspace.git.repository import repository_of
 
 __all__ = ["Listing", "Ls", "LsArguments"]
 
@@ -47,7 +46,13 @@ class Listing:
     """
 
     def __init__(
-        self, place: Place, handle: int, ignore: Ignore, most: int, depth: int, stop: threading.Event | None = None
+        self,
+        place: FileLocation,
+        handle: int,
+        ignore: Ignore,
+        most: int,
+        depth: int,
+        stop: threading.Event | None = None,
     ) -> None:
         self.children: dict[str, list[_Entry]] = {}
         self.files = 0
@@ -128,7 +133,7 @@ class Ls(BaseTool[LsArguments]):
             lines.append(f"(more than {listing.files} entries; only the upper levels are shown. List a part of it.)")
         return ToolOutcome("\n".join(lines), told)
 
-    def _walked(self, place: Place, arguments: LsArguments, stop: threading.Event) -> Listing:
+    def _walked(self, place: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:
         limits = self._settings().ls
         is_repository = repository_of(place.path) is not None
         most = limits.get("max_items") or (_MOST if is_repository else _MOST_ELSEWHERE)

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from holdfast.domain.asks import Choice, Question, QuestionAnswer, QuestionKind
+from holdfast.domain.approvals import Choice, Question, QuestionAnswer, QuestionKind
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import Inquiry, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool

@@ -6,25 +6,23 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.settings import ToolSettings
-from holdfast.domain.tool_names import our_tool
-from holdfast.domain.tools import Tool
-from holdfast.tools.changing import Remark, no_remark
+from holdfast.domain.tools import Tool, our_tool
 from holdfast.tools.download import Download
-from holdfast.tools.edit import Edit
+from holdfast.tools.edit import Edit, Multiedit
 from holdfast.tools.fetch import Fetch
+from holdfast.tools.file_edit import Remark, no_remark
 from holdfast.tools.glob import Glob
 from holdfast.tools.grep import Grep
 from holdfast.tools.info import Facts, Info
 from holdfast.tools.logs import Logs
 from holdfast.tools.ls import Ls
-from holdfast.tools.multiedit import Multiedit
 from holdfast.tools.todos import Known, Todos
 from holdfast.tools.view import NamedSkill, View
 from holdfast.tools.write import Write
-from holdfast.workspace.children import Spawn, spawn
-from holdfast.workspace.git import PrivateGit
-from holdfast.workspace.search import Searcher
-from holdfast.workspace.web import Web
+from holdfast.workspace.git.git_command import PrivateGit
+from holdfast.workspace.process.child_process import Spawn, spawn
+from holdfast.workspace.search.search import Searcher
+from holdfast.workspace.web_client import WebClient
 
 __all__ = ["AllTools", "BuiltinTools", "SomeTools", "ToolNeeds"]
 
@@ -48,7 +46,7 @@ class ToolNeeds(msgspec.Struct, frozen=True):
     facts: Facts | None = None
     log_file: Callable[[], Path | None] = lambda: None
     download_limit: int = 512 * 1024 * 1024
-    web: Web = msgspec.field(default_factory=Web)
+    web: WebClient = msgspec.field(default_factory=WebClient)
     on_view: Remark = no_remark
     on_change: Remark = no_remark
     """What is to be added to the result when a file was read, or changed."""

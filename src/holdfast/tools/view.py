@@ -14,10 +14,10 @@ from holdfast.domain.files import ReadMark
 from holdfast.domain.ledger import MarkRead
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.changing import Remark, no_remark, place_of
-from holdfast.workspace.files import Place, opened, read, too_large
-from holdfast.workspace.paths import is_within
-from holdfast.workspace.text import decoded
+from holdfast.tools.file_edit import Remark, no_remark, place_of
+from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.open_files import FileLocation, opened, read, too_large
+from holdfast.workspace.files.text_encoding import decoded
 
 __all__ = ["NamedSkill", "View", "ViewArguments"]
 
@@ -110,7 +110,7 @@ class View(BaseTool[ViewArguments]):
             shows |= {"resource_type": "skill", "resource_name": skill.name, "resource_description": skill.description}
         return ToolOutcome(content, metadata(**shows))
 
-    async def _picture(self, context: ToolContext, place: Place, mime_type: str, magic: bytes) -> ToolOutcome:
+    async def _picture(self, context: ToolContext, place: FileLocation, mime_type: str, magic: bytes) -> ToolOutcome:
         if not context.takes_images:
             raise ToolError(f"{place.name} is a picture, and this model cannot look at pictures.")
         seen = await asyncio.to_thread(read, place, _MOST_BYTES)
@@ -122,7 +122,7 @@ class View(BaseTool[ViewArguments]):
         return ToolOutcome(text, metadata(file_path=place.path, content=""), data=data, mime_type=mime_type)
 
 
-def _section(place: Place, skip: int, limit: int) -> _Section:
+def _section(place: FileLocation, skip: int, limit: int) -> _Section:
     with opened(place) as (_, status):
         size = status.st_size
     if size > _WHOLE:
@@ -135,7 +135,7 @@ def _section(place: Place, skip: int, limit: int) -> _Section:
     return _Section([line.removesuffix("\r") for line in lines[skip : skip + limit]], len(lines), seen.digest)
 
 
-def _part(place: Place, skip: int, limit: int) -> _Section:
+def _part(place: FileLocation, skip: int, limit: int) -> _Section:
     """Some lines of a file that is too large to be held: read up to them, and no further."""
     lines: list[str] = []
     size = 0

@@ -8,8 +8,8 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.changing import Remark, change, current, no_remark
-from holdfast.workspace.text import line_end, with_line_end
+from holdfast.tools.file_edit import Remark, change, current, no_remark
+from holdfast.workspace.files.text_encoding import line_end, with_line_end
 
 __all__ = ["Write", "WriteArguments"]
 

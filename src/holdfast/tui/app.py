@@ -17,21 +17,19 @@ from textual.widgets.option_list import Option
 
 from holdfast.client.errors import ClientError
 from holdfast.domain.ids import SessionId
-from holdfast.tui.approval_panel import ApprovalPanel
-from holdfast.tui.asking import Asking
-from holdfast.tui.choosing import Choosing
-from holdfast.tui.completer import Completer
-from holdfast.tui.drawing import SECOND_ESCAPE, Drawing
-from holdfast.tui.editor import Editor
-from holdfast.tui.extensions import Extensions
-from holdfast.tui.finder import Finder
-from holdfast.tui.keyboard import learn_keys
-from holdfast.tui.prompting import Prompting
-from holdfast.tui.queue import Queue
+from holdfast.tui.approvals import Asking
+from holdfast.tui.keys import learn_keys
+from holdfast.tui.palette import THEMES, first_theme
+from holdfast.tui.pickers import Choosing, Extensions
+from holdfast.tui.prompt_actions import Prompting
+from holdfast.tui.rendering import SECOND_ESCAPE, Drawing
 from holdfast.tui.screens.help import HelpScreen
-from holdfast.tui.themes import THEMES, first_theme
-from holdfast.tui.transcript import Transcript
-from holdfast.tui.welcome import doors
+from holdfast.tui.widgets.approval_panel import ApprovalPanel
+from holdfast.tui.widgets.composer import Completer, Composer
+from holdfast.tui.widgets.queue_panel import QueuePanel
+from holdfast.tui.widgets.search_bar import SearchBar
+from holdfast.tui.widgets.transcript import Transcript
+from holdfast.tui.widgets.welcome import doors
 
 __all__ = ["HoldfastApp"]
 
@@ -54,9 +52,9 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         Binding("ctrl+g,f1", "help", "Help", priority=True),
         Binding("f2", "effort", "Thinking", priority=True),
         Binding("ctrl+y", "yolo", "Ask or not", priority=True),
-        Binding("ctrl+t", "queue_focus", "Queue", priority=True),
+        Binding("ctrl+t", "queue_focus", "QueuePanel", priority=True),
         Binding("ctrl+f", "find", "Find", priority=True),
-        Binding("ctrl+o", "editor", "Editor", priority=True),
+        Binding("ctrl+o", "editor", "Composer", priority=True),
         Binding("ctrl+r", "recall", "Sent before", priority=True),
         Binding("ctrl+z", "suspend_process", "Suspend", priority=True),
         Binding("tab", "switch", "Focus", priority=True),
@@ -81,13 +79,13 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
             yield Static(id="welcome-text")
             yield OptionList(id="welcome-doors")
         yield Transcript(id="transcript")
-        yield Finder(id="finder")
+        yield SearchBar(id="finder")
         yield Static(id="shell")
         yield Static(id="activity")
-        yield Queue(id="queue")
+        yield QueuePanel(id="queue")
         yield Completer(id="completer")
         yield Static(id="attachments")
-        yield Editor(id="editor")
+        yield Composer(id="editor")
         yield Static(id="hints")
 
     def on_mount(self) -> None:
@@ -216,7 +214,7 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
         self.editor.focus()
         match event.option.id:
             case "tour":
-                self.post_message(Editor.Sent("tour", queues=False))
+                self.post_message(Composer.Sent("tour", queues=False))
             case "last":
                 await self.say(self._show("last"))
             case action:
@@ -276,17 +274,17 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
     def action_find(self) -> None:
         """Open the search line."""
         if self.transcript.display:
-            self.base.query_one(Finder).open()
+            self.base.query_one(SearchBar).open()
 
-    @on(Finder.Sought)
-    def _sought(self, event: Finder.Sought) -> None:
-        self.base.query_one(Finder).tell(*self.transcript.find(event.words))
+    @on(SearchBar.Sought)
+    def _sought(self, event: SearchBar.Sought) -> None:
+        self.base.query_one(SearchBar).tell(*self.transcript.find(event.words))
 
-    @on(Finder.Gone)
-    def _gone(self, event: Finder.Gone) -> None:
-        self.base.query_one(Finder).tell(*self.transcript.find_next(event.by))
+    @on(SearchBar.Gone)
+    def _gone(self, event: SearchBar.Gone) -> None:
+        self.base.query_one(SearchBar).tell(*self.transcript.find_next(event.by))
 
-    @on(Finder.Closed)
+    @on(SearchBar.Closed)
     def _found_enough(self) -> None:
         self.transcript.focus()
 
@@ -306,8 +304,8 @@ class HoldfastApp(Drawing, Asking, Prompting, Choosing, Extensions, inherit_bind
             self.editor.focus()
             self.editor.insert(event.character)
 
-    @on(Editor.Chose)
-    def _chose(self, event: Editor.Chose) -> None:
+    @on(Composer.Chose)
+    def _chose(self, event: Composer.Chose) -> None:
         """Forward keys to the completer while it is shown."""
         completer = self.base.query_one(Completer)
         match event.key:

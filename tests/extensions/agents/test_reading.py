@@ -2,13 +2,13 @@
 
 import pytest
 
-from holdfast.extensions.agents.reading import AgentFile, read_agent
-from holdfast.extensions.folders import Folder
-from holdfast.extensions.shelves import MarkdownFile
+from holdfast.extensions.agents import AgentFile, read_agent
+from holdfast.extensions.markdown_dir import MarkdownFile
+from holdfast.extensions.search_paths import SearchPath
 
 
 def read(text: str, owner: str = "user") -> AgentFile:
-    folder = Folder("/a", "project" if owner == "project" else "user", "claude")
+    folder = SearchPath("/a", "project" if owner == "project" else "user", "claude")
     return read_agent(MarkdownFile("/a/team/reviewer.md", "team:reviewer", folder, text.encode()))
 
 

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.commands.expanding import expanded, invocation, mentions
-from holdfast.extensions.commands.reading import Command, named_arguments, read_command
-from holdfast.extensions.folders import Folder, Owner
-from holdfast.extensions.shelves import MarkdownFile
+from holdfast.extensions.commands import Command, expanded, invocation, mentions, named_arguments, read_command
+from holdfast.extensions.markdown_dir import MarkdownFile
+from holdfast.extensions.search_paths import Owner, SearchPath
 
 
 @pytest.mark.parametrize(
@@ -104,16 +103,16 @@ def test_agents_are_named_with_an_at(prompt: str, means: tuple[str, ...]) -> Non
 def test_a_command_with_everything() -> None:
     front = ("description: Looks", "argument-hint: [path]", "allowed-tools: Bash(git diff:*), Read", "model: haiku")
     text = "\n".join(["---", *front, "---", "Look at $1."])
-    command = read_command(MarkdownFile("/c/r.md", "r", Folder("/c", "project"), text.encode()))
+    command = read_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "project"), text.encode()))
     assert (command.description, command.hint, command.model) == ("Looks", "[path]", "small")
     assert command.allow == ("bash(git diff *)", "view")
     assert command.needs == (("model", 5), ("allowed-tools", 4))
-    own = read_command(MarkdownFile("/c/r.md", "r", Folder("/c", "user"), text.encode()))
+    own = read_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "user"), text.encode()))
     assert (own.needs, own.allow) == ((), command.allow)
 
 
 def test_a_command_without_front_matter() -> None:
-    command = read_command(MarkdownFile("/c/r.md", "r", Folder("/c", "project"), b"# Review\n\nLook at $FILE."))
+    command = read_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "project"), b"# Review\n\nLook at $FILE."))
     assert (command.description, command.needs, command.problems) == ("Review", (), ())
 
 
@@ -129,20 +128,20 @@ def test_a_command_without_front_matter() -> None:
     ],
 )
 def test_a_command_that_cannot_be_used(data: bytes, name: str, line: int) -> None:
-    command = read_command(MarkdownFile("/c/a.md", name, Folder("/c", "user"), data))
+    command = read_command(MarkdownFile("/c/a.md", name, SearchPath("/c", "user"), data))
     assert command.error
     assert [problem.line for problem in command.problems] == [line]
 
 
 def test_a_rule_that_makes_no_sense_is_left_out() -> None:
     text = b"---\nallowed-tools: [Read, 'bash(', 'a b']\n---\nx"
-    command = read_command(MarkdownFile("/c/a.md", "a", Folder("/c", "user"), text))
+    command = read_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), text))
     assert (command.error, command.allow) == ("", ("view",))
     assert {(problem.line, problem.severity) for problem in command.problems} == {(2, "warning")}
 
 
 def test_a_model_that_is_no_name_is_told() -> None:
-    command = read_command(MarkdownFile("/c/a.md", "a", Folder("/c", "user"), b"---\nmodel: [a]\n---\nx"))
+    command = read_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), b"---\nmodel: [a]\n---\nx"))
     assert (command.error, command.model) == ("", "")
     assert [(problem.line, problem.key) for problem in command.problems] == [(2, "model")]
 
@@ -153,7 +152,7 @@ def test_named_arguments_that_come_apart_leave_the_words_to_the_others() -> None
 
 
 def _read(text: str, owner: Owner = "user") -> Command:
-    return read_command(MarkdownFile("/c/r.md", "r", Folder("/c", owner), text.encode()))
+    return read_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", owner), text.encode()))
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from holdfast.domain.hooks import Ruling, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolOutcome
-from holdfast.extensions.base import Ground
+from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.hooks.hook_config import Hook
+from holdfast.extensions.hooks.hook_process import run_hook
 from holdfast.extensions.hooks.hooks import Hooks
-from holdfast.extensions.hooks.reading import Hook
-from holdfast.extensions.hooks.running import run_hook
 from holdfast.testing.gates import start
 from holdfast.testing.loop import elapse, in_virtual_time
-from holdfast.workspace.guard import CannotStart
+from holdfast.workspace.process.guard import CannotStart
 
 Json = dict[str, Any]
 Behaviour = Callable[["Process"], None]
@@ -144,7 +144,7 @@ def test_one_that_floods_is_ended_at_once(stream: str, monkeypatch: pytest.Monke
         assert (await _run(shell)).trouble == "printed more than 1 bytes and was ended."
         assert shell.processes[0].stopped_at == 0.0
 
-    monkeypatch.setattr("holdfast.extensions.hooks.running._MOST_BYTES", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MOST_BYTES", 1)
     in_virtual_time(main)
 
 
@@ -153,7 +153,7 @@ def test_one_that_prints_as_much_as_it_may_has_its_say(monkeypatch: pytest.Monke
         said = await _run(Shell(x=lambda process: process.end(2, err="n")))
         assert (said.decision, said.reason) == ("deny", "n")
 
-    monkeypatch.setattr("holdfast.extensions.hooks.running._MOST_BYTES", 1)
+    monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MOST_BYTES", 1)
     in_virtual_time(main)
 
 
@@ -212,7 +212,7 @@ class Site:
             self.place.write(self.place.home / ".config/holdfast/config.toml", "")
             self.place.write(self.place.data / "config.json", json.dumps({"hooks": settings}))
         self.configuration = self.place.open()
-        ground = Ground(
+        ground = ExtensionContext(
             str(self.place.project),
             self.place.data,
             self.configuration,

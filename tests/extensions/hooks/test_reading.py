@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.config.lines import KeyPath
+from holdfast.config.line_numbers import KeyPath
 from holdfast.config.merge import Origin
 from holdfast.domain.settings import HookSettings
-from holdfast.extensions.hooks.reading import Hook, from_settings, read_claude, wanted
+from holdfast.extensions.hooks.hook_config import Hook, from_settings, read_claude, wanted
 
 
 def claude(tree: object) -> bytes:

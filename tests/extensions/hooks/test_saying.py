@@ -9,68 +9,68 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.hooks import HookDecision, HookEvent
-from holdfast.extensions.hooks.reading import Hook
-from holdfast.extensions.hooks.saying import Said, merged, understood
+from holdfast.extensions.hooks.hook_config import Hook
+from holdfast.extensions.hooks.hook_process import HookResult, merged, understood
 
 
 @pytest.mark.parametrize(
     ("printed", "means"),
     [
-        ({"decision": "allow"}, Said("allow")),
-        ({"decision": "deny", "reason": "no"}, Said("deny", reason="no")),
-        ({"version": 1, "decision": None}, Said()),
-        ({"decision": "maybe"}, Said()),
-        ({"halt": True, "reason": "stop"}, Said("deny", halts=True, reason="stop")),
-        ({"context": "a"}, Said(context="a")),
-        ({"context": ["a", "", 3, "b"]}, Said(context="a\nb")),
-        ({"updated_input": {"a": 1}}, Said(patch={"a": 1})),
-        ({"updated_input": '{"a": 1}'}, Said(patch={"a": 1})),
-        ({"updated_input": "x"}, Said()),
-        ({"updated_input": [1]}, Said()),
-        ({"updated_input": {"a": "\ud800"}}, Said()),
-        ({"reason": "\ud800", "decision": "deny"}, Said("deny", reason="?")),
-        ({"decision": "approve"}, Said("allow")),
-        ({"decision": "block", "reason": "no"}, Said("deny", reason="no")),
-        ({"continue": False, "stopReason": "enough"}, Said("deny", halts=True, reason="enough")),
-        ({"systemMessage": "hello"}, Said(message="hello")),
+        ({"decision": "allow"}, HookResult("allow")),
+        ({"decision": "deny", "reason": "no"}, HookResult("deny", reason="no")),
+        ({"version": 1, "decision": None}, HookResult()),
+        ({"decision": "maybe"}, HookResult()),
+        ({"halt": True, "reason": "stop"}, HookResult("deny", halts=True, reason="stop")),
+        ({"context": "a"}, HookResult(context="a")),
+        ({"context": ["a", "", 3, "b"]}, HookResult(context="a\nb")),
+        ({"updated_input": {"a": 1}}, HookResult(patch={"a": 1})),
+        ({"updated_input": '{"a": 1}'}, HookResult(patch={"a": 1})),
+        ({"updated_input": "x"}, HookResult()),
+        ({"updated_input": [1]}, HookResult()),
+        ({"updated_input": {"a": "\ud800"}}, HookResult()),
+        ({"reason": "\ud800", "decision": "deny"}, HookResult("deny", reason="?")),
+        ({"decision": "approve"}, HookResult("allow")),
+        ({"decision": "block", "reason": "no"}, HookResult("deny", reason="no")),
+        ({"continue": False, "stopReason": "enough"}, HookResult("deny", halts=True, reason="enough")),
+        ({"systemMessage": "hello"}, HookResult(message="hello")),
         (
             {"hookSpecificOutput": {"permissionDecision": "ask", "permissionDecisionReason": "sure?"}},
-            Said("ask", reason="sure?"),
+            HookResult("ask", reason="sure?"),
         ),
         (
             {"hookSpecificOutput": {"permissionDecision": "allow", "updatedInput": {"b": 2}, "additionalContext": "c"}},
-            Said("allow", context="c", patch={"b": 2}),
+            HookResult("allow", context="c", patch={"b": 2}),
         ),
-        ({"decision": "allow", "hookSpecificOutput": {"permissionDecision": "deny"}}, Said("deny")),
-        ({"hookSpecificOutput": 3, "reason": 4, "context": {}}, Said()),
-        ([], Said()),
-        ("text", Said()),
+        ({"decision": "allow", "hookSpecificOutput": {"permissionDecision": "deny"}}, HookResult("deny")),
+        ({"hookSpecificOutput": 3, "reason": 4, "context": {}}, HookResult()),
+        ([], HookResult()),
+        ("text", HookResult()),
     ],
 )
-def test_what_was_printed(printed: Any, means: Said) -> None:  # noqa: ANN401
+def test_what_was_printed(printed: Any, means: HookResult) -> None:  # noqa: ANN401
     assert understood("PreToolUse", 0, json.dumps(printed), "") == means
 
 
 @pytest.mark.parametrize(
     ("code", "means"),
     [
-        (2, Said("deny", reason="why")),
-        (49, Said("deny", halts=True, reason="why")),
-        (1, Said(trouble="ended with code 1: why.")),
-        (127, Said(trouble="ended with code 127: why.")),
+        (2, HookResult("deny", reason="why")),
+        (49, HookResult("deny", halts=True, reason="why")),
+        (1, HookResult(trouble="ended with code 1: why.")),
+        (127, HookResult(trouble="ended with code 127: why.")),
     ],
 )
-def test_exit_codes(code: int, means: Said) -> None:
+def test_exit_codes(code: int, means: HookResult) -> None:
     assert understood("PreToolUse", code, '{"decision": "allow"}', "why\n") == means
 
 
 @pytest.mark.parametrize("event", ["UserPromptSubmit", "SessionStart"])
 def test_before_a_prompt_plain_text_is_for_the_model(event: HookEvent) -> None:
-    assert understood(event, 0, "the build is red\n", "") == Said(context="the build is red")
-    assert understood("PostToolUse", 0, "formatted\n", "") == Said()
+    assert understood(event, 0, "the build is red\n", "") == HookResult(context="the build is red")
+    assert understood("PostToolUse", 0, "formatted\n", "") == HookResult()
     broken = '{"decision": "deny"} and more'
-    assert understood("PreToolUse", 0, broken, "") == Said(trouble="printed JSON that cannot be read.")
-    assert understood(event, 0, broken, "") == Said(context=broken)
+    assert understood("PreToolUse", 0, broken, "") == HookResult(trouble="printed JSON that cannot be read.")
+    assert understood(event, 0, broken, "") == HookResult(context=broken)
 
 
 @given(st.text(max_size=80), st.integers(0, 255))
@@ -81,7 +81,7 @@ def test_nothing_makes_it_fail(text: str, code: int) -> None:
 
 def test_long_words_are_cut() -> None:
     assert len(understood("PreToolUse", 2, "", "x" * 100_000).reason) < 33_000
-    assert understood("PreToolUse", 0, "[" * 100_000, "") == Said()
+    assert understood("PreToolUse", 0, "[" * 100_000, "") == HookResult()
 
 
 def hooks(count: int) -> tuple[Hook, ...]:
@@ -93,7 +93,7 @@ DECISIONS: tuple[HookDecision, ...] = ("", "allow", "ask", "deny")
 
 @pytest.mark.parametrize("decisions", list(itertools.product(DECISIONS, repeat=3)))
 def test_the_strictest_counts(decisions: tuple[HookDecision, ...]) -> None:
-    said = [Said(decision, reason=f"r{number}") for number, decision in enumerate(decisions)]
+    said = [HookResult(decision, reason=f"r{number}") for number, decision in enumerate(decisions)]
     ruling = merged(hooks(3), said, {})
     strictest = max(decisions, key=DECISIONS.index)
     assert ruling.decision == strictest
@@ -101,15 +101,15 @@ def test_the_strictest_counts(decisions: tuple[HookDecision, ...]) -> None:
 
 
 def test_changes_are_laid_over_each_other_in_order() -> None:
-    said = [Said(patch={"a": 1, "b": 1}), Said(), Said(patch={"b": 2})]
+    said = [HookResult(patch={"a": 1, "b": 1}), HookResult(), HookResult(patch={"b": 2})]
     ruling = merged(hooks(3), said, {"a": 0, "c": 0}, is_about_input=True)
     assert ruling.input == {"a": 1, "b": 2, "c": 0}
     assert merged(hooks(3), said, {"a": 0}).input is None, "after a tool has run nothing is changed"
-    assert merged(hooks(1), [Said(patch={"a": 0})], {"a": 0}, is_about_input=True).input is None
+    assert merged(hooks(1), [HookResult(patch={"a": 0})], {"a": 0}, is_about_input=True).input is None
 
 
 def test_the_report_tells_what_each_did() -> None:
-    said = [Said("deny", reason="no", patch={"a": 1}), Said(trouble="took too long.", message="hm")]
+    said = [HookResult("deny", reason="no", patch={"a": 1}), HookResult(trouble="took too long.", message="hm")]
     two = (Hook("PreToolUse", "c0", name="guard", matcher="^b"), Hook("PreToolUse", "c1"))
     assert merged(two, said, {}, is_about_input=True).report == {
         "hook_count": 2,
@@ -140,28 +140,28 @@ def test_the_report_tells_what_each_did() -> None:
 
 @pytest.mark.parametrize(("code", "halts"), [(2, False), (49, True)])
 def test_a_hook_that_refuses_gives_its_reason_on_either_stream(code: int, halts: bool) -> None:
-    assert understood("PreToolUse", code, "out\n", "") == Said("deny", halts=halts, reason="out")
-    assert understood("PreToolUse", code, "out\n", " err ") == Said("deny", halts=halts, reason="err")
-    assert understood("PreToolUse", code, "", "") == Said("deny", halts=halts)
+    assert understood("PreToolUse", code, "out\n", "") == HookResult("deny", halts=halts, reason="out")
+    assert understood("PreToolUse", code, "out\n", " err ") == HookResult("deny", halts=halts, reason="err")
+    assert understood("PreToolUse", code, "", "") == HookResult("deny", halts=halts)
 
 
 def test_the_last_line_of_the_complaints_of_a_hook_is_told() -> None:
-    assert understood("RunEnd", 1, "", "first\nlast\n") == Said(trouble="ended with code 1: last.")
-    assert understood("RunEnd", 1, "", "") == Said(trouble="ended with code 1.")
+    assert understood("RunEnd", 1, "", "first\nlast\n") == HookResult(trouble="ended with code 1: last.")
+    assert understood("RunEnd", 1, "", "") == HookResult(trouble="ended with code 1.")
     assert understood("RunEnd", 1, "", "x" * 300).trouble == f"ended with code 1: {'x' * 200}."
 
 
 def test_a_reason_of_nothing_but_blanks_is_none() -> None:
     printed = {"decision": "deny", "reason": "so", "hookSpecificOutput": {"permissionDecisionReason": "  "}}
-    assert understood("PreToolUse", 0, json.dumps(printed), "") == Said("deny", reason="so")
+    assert understood("PreToolUse", 0, json.dumps(printed), "") == HookResult("deny", reason="so")
 
 
 def test_what_several_hooks_say_is_one_ruling() -> None:
     hooks = [Hook("PreToolUse", command, name) for command, name in (("a", "first"), ("b", ""), ("c", ""))]
     said = [
-        Said("allow", reason="fine", context="one", patch={"x": 1}),
-        Said("deny", reason="no", message="for people"),
-        Said(context="two", trouble="is slow"),
+        HookResult("allow", reason="fine", context="one", patch={"x": 1}),
+        HookResult("deny", reason="no", message="for people"),
+        HookResult(context="two", trouble="is slow"),
     ]
     ruling = merged(hooks, said, {"x": 0}, is_about_input=True)
     assert (ruling.decision, ruling.halts, ruling.reason, ruling.context) == ("deny", False, "no", "one\ntwo")
@@ -188,7 +188,7 @@ def test_what_several_hooks_say_is_one_ruling() -> None:
 
 
 def test_what_is_said_after_a_tool_has_run_changes_no_input() -> None:
-    ruling = merged([Hook("PostToolUse", "a")], [Said(patch={"x": 1})], {"x": 0})
+    ruling = merged([Hook("PostToolUse", "a")], [HookResult(patch={"x": 1})], {"x": 0})
     assert (ruling.input, ruling.decision, ruling.reason) == (None, "", "")
     assert ruling.report == {
         "hook_count": 1,
@@ -201,7 +201,7 @@ def test_what_is_said_after_a_tool_has_run_changes_no_input() -> None:
 
 def test_reasons_are_joined_where_there_are_some() -> None:
     hooks = [Hook("PreToolUse", name) for name in "abc"]
-    said = [Said("deny", reason="one"), Said("deny"), Said("deny", halts=True, reason="two")]
+    said = [HookResult("deny", reason="one"), HookResult("deny"), HookResult("deny", halts=True, reason="two")]
     ruling = merged(hooks, said, {})
     assert (ruling.reason, ruling.halts) == ("one\ntwo", True)
 

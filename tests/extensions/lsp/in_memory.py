@@ -9,11 +9,11 @@ from typing import Any, cast
 from config.place import Place
 from holdfast.config.credentials import Credentials
 from holdfast.domain.events import LiveEvent, LspEvent
-from holdfast.domain.languages import LspInfo, LspState
-from holdfast.extensions.base import Ground
-from holdfast.extensions.lsp.fleet import Fleet
-from holdfast.extensions.lsp.shapes import uri_of
-from holdfast.workspace.guard import CannotStart
+from holdfast.domain.extensions import LspInfo, LspState
+from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.lsp.lsp_manager import LspManager
+from holdfast.extensions.lsp.lsp_types import uri_of
+from holdfast.workspace.process.guard import CannotStart
 
 __all__ = ["Program", "Site"]
 
@@ -148,7 +148,7 @@ class Site:
         self.file = self.place.project / "a.txt"
         self.file.write_text("one\n")
         self.configure(**more)
-        self.ground = Ground(
+        self.ground = ExtensionContext(
             str(self.place.project),
             self.place.data,
             self.configuration,
@@ -158,7 +158,7 @@ class Site:
             self._publish,
             lambda: (("WITHHELD",), ()),
         )
-        self.fleet = Fleet(self.ground)
+        self.fleet = LspManager(self.ground)
 
     def configure(self, options: Json | None = None, **more: Any) -> None:  # noqa: ANN401
         settings = {"command": str(self.program), "filetypes": ["txt"], **more}

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.extensions.lsp.documents import Documents
-from holdfast.extensions.lsp.findings import Findings, counted, listed, told
-from holdfast.extensions.lsp.manners import configured
-from holdfast.extensions.lsp.plans import Plan
-from holdfast.extensions.lsp.shapes import Diagnostic, Position, Range, uri_of
-from holdfast.extensions.lsp.talk import Talk
-from holdfast.extensions.lsp.watching import Change, Look, changes, looked, of_interest, pattern_of
-from holdfast.extensions.lsp.wire import Heard
+from holdfast.extensions.lsp.diagnostics import DiagnosticStore, counted, listed, told
+from holdfast.extensions.lsp.file_changes import Change, Look, changes, looked, of_interest, pattern_of
+from holdfast.extensions.lsp.lsp_connection import Incoming
+from holdfast.extensions.lsp.lsp_types import Diagnostic, Position, Range, uri_of
+from holdfast.extensions.lsp.server_config import ServerConfig
+from holdfast.extensions.lsp.server_session import Documents, ServerSession, configured
 
 
 def found(message: str = "m", line: int = 0, severity: int | None = 1) -> Diagnostic:
@@ -20,7 +18,7 @@ def found(message: str = "m", line: int = 0, severity: int | None = 1) -> Diagno
 
 
 def test_what_was_told_and_what_was_answered_are_kept_apart() -> None:
-    findings = Findings()
+    findings = DiagnosticStore()
     findings.put("pushed", "u", [found("a"), found("b")])
     findings.put("pulled", "u", [found("b"), found("c")])
     assert [item.message for item in findings.of("u")] == ["a", "b", "c"]
@@ -31,7 +29,7 @@ def test_what_was_told_and_what_was_answered_are_kept_apart() -> None:
 
 
 def test_a_server_is_believed_up_to_a_point() -> None:
-    findings = Findings()
+    findings = DiagnosticStore()
     for number in range(2_500):
         findings.put("pushed", f"u{number}", [found()] * 3)
     findings.put("pushed", "u0", [found()] * 9_000)
@@ -130,7 +128,7 @@ def test_who_wants_to_hear_of_what() -> None:
 
 def test_one_message_without_sense_is_not_the_end() -> None:
     said: list[str] = []
-    talk = Talk(Plan("x", ("x",)), "/w", said.append)
+    talk = ServerSession(ServerConfig("x", ("x",)), "/w", said.append)
     for method, params in (
         ("textDocument/publishDiagnostics", {"uri": 7}),
         ("textDocument/publishDiagnostics", {"uri": "file:///w/a", "diagnostics": [{"range": {}}]}),
@@ -141,6 +139,6 @@ def test_one_message_without_sense_is_not_the_end() -> None:
         ("workspace/configuration", "nothing"),
         ("window/showMessage", None),
     ):  # fmt: skip
-        assert talk.hear(Heard(method, 1, msgspec.Raw(msgspec.json.encode(params)))) is None
-    assert talk.hear(Heard("workspace/unheardOf", 1)) is NotImplemented
+        assert talk.hear(Incoming(method, 1, msgspec.Raw(msgspec.json.encode(params)))) is None
+    assert talk.hear(Incoming("workspace/unheardOf", 1)) is NotImplemented
     assert talk.findings.count == 0

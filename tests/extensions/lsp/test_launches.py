@@ -15,10 +15,10 @@ import pytest
 from extensions.lsp.in_memory import SILENT, Program, Site
 from extensions.mcp.in_memory import in_virtual_time
 from holdfast.domain.errors import ToolError
-from holdfast.domain.languages import LspState
+from holdfast.domain.extensions import LspState
 from holdfast.domain.settings import LspSettings
-from holdfast.extensions.lsp.settling import AFTER_A_CHANGE, AT_A_GLANCE, WHEN_ASKED, Times
-from holdfast.extensions.lsp.shapes import uri_of
+from holdfast.extensions.lsp.diagnostics_wait import AFTER_A_CHANGE, AT_A_GLANCE, WHEN_ASKED, Times
+from holdfast.extensions.lsp.lsp_types import uri_of
 from holdfast.testing.gates import start
 from holdfast.testing.loop import elapse
 

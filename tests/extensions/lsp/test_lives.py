@@ -12,9 +12,9 @@ import pytest
 from extensions.lsp.tongues import SERVER, Tongues, edit, tongues, view
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
+from holdfast.domain.extensions import LspState
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId
-from holdfast.domain.languages import LspState
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.hostile import new_token, survivors
 from server.helpers import place, process

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.extensions.lsp import peer as module
-from holdfast.extensions.lsp import wire
-from holdfast.extensions.lsp.peer import Gone, Late, Peer, Refused
+from holdfast.extensions.lsp import lsp_connection
+from holdfast.extensions.lsp import lsp_connection as module
+from holdfast.extensions.lsp.lsp_connection import ConnectionClosed, LspConnection, RequestRefused, RequestTimeout
 from holdfast.testing.gates import start
 from holdfast.testing.loop import elapse, in_virtual_time
-from holdfast.workspace.guard import CannotStart
+from holdfast.workspace.process.guard import CannotStart
 
 
 class _Child:
@@ -23,8 +23,8 @@ class _Child:
         self.stdin = self
         self.stdout = asyncio.StreamReader()
         self.stderr = asyncio.StreamReader()
-        self.frames = wire.Frames()
-        self.sent: list[wire.Heard] = []
+        self.frames = lsp_connection.FrameParser()
+        self.sent: list[lsp_connection.Incoming] = []
         self.is_deaf = False
         self.steps: list[str] = []
         self.end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -59,10 +59,10 @@ class Stage:
         self.traced: list[tuple[str, str]] = []
         self.answer = answer
         given = cast("Any", self.child)
-        self.peer = Peer(given, self.hear, self.gone.append, self.printed.append, self.trace)
+        self.peer = LspConnection(given, self.hear, self.gone.append, self.printed.append, self.trace)
         self.peer.start()
 
-    def hear(self, heard: wire.Heard) -> object:
+    def hear(self, heard: lsp_connection.Incoming) -> object:
         self.heard.append(heard.method)
         return self.answer
 
@@ -98,7 +98,7 @@ def test_questions_are_numbered_and_answered_in_any_order() -> None:
         stage.say(id="1", result="no number")
         stage.say(id=1, error={"code": 3, "message": "x" * 501})
         assert bytes(await second) == b'"two"'
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             await first
         assert str(caught.value) == f"The language server refused: {'x' * 500}"
         stage.say(id=1, result="too late")
@@ -121,7 +121,7 @@ def test_a_question_without_an_answer_is_cancelled_at_the_server(way: str) -> No
         assert asking.cancelled() == (way == "cancelled")
         if way == "late":
             error = asking.exception()
-            assert isinstance(error, Late)
+            assert isinstance(error, RequestTimeout)
             assert str(error) == "The language server did not answer within 2.5 s (slow)."
             assert asyncio.get_running_loop().time() == 2.5
         await elapse(0)
@@ -173,7 +173,7 @@ def test_all_that_goes_over_the_wire_is_traced() -> None:
 
 
 def test_a_server_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(wire.notice("m", {}))
+    size = len(lsp_connection.notice("m", {}))
     monkeypatch.setattr(module, "_MOST_WAITING", 3 * size)
 
     async def life(stage: Stage) -> None:
@@ -232,10 +232,10 @@ def test_the_end_has_the_last_words(words: bytes, expected: str) -> None:
         assert stage.gone == []
         stage.child.stderr.feed_data(words)
         stage.child.stderr.feed_eof()
-        with pytest.raises(Gone):
+        with pytest.raises(ConnectionClosed):
             await asking
         assert stage.gone == [expected]
-        with pytest.raises(Gone):
+        with pytest.raises(ConnectionClosed):
             await stage.peer.ask("b", {}, 5)
         stage.peer.tell("c", {})
         stage.say(method="ignored")
@@ -298,7 +298,7 @@ def test_a_polite_end(way: str) -> None:
 
 
 def test_the_errors_are_errors_of_tools() -> None:
-    assert all(issubclass(kind, ToolError) for kind in (Gone, Late, Refused))
+    assert all(issubclass(kind, ToolError) for kind in (ConnectionClosed, RequestTimeout, RequestRefused))
 
 
 # Bounds of messages
@@ -310,30 +310,30 @@ def framed(body: bytes, head: bytes = b"") -> bytes:
 
 def test_bounds_of_a_message() -> None:
     body = b'{"method":"m"}'
-    assert [item.method for item in wire.Frames(len(body)).feed(framed(body))] == ["m"]
-    with pytest.raises(wire.Garbage, match=r"14 bytes; at most 13 are taken\.$"):
-        wire.Frames(len(body) - 1).feed(framed(body))
-    two = wire.Frames().feed(framed(body) + framed(body))
+    assert [item.method for item in lsp_connection.FrameParser(len(body)).feed(framed(body))] == ["m"]
+    with pytest.raises(lsp_connection.ProtocolError, match=r"14 bytes; at most 13 are taken\.$"):
+        lsp_connection.FrameParser(len(body) - 1).feed(framed(body))
+    two = lsp_connection.FrameParser().feed(framed(body) + framed(body))
     assert [item.method for item in two] == ["m", "m"]
-    assert wire.Heard() == wire.Heard("", None, error=None)
-    assert wire.Fault() == wire.Fault(0, "")
+    assert lsp_connection.Incoming() == lsp_connection.Incoming("", None, error=None)
+    assert lsp_connection.RpcError() == lsp_connection.RpcError(0, "")
 
 
 @pytest.mark.parametrize(("length", "is_taken"), [(4_096, True), (4_097, False)])
 def test_bounds_of_a_head(length: int, is_taken: bool) -> None:
     tail = b"\r\nContent-Length: 2"
     head = b"X: " + b"x" * (length - 3 - len(tail)) + tail
-    frames = wire.Frames()
+    frames = lsp_connection.FrameParser()
     if is_taken:
         assert frames.feed(head) == []
         assert len(frames.feed(b"\r\n\r\n{}")) == 1
     else:
-        with pytest.raises(wire.Garbage, match="something else"):
+        with pytest.raises(lsp_connection.ProtocolError, match="something else"):
             frames.feed(head)
-        with pytest.raises(wire.Garbage, match="something else"):
-            wire.Frames().feed(head + b"\r\n\r\n{}")
+        with pytest.raises(lsp_connection.ProtocolError, match="something else"):
+            lsp_connection.FrameParser().feed(head + b"\r\n\r\n{}")
 
 
 def test_a_body_too_deep_is_garbage() -> None:
-    with pytest.raises(wire.Garbage, match="no JSON-RPC"):
-        wire.Frames().feed(framed(b'{"params":' + b"[" * 100_000 + b"]" * 100_000 + b"}"))
+    with pytest.raises(lsp_connection.ProtocolError, match="no JSON-RPC"):
+        lsp_connection.FrameParser().feed(framed(b'{"params":' + b"[" * 100_000 + b"]" * 100_000 + b"}"))

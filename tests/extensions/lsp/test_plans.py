@@ -10,10 +10,21 @@ import pytest
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import places_for
 from holdfast.domain.settings import LspSettings, Options, Settings
-from holdfast.extensions.base import Ground
-from holdfast.extensions.lsp.catalogue import CATALOGUE, language_of
-from holdfast.extensions.lsp.matching import matches_for, may_help, surveyed
-from holdfast.extensions.lsp.plans import Plan, Site, argv_of, careful, found_program, plans_of, root_of
+from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.lsp.server_config import (
+    CATALOGUE,
+    ProjectFacts,
+    ServerConfig,
+    argv_of,
+    careful,
+    found_program,
+    language_of,
+    matches_for,
+    may_help,
+    plans_of,
+    root_of,
+    surveyed,
+)
 
 
 def program(folder: Path, *names: str) -> Path:
@@ -31,8 +42,8 @@ def work(tmp_path: Path) -> Path:
     return root
 
 
-def site_of(work: Path, *path: Path, trusted: bool = False) -> Site:
-    return Site(str(work), trusted, {"PATH": ":".join(map(str, path))})
+def site_of(work: Path, *path: Path, trusted: bool = False) -> ProjectFacts:
+    return ProjectFacts(str(work), trusted, {"PATH": ":".join(map(str, path))})
 
 
 def names(work: Path, file: str, settings: Settings, *path: Path, trusted: bool = False) -> list[str]:
@@ -69,8 +80,8 @@ def test_languages(file: str, language: str) -> None:
     [("py", True), (".py", True), ("python", True), ("PY", True), ("main.py", True), ("pyi", False), ("js", False)],
 )
 def test_kinds_of_files_as_people_write_them(given: str, fits: bool) -> None:
-    assert Plan("x", ("x",), (given,)).fits("/w/main.py") == fits
-    assert Plan("x", ("x",)).fits("/w/main.py"), "without any it is for all"
+    assert ServerConfig("x", ("x",), (given,)).fits("/w/main.py") == fits
+    assert ServerConfig("x", ("x",)).fits("/w/main.py"), "without any it is for all"
 
 
 def test_one_for_each_role_and_the_first_that_is_installed(work: Path, tmp_path: Path) -> None:
@@ -121,10 +132,10 @@ def test_programs_of_a_project_count_only_when_it_is_trusted(work: Path, tmp_pat
     assert found_program("missing", site) is None
     (tmp_path / "bin/text").write_text("x")
     assert found_program("text", site) is None
-    assert found_program("other", Site(str(work), False, {"PATH": f"::relative:{elsewhere}"})) == str(
+    assert found_program("other", ProjectFacts(str(work), False, {"PATH": f"::relative:{elsewhere}"})) == str(
         elsewhere / "other"
     )
-    assert argv_of(Plan("x", ("tools/ty", "server"), is_named=True), site) == (f"{work}/tools/ty", "server")
+    assert argv_of(ServerConfig("x", ("tools/ty", "server"), is_named=True), site) == (f"{work}/tools/ty", "server")
 
 
 def test_what_runs_code_of_a_project_waits(work: Path, tmp_path: Path) -> None:
@@ -191,7 +202,7 @@ def test_no_server_gets_the_keys_of_models(work: Path, tmp_path: Path) -> None:
         environment=client,
         secrets=lambda: (("MODEL_KEY",), ("a-key-of-a-model",)),
     )
-    site, plans = surveyed(cast(Ground, ground))
+    site, plans = surveyed(cast(ExtensionContext, ground))
     assert plans
     assert not site.is_trusted
     assert site.environment["PLAIN"] == "x"
@@ -207,6 +218,6 @@ def test_nothing_of_a_project_is_run_outside_of_its_sandbox(work: Path, tmp_path
     project = configuration.reading().project
     configuration.trust.trust(project.anchor, project.digest, at=0.0)
     ground = SimpleNamespace(path=str(work), configuration=configuration, environment={}, secrets=lambda: ((), ()))
-    site, _ = surveyed(cast(Ground, ground))
+    site, _ = surveyed(cast(ExtensionContext, ground))
     assert configuration.reading().project.is_trusted
     assert site.is_trusted is not bool(sandbox)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.extensions.lsp.lsp_types import Position, Range, TextEdit, path_of, uri_of
 from holdfast.extensions.lsp.positions import Text, applied
-from holdfast.extensions.lsp.shapes import Position, Range, TextEdit, path_of, uri_of
 
 LINE = 'print("😀é", name)'
 NAME = LINE.index("name")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from extensions.lsp.tongues import NODE, Tongues, edit, tongues, view
+from holdfast.domain.extensions import LspState
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import SessionId
-from holdfast.domain.languages import LspState
 
 VENV = Path(sys.executable).parent
 

@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.lsp import states
-from holdfast.extensions.lsp.plans import Plan, Ready
-from holdfast.extensions.lsp.server import LanguageServer, Shop
-from holdfast.extensions.lsp.settling import AFTER_A_CHANGE, AT_A_GLANCE, WHEN_ASKED, Progress, Times, deadline
-from holdfast.extensions.lsp.shapes import Capabilities, uri_of
-from holdfast.extensions.lsp.talk import Talk
-from holdfast.extensions.lsp.waiting import Wait
-from holdfast.extensions.lsp.wire import Heard
+from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp.diagnostics_wait import (
+    AFTER_A_CHANGE,
+    AT_A_GLANCE,
+    WHEN_ASKED,
+    DiagnosticsWait,
+    Progress,
+    Times,
+    deadline,
+)
+from holdfast.extensions.lsp.language_server import LanguageServer, ServerHooks
+from holdfast.extensions.lsp.lsp_connection import Incoming
+from holdfast.extensions.lsp.lsp_types import Capabilities, uri_of
+from holdfast.extensions.lsp.server_config import LaunchSpec, ServerConfig
+from holdfast.extensions.lsp.server_session import ServerSession
 from holdfast.testing.gates import start
 from holdfast.testing.loop import in_virtual_time
 
@@ -67,7 +74,7 @@ class _Peer:
         """Nobody listens."""
 
 
-async def _never(*_: object) -> Ready:
+async def _never(*_: object) -> LaunchSpec:
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -77,22 +84,22 @@ async def _text(_: str) -> str | None:
 
 
 def server_of() -> LanguageServer:
-    shop = Shop(_never, _never, _text, lambda _: None, lambda _: None)  # type: ignore[arg-type]
-    return LanguageServer(Plan("ours", ("x",)), "/w", shop)
+    shop = ServerHooks(_never, _never, _text, lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    return LanguageServer(ServerConfig("ours", ("x",)), "/w", shop)
 
 
-def ready(server: LanguageServer) -> Talk:
+def ready(server: LanguageServer) -> ServerSession:
     """It comes up, as far as anybody can see."""
-    talk = Talk(server.plan, "/w", server._heard)
+    talk = ServerSession(server.plan, "/w", server._heard)
     talk._peer = _Peer()  # type: ignore[assignment]
     server.talk = talk
-    server.happens(states.Came(server.standing.launch, asyncio.get_running_loop().time()))
+    server.happens(server_state.Started(server.standing.launch, asyncio.get_running_loop().time()))
     return talk
 
 
-def publish(talk: Talk, version: int, path: str = PATH) -> None:
+def publish(talk: ServerSession, version: int, path: str = PATH) -> None:
     body = {"uri": uri_of(path), "version": version, "diagnostics": []}
-    talk.hear(Heard("textDocument/publishDiagnostics", params=msgspec.Raw(msgspec.json.encode(body))))
+    talk.hear(Incoming("textDocument/publishDiagnostics", params=msgspec.Raw(msgspec.json.encode(body))))
 
 
 async def took(server: LanguageServer, *plan: tuple[float, Callable[[], object]]) -> tuple[bool, float]:
@@ -101,7 +108,7 @@ async def took(server: LanguageServer, *plan: tuple[float, Callable[[], object]]
     begun = loop.time()
     for after, act in plan:
         loop.call_at(begun + after, act)
-    answered = await Wait(server, PATH, f"text {next(_numbers)}", begun, AFTER_A_CHANGE).over()
+    answered = await DiagnosticsWait(server, PATH, f"text {next(_numbers)}", begun, AFTER_A_CHANGE).over()
     return answered, round(loop.time() - begun, 3)
 
 
@@ -157,7 +164,7 @@ def test_one_that_starts_is_waited_for_and_all_changes_together_wait_no_longer()
         server.want()
         assert await took(server) == (False, 5.0)
         assert await took(server) == (False, 0.0), "its time is up, for everybody"
-        server.happens(states.Restart())
+        server.happens(server_state.Restart())
         assert await took(server, (2.0, lambda: ready(server)), (3.5, lambda: publish(server.talk, 1))) == (True, 3.8)  # type: ignore[arg-type]
         await server.close()
 
@@ -166,7 +173,7 @@ def test_one_that_starts_is_waited_for_and_all_changes_together_wait_no_longer()
 
 def test_one_that_dies_or_is_stopped_is_not_waited_for() -> None:
     async def walk() -> None:
-        for event in (lambda n: states.Went(n, 0, "x"), lambda _: states.Stop()):
+        for event in (lambda n: server_state.Exited(n, 0, "x"), lambda _: server_state.Stop()):
             server = server_of()
             server.want()
             ready(server)

@@ -5,83 +5,83 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.domain.languages import LspState
-from holdfast.extensions.lsp import states
-from holdfast.extensions.lsp.states import (
-    Absent,
+from holdfast.domain.extensions import LspState
+from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp.server_state import (
     Allowed,
-    Came,
-    Due,
     Event,
+    Exited,
     Forbidden,
     Kill,
     Launch,
+    ProgramMissing,
+    Requested,
     Restart,
-    Standing,
+    ServerState,
+    SetTimer,
+    Started,
     Stop,
-    Wanted,
-    Went,
-    Wind,
+    TimerFired,
     transition,
 )
 
 
-def after(*events: Event, begin: Standing | None = None) -> Standing:
-    standing = begin or Standing()
+def after(*events: Event, begin: ServerState | None = None) -> ServerState:
+    standing = begin or ServerState()
     for event in events:
         standing, _ = transition(standing, event)
     return standing
 
 
-STARTING = after(Wanted(0))
-READY = after(Wanted(0), Came(1, 1))
+STARTING = after(Requested(0))
+READY = after(Requested(0), Started(1, 1))
 
 
 def test_it_starts_when_it_is_wanted_and_only_once() -> None:
-    standing, effects = transition(Standing(), Wanted(0))
+    standing, effects = transition(ServerState(), Requested(0))
     assert (standing.state, effects) == (LspState.STARTING, (Launch(1),))
-    assert transition(standing, Wanted(0)) == (standing, ())
+    assert transition(standing, Requested(0)) == (standing, ())
     assert READY.state == LspState.READY
-    assert transition(READY, Wanted(5)) == (READY, ())
+    assert transition(READY, Requested(5)) == (READY, ())
 
 
 def test_one_that_goes_comes_back_later_each_time_until_it_is_left_alone() -> None:
     standing, pauses, now = READY, [], 1.0
     while True:
-        standing, effects = transition(standing, Went(standing.launch, now, "It ended."))
+        standing, effects = transition(standing, Exited(standing.launch, now, "It ended."))
         assert effects[0] == Kill()
         if len(effects) == 1:
             break
-        assert isinstance(effects[1], Wind)
+        assert isinstance(effects[1], SetTimer)
         pauses.append(effects[1].seconds)
-        assert transition(standing, Wanted(now)) == (standing, ()), "not before its pause is over"
-        standing, effects = transition(standing, Due(standing.launch))
+        assert transition(standing, Requested(now)) == (standing, ()), "not before its pause is over"
+        standing, effects = transition(standing, TimerFired(standing.launch))
         assert effects == (Launch(standing.launch),)
-        standing = after(Came(standing.launch, now), begin=standing)
+        standing = after(Started(standing.launch, now), begin=standing)
     assert pauses == [1, 2, 4, 8]
     assert standing.state == LspState.ERROR
     assert standing.has_given_up
     assert standing.error.startswith("It ended. It was started 5 times and is left alone now")
-    assert transition(standing, Wanted(1e9)) == (standing, ())
+    assert transition(standing, Requested(1e9)) == (standing, ())
     anew, effects = transition(standing, Restart())
     assert (anew.state, anew.failures, effects) == (LspState.STARTING, 0, (Launch(anew.launch),))
 
 
 def test_one_that_worked_for_long_has_not_failed_before() -> None:
-    often = after(Went(1, 1, "x"), Due(1), Came(2, 10), begin=READY)
-    assert after(Went(2, 20, "x"), begin=often).failures == 2
-    assert after(Went(2, 10 + states.STEADY, "x"), begin=often).failures == 1
+    often = after(Exited(1, 1, "x"), TimerFired(1), Started(2, 10), begin=READY)
+    assert after(Exited(2, 20, "x"), begin=often).failures == 2
+    assert after(Exited(2, 10 + server_state.STEADY, "x"), begin=often).failures == 1
 
 
 def test_one_that_is_not_installed_is_looked_for_again_after_a_while() -> None:
-    absent, effects = transition(STARTING, Absent(1, 0, "not there"))
+    absent, effects = transition(STARTING, ProgramMissing(1, 0, "not there"))
     assert (absent.state, absent.error, absent.failures) == (LspState.ERROR, "not there", 0)
     assert effects == (Kill(),), "nobody waits for it"
-    assert transition(absent, Wanted(29)) == (absent, ())
-    assert transition(absent, Wanted(30))[1] == (Launch(2),)
+    assert transition(absent, Requested(29)) == (absent, ())
+    assert transition(absent, Requested(30))[1] == (Launch(2),)
 
 
-@pytest.mark.parametrize("late", [Came(1, 9), Went(1, 9, "x"), Absent(1, 9, "x"), Due(1)])
+@pytest.mark.parametrize("late", [Started(1, 9), Exited(1, 9, "x"), ProgramMissing(1, 9, "x"), TimerFired(1)])
 @pytest.mark.parametrize("change", [Stop(), Restart(), Forbidden("no"), Forbidden("", is_disabled=True)])
 def test_what_an_earlier_launch_says_changes_nothing(late: Event, change: Event) -> None:
     for begin in (STARTING, READY):
@@ -92,10 +92,10 @@ def test_what_an_earlier_launch_says_changes_nothing(late: Event, change: Event)
 def test_a_stop_lasts_until_the_next_file() -> None:
     stopped, effects = transition(READY, Stop())
     assert (stopped.state, effects) == (LspState.STOPPED, (Kill(),))
-    assert transition(stopped, Wanted(0))[0].state == LspState.STARTING
-    assert transition(Standing(), Stop()) == (Standing(), ())
-    failed = after(Went(1, 0, "x"), begin=READY)
-    assert transition(failed, Stop()) == (Standing(LspState.STOPPED, launch=2), ())
+    assert transition(stopped, Requested(0))[0].state == LspState.STARTING
+    assert transition(ServerState(), Stop()) == (ServerState(), ())
+    failed = after(Exited(1, 0, "x"), begin=READY)
+    assert transition(failed, Stop()) == (ServerState(LspState.STOPPED, launch=2), ())
 
 
 @pytest.mark.parametrize("is_disabled", [True, False])
@@ -103,28 +103,28 @@ def test_what_is_forbidden_stays_away_until_it_is_allowed(is_disabled: bool) -> 
     standing, effects = transition(READY, Forbidden("why", is_disabled))
     assert standing.is_forbidden
     assert (standing.error, effects) == ("why", (Kill(),))
-    for event in (Wanted(1e9), Restart(), Stop()):
+    for event in (Requested(1e9), Restart(), Stop()):
         assert transition(standing, event) == (standing, ())
     allowed = after(Allowed(), begin=standing)
     assert (allowed.state, allowed.error) == (LspState.UNSTARTED, "")
-    assert after(Wanted(0), begin=allowed).state == LspState.STARTING
+    assert after(Requested(0), begin=allowed).state == LspState.STARTING
 
 
 def test_at_most_one_runs_whatever_happens() -> None:
     """Every history of four events: a launch follows a kill, or nothing that runs."""
     kinds: tuple[Callable[[int], Event], ...] = (
-        lambda n: Wanted(100.0 * n),
-        lambda n: Came(n, 1.0),
-        lambda n: Went(n, 1.0, "x"),
-        lambda n: Absent(n, 1.0, "x"),
-        Due,
+        lambda n: Requested(100.0 * n),
+        lambda n: Started(n, 1.0),
+        lambda n: Exited(n, 1.0, "x"),
+        lambda n: ProgramMissing(n, 1.0, "x"),
+        TimerFired,
         lambda _: Stop(),
         lambda _: Restart(),
         lambda _: Forbidden("no"),
         lambda _: Allowed(),
     )
     for history in itertools.product(kinds, repeat=4):
-        standing, runs = Standing(), False
+        standing, runs = ServerState(), False
         for make in history:
             standing, effects = transition(standing, make(standing.launch))
             for effect in effects:

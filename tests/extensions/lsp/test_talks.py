@@ -7,9 +7,9 @@ import pytest
 
 from extensions.lsp.in_memory import SILENT, Program, Site
 from extensions.lsp.test_launches import ERROR, READY, now, play
-from holdfast.domain.languages import NEVER
-from holdfast.extensions.lsp.settling import AFTER_A_CHANGE, WHEN_ASKED
-from holdfast.extensions.lsp.shapes import uri_of
+from holdfast.domain.extensions import NEVER
+from holdfast.extensions.lsp.diagnostics_wait import AFTER_A_CHANGE, WHEN_ASKED
+from holdfast.extensions.lsp.lsp_types import uri_of
 from holdfast.testing.gates import start
 from holdfast.testing.loop import elapse
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.lsp import wire
-from holdfast.extensions.lsp.wire import Frames, Garbage
+from holdfast.extensions.lsp import lsp_connection
+from holdfast.extensions.lsp.lsp_connection import FrameParser, ProtocolError
 
 SAID = [
-    wire.question(1, "initialize", {"a": "ä😀"}),
-    wire.notice("initialized", {}),
-    wire.answer("x", None),
-    wire.refusal(7, -32601, "no"),
+    lsp_connection.question(1, "initialize", {"a": "ä😀"}),
+    lsp_connection.notice("initialized", {}),
+    lsp_connection.answer("x", None),
+    lsp_connection.refusal(7, -32601, "no"),
 ]
 
 
@@ -22,24 +22,24 @@ SAID = [
 def test_whatever_the_pieces_the_messages_are_the_same(cuts: list[int]) -> None:
     whole = b"".join(SAID)
     edges = sorted({0, len(whole), *cuts})
-    frames = Frames()
+    frames = FrameParser()
     heard = [item for begin, end in pairwise(edges) for item in frames.feed(whole[begin:end])]
     assert [(item.method, item.id) for item in heard] == [("initialize", 1), ("initialized", None), ("", "x"), ("", 7)]
     assert json.loads(bytes(heard[0].params)) == {"a": "ä😀"}
-    assert heard[3].error == wire.Fault(-32601, "no")
+    assert heard[3].error == lsp_connection.RpcError(-32601, "no")
 
 
 def test_byte_by_byte_and_with_other_heads() -> None:
     body = b'{"jsonrpc":"2.0","method":"m"}'
     head = b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\ncontent-length: %d\r\n\r\n" % len(body)
-    frames = Frames()
+    frames = FrameParser()
     heard = [item for byte in head + body for item in frames.feed(bytes([byte]))]
     assert [item.method for item in heard] == ["m"]
 
 
 def test_half_a_character_is_replaced() -> None:
     body = rb'{"jsonrpc":"2.0","method":"m","params":{"a":"\ud83d"}}'
-    (heard,) = Frames().feed(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    (heard,) = FrameParser().feed(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
     assert json.loads(bytes(heard.params)) == {"a": "\N{REPLACEMENT CHARACTER}"}
 
 
@@ -56,12 +56,12 @@ def test_half_a_character_is_replaced() -> None:
     ],
 )
 def test_what_is_no_message_is_refused(said: bytes) -> None:
-    with pytest.raises(Garbage):
-        Frames().feed(said)
+    with pytest.raises(ProtocolError):
+        FrameParser().feed(said)
 
 
 def test_a_long_message_is_not_kept_before_it_is_refused() -> None:
-    frames = Frames(longest=100)
-    with pytest.raises(Garbage, match="101"):
+    frames = FrameParser(longest=100)
+    with pytest.raises(ProtocolError, match="101"):
         frames.feed(b"Content-Length: 101\r\n\r\n")
-    assert Frames(longest=100).feed(wire.notice("m", {}))
+    assert FrameParser(longest=100).feed(lsp_connection.notice("m", {}))

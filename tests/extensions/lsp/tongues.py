@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.domain.languages import LspInfo, LspState
+from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.domain.messages import ToolResult
-from holdfast.extensions.lsp.fleet import Fleet
-from holdfast.extensions.lsp.settling import Times
-from holdfast.server.hub import Graces
+from holdfast.extensions.lsp.diagnostics_wait import Times
+from holdfast.extensions.lsp.lsp_manager import LspManager
+from holdfast.server.workspace_manager import GracePeriods
 from server.helpers import Place, place
 from walks.hands import Hands, hands
 from walks.test_tools_files import edit, view, write
@@ -56,7 +56,7 @@ class Tongues:
         return [message for message in said if not method or message.get("method") == method]
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> LspManager:
         return self.one.server.hub.desk(self.one.workspace).outfit.extensions.lsp.fleet
 
     def waits(self, times: Times) -> None:
@@ -86,7 +86,7 @@ async def tongues(
     *words: str,
     path: Sequence[Path] = (),
     where: Place | None = None,
-    graces: Graces | None = None,
+    graces: GracePeriods | None = None,
     yolo: bool = True,
     is_set_up: bool = True,
 ) -> AsyncIterator[Tongues]:

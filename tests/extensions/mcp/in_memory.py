@@ -13,12 +13,12 @@ from typing import Any, TypeVar, cast
 from config.place import Place
 from holdfast.config.credentials import Credentials
 from holdfast.domain.events import LiveEvent, McpEvent
-from holdfast.domain.mcp import McpInfo
+from holdfast.domain.extensions import McpInfo
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.extensions.base import Ground
-from holdfast.extensions.mcp.mcp import Mcp
+from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.mcp.extension import McpExtension
 from holdfast.testing.loop import SeededLoop
-from holdfast.workspace.guard import CannotStart
+from holdfast.workspace.process.guard import CannotStart
 
 __all__ = ["Context", "Program", "Site", "ends", "hangs", "in_virtual_time", "now", "play", "refuses", "tool"]
 
@@ -196,7 +196,7 @@ class Site:
             "tools/call": lambda _, message: {"result": {"content": [{"type": "text", "text": "done"}]}},
         }
         self.configure(**servers)
-        self.ground = Ground(
+        self.ground = ExtensionContext(
             str(self.place.project),
             self.place.data,
             self.configuration,
@@ -206,7 +206,7 @@ class Site:
             self._publish,
             lambda: (("WITHHELD",), ("a-secret-value",)),
         )
-        self.mcp = Mcp(self.ground, pause)
+        self.mcp = McpExtension(self.ground, pause)
 
     def configure(self, **servers: Json) -> None:
         """Write the settings, as a person does."""

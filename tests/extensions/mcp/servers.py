@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.events import HelloEvent, McpEvent
-from holdfast.domain.mcp import McpInfo
+from holdfast.domain.extensions import McpInfo
 from holdfast.domain.messages import ToolResult
 from holdfast.testing.hostile import survivors
 from server.helpers import read_until

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.extensions.mcp.callback import Callback, waiting_room
-from holdfast.extensions.mcp.troubles import LoginFailed
+from holdfast.extensions.mcp.mcp_types import LoginFailed
+from holdfast.extensions.mcp.oauth_login import Callback, waiting_room
 
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "get")
 TARGETS: dict[str, dict[str, str] | None] = {

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from extensions.mcp.in_memory import Context, Program, Site, ends, hangs, now, play
-from holdfast.domain.asks import QuestionAnswer
+from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import BadRequest
-from holdfast.extensions.mcp.troubles import CallFailed
+from holdfast.extensions.mcp.mcp_types import CallFailed
 from holdfast.testing.gates import start
 from holdfast.testing.loop import elapse
 

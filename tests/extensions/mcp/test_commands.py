@@ -4,9 +4,9 @@ import pytest
 
 from extensions.mcp.servers import EVERYTHING, add, needs_node
 from holdfast.client.errors import ServerProblem
-from holdfast.domain.mcp import McpArgument
+from holdfast.domain.extensions import McpArgument
 from holdfast.domain.messages import text_of
-from holdfast.extensions.mcp.commands import arguments_in
+from holdfast.extensions.mcp.extension import arguments_in
 from holdfast.protocol.bodies import AgentMessage
 from walks.hands import Hands, hands
 

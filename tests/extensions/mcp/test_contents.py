@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extensions.mcp.anything import anything, unhurried
-from holdfast.domain.mcp import McpContents
-from holdfast.extensions.mcp.contents import (
+from holdfast.domain.extensions import McpContents
+from holdfast.extensions.mcp.tool_results import (
     MOST_MEDIA,
     MOST_TEXT,
     contents_of,

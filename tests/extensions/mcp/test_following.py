@@ -11,7 +11,7 @@ import pytest
 from extensions.mcp.in_memory import Program, Site, hangs, now, play, tool
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.settings import McpSettings
-from holdfast.extensions.mcp.troubles import CallFailed
+from holdfast.extensions.mcp.mcp_types import CallFailed
 from holdfast.testing.gates import start
 from holdfast.testing.loop import elapse
 
@@ -112,7 +112,7 @@ def test_lists_are_read_page_by_page_up_to_a_bound(
         assert found.tools == tuple(f"mcp_s_t{number}" for number in range(count))
         assert site.last.count("tools/list") == count
 
-    monkeypatch.setattr("holdfast.extensions.mcp.wire.MOST_PAGES", bound)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_connection.MOST_PAGES", bound)
     play(tmp_path, story)
 
 
@@ -122,7 +122,7 @@ def test_entries_of_a_list_are_bounded(tmp_path: Path, bound: int, monkeypatch: 
         site.items["tools"] = [tool(name) for name in "abc"]
         assert (await site.stands("connected")).tool_count == bound
 
-    monkeypatch.setattr("holdfast.extensions.mcp.server._MOST", bound)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server._MOST", bound)
     play(tmp_path, story)
 
 

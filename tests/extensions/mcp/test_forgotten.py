@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extensions.mcp.in_memory import Site, tool
-from holdfast.extensions.mcp.troubles import CallFailed
+from holdfast.extensions.mcp.mcp_types import CallFailed
 
 Json = dict[str, Any]
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from extensions.mcp.anything import anything, unhurried
 from extensions.mcp.servers import EVERYTHING, add, needs_node
-from holdfast.domain.asks import QuestionAnswer, QuestionRequest
+from holdfast.domain.approvals import QuestionAnswer, QuestionRequest
 from holdfast.domain.messages import ToolResult
-from holdfast.extensions.mcp.forms import MOST_FIELDS, content_of, fields_of
+from holdfast.extensions.mcp.elicitation import MOST_FIELDS, content_of, fields_of
 from walks.hands import Hands, hands
 
 ASK: tuple[str, object] = ("mcp_all_trigger-elicitation-request", {})

@@ -12,7 +12,7 @@ from extensions.mcp.office import Office, browse, office
 from extensions.mcp.servers import add, stands, state
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.messages import ToolResult
-from holdfast.extensions.mcp.tokens import name_for
+from holdfast.extensions.mcp.oauth_tokens import name_for
 from holdfast.testing.gates import start
 from walks.hands import Hands, hands
 

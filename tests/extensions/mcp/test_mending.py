@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extensions.mcp.anything import anything, unhurried
-from holdfast.extensions.mcp.mending import mended
-from holdfast.extensions.mcp.schemas import fault_in, shaped
+from holdfast.extensions.mcp.sanitize import fault_in, mended, shaped
 
 _JSON = anything("name", "uri", "type", "properties", "items", "required", "inputSchema", "arguments")
 

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.mcp.names import is_wanted, prompt_command, tool_name, tool_names
+from holdfast.extensions.mcp.tool_naming import is_wanted, prompt_command, tool_name, tool_names
 
 
 def test_a_tool_is_known_by_its_server_and_its_name() -> None:

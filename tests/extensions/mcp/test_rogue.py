@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from extensions.mcp.servers import add, dead, gone, living, results, rogue, stands, state
-from holdfast.extensions.mcp import states
-from holdfast.extensions.mcp.patience import Doors, Pace
+from holdfast.extensions.mcp import mcp_types
+from holdfast.extensions.mcp.detached_wait import RateLimit, StartLimiter
 from holdfast.testing.gates import start
 from walks.hands import Hands, hands, until
 
@@ -26,7 +26,7 @@ async def test_lists_that_never_rest_are_read_less_and_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that says with each list that it is another one already does not keep anybody busy."""
-    monkeypatch.setattr(states, "FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(mcp_types, "FIRST_PAUSE", 600.0)
     async with hands() as one:
         await add(one, rogue=rogue(tmp_path, "restless"))
         await stands(one, "rogue", "connected", but=lambda info: "mcp_rogue_number2" in info.tools)
@@ -34,9 +34,9 @@ async def test_lists_that_never_rest_are_read_less_and_less_often(
         await one.client.mcp_refresh_tools(one.workspace, "rogue")
         await results(one, GO)
         assert heard(tmp_path, "tools/list") == 2
-    assert states.pause_between(1.0, is_quiet=False) == 2.0
-    assert states.pause_between(50.0, is_quiet=False) == states.LONGEST_PAUSE
-    assert states.pause_between(50.0, is_quiet=True) == 600.0
+    assert mcp_types.pause_between(1.0, is_quiet=False) == 2.0
+    assert mcp_types.pause_between(50.0, is_quiet=False) == mcp_types.LONGEST_PAUSE
+    assert mcp_types.pause_between(50.0, is_quiet=True) == 600.0
 
 
 async def test_one_wrong_entry_does_not_cost_the_whole_list(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_whoever_floods_is_read_slowly(monkeypatch: pytest.MonkeyPatch) ->
         pauses.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    pace = Pace()
+    pace = RateLimit()
     for _ in range(1_000):
         await pace.step()
     assert len(pauses) == 1_000 // 64
@@ -89,7 +89,7 @@ async def test_one_that_stalls_while_its_list_is_read_again_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner of a server never waits for it where it could not hear that it is to be given up."""
-    monkeypatch.setattr("holdfast.extensions.mcp.server.PING", 0.5)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING", 0.5)
     async with hands() as one:
         await add(one, rogue={**rogue(tmp_path, "stuck"), "timeout": 600, "call_timeout": 1})
         await until(lambda: heard(tmp_path, "tools/list") == 2)
@@ -101,7 +101,7 @@ async def test_one_that_stalls_while_its_list_is_read_again_is_given_up(
 
 async def test_those_that_hang_do_not_keep_others_from_starting() -> None:
     """A few start at a time; one that says nothing gives way after a moment."""
-    doors = Doors(at_once=1, seconds=0.0)
+    doors = StartLimiter(at_once=1, seconds=0.0)
     hung = asyncio.Event()
 
     async def hang() -> None:

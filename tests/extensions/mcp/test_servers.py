@@ -27,7 +27,7 @@ from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, McpEvent
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.models import ModelInfo
-from holdfast.providers.scripted import ScriptedModel
+from holdfast.providers.scripted_model import ScriptedModel
 from server.helpers import read_until
 from walks.hands import hands, script
 

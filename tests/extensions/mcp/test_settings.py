@@ -11,13 +11,11 @@ import pytest
 
 from config.place import Place
 from extensions.mcp.in_memory import Site, in_virtual_time
-from holdfast.config.credentials import Credentials, Token
-from holdfast.config.refresh import Refresher
+from holdfast.config.credentials import Credentials, Token, TokenRefresher
 from holdfast.domain.errors import BadRequest
-from holdfast.domain.mcp import McpInfo
-from holdfast.extensions.mcp.shapes import Plan
-from holdfast.extensions.mcp.tokens import Tokens, name_for
-from holdfast.extensions.mcp.troubles import Gone
+from holdfast.domain.extensions import McpInfo
+from holdfast.extensions.mcp.mcp_types import ConnectionClosed, Plan
+from holdfast.extensions.mcp.oauth_tokens import OAuthTokens, name_for
 from holdfast.testing.gates import start
 from holdfast.testing.loop import elapse
 
@@ -36,7 +34,7 @@ def reach(top: Path, settings: Json, patch: pytest.MonkeyPatch) -> tuple[Plan | 
     async def opened(plan: Plan, seconds: float) -> AsyncIterator[None]:
         plans.append(plan)
         if seconds:
-            raise Gone("It is away.")
+            raise ConnectionClosed("It is away.")
         yield
 
     async def main() -> McpInfo:
@@ -48,7 +46,7 @@ def reach(top: Path, settings: Json, patch: pytest.MonkeyPatch) -> tuple[Plan | 
         finally:
             await site.mcp.close()
 
-    patch.setattr("holdfast.extensions.mcp.wire.opened", opened)
+    patch.setattr("holdfast.extensions.mcp.mcp_connection.opened", opened)
     found = in_virtual_time(main)
     return (plans[0] if plans else None), found
 
@@ -144,13 +142,13 @@ def test_a_login_gets_what_the_settings_say(
         shown = asyncio.Event()
         allowed = asyncio.Event()
 
-        async def log_in(wanted: Any, _: Tokens, show: Any) -> None:  # noqa: ANN401
+        async def log_in(wanted: Any, _: OAuthTokens, show: Any) -> None:  # noqa: ANN401
             seen.append(msgspec.structs.asdict(wanted))
             show("https://login.example/")
             shown.set()
             await allowed.wait()
 
-        monkeypatch.setattr("holdfast.extensions.mcp.login.log_in", log_in)
+        monkeypatch.setattr("holdfast.extensions.mcp.oauth_login.log_in", log_in)
         site.mcp.start()
         try:
             servers = await site.mcp.servers()
@@ -170,10 +168,10 @@ def test_a_login_gets_what_the_settings_say(
     @asynccontextmanager
     async def opened(plan: object, _: float) -> AsyncIterator[None]:
         if plan is not None:
-            raise Gone("It is away.")
+            raise ConnectionClosed("It is away.")
         yield
 
-    monkeypatch.setattr("holdfast.extensions.mcp.wire.opened", opened)
+    monkeypatch.setattr("holdfast.extensions.mcp.mcp_connection.opened", opened)
     found, address = in_virtual_time(main)
     plain: Json = {"headers": {}, "client_id": "", "client_secret": "", "port": 0, "is_sse": False}
     if "client_secret" in wanted:
@@ -205,7 +203,7 @@ def test_nobody_logs_in_to_a_program(tmp_path: Path) -> None:
 async def test_a_server_of_this_machine_is_not_behind_a_proxy(
     url: str, uses_proxies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.extensions.mcp.http import Seen, make_client  # noqa: PLC0415 - it takes long
+    from holdfast.extensions.mcp.http_transport import Seen, make_client  # noqa: PLC0415 - it takes long
 
     monkeypatch.setenv("http_proxy", "http://proxy.example:1")
     async with await make_client(url, {"X": "1"}, Seen()) as client:
@@ -227,7 +225,7 @@ async def test_a_server_of_this_machine_is_not_behind_a_proxy(
     ],
 )
 def test_which_answers_say_that_our_session_is_forgotten(status: int, message: str, is_forgotten: bool) -> None:
-    from holdfast.extensions.mcp.http import Seen  # noqa: PLC0415 - it takes long
+    from holdfast.extensions.mcp.http_transport import Seen  # noqa: PLC0415 - it takes long
 
     seen = Seen()
     seen.status = status
@@ -246,7 +244,7 @@ async def test_a_token_that_is_about_to_end_is_renewed_first(
 ) -> None:
     place = Place(tmp_path)
     credentials = Credentials(str(place.home / "c.toml"), {"HOLDFAST_KEYRING": "0"})
-    refresher = Refresher(credentials)
+    refresher = TokenRefresher(credentials)
     asked: list[str] = []
 
     async def refresh(name: str, post: Any, *, used: str) -> Token:  # noqa: ANN401
@@ -254,7 +252,7 @@ async def test_a_token_that_is_about_to_end_is_renewed_first(
         return Token("new", "r", 0.0, "https://t", "c", "", "")
 
     refresher.refresh = refresh  # type: ignore[method-assign, assignment]
-    tokens = Tokens(credentials, refresher, URL, never, now=lambda: 1000.0)
+    tokens = OAuthTokens(credentials, refresher, URL, never, now=lambda: 1000.0)
     assert await tokens.current() == ""
     assert await tokens.renewed("old") == "", "nobody has logged in"
     await tokens.keep(Token("old", "r", expires_at, "https://t", "c", "", ""))
@@ -268,13 +266,13 @@ async def test_a_token_that_is_about_to_end_is_renewed_first(
 
 async def test_a_token_that_cannot_be_renewed_is_none(tmp_path: Path) -> None:
     credentials = Credentials(str(tmp_path / "c.toml"), {"HOLDFAST_KEYRING": "0"})
-    refresher = Refresher(credentials)
+    refresher = TokenRefresher(credentials)
 
     async def refuse(name: str, post: Any, *, used: str) -> Token:  # noqa: ANN401
         raise BadRequest("no")
 
     refresher.refresh = refuse  # type: ignore[method-assign, assignment]
-    tokens = Tokens(credentials, refresher, URL, never)
+    tokens = OAuthTokens(credentials, refresher, URL, never)
     await tokens.keep(Token("old", "r", 0.0, "https://t", "c", "", ""))
     assert await tokens.renewed("old") == ""
     await refresher.close()

@@ -8,15 +8,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.domain.asks import QuestionAnswer
+from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.tools import Inquiry, ToolContext
-from holdfast.extensions.mcp import patience as module
-from holdfast.extensions.mcp.asking import ask_for
-from holdfast.extensions.mcp.calls import _Life
-from holdfast.extensions.mcp.forms import content_of, fields_of
-from holdfast.extensions.mcp.patience import Doors, Pace, Patience
-from holdfast.extensions.mcp.troubles import sentence
+from holdfast.extensions.mcp import detached_wait as module
+from holdfast.extensions.mcp.detached_wait import DetachedWait, RateLimit, StartLimiter
+from holdfast.extensions.mcp.elicitation import ask_for, content_of, fields_of
+from holdfast.extensions.mcp.mcp_tools import _Life
+from holdfast.extensions.mcp.mcp_types import sentence
 from holdfast.testing.gates import start
 from holdfast.testing.loop import elapse, in_virtual_time
 
@@ -49,7 +48,7 @@ def test_nothing_is_waited_for_longer_than_the_limit(limits: float | list[float]
     """A limit that is a function is read again whenever its time is over."""
 
     async def main() -> None:
-        patience = Patience()
+        patience = DetachedWait()
         left = limits if isinstance(limits, float) else cast("Callable[[], float]", list(reversed(limits)).pop)
         with pytest.raises(TimeoutError):
             await patience.wait(elapse(100), left, name="x")
@@ -69,7 +68,7 @@ def test_a_limit_of_none_is_for_ever_and_results_and_errors_come_through() -> No
         return "answer"
 
     async def main() -> None:
-        patience = Patience()
+        patience = DetachedWait()
         assert await patience.wait(answers(), lambda: None, name="x") == "answer"
         assert await patience.wait(answers(), 1.5, name="x") == "answer"
         with pytest.raises(HoldfastError, match="planned"):
@@ -82,7 +81,7 @@ def test_a_limit_of_none_is_for_ever_and_results_and_errors_come_through() -> No
 @pytest.mark.parametrize(("seconds", "ends_at"), [(0.05, 1.05), (60.0, 1.1)])
 def test_a_question_that_was_given_up_is_left_to_itself_after_a_moment(seconds: float, ends_at: float) -> None:
     async def main() -> None:
-        patience = Patience()
+        patience = DetachedWait()
         with pytest.raises(TimeoutError):
             await patience.wait(_stubborn(seconds), 1.0, name="x")
         assert now() == pytest.approx(ends_at)
@@ -99,7 +98,7 @@ def test_a_question_that_was_given_up_is_left_to_itself_after_a_moment(seconds: 
 
 def test_doors_let_in_a_few_and_one_that_hangs_gives_way_once() -> None:
     async def main() -> None:
-        doors = Doors(2, 3.0)
+        doors = StartLimiter(2, 3.0)
         entered: list[tuple[str, float]] = []
 
         async def visit(name: str, stays: float) -> None:
@@ -121,8 +120,8 @@ def test_doors_let_in_a_few_and_one_that_hangs_gives_way_once() -> None:
 
 def test_defaults_of_the_doors_and_of_the_pace() -> None:
     async def main() -> None:
-        assert (Doors()._room._value, Doors()._seconds) == (3, 3.0)
-        pace = Pace()
+        assert (StartLimiter()._room._value, StartLimiter()._seconds) == (3, 3.0)
+        pace = RateLimit()
         for _ in range(63):
             await pace.step()
         assert now() == 0.0

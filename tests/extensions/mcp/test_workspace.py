@@ -23,7 +23,7 @@ from extensions.mcp.servers import (
     state,
     wrapped,
 )
-from holdfast.domain.mcp import McpInfo
+from holdfast.domain.extensions import McpInfo
 from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start

@@ -2,11 +2,11 @@
 
 import pytest
 
-from holdfast.extensions.folders import Folder
-from holdfast.extensions.shelves import MarkdownFile
-from holdfast.extensions.skills.reading import Skill, listing, read_skill
+from holdfast.extensions.markdown_dir import MarkdownFile
+from holdfast.extensions.search_paths import SearchPath
+from holdfast.extensions.skills.skills import Skill, listing, read_skill
 
-FOLDER = Folder("/s", "project")
+FOLDER = SearchPath("/s", "project")
 
 
 def read(text: str | bytes, name: str = "pdf") -> Skill:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-from holdfast.extensions.lsp.shapes import Position, TextEdit
+from holdfast.extensions.lsp.lsp_types import Position, TextEdit
 
 __all__ = ["ENCODINGS", "Encoding", "Text", "applied"]
 

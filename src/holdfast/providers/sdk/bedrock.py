@@ -16,9 +16,8 @@ from pydantic_ai.providers.bedrock import BedrockProvider
 from urllib3.exceptions import NewConnectionError
 
 from holdfast.domain.models import ModelInfo
-from holdfast.providers.access import Access
-from holdfast.providers.connections import NotReached, not_reached
-from holdfast.providers.watch import CURRENT
+from holdfast.providers.http_connections import CURRENT, NotReached, not_reached
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "refine"]
 
@@ -93,7 +92,7 @@ class _Bearer(BotocoreSession):  # type: ignore[misc]
         return None
 
 
-def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> BedrockConverseModel:
+def build(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> BedrockConverseModel:
     """Create the model, with a bearer key or with the credentials of the AWS tools."""
     port = urlsplit(access.base_url).netloc.rpartition(":")[2]
     if port.isdigit() and not 0 < int(port) < 65_536:

@@ -10,18 +10,18 @@ from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.google_cloud import GoogleCloudProvider
 
 from holdfast.domain.models import ModelInfo
-from holdfast.providers.access import Access
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "build_vertex", "refine"]
 
 
-def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> GoogleModel:
+def build(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> GoogleModel:
     """Create a model of the Gemini API."""
     sdk = Client(vertexai=False, api_key=access.api_key, http_options=_options(access, client))
     return GoogleModel(info.model, provider=GoogleProvider(client=sdk))
 
 
-def build_vertex(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> GoogleModel:
+def build_vertex(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> GoogleModel:
     """Create a Google Cloud model, with an API key or the credentials of the environment."""
     sdk = Client(
         vertexai=True,
@@ -38,7 +38,7 @@ def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name != "extra_body"}
 
 
-def _options(access: Access, client: httpx2.AsyncClient) -> HttpOptions:
+def _options(access: ModelAccess, client: httpx2.AsyncClient) -> HttpOptions:
     base = access.base_url.rstrip("/").removesuffix("/v1beta").removesuffix("/v1")
     return HttpOptions(
         base_url=base or None,

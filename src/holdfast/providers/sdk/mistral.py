@@ -23,8 +23,8 @@ from pydantic_ai.models.mistral import MistralModel
 from pydantic_ai.providers.mistral import MistralProvider
 
 from holdfast.domain.models import ModelInfo
-from holdfast.providers.access import Access
-from holdfast.providers.client import USER_AGENT
+from holdfast.providers.http_client import USER_AGENT
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "refine"]
 
@@ -36,7 +36,7 @@ _NO_ID = "null"
 class _Client:
     """Wraps the shared client, because the SDK offers no way to add headers and body fields."""
 
-    def __init__(self, client: httpx2.AsyncClient, access: Access) -> None:
+    def __init__(self, client: httpx2.AsyncClient, access: ModelAccess) -> None:
         self._client = client
         self._headers = {"user-agent": USER_AGENT, **access.headers}
         self._body = access.body
@@ -130,7 +130,7 @@ def _fitting(id: str) -> str:
     return id if _OWN_ID.fullmatch(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
 
 
-def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> MistralModel:
+def build(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> MistralModel:
     """Create the model."""
     base = access.base_url.rstrip("/").removesuffix("/v1") or None
     ours = cast("httpx2.AsyncClient", _Client(client, access))

@@ -10,28 +10,28 @@ from pydantic_ai.providers.azure import AzureProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from holdfast.domain.models import ModelInfo
-from holdfast.providers.access import Access
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "build_azure", "build_chat", "build_responses", "refine"]
 
 
-def build(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIChatModel | OpenAIResponsesModel:
+def build(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> OpenAIChatModel | OpenAIResponsesModel:
     """Create a model: the responses API at OpenAI itself, the chat API elsewhere, where only that is common."""
     host = urlsplit(access.base_url).hostname or "api.openai.com"
     return (build_responses if host.endswith("openai.com") else build_chat)(info, access, client)
 
 
-def build_chat(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIChatModel:
+def build_chat(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> OpenAIChatModel:
     """Create a model of the chat API."""
     return OpenAIChatModel(info.model, provider=_provider(access, client))
 
 
-def build_responses(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIResponsesModel:
+def build_responses(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> OpenAIResponsesModel:
     """Create a model of the responses API."""
     return OpenAIResponsesModel(info.model, provider=_provider(access, client))
 
 
-def build_azure(info: ModelInfo, access: Access, client: httpx2.AsyncClient) -> OpenAIChatModel:
+def build_azure(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> OpenAIChatModel:
     """Create a model of the chat API at an Azure endpoint."""
     provider = AzureProvider(
         azure_endpoint=access.base_url,
@@ -49,7 +49,7 @@ def refine(settings: dict[str, Any], session: str) -> dict[str, Any]:
     return own | settings
 
 
-def _provider(access: Access, client: httpx2.AsyncClient) -> OpenAIProvider:
+def _provider(access: ModelAccess, client: httpx2.AsyncClient) -> OpenAIProvider:
     sdk = AsyncOpenAI(
         api_key=access.api_key or "none",
         base_url=access.base_url or "https://api.openai.com/v1",

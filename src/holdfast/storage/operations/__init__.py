@@ -29,9 +29,18 @@ from holdfast.domain.ledger import (
     StepRun,
     Write,
 )
-from holdfast.storage.operations import cancels, messages, notices, queue, runs, sessions
-from holdfast.storage.operations.context import Context, Refused
-from holdfast.storage.operations.tables import FileRows, LogRows, MessageRows, RequestRows, RunRows, SessionRows, Tables
+from holdfast.storage.operations import approvals, cancels, messages, queue, runs, sessions
+from holdfast.storage.operations.context import (
+    Context,
+    FileRows,
+    LogRows,
+    MessageRows,
+    Refused,
+    RequestRows,
+    RunRows,
+    SessionRows,
+    Tables,
+)
 
 __all__ = ["FileRows", "LogRows", "MessageRows", "RequestRows", "RunRows", "SessionRows", "Tables", "execute"]
 
@@ -64,6 +73,6 @@ def _perform(operation: Operation, context: Context) -> None:
         case CreateSession() | PatchSession() | DeleteSession() | AddFile() | MarkRead():
             sessions.perform(operation, context)
         case Announce() | CloseRequest():
-            notices.perform(operation, context)
+            approvals.perform(operation, context)
         case _:
             assert_never(operation)

@@ -6,7 +6,7 @@ from holdfast.domain.events import encode_event
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
-from holdfast.storage.retention import PASS, Retention
+from holdfast.storage.event_log import PASS, Retention
 from holdfast.testing.conformance.subject import Check, Desk, Subject, run, session
 
 __all__ = ["CHECKS"]

@@ -1,6 +1,6 @@
 """Asks and answers: said, numbered, and kept like every other event."""
 
-from holdfast.domain.asks import (
+from holdfast.domain.approvals import (
     Choice,
     PermissionNotification,
     PermissionRequest,

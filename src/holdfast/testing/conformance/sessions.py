@@ -2,6 +2,7 @@
 
 import msgspec
 
+from holdfast.domain.deleted_sessions import session_of
 from holdfast.domain.events import FileEvent, Removed, RemovedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
@@ -17,7 +18,6 @@ from holdfast.domain.ledger import (
     Receipt,
     Write,
 )
-from holdfast.domain.removal import session_of
 from holdfast.domain.sessions import SessionPatch, Todo, apply_patch
 from holdfast.testing.conformance.subject import Check, Desk, Subject, message, run, session
 

@@ -23,7 +23,7 @@ from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.engine.ports import Ledger
-from holdfast.storage.retention import Retention
+from holdfast.storage.event_log import Retention
 
 __all__ = ["Check", "Desk", "ManualClock", "Subject", "message", "run", "session"]
 

@@ -10,8 +10,8 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Label, Static
 
-from holdfast.tui.hints import hints
-from holdfast.tui.screens.dialog import Dialog
+from holdfast.tui.keys import hints
+from holdfast.tui.screens.dialogs import Dialog
 
 _WIDE = 115
 """Minimum width for two columns."""

@@ -13,8 +13,8 @@ from textual.containers import Vertical
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from holdfast.tui.hints import hints
-from holdfast.tui.screens.dialog import Dialog
+from holdfast.tui.keys import hints
+from holdfast.tui.screens.dialogs import Dialog
 
 __all__ = ["Choice", "Picked", "Picker", "fitted", "matching"]
 

@@ -1,0 +1,330 @@
+"""Converts events of a session to ACP session updates. Pure.
+
+An editor appends updates and never removes them, so each piece of content is sent once: of a text the new part, of a
+tool call the changes. A snapshot followed by later events produces the same updates as the complete event stream.
+"""
+
+from base64 import b64encode
+
+import msgspec
+
+from holdfast.acp.tool_calls import Json, facts_of, kind_of, places_of, plan_of, result_of, text_block, title_of
+from holdfast.acp.tool_calls import change_of as changes_in
+from holdfast.domain.events import MessageDelta, MessagePart, ToolOutput
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.messages import (
+    Binary,
+    BinaryPart,
+    FinishPart,
+    Message,
+    Part,
+    ReasoningPart,
+    ShellCommand,
+    ShellCommandPart,
+    TextPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+)
+from holdfast.domain.sessions import Session, Todo
+
+__all__ = ["SessionUpdates", "note"]
+
+_AGAIN = "The provider failed and is asked again."
+_MOST_OUTPUT = 4_000
+_MOST_STEPS = 12
+
+
+class _Told:
+    """The text of a part that was sent so far."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._length = 0
+
+    def fresh(self, offset: int, text: str) -> tuple[str, bool]:
+        """Return the new part of this text, and whether the text restarts: after a failed attempt the next one produces
+        different text. A delta that would leave a gap is dropped; the complete part arrives later.
+        """
+        if offset >= self._length:
+            return (self._add(text), False) if offset == self._length else ("", False)
+        told = "".join(self._pieces)
+        self._pieces = [told]
+        common = min(len(text), self._length - offset)
+        if told[offset : offset + common] == text[:common]:
+            return self._add(text[common:]), False
+        self._pieces, self._length = [told[:offset]], offset
+        return self._add(text), True
+
+    def _add(self, text: str) -> str:
+        self._pieces.append(text)
+        self._length += len(text)
+        return text
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A tool call that was sent: its message, its id for the editor, and its status there."""
+
+    call: ToolCall
+    message: MessageId
+    name: str
+    status: str
+
+
+class _Said(msgspec.Struct):
+    """State of one message."""
+
+    message: Message
+    texts: dict[tuple[int, str], _Told] = {}
+    parts: set[int] = set()
+    """Parts that are sent as a whole and were sent."""
+
+
+class SessionUpdates:
+    """Update source of one session. Paths are displayed relative to `directory`, the workspace directory."""
+
+    def __init__(self, session: SessionId, directory: str) -> None:
+        self.session = session
+        self._directory = directory
+        self._said: dict[MessageId, _Said] = {}
+        self._calls: dict[ToolCallId, _Call] = {}
+        """Sent tool calls, the latest for each id."""
+        self._names = 0
+        self._outputs: dict[ToolCallId, str] = {}
+        self._steps: dict[ToolCallId, list[str]] = {}
+        self._todos: tuple[Todo, ...] = ()
+        self._title = ""
+        self._size: tuple[int, float] = (0, 0.0)
+        self.own: set[RunId] = set()
+        """Runs of the editor's own prompts, which it displays already."""
+
+    # Durable events
+
+    def message(self, message: Message, *, is_replay: bool = False) -> list[Json]:
+        """Return updates for the new content of a message."""
+        said = self._said.get(message.id)
+        if said is None:
+            said = self._said[message.id] = _Said(message, {}, set())
+        said.message = message
+        updates: list[Json] = []
+        for index, part in enumerate(message.parts):
+            updates += self._part(said, index, part, is_replay=is_replay)
+        return updates
+
+    def session_now(self, session: Session, window: int = 0) -> list[Json]:
+        """Return updates for the plan, the title and the context usage, where they have changed."""
+        updates: list[Json] = []
+        if session.todos != self._todos:
+            self._todos = session.todos
+            updates.append(plan_of(session.todos))
+        if session.title != self._title:
+            self._title = session.title
+            updates.append({"sessionUpdate": "session_info_update", "title": session.title})
+        size = (session.prompt_tokens + session.completion_tokens, session.cost)
+        if window and size != self._size:
+            self._size = size
+            cost = {"amount": round(session.cost, 6), "currency": "USD"}
+            updates.append({"sessionUpdate": "usage_update", "used": size[0], "size": window, "cost": cost})
+        return updates
+
+    def closed(self, outcome: str) -> list[Json]:
+        """Return updates for the open tool calls of an ended run, which receive no result any more."""
+        word = "completed" if outcome == "completed" else "failed"
+        return [update for id in tuple(self._calls) for update in self._status(id, word)]
+
+    # Live events
+
+    def delta(self, delta: MessageDelta) -> list[Json]:
+        """Return updates for a text delta."""
+        said = self._said.get(delta.message_id)
+        if said is None or delta.part >= len(said.message.parts):
+            return []
+        kind = _growing(said.message.parts[delta.part])
+        return self._grown(said, (delta.part, kind), delta.offset, delta.text) if kind else []
+
+    def part(self, part: MessagePart) -> list[Json]:
+        """Return updates for a complete part."""
+        said = self._said.get(part.message_id)
+        if said is None or part.part > len(said.message.parts):
+            return []
+        parts = list(said.message.parts)
+        parts[part.part : part.part + 1] = [part.content]
+        said.message = msgspec.structs.replace(said.message, parts=tuple(parts))
+        return self._part(said, part.part, part.content)
+
+    def output(self, output: ToolOutput) -> list[Json]:
+        """Return an update with the latest output of a running tool."""
+        if output.tool_call_id not in self._calls:
+            return []
+        text = (self._outputs.get(output.tool_call_id, "") + output.text)[-_MOST_OUTPUT:]
+        self._outputs[output.tool_call_id] = text
+        name = self._calls[output.tool_call_id].name
+        return [_progress(name, content=[text_block(f"```\n{text}\n```")])]
+
+    def helper(self, call: ToolCallId, message: Message) -> list[Json]:
+        """Return an update with the steps of a sub-agent, attached to the tool call that started it."""
+        if call not in self._calls:
+            return []
+        steps = self._steps.setdefault(call, [])
+        before = len(steps)
+        for item in message.tool_calls:
+            title = title_of(item.name, facts_of(item.input), self._directory)
+            line = title if title.startswith(item.name) else f"{item.name}: {title}"
+            if item.finished and line not in steps:
+                steps.append(line)
+        if len(steps) == before:
+            return []
+        lines = "\n".join(f"- {step}" for step in steps[-_MOST_STEPS:])
+        return [_progress(self._calls[call].name, content=[text_block(lines)])]
+
+    def waiting(self, call: ToolCallId, *, is_open: bool) -> list[Json]:
+        """Return an update for a call that waits for permission, or no longer waits."""
+        return self._status(call, "pending" if is_open else "in_progress")
+
+    def call(self, call: ToolCallId) -> tuple[ToolCall | None, str]:
+        """Return a sent tool call and its id for the editor."""
+        known = self._calls.get(call)
+        return (known.call, known.name) if known else (None, call)
+
+    # Parts
+
+    def _part(self, said: _Said, index: int, part: Part, *, is_replay: bool = False) -> list[Json]:
+        message = said.message
+        match part:
+            case TextPart() | ReasoningPart():
+                return self._text(said, index, part, is_replay=is_replay)
+            case ToolCallPart(data=call):
+                return self._call(message.id, call)
+            case ToolResultPart(data=result):
+                return self._result(result)
+            case BinaryPart(data=file) if self._is_first(said, index) and self._is_shown(message, is_replay=is_replay):
+                return [_picture(file)] if file.mime_type.startswith("image/") else []
+            case ShellCommandPart(data=shell) if self._is_first(said, index):
+                return [_shell(f"{message.id}-{index}", shell)]
+            case FinishPart(data=finish) if finish.reason == "error" and self._is_first(said, index):
+                # The sender of the prompt receives the error in the response to it.
+                is_told = message.run_id in self.own and not is_replay
+                return (
+                    []
+                    if is_told
+                    else [
+                        _chunk("agent_message_chunk", f"\n\n**Failed:** {finish.details or finish.message or 'error'}")
+                    ]
+                )
+            case _:
+                return []
+
+    def _text(self, said: _Said, index: int, part: Part, *, is_replay: bool) -> list[Json]:
+        kind = "user_message_chunk" if said.message.role == "user" else _growing(part)
+        updates = self._grown(said, (index, kind), 0, _text_of(part))
+        return updates if self._is_shown(said.message, is_replay=is_replay) else []
+
+    def _grown(self, said: _Said, place: tuple[int, str], offset: int, text: str) -> list[Json]:
+        fresh, is_again = said.texts.setdefault(place, _Told()).fresh(offset, text)
+        notice = [note(_AGAIN)] if is_again else []
+        return [*notice, _chunk(place[1], fresh)] if fresh else notice
+
+    def _is_shown(self, message: Message, *, is_replay: bool) -> bool:
+        return message.role != "user" or is_replay or message.run_id not in self.own
+
+    def _is_first(self, said: _Said, index: int) -> bool:
+        is_first = index not in said.parts
+        said.parts.add(index)
+        return is_first
+
+    def _call(self, message: MessageId, call: ToolCall) -> list[Json]:
+        known = self._calls.get(call.id)
+        if known is not None and known.message != message:
+            # Some models reuse call ids in each response; an editor requires unique ids.
+            known = None
+        if known is not None and known.call.finished:
+            return []
+        if known is None:
+            self._names += 1
+        name = known.name if known else call.id if call.id not in self._calls else f"{call.id}-{self._names}"
+        status = "in_progress" if call.finished else "pending"
+        self._calls[call.id] = _Call(call, message, name, status)
+        asked = facts_of(call.input)
+        update: Json = {
+            "sessionUpdate": "tool_call" if known is None else "tool_call_update",
+            "toolCallId": name,
+            "title": title_of(call.name, asked, self._directory),
+            "kind": kind_of(call.name),
+            "status": status,
+        }
+        if call.finished:
+            changes = changes_in(asked, {}, self._directory) if kind_of(call.name) == "edit" else []
+            places = places_of(asked, self._directory)
+            update |= {"rawInput": asked, **({"locations": places} if places else {})}
+            update |= {"content": changes} if changes else {}
+        return [update]
+
+    def _result(self, result: ToolResult) -> list[Json]:
+        known = self._calls.get(result.tool_call_id)
+        if known is None:
+            return []
+        update = result_of(known.call, result, self._directory)
+        if known.status == update["status"]:
+            return []
+        self._calls[result.tool_call_id] = msgspec.structs.replace(known, status=update["status"])
+        self._outputs.pop(result.tool_call_id, None)
+        self._steps.pop(result.tool_call_id, None)
+        return [{"sessionUpdate": "tool_call_update", "toolCallId": known.name, **update}]
+
+    def _status(self, id: ToolCallId, status: str) -> list[Json]:
+        known = self._calls.get(id)
+        if known is None or known.status == status or known.status in ("completed", "failed"):
+            return []
+        self._calls[id] = msgspec.structs.replace(known, status=status)
+        return [_progress(known.name, status=status)]
+
+
+def _growing(part: Part) -> str:
+    match part:
+        case TextPart():
+            return "agent_message_chunk"
+        case ReasoningPart():
+            return "agent_thought_chunk"
+        case _:
+            return ""
+
+
+def _text_of(part: Part) -> str:
+    match part:
+        case TextPart(data=data):
+            return data.text
+        case ReasoningPart(data=data):
+            return data.thinking
+        case _:
+            return ""
+
+
+def _chunk(kind: str, text: str) -> Json:
+    return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+
+
+def note(text: str) -> Json:
+    """Return an update with a note beside the answer."""
+    return _chunk("agent_thought_chunk", f"\n\n*{text}*\n\n")
+
+
+def _progress(call: str, **more: object) -> Json:
+    return {"sessionUpdate": "tool_call_update", "toolCallId": call, **more}
+
+
+def _picture(file: Binary) -> Json:
+    content = {"type": "image", "data": b64encode(file.data).decode(), "mimeType": file.mime_type}
+    return {"sessionUpdate": "user_message_chunk", "content": content}
+
+
+def _shell(name: str, shell: ShellCommand) -> Json:
+    """Return a tool call for a shell command of the user."""
+    return {
+        "sessionUpdate": "tool_call",
+        "toolCallId": name,
+        "title": f"$ {shell.command}",
+        "kind": "execute",
+        "status": "completed" if shell.exit_code == 0 else "failed",
+        "content": [text_block(f"```\n{shell.output}\n```")],
+    }

@@ -1,0 +1,247 @@
+"""The input line of a command: typed text, and below an approval or a question its choices.
+
+`client/answer_focus.py` decides whether a key edits the text or acts on the request. Keys are read before the request
+may settle (`poll`), so that a key typed before it was drawn as active never acts on it, however late it is read.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+from unicodedata import east_asian_width
+
+from holdfast.cli.console.run_output import RunOutput
+from holdfast.cli.console.terminal import Key, Terminal
+from holdfast.client import answer_focus
+from holdfast.client.answer_focus import Focus, Kind
+
+__all__ = ["Input", "InputLine", "Option"]
+
+
+class Option(NamedTuple):
+    """A choice. `letter` selects it after Tab has moved the focus to the request."""
+
+    value: str
+    label: str
+    letter: str = ""
+
+
+class Input(NamedTuple):
+    """An input of the user.
+
+    `option`: a choice was selected. `answer`: a line was entered into the focused request. `line`: a line was entered
+    into the composer; `is_fresh` if it was begun after the request appeared. `end`: Ctrl-D on an empty line, or the
+    terminal is gone.
+    """
+
+    kind: Literal["option", "answer", "line", "end"]
+    text: str = ""
+    is_fresh: bool = False
+
+
+class InputLine:
+    """The input line: reads keys and edits the typed text."""
+
+    def __init__(
+        self, terminal: Terminal, speaker: RunOutput, *, echoes: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Create the line. With `echoes`, typed text is also shown while no request is open."""
+        self._terminal = terminal
+        self._speaker = speaker
+        self._echoes = echoes
+        self._clock = clock
+        self._focus = Focus()
+        self._options: Sequence[Option] = ()
+        self._place = 0
+        self._written = ""
+        self._keys: deque[tuple[int, Key]] = deque()
+        self._is_stale = False
+        """True if the text was begun before the current request appeared."""
+        self._said = ""
+        self.text = ""
+
+    @property
+    def is_open(self) -> bool:
+        """True while a request is shown."""
+        return bool(self._focus.request)
+
+    def start(self) -> None:
+        """Switch the terminal to single keys without echo."""
+        self._read()
+
+    def open(self, request: str, kind: Kind, options: Sequence[Option]) -> None:
+        """Offer the choices of a request that has just been printed."""
+        self._options, self._place, self._written, self._said = options, 0, "", ""
+        # Reading switches the terminal to single keys; text that was typed earlier counts as typed now.
+        self._read()
+        self._is_stale = bool(self.text or self._keys)
+        self._focus = answer_focus.appear(self._focus, request, kind, self._now())
+        self._draw()
+
+    def close(self, said: str = "") -> None:
+        """Remove the request. Typed text is kept and shown again."""
+        self._speaker.clear()
+        self._focus = answer_focus.disappear(self._focus)
+        self._terminal.say(f"{said}\n" if said else "")
+        if self.text and self._echoes:
+            self._terminal.say(_on_one_line(self.text))
+
+    def poll(self) -> Input | None:
+        """Return the next input of the user; None if there is no more for now."""
+        self._read()
+        while self._keys:
+            at, key = self._keys.popleft()
+            done = self._press(key, at)
+            self._focus = answer_focus.edit(self._focus, is_empty=not self.text, at=at)
+            if done is not None:
+                return done
+        if self._terminal.is_gone:
+            return Input("end")
+        self._focus, is_due = answer_focus.release(self._focus, self._now())
+        if is_due:
+            return self._act(Key("enter"))
+        self._focus = answer_focus.tick(self._focus, self._now())
+        self._draw()
+        return None
+
+    def _read(self) -> None:
+        keys, at = self._terminal.read_keys(), self._now()
+        if self._terminal.is_resumed:
+            # Enter ended the shell's `fg`, and the key may still be held.
+            self._terminal.is_resumed = False
+            self._focus, _ = answer_focus.press(self._focus, "enter", at)
+        self._keys.extend((at, key) for key in keys)
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+    # Keys.
+
+    def _press(self, key: Key, at: int) -> Input | None:
+        was_open, name = self.is_open, key.name
+        known = {"backspace", "erase_line", "erase_word", "end"}
+        self._focus, route = answer_focus.press(self._focus, "other" if name in known else name, at)
+        if route.target == "request":
+            return self._act(key)
+        if route.target in ("focus", "blur"):
+            self._written = ""
+        if route.target != "composer":
+            return None
+        if name == "end":
+            return Input("end") if not self.text else None
+        if name == "enter":
+            return self._finish(was_open=was_open)
+        before = self.text
+        self.text = _edited(route.restore + self.text, key)
+        self._is_stale = self._is_stale and bool(self.text)
+        if self._echoes and not was_open:
+            self._terminal.say(_echo(before, self.text))
+        return None
+
+    def _finish(self, *, was_open: bool) -> Input | None:
+        text, self.text = self.text, ""
+        is_fresh, self._is_stale = not self._is_stale, False
+        if not text.strip():
+            return None
+        if was_open:
+            self._speaker.clear()
+            self._terminal.say(f"> {_on_one_line(text)}\n")
+        elif self._echoes:
+            self._terminal.say("\n")
+        return Input("line", text.strip(), is_fresh)
+
+    def _act(self, key: Key) -> Input | None:
+        """Handle a key for the request."""
+        is_question = self._focus.kind == "question"
+        last = len(self._options) - 1
+        if key.name in answer_focus.ARROWS:
+            self._place = max(0, min(last, self._place + (1 if key.name in ("right", "down") else -1)))
+        elif key.name == "enter" and self._focus.is_focused and is_question and self._written:
+            return Input("answer", self._written)
+        elif key.name == "enter" and self._options:
+            return Input("option", self._options[self._place].value)
+        elif self._focus.is_focused and is_question:
+            self._written = _edited(self._written, key)
+        elif self._focus.is_focused:
+            taken = [option for option in self._options if option.letter and option.letter == key.text.lower()]
+            return Input("option", taken[0].value) if taken else None
+        elif key.text.isdecimal() and int(key.text) <= len(self._options):
+            self._place = int(key.text) - 1
+        return None
+
+    # Drawing.
+
+    def _draw(self) -> None:
+        if self.is_open:
+            line = self._prompt()
+            if not self._speaker.prompt(line) and (mark := self._mark()) != self._said:
+                # A terminal that cannot redraw a line gets a new line for every change.
+                self._said = mark
+                self._terminal.say(f"{mark}\n" if mark else "")
+
+    def _prompt(self) -> str:
+        """Return the bottom line, cut at its beginning to fit."""
+        if self._focus.is_focused and self._focus.kind == "question":
+            return _fitted(f"{self._choices()}  your answer (esc: back): ", self._written)
+        if self._focus.is_focused:
+            return _fitted(f"{self._choices(letters=True)}  (enter; esc: back to writing) ", "")
+        if self._focus.is_settled:
+            return _fitted(f"{self._choices()}  (enter answers, arrows choose) > ", "")
+        if self.text:
+            return _fitted("(finish or send your text first · tab: answer) > ", self.text)
+        return _fitted("(active in a moment · tab: answer) > ", "")
+
+    def _choices(self, *, letters: bool = False) -> str:
+        shown = []
+        for place, option in enumerate(self._options):
+            letter = f"[{option.letter}] " if letters and option.letter else ""
+            shown.append(f"{'▸ ' if place == self._place else ''}{letter}{option.label}")
+        return "  ".join(shown)
+
+    def _mark(self) -> str:
+        if not self._focus.is_active or not self._options:
+            return ""
+        return f"[▸ {self._options[self._place].label}{': esc goes back' if self._focus.is_focused else ''}]"
+
+
+def _edited(text: str, key: Key) -> str:
+    match key.name:
+        case "backspace":
+            return text[:-1]
+        case "erase_line":
+            return ""
+        case "erase_word":
+            return text.rstrip().rpartition(" ")[0] + (" " if " " in text.rstrip() else "")
+        case _:
+            return text + key.text
+
+
+def _on_one_line(text: str) -> str:
+    return text.replace("\n", "⏎")
+
+
+def _width(text: str) -> int:
+    return sum(2 if east_asian_width(char) in "WF" else 1 for char in _on_one_line(text))
+
+
+def _echo(before: str, after: str) -> str:
+    """Return the output that changes one typed text into the other, at the end of the current line."""
+    if after.startswith(before):
+        return _on_one_line(after[len(before) :])
+    return "\b \b" * _width(before[len(after) :])
+
+
+def _fitted(prompt: str, text: str) -> str:
+    """Cut a line to the width of the terminal. A line that wraps could not be cleared."""
+    try:
+        columns = os.get_terminal_size(2).columns
+    except OSError:
+        columns = 0
+    room = max(20, (columns or 80) - 1)
+    if _width(prompt) > room * 2 // 3 and text:
+        prompt = "> "
+    shown = _on_one_line(text)
+    while shown and _width(prompt) + _width(shown) > room:
+        shown = shown[1:]
+    return (prompt + shown)[:room]

@@ -1,0 +1,61 @@
+"""Local settings for commands: those of a directory, with a data directory. Reads files; sends no requests."""
+
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import click
+
+from holdfast.cli.common import directory_option
+from holdfast.client.paths import data_directory
+from holdfast.config.configuration import Configuration
+from holdfast.config.locations import places_for
+
+__all__ = ["configuration_for", "directory_options", "in_terminal", "printable"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def directory_options(function: F) -> F:
+    """Add the options that select a directory and a data directory."""
+    data = click.option("--data-dir", metavar="DIR", help="The server's data directory; $HOLDFAST_DATA_DIR.")
+    return directory_option(data(function))
+
+
+def configuration_for(cwd: str, data_dir: str | None) -> Configuration:
+    """Return the configuration of a directory."""
+    environment = dict(os.environ)
+    environment.setdefault("HOME", os.path.expanduser("~"))
+    data = os.path.realpath(data_directory(data_dir, environment, environment["HOME"]))
+    places = places_for(cwd, environment, data_dir=data, workspace_id=_workspace_id(data, cwd))
+    return Configuration(places, environment)
+
+
+def _workspace_id(data_dir: str, directory: str) -> str:
+    """Return the workspace id that the server has stored; empty if there is none."""
+    database = os.path.join(data_dir, "holdfast.db")
+    if not os.path.isfile(database):
+        return ""
+    address = f"file:{quote(os.fsencode(database))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=1.0)) as connection:
+            row = connection.execute("SELECT id FROM workspaces WHERE path = ?", (os.fsencode(directory),)).fetchone()
+    except sqlite3.Error:
+        return ""
+    return str(row[0]) if row else ""
+
+
+def in_terminal() -> bool:
+    """Return True if stdout is a terminal that may show colours."""
+    wants_none = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return not wants_none and sys.stdout is not None and sys.stdout.isatty()
+
+
+def printable(text: str) -> str:
+    """Escape terminal control sequences: files of a project are untrusted."""
+    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return shown.encode("utf-8", "backslashreplace").decode()

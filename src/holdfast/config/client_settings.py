@@ -1,0 +1,97 @@
+"""Settings that clients change over the wire: two small JSON files, the workspace's above the user's.
+
+A key is a path with dots (`options.tui.compact_mode`); a name that has dots itself is quoted. A file is replaced
+whole, so a crash leaves the old one or the new one, never half of one. One process changes them at a time.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.config.atomic_files import LARGEST, Unreadable, contents, locked, replace
+from holdfast.config.line_numbers import DEEPEST, TooDeep, json_lines
+from holdfast.config.problems import key_path
+from holdfast.domain.errors import BadRequest
+
+__all__ = ["ConfigStore", "Scope", "merged"]
+
+Scope = Literal[0, 1]
+"""0 is the user's, 1 the workspace's."""
+
+
+def merged(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
+    """Objects are merged key by key; anything else in `upper` replaces what is below it."""
+    result = dict(lower)
+    for key, value in upper.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+class ConfigStore:
+    """The two files of one workspace."""
+
+    def __init__(self, user_file: Path, workspace_file: Path) -> None:
+        self._files = (user_file, workspace_file)
+
+    def read(self) -> dict[str, Any]:
+        user, workspace = (_load(path) for path in self._files)
+        return merged(user, workspace)
+
+    def scope(self, scope: Scope) -> dict[str, Any]:
+        """What one of them says by itself."""
+        return _load(self._files[scope])
+
+    def set(self, scope: int, key: str, value: object) -> None:
+        self._change(scope, key, value, remove=False)
+
+    def remove(self, scope: int, key: str) -> None:
+        self._change(scope, key, None, remove=True)
+
+    def _change(self, scope: int, key: str, value: object, *, remove: bool) -> None:
+        if scope not in (0, 1):
+            raise BadRequest("The scope is 0 for the user's settings or 1 for the workspace's.")
+        names = [name for name in key_path(key) if isinstance(name, str)]
+        if len(names) < len(key_path(key)):
+            raise BadRequest("A list is set as a whole: name its key without a place in it.")
+        path = self._files[scope]
+        with locked(str(path.parent)):
+            self._patch(path, names, value, remove=remove)
+
+    def _patch(self, path: Path, names: list[str], value: object, *, remove: bool) -> None:
+        whole = _load(path)
+        place = whole
+        for name in names[:-1]:
+            below = place.get(name)
+            if not isinstance(below, dict):
+                if remove:
+                    return
+                below = place[name] = {}
+            place = below
+        if remove:
+            place.pop(names[-1], None)
+        else:
+            place[names[-1]] = value
+        _save(path, whole)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(contents(str(path))[0], type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except (msgspec.DecodeError, RecursionError, Unreadable) as error:
+        raise BadRequest(f"{path} is not a JSON object: mend it or move it away.") from error
+
+
+def _save(path: Path, whole: dict[str, Any]) -> None:
+    """What the settings would not be read from is not written: all that the file says would be without effect."""
+    data = msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
+    if len(data) > LARGEST:
+        raise BadRequest(f"The settings would be larger than {LARGEST // 1024} KiB: nothing was changed.")
+    try:
+        json_lines(data.decode())
+    except (TooDeep, RecursionError) as error:
+        raise BadRequest(f"The settings would be deeper than {DEEPEST} levels: nothing was changed.") from error
+    replace(str(path), data)

@@ -1,0 +1,139 @@
+"""Changes one setting in a TOML file and leaves the rest as its owner wrote it: comments, order, spacing.
+
+A change that does not fit the types, or that would alter anything else, changes nothing.
+"""
+
+import copy
+import os
+import stat
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from holdfast.config.atomic_files import LARGEST, Signature, contents, locked, replace
+from holdfast.config.line_numbers import KeyPath
+from holdfast.config.load import parse
+from holdfast.config.problems import dotted
+from holdfast.config.validate import fit, key_type, objections
+from holdfast.domain.errors import BadRequest, NotFound
+
+__all__ = ["CannotWrite", "parse_value", "set_value", "unset_value"]
+
+
+class CannotWrite(BadRequest):
+    """The setting cannot be written."""
+
+
+def parse_value(text: str, path: KeyPath) -> object:
+    """A value as it is written in TOML; anything else is text. What must be text is taken as it is."""
+    try:
+        read = tomlkit.parse(f"x = {text}\n").unwrap()
+    except (TOMLKitError, ValueError, RecursionError):
+        return text
+    value = read["x"] if list(read) == ["x"] else text
+    return text if not _fits(path, value) and _fits(path, text) else value
+
+
+def _fits(path: KeyPath, value: object) -> bool:
+    return not objections(path, value)
+
+
+def set_value(file: str, path: KeyPath, value: object, *, mode: int | None = None) -> None:
+    """`mode` is for a file whose mode matters; without it an existing file keeps the one it has."""
+    if key_type(path) is None:
+        raise CannotWrite(f"{dotted(path)}: {next(iter(objections(path, value)), 'is not a key that is known.')}")
+    _change(file, path, value, mode=mode, removes=False)
+
+
+def unset_value(file: str, path: KeyPath, *, mode: int | None = None) -> None:
+    """Raises `NotFound` if the file does not set it."""
+    _change(file, path, None, mode=mode, removes=True)
+
+
+def _change(file: str, path: KeyPath, value: object, *, mode: int | None, removes: bool) -> None:
+    with locked(os.path.dirname(os.path.realpath(file))):
+        data, seen = _contents(file)
+        before, lines, problem = parse(data, "toml", file)
+        if problem is not None:
+            raise CannotWrite(f"{problem} Mend it first: nothing was changed.")
+        wanted = _wanted(before, path, value, file, removes=removes)
+        # What was wrong elsewhere may stay as it is; what is written now has to fit.
+        old = {problem.key for problem in fit(before, file, lines).problems if not _is_within(problem.key, path)}
+        new = [found for found in fit(wanted, file, {}).problems if found.severity == "error" and found.key not in old]
+        if new:
+            raise CannotWrite(f"{new[0].key}: {new[0].text} Nothing was changed.")
+        text = _edited(data.decode("utf-8-sig"), path, value, removes=removes)
+        whole = text.encode()
+        after, _, problem = parse(whole, "toml", file)
+        is_same = _filled(after) == _filled(wanted) if removes else after == wanted
+        if problem is not None or not is_same or len(whole) > LARGEST:
+            raise CannotWrite(f"{dotted(path)} cannot be changed in {file} as it is written: edit the file by hand.")
+        replace(file, whole, mode=_mode(file, seen, mode))
+
+
+def _is_within(key: str, path: KeyPath) -> bool:
+    return f"{key}.".startswith((f"{dotted(path)}.", f"{dotted(path)}["))
+
+
+def _filled(tree: Any) -> Any:  # noqa: ANN401 - any TOML
+    """Without empty tables: the last key of one may take it along."""
+    if not isinstance(tree, dict):
+        return tree
+    pairs = {name: _filled(item) for name, item in tree.items()}
+    return {name: item for name, item in pairs.items() if item != {}}
+
+
+def _contents(file: str) -> tuple[bytes, Signature]:
+    try:
+        return contents(file)
+    except FileNotFoundError:
+        return b"", None
+
+
+def _mode(file: str, seen: Signature, mode: int | None) -> int:
+    if mode is not None:
+        return mode
+    return 0o644 if seen is None else stat.S_IMODE(os.stat(file).st_mode)
+
+
+def _wanted(tree: dict[str, Any], path: KeyPath, value: object, file: str, *, removes: bool) -> dict[str, Any]:
+    """The same tree with the change made, without regard to how it is written."""
+    whole = copy.deepcopy(tree)
+    place: Any = whole
+    for name in path[:-1]:
+        if isinstance(place, dict) and name not in place and isinstance(name, str) and not removes:
+            place[name] = {}
+        place = _inside(place, name, path, file)
+    last = path[-1]
+    if removes or isinstance(last, int):
+        _inside(place, last, path, file)
+    if not isinstance(place, dict | list):
+        raise CannotWrite(f"{dotted(path[:-1])} is not a table in {file}: nothing can be set inside it.")
+    if removes:
+        del place[last]  # type: ignore[arg-type]
+    else:
+        place[last] = value  # type: ignore[index]
+    return whole
+
+
+def _inside(place: Any, name: str | int, path: KeyPath, file: str) -> Any:  # noqa: ANN401 - any TOML
+    try:
+        return place[name]
+    except (KeyError, IndexError, TypeError):
+        raise NotFound(f"{dotted(path)} is not set in {file}.") from None
+
+
+def _edited(text: str, path: KeyPath, value: object, *, removes: bool) -> str:
+    document = tomlkit.parse(text)
+    place: Any = document
+    for depth, name in enumerate(path[:-1]):
+        if isinstance(name, str) and name not in place:
+            is_outer = depth < len(path) - 2 and isinstance(path[depth + 1], str)
+            place[name] = tomlkit.table(is_super_table=is_outer)
+        place = place[name]
+    if removes:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return tomlkit.dumps(document)

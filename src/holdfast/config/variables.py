@@ -1,0 +1,248 @@
+r"""What `$` means in a value: `$VAR`, `${VAR}`, `${VAR:-otherwise}`, `$(command)`; `$$` and `\$` are a dollar sign.
+
+The reading is pure. A command is run only for those who may, by a function that can be replaced; what comes
+out of it, or out of the environment, is never part of a message.
+"""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.config.line_numbers import DEEPEST
+from holdfast.domain.errors import BadRequest
+
+__all__ = [
+    "LIMIT",
+    "MOST_OUTPUT",
+    "Command",
+    "CommandRunner",
+    "Expander",
+    "ExpansionFailed",
+    "Piece",
+    "Variable",
+    "cannot_start",
+    "is_template",
+    "read_template",
+    "run_command",
+    "said_by",
+]
+
+CommandRunner: TypeAlias = Callable[[str, Mapping[str, str]], str]
+"""Runs a command of a configuration file with an environment and gives its output."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SPECIAL = re.compile(r"\$|\\\$")
+LIMIT = 10.0
+"""Seconds that a command may take."""
+MOST_OUTPUT = 64 * 1024
+
+
+class ExpansionFailed(BadRequest):
+    """A value with a dollar sign cannot be used as it is written."""
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """A variable, and what stands for it when it is unset or empty; None if nothing does."""
+
+    name: str
+    otherwise: "tuple[Piece, ...] | None" = None
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name!r})"
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A command whose output is meant."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return "Command(…)"
+
+
+Piece: TypeAlias = str | Variable | Command
+
+
+def is_template(text: str) -> bool:
+    """Whether there is anything to expand. A text that cannot be read counts as one."""
+    if "$" not in text:
+        return False
+    try:
+        return any(not isinstance(piece, str) for piece in read_template(text))
+    except ExpansionFailed:
+        return True
+
+
+def read_template(text: str, *, depth: int = 0) -> tuple[Piece, ...]:
+    """The pieces of a value. Raises `ExpansionFailed` if a brace or parenthesis is not closed."""
+    if depth > DEEPEST:
+        raise ExpansionFailed(f"The value is nested deeper than {DEEPEST} levels.")
+    pieces: list[Piece] = []
+    at = 0
+    while (found := _SPECIAL.search(text, at)) is not None:
+        pieces.append(text[at : found.start()])
+        piece, at = _special(text, found, depth)
+        pieces.append(piece)
+    pieces.append(text[at:])
+    return tuple(piece for piece in pieces if piece != "")
+
+
+def _special(text: str, found: re.Match[str], depth: int) -> tuple[Piece, int]:
+    at = found.end()
+    if found[0] == "\\$":
+        return "$", at
+    follows = text[at : at + 1]
+    if follows == "$":
+        return "$", at + 1
+    if follows == "{":
+        return _braced(text, at + 1, depth)
+    if follows == "(":
+        end = _closing(text, at + 1, "(", ")")
+        return Command(text[at + 1 : end]), end + 1
+    name = _NAME.match(text, at)
+    return (Variable(name[0]), name.end()) if name else ("$", at)
+
+
+def _braced(text: str, at: int, depth: int) -> tuple[Piece, int]:
+    end = _closing(text, at, "{", "}")
+    name = _NAME.match(text, at)
+    if name is None:
+        raise ExpansionFailed("After ${ a name is expected; write $$ for a dollar sign.")
+    if name.end() == end:
+        return Variable(name[0]), end + 1
+    if not text.startswith(":-", name.end()):
+        raise ExpansionFailed(f"${{{name[0]}…}} is not understood: write ${{{name[0]}}} or ${{{name[0]}:-otherwise}}.")
+    return Variable(name[0], read_template(text[name.end() + 2 : end], depth=depth + 1)), end + 1
+
+
+def _closing(text: str, at: int, opening: str, closing: str) -> int:
+    """Where what was opened before `at` ends. Quotes hide what they hold."""
+    depth, quote = 1, ""
+    while at < len(text):
+        letter = text[at]
+        if letter == "\\" and quote != "'":
+            at += 1
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'" and opening == "(":
+            quote = letter
+        elif letter == opening:
+            depth += 1
+        elif letter == closing:
+            depth -= 1
+            if depth == 0:
+                return at
+        at += 1
+    raise ExpansionFailed(f"${opening} is never closed: a {closing} is missing; write $$ for a dollar sign.")
+
+
+class Expander:
+    """Puts values in, from an environment that is given, never from the one of this process."""
+
+    def __init__(self, environment: Mapping[str, str], run: CommandRunner | None = None) -> None:
+        self._environment = environment
+        self._run = run or run_command
+
+    def expand(self, text: str, *, may_run: bool) -> str:
+        """Blocks as long as its commands take: 10 seconds each at most. Raises `ExpansionFailed`."""
+        return text if "$" not in text else self._whole(read_template(text), may_run=may_run)
+
+    def _whole(self, pieces: tuple[Piece, ...], *, may_run: bool) -> str:
+        return "".join(self._piece(piece, may_run=may_run) for piece in pieces)
+
+    def _piece(self, piece: Piece, *, may_run: bool) -> str:
+        match piece:
+            case str():
+                return piece
+            case Command():
+                if not may_run:
+                    raise ExpansionFailed(
+                        "$(command) is run only in your own files, and in those of a project you trust: use a variable."
+                    )
+                return self._run(piece.text, self._environment)
+            case Variable():
+                value = self._environment.get(piece.name)
+                if piece.otherwise is not None:
+                    return value or self._whole(piece.otherwise, may_run=may_run)
+                if value is None:
+                    raise ExpansionFailed(
+                        f"The variable {piece.name} is not set: export it, or write $$ for a dollar sign."
+                    )
+                return value
+
+
+def run_command(command: str, environment: Mapping[str, str]) -> str:
+    """The output of a shell's command, without the white space around it. Ends all it started, whatever happens."""
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    except (OSError, ValueError):
+        raise cannot_start() from None
+    try:
+        return said_by(*_output(process))
+    finally:
+        _end(process)
+
+
+def cannot_start() -> ExpansionFailed:
+    return ExpansionFailed("The command in $(…) cannot be started.")
+
+
+def said_by(output: bytes, status: int | None) -> str:
+    """What the output of a command that ended so means; None is for one that did not end. Raises `ExpansionFailed`."""
+    if status is None:
+        raise ExpansionFailed(f"The command in $(…) did not end within {LIMIT:.0f} seconds.")
+    if len(output) > MOST_OUTPUT:
+        raise ExpansionFailed(f"The command in $(…) said more than {MOST_OUTPUT // 1024} KiB.")
+    if status != 0:
+        raise ExpansionFailed(f"The command in $(…) failed with status {status}: run it in a terminal to see why.")
+    try:
+        return output.decode().strip()
+    except UnicodeDecodeError:
+        raise ExpansionFailed("The command in $(…) said something that is not UTF-8.") from None
+
+
+def _output(process: subprocess.Popen[bytes]) -> tuple[bytes, int | None]:
+    """A process that left the command's group may hold the pipe for ever: the limit is on the clock, not on the end."""
+    assert process.stdout is not None
+    descriptor = process.stdout.fileno()
+    deadline = time.monotonic() + LIMIT
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    output = bytearray()
+    while len(output) <= MOST_OUTPUT:
+        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            return bytes(output), None
+        piece = os.read(descriptor, MOST_OUTPUT)
+        if not piece:
+            break
+        output += piece
+    else:
+        return bytes(output), 0
+    try:
+        return bytes(output), process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return bytes(output), None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

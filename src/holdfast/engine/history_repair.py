@@ -1,0 +1,113 @@
+"""Leave a conversation that every provider accepts, whatever cut it off. Pure.
+
+Used at the end of every run that did not complete, and by recovery for runs a crash cut off. Afterwards
+reasoning is closed, each tool call has exactly one result, and an assistant message says how the turn ended.
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from holdfast.domain.ids import MessageId, ToolCallId
+from holdfast.domain.messages import (
+    Finish,
+    FinishPart,
+    Message,
+    Part,
+    ReasoningPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+)
+from holdfast.domain.runs import Outcome
+from holdfast.engine.message_factory import MessageFactory
+
+__all__ = ["RepairedTurn", "TurnEnd", "finish_for", "settle", "unanswered"]
+
+_CALL_CUT_OFF = {
+    "cancelled": "Cancelled by the user. What this call had done by then was not undone.",
+    "interrupted": "Interrupted: the server stopped while this call was open. It may have had effects.",
+    "failed": "Not finished: the turn failed while this call was open. It may have had effects.",
+}
+_CALL_NOT_RUN = {
+    "cancelled": "Cancelled by the user. This call was not run.",
+    "interrupted": "Interrupted: the server stopped before this call was run.",
+    "failed": "Not run: the turn failed before this call.",
+}
+
+
+class TurnEnd(msgspec.Struct, frozen=True):
+    """How a turn ended that did not complete. `title` and `details` tell people what went wrong."""
+
+    outcome: Outcome
+    title: str = ""
+    details: str = ""
+    model_unreachable: bool = False
+    leaves_a_word: bool = True
+    """A turn without an answer gets one that says how it ended; a summary asked for by hand does not."""
+
+
+class RepairedTurn(msgspec.Struct, frozen=True):
+    """What has to be written: messages changed or new, in order, and messages to remove."""
+
+    put: tuple[Message, ...] = ()
+    delete: tuple[MessageId, ...] = ()
+
+
+def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
+    """The calls that have no result."""
+    answered = {result.tool_call_id for message in messages for result in message.tool_results}
+    return [call for message in messages for call in message.tool_calls if call.id not in answered]
+
+
+def settle(
+    author: MessageFactory, messages: Sequence[Message], ending: TurnEnd, not_run: Collection[ToolCallId] = frozenset()
+) -> RepairedTurn:
+    """Given all messages of the run so far, say what is missing. `not_run`: calls that had no effects for certain."""
+    put: list[Message] = []
+    delete: list[MessageId] = []
+    answered = {result.tool_call_id for message in messages for result in message.tool_results}
+    acted = {call.id for call in unanswered(messages) if call.finished}.difference(not_run)
+    told = False
+    for message in messages:
+        if message.role != "assistant":
+            continue
+        if message.is_summary_message and message.finish is None and ending.outcome != "failed":
+            delete.append(message.id)
+            continue
+        closed = message
+        if message.finish is None:
+            closed = _closed(message, finish_for(ending, author.now), author.now)
+            put.append(closed)
+        told = closed.finish is not None and closed.finish.reason != "tool_use"
+        put.extend(_cut_off(author, call, ending, acted) for call in closed.tool_calls if call.id not in answered)
+    if not told and ending.leaves_a_word:
+        put.append(author.last_word(finish_for(ending, author.now)))
+    return RepairedTurn(tuple(put), tuple(delete))
+
+
+def finish_for(ending: TurnEnd, now: int) -> Finish:
+    if ending.outcome == "cancelled":
+        return Finish("canceled", now, "Cancelled")
+    if ending.outcome == "interrupted":
+        return Finish("error", now, "Interrupted", "The server stopped before this turn was finished.")
+    return Finish("error", now, ending.title, ending.details)
+
+
+def _closed(message: Message, finish: Finish, now: int) -> Message:
+    parts: list[Part] = []
+    for part in message.parts:
+        match part:
+            case ReasoningPart(data=data) if not data.finished_at:
+                parts.append(ReasoningPart(msgspec.structs.replace(data, finished_at=now)))
+            case ToolCallPart(data=data) if not data.finished:
+                parts.append(ToolCallPart(msgspec.structs.replace(data, input="{}", finished=True)))
+            case _:
+                parts.append(part)
+    return msgspec.structs.replace(message, parts=(*parts, FinishPart(finish)))
+
+
+def _cut_off(author: MessageFactory, call: ToolCall, ending: TurnEnd, acted: Collection[ToolCallId]) -> Message:
+    texts = _CALL_CUT_OFF if call.id in acted else _CALL_NOT_RUN
+    text = texts.get(ending.outcome, texts["failed"])
+    return author.tool(ToolResult(call.id, call.name, text, "", is_error=True))

@@ -1,0 +1,283 @@
+"""Carry out the tool calls of one step.
+
+Calls are taken in order. Neighbours that may run side by side do so, a few at a time; every other call waits
+for those before it and runs alone. A tool's failure is a result for the model, never the end of the turn.
+"""
+
+import asyncio
+import json
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+
+import msgspec
+
+from holdfast.domain.approvals import QuestionAnswer
+from holdfast.domain.errors import PermissionDenied, StorageError, ToolError
+from holdfast.domain.events import ToolOutput, ToolOutputEvent
+from holdfast.domain.files import ReadMark
+from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.ledger import Operation, Receipt
+from holdfast.domain.messages import Message, ToolCall, ToolResult, encodable
+from holdfast.domain.tools import TOOLS, UNASKED, Errand, Inquiry, Permit, Tool, ToolOutcome
+from holdfast.engine.run_context import RunContext
+from holdfast.engine.turn import Turn, TurnClosed
+
+__all__ = ["NOT_RUN", "answer_without_running", "asked_for", "refusal", "run_calls", "told"]
+
+
+# What becomes of a tool call when hooks have spoken. Pure.
+
+_REFUSED = "A hook of the user's refused this call."
+_HALTED = "A hook of the user's stopped the turn."
+
+
+def refusal(ruling: Ruling) -> ToolOutcome | None:
+    """The result of a call that is not carried out; None if it is."""
+    if ruling.halts:
+        return ToolOutcome(ruling.reason or _HALTED, is_error=True, stops_turn=True)
+    if ruling.decision == "deny":
+        return ToolOutcome(ruling.reason or _REFUSED, is_error=True)
+    return None
+
+
+def asked_for(use: ToolUse, ruling: Ruling, path: str) -> Permit:
+    """What somebody is asked because a hook wants them to be."""
+    command = use.input.get("command")
+    line = command if use.name == "bash" and isinstance(command, str) else ""
+    what = ruling.reason or f"A hook wants to know whether {use.name} may do this."
+    where = use.input.get("working_dir") if line else ""
+    # A rule that is saved for a command holds in the directory in which it would be run.
+    directory = posixpath.normpath(posixpath.join(path, where)) if isinstance(where, str) and where else path
+    return Permit(use.name, "execute", directory, what, dict(use.input), line)
+
+
+def told(outcome: ToolOutcome, before: Ruling, after: Ruling | None = None) -> ToolOutcome:
+    """The result with what the hooks have to say to the model, and with what screens show of them."""
+    after = after or Ruling()
+    notes = [before.context]
+    if after.decision == "deny" or after.halts:
+        notes.append(after.reason)
+    notes.append(after.context)
+    content = "\n\n".join(piece for piece in (outcome.content, *notes) if piece)
+    reports = {"hook": before.report, "post_hook": after.report}
+    said = {name: report for name, report in reports.items() if report}
+    if not said and content == outcome.content and not after.halts:
+        return outcome
+    return msgspec.structs.replace(
+        outcome,
+        content=content,
+        metadata=_with(outcome.metadata, said) if said else outcome.metadata,
+        stops_turn=outcome.stops_turn or after.halts,
+    )
+
+
+def _with(metadata: str, said: dict[str, dict[str, object]]) -> str:
+    try:
+        known = json.loads(metadata) if metadata else {}
+    except ValueError:
+        known = {}
+    return json.dumps({**known, **said} if isinstance(known, dict) else said, ensure_ascii=False)
+
+
+# Carry out the tool calls of one step.
+
+NOT_RUN = "Not run: the answer was cut off before the calls were complete."
+_STOPPED = "Not run: the turn was stopped by the call before."
+_MALFORMED = "Not run: the arguments were not a JSON object. Send the call again with valid JSON."
+
+
+class _Context:
+    """A tool's view of the run it works for."""
+
+    def __init__(self, turn: Turn, kit: RunContext, message: Message, call: ToolCall) -> None:
+        self._turn = turn
+        self._kit = kit
+        self.workspace_path = kit.path
+        self.session_id: SessionId = turn.run.session_id
+        self.run_id: RunId = turn.run.run_id
+        self.message_id: MessageId = message.id
+        self.tool_call_id: ToolCallId = call.id
+        self.environment: Mapping[str, str] = kit.environment
+        self.takes_images = turn.takes_images
+        self._is_allowed = False
+        self._has_begun = False
+        """Whether it was allowed anything yet."""
+        self._said = 0
+
+    def now_ms(self) -> int:
+        return self._turn.now_ms()
+
+    async def record(self, *operations: Operation) -> Receipt:
+        return await self._turn.record(*operations)
+
+    async def read_mark(self, path: str) -> ReadMark | None:
+        return await self._kit.ledger.read_mark(self._kit.workspace, self.session_id, path)
+
+    async def permit(self, permit: Permit) -> None:
+        run, brief = self._turn.run, self._turn.brief
+        skips = run.yolo or self._is_allowed or (brief is not None and self._kit.allows(brief.allow, permit))
+        permit = msgspec.structs.replace(permit, continues=self._has_begun)
+        with self._waiting():
+            await self._kit.permissions.permit(self, permit, interactive=run.interactive, skips=skips)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Nothing is done before the first answer. A call that does not get it has had no effects."""
+        if not self._has_begun:
+            self._turn.acting.discard(self.tool_call_id)
+        yield
+        self._has_begun = True
+        self._turn.acting.add(self.tool_call_id)
+
+    async def follow(self, ruling: Ruling, use: ToolUse) -> None:
+        """Ask because hooks want it, or do not ask because they do not. Raises `PermissionDenied`."""
+        if ruling.decision == "ask":
+            run = self._turn.run
+            permit = asked_for(use, ruling, self.workspace_path)
+            permissions = self._kit.permissions
+            await permissions.permit(self, permit, interactive=run.interactive, skips=run.yolo, insists=True)
+        self._is_allowed = ruling.decision in ("allow", "ask")
+
+    async def enter(self, use: ToolUse) -> None:
+        """Have the rules consulted for a tool that requests no permission itself. Raises `PermissionDenied`."""
+        if use.name in UNASKED:
+            what, action = f"Use the tool {use.name}", TOOLS[use.name][0]
+            await self.permit(Permit(use.name, action, self.workspace_path, what, dict(use.input), is_agreed=True))
+
+    async def inquire(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+        if not self._turn.run.interactive:
+            raise ToolError("Nobody is there to answer questions. Decide by yourself, and say what you assumed.")
+        with self._waiting():
+            return await self._kit.permissions.inquire(self, inquiry)
+
+    async def send(self, errand: Errand) -> str:
+        return await self._kit.crews.send(self, errand)
+
+    def say(self, text: str) -> None:
+        offset, self._said = self._said, self._said + len(text)
+        output = ToolOutput(self.session_id, self.message_id, self.tool_call_id, offset, encodable(text))
+        self._turn.say(ToolOutputEvent(output))
+
+
+class _Step:
+    """The calls of one answer."""
+
+    def __init__(self, turn: Turn, kit: RunContext, message: Message, tools: Sequence[Tool]) -> None:
+        self.turn = turn
+        self.kit = kit
+        self.message = message
+        self.tools = {tool.spec.name: tool for tool in tools}
+        self.malformed = turn.open.malformed_calls if turn.open else frozenset()
+        self.is_stopped = False
+        self._task = asyncio.current_task()
+
+    def is_parallel(self, call: ToolCall) -> bool:
+        tool = self.tools.get(call.name)
+        return tool is not None and tool.is_parallel
+
+    async def run(self, call: ToolCall) -> None:
+        self._stop_if_cancelled()
+        outcome = ToolOutcome(_STOPPED, is_error=True) if self.is_stopped else await self._outcome(call)
+        self.is_stopped = self.is_stopped or outcome.stops_turn
+        await self.turn.add_result(self.turn.author.tool(_result(call, outcome)))
+        # A tool may keep its cancellation to itself: what it answers counts, but nothing follows it.
+        self._stop_if_cancelled()
+
+    def _stop_if_cancelled(self) -> None:
+        """Calls side by side have tasks of their own, which learn of a cancel a moment later than the run does."""
+        if any(task is not None and task.cancelling() for task in (self._task, asyncio.current_task())):
+            raise asyncio.CancelledError
+
+    async def _outcome(self, call: ToolCall) -> ToolOutcome:
+        if call.id in self.malformed:
+            return ToolOutcome(_MALFORMED, is_error=True)
+        tool = self.tools.get(call.name)
+        if tool is None:
+            known = ", ".join(sorted(self.tools)) or "none"
+            return ToolOutcome(f"There is no tool called {call.name}. There is: {known}.", is_error=True)
+        arguments = msgspec.json.decode(call.input, type=dict[str, object])
+        use = ToolUse(self.turn.run.session_id, self.turn.run.run_id, call.id, call.name, arguments)
+        ruling = await self.kit.hooks.before_tool(use)
+        if ruling.input is not None:
+            use = msgspec.structs.replace(use, input=ruling.input)
+            await self.turn.rewrite_call(call.id, msgspec.json.encode(use.input).decode())
+        if (refused := refusal(ruling)) is not None:
+            return told(refused, ruling)
+        context = _Context(self.turn, self.kit, self.message, call)
+        try:
+            await context.follow(ruling, use)
+            await context.enter(use)
+            outcome = await self._attempt(tool, context, use)
+        except PermissionDenied as error:
+            return told(ToolOutcome(str(error), is_error=True, stops_turn=error.stops_turn), ruling)
+        try:
+            after = await self.kit.hooks.after_tool(use, outcome)
+        except asyncio.CancelledError:
+            # What the tool has done is told all the same; nothing follows it.
+            after = None
+        return told(outcome, ruling, after)
+
+    async def _attempt(self, tool: Tool, context: _Context, use: ToolUse) -> ToolOutcome:
+        """What the tool answers, or how it failed. Raises `PermissionDenied`."""
+        self.turn.acting.add(use.tool_call_id)
+        try:
+            return await tool.run(context, use.input)
+        except PermissionDenied:
+            raise
+        except ToolError as error:
+            return ToolOutcome(str(error), is_error=True)
+        except (StorageError, TurnClosed):
+            raise
+        except asyncio.CancelledError:
+            self._stop_if_cancelled()
+            return ToolOutcome(f"{use.name} gave up.", is_error=True)
+        except Exception as error:
+            return ToolOutcome(f"{use.name} failed: {type(error).__name__}: {error}", is_error=True)
+
+
+async def run_calls(turn: Turn, kit: RunContext, message: Message, tools: Sequence[Tool]) -> bool:
+    """Run the calls of `message` and record a result for each. True if one of them stops the turn."""
+    step = _Step(turn, kit, message, tools)
+    for side_by_side, calls in groupby(message.tool_calls, key=step.is_parallel):
+        if side_by_side:
+            await _together(step, calls, kit.settings.parallel_tools)
+        else:
+            for call in calls:
+                await step.run(call)
+    return step.is_stopped
+
+
+async def answer_without_running(turn: Turn, message: Message, why: str) -> None:
+    for call in message.tool_calls:
+        await turn.add_result(turn.author.tool(_result(call, ToolOutcome(why, is_error=True))))
+
+
+async def _together(step: _Step, calls: Iterable[ToolCall], most: int) -> None:
+    places = asyncio.Semaphore(most)
+
+    async def one(call: ToolCall) -> None:
+        async with places:
+            await step.run(call)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(one(call))
+    except BaseExceptionGroup as errors:
+        # The run has one error; the others are of the same making.
+        raise errors.exceptions[0] from None
+
+
+def _result(call: ToolCall, outcome: ToolOutcome) -> ToolResult:
+    return ToolResult(
+        tool_call_id=call.id,
+        name=call.name,
+        content=encodable(outcome.content),
+        metadata=encodable(outcome.metadata),
+        is_error=outcome.is_error,
+        data=outcome.data,
+        mime_type=outcome.mime_type,
+    )

@@ -1,0 +1,50 @@
+"""Runs `$(command)` substitutions of settings files under the process guard, so that they end with the server."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
+
+from holdfast.config.variables import LIMIT, MOST_OUTPUT, ExpansionFailed, cannot_start, run_command, said_by
+from holdfast.domain.errors import ToolError
+from holdfast.workspace.process.child_process import GuardedSpawn
+
+__all__ = ["Substitution"]
+
+
+class Substitution:
+    """Blocks its thread while the event loop runs the command. Raises `ExpansionFailed`."""
+
+    def __init__(self, spawn: GuardedSpawn) -> None:
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
+
+    def __call__(self, command: str, environment: Mapping[str, str]) -> str:
+        if threading.get_ident() == self._home:
+            # Called on the event loop's own thread, which would wait for itself: run the command without the guard.
+            return run_command(command, environment)
+        try:
+            return asyncio.run_coroutine_threadsafe(self._run(command, environment), self._loop).result()
+        except (CancelledError, RuntimeError):
+            raise ExpansionFailed("The command in $(…) was not waited for: the server is closing.") from None
+
+    async def _run(self, command: str, environment: Mapping[str, str]) -> str:
+        try:
+            child = await self._spawn(("/bin/sh", "-c", f"exec 2>/dev/null\n{command}"), "/", environment)
+        except ToolError:
+            raise cannot_start() from None
+        output = bytearray()
+        status: int | None = None
+        try:
+            async with asyncio.timeout(LIMIT):
+                while len(output) <= MOST_OUTPUT and (piece := await child.stdout.read(MOST_OUTPUT)):
+                    output += piece
+                status = await child.wait() if len(output) <= MOST_OUTPUT else 0
+        except TimeoutError:
+            pass
+        except ToolError:
+            raise cannot_start() from None
+        finally:
+            child.close()
+        return said_by(bytes(output), status)

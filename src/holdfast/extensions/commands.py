@@ -1,0 +1,349 @@
+"""The slash commands of one workspace: files, user-invocable skills, and commands of other providers."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from holdfast.config.problems import Problem
+from holdfast.config.trust import file_digest
+from holdfast.domain.extensions import CommandArgument, CommandNote, CommandSource
+from holdfast.domain.permission_rules import BadRule, parse_rules
+from holdfast.domain.runs import Brief
+from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.markdown_dir import CachedScan, Looking, MarkdownDirectory, MarkdownFile
+from holdfast.extensions.markdown_document import (
+    Document,
+    document_of,
+    first_error,
+    model_problems,
+    problem_in,
+    text_in,
+    texts,
+)
+from holdfast.extensions.search_paths import Owner, command_folders, our_model
+from holdfast.extensions.skills.skills import Skills
+
+__all__ = [
+    "COMMAND_NAME",
+    "Command",
+    "CommandProvider",
+    "Commands",
+    "FoundCommands",
+    "SkillCommands",
+    "expanded",
+    "invocation",
+    "mentions",
+    "named_arguments",
+    "read_command",
+    "split_words",
+]
+
+
+# Parses a command file: name, text, model and permissions. Pure.
+
+COMMAND_NAME = r"\w[\w.-]*(?::[\w.-]+)*"
+_NAMED = re.compile(r"\$([A-Z][A-Z0-9_]*)")
+_LONGEST_LINE = 100
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A command definition. It is unusable if its problems contain an error.
+
+    `model` and `allow` are the values of the front matter; those of a project take effect when its file is trusted.
+    """
+
+    name: str
+    path: str
+    owner: Owner
+    body: str = ""
+    description: str = ""
+    hint: str = ""
+    model: str = ""
+    allow: tuple[str, ...] = ()
+    digest: str = ""
+    needs: tuple[tuple[str, int], ...] = ()
+    """Keys that require trust, with their lines."""
+    model_line: int = 0
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def error(self) -> str:
+        """The first error, or an empty string."""
+        return first_error(self.problems)
+
+
+def read_command(file: MarkdownFile) -> Command:
+    """Parse a command file. Problems are stored in the result."""
+    document = document_of(file)
+    if not isinstance(document, Problem):
+        document = _refused(file, document) or document
+    if isinstance(document, Problem):
+        return Command(file.name, file.path, file.folder.owner, problems=(document,))
+    allow, problems = _rules(file, document)
+    model = our_model(text_in(document, "model"))
+    keys = [key for key, wanted in (("model", model), ("allowed-tools", allow)) if wanted]
+    is_project = file.folder.owner == "project"
+    return Command(
+        file.name,
+        file.path,
+        file.folder.owner,
+        document.body.strip(),
+        text_in(document, "description") or _first_line(document.body),
+        _hint(document),
+        model,
+        allow,
+        file_digest(file.data),
+        tuple((key, document.lines.get(key, 1)) for key in keys) if is_project else (),
+        document.lines.get("model", 0),
+        (*problems, *model_problems(file, document)),
+    )
+
+
+def named_arguments(body: str) -> tuple[str, ...]:
+    """Return the named placeholders in order, without duplicates."""
+    return tuple(dict.fromkeys(name for name in _NAMED.findall(body) if name != "ARGUMENTS"))
+
+
+def _refused(file: MarkdownFile, document: Document) -> Problem | None:
+    if not document.body.strip():
+        return problem_in(file, document.body_line, "there is no text below: it would be an empty prompt.")
+    if not re.fullmatch(COMMAND_NAME, file.name):
+        return problem_in(file, 0, "nobody can type its name: rename it to letters, digits, dots and hyphens.")
+    return None
+
+
+def _rules(file: MarkdownFile, document: Document) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+    key = "allowed-tools"
+    kept: list[str] = []
+    problems: list[Problem] = []
+    for text in texts(document.fields.get(key)):
+        try:
+            kept.append(parse_rules(text, "allow")[-1].ours)
+        except BadRule as error:
+            problems.append(Problem("warning", file.path, document.lines[key], key, str(error)))
+    return tuple(kept), tuple(problems)
+
+
+def _hint(document: Document) -> str:
+    value = document.fields.get("argument-hint", "")
+    if isinstance(value, list):
+        return f"[{', '.join(item for item in value if isinstance(item, str))}]"
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _first_line(body: str) -> str:
+    line = next((line.strip(" #*\t") for line in body.splitlines() if line.strip(" #*\t")), "")
+    return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
+
+
+# Expansion of slash commands to prompts. Pure.
+
+_INVOCATION = re.compile(rf"/({COMMAND_NAME})(?:\s+(.*))?\s*\Z", re.S)
+_PLACE = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
+_NUMBERED = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
+_LINES = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
+_RUN_THEM = (
+    "(Where !`…` stands above, the output of that command is meant. Run those commands first, with the bash tool,"
+    " each as it stands there.)"
+)
+_MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)")
+
+
+def invocation(prompt: str) -> tuple[str, str] | None:
+    """Return the command name and the text after it, or None. Paths such as `/etc/hosts` are not commands."""
+    found = _INVOCATION.match(prompt.lstrip())
+    return None if found is None else (found[1], (found[2] or "").strip())
+
+
+def split_words(text: str) -> list[str]:
+    """Split as a shell does. Text with an unclosed quote is split at white space."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def expanded(body: str, arguments: str, given: Mapping[str, str] | None = None) -> str:
+    """Return the text of a command with its arguments inserted; `given` are additional named arguments."""
+    names = named_arguments(body)
+    words = split_words(arguments)
+    values = {**_assigned(names, words), **(given or {})}
+    if not _NUMBERED.search(body):
+        rest = [word for word in words if not _is_assignment(word, names)]
+        values = {**_in_order([name for name in names if name not in values], rest), **values}
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if name == "ARGUMENTS":
+            return arguments
+        if name.isdigit():
+            return words[int(name) - 1] if len(words) >= int(name) else ""
+        return values.get(name, found[0])
+
+    text = _PLACE.sub(value, body)
+    if arguments and not _NUMBERED.search(body) and not names:
+        text += f"\n\n{arguments}"
+    return f"{text}\n\n{_RUN_THEM}" if _LINES.search(body) else text
+
+
+def mentions(prompt: str, agents: Sequence[str]) -> tuple[str, ...]:
+    """Return the agents that the prompt mentions with an `@`, without duplicates."""
+    known = {name.lower(): name for name in agents}
+    found = (known.get(name.lower()) for name in _MENTION.findall(prompt))
+    return tuple(dict.fromkeys(name for name in found if name is not None))
+
+
+def _is_assignment(word: str, names: Sequence[str]) -> bool:
+    name, equals, _ = word.partition("=")
+    return bool(equals) and name in names
+
+
+def _assigned(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
+    pairs = (word.partition("=") for word in words if _is_assignment(word, names))
+    return {name: value for name, _, value in pairs}
+
+
+def _in_order(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
+    """Assign a word to each name; the last name receives all remaining words."""
+    if not names or not words:
+        return {}
+    first = dict(zip(names[:-1], words, strict=False))
+    rest = words[len(names) - 1 :]
+    return {**first, names[-1]: " ".join(rest)} if rest else first
+
+
+# The slash commands of one workspace: files, user-invocable skills, and commands of other providers.
+
+_PREFIXES = ("user:", "project:")
+
+
+class CommandProvider(Protocol):
+    """Provides commands that are not files: MCP prompts and skills."""
+
+    def commands(self) -> Sequence[CommandNote]:
+        """Return the current commands. Never blocks."""
+
+    async def expand(self, name: str, arguments: str, given: Mapping[str, str]) -> str | None:
+        """Return the prompt of a command. `arguments` is the text after its name, `given` are named arguments. Returns
+        None for an unknown command. Raises `HoldfastError` if the command fails.
+        """
+
+
+class FoundCommands(msgspec.Struct, frozen=True):
+    """Result of a scan. Project commands take precedence over user commands of the same name."""
+
+    usable: tuple[Command, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    hidden: tuple[Command, ...] = ()
+    """Commands with the same name as one of higher precedence."""
+
+
+class Commands(Looking[FoundCommands]):
+    """Scans when the list is requested, or when a prompt resembles a command."""
+
+    def __init__(self, ground: ExtensionContext, environment: Mapping[str, str]) -> None:
+        self._trust = ground.configuration.trust
+        self._providers: list[CommandProvider] = []
+        shelf = MarkdownDirectory("files", read_command)
+        folders = command_folders(ground.configuration.places, environment)
+        super().__init__(CachedScan(lambda: _found(shelf.look(folders)), FoundCommands()))
+
+    def offer(self, provider: CommandProvider) -> None:
+        """Add a provider. Files take precedence over providers, and earlier providers over later ones."""
+        self._providers.append(provider)
+
+    async def listed(self) -> tuple[CommandNote, ...]:
+        """Return all commands, sorted by name."""
+        found = await self.fresh()
+        notes = {note.name: note for provider in reversed(self._providers) for note in provider.commands()}
+        notes |= {command.name: self._note(command) for command in found.usable}
+        return tuple(notes[name] for name in sorted(notes))
+
+    async def brief(self, prompt: str, given: Mapping[str, str] | None = None) -> Brief | None:
+        """Expand a prompt of the form `/name …`. Returns None for other prompts and unknown names."""
+        called = invocation(prompt)
+        if called is None:
+            return None
+        name, arguments = called
+        command = _named(name, (await self.fresh()).usable)
+        if command is not None:
+            text = expanded(command.body, arguments, given)
+            if self.withheld(command):
+                return Brief(text, command.name)
+            return Brief(text, command.name, command.model, command.allow)
+        for provider in self._providers:
+            if (said := await provider.expand(name, arguments, given or {})) is not None:
+                return Brief(said, name)
+        return None
+
+    def withheld(self, command: Command) -> tuple[str, ...]:
+        """Return the front matter keys that have no effect until the file is trusted."""
+        if not command.needs or self._trust.is_file_trusted(command.path, command.digest):
+            return ()
+        return tuple(key for key, _ in command.needs)
+
+    def _note(self, command: Command) -> CommandNote:
+        source: CommandSource = "project" if command.owner == "project" else "user"
+        withheld = self.withheld(command)
+        return CommandNote(
+            command.name,
+            source,
+            command.description,
+            command.hint,
+            tuple(CommandArgument(name) for name in named_arguments(command.body)),
+            command.path,
+            "" if withheld else command.model,
+            () if withheld else command.allow,
+            withheld,
+        )
+
+
+def _found(commands: Sequence[Command]) -> FoundCommands:
+    usable = {command.name: command for command in commands if not command.error}
+    hidden = tuple(command for command in commands if not command.error and usable[command.name] is not command)
+    problems = tuple(problem for item in commands for problem in item.problems)
+    return FoundCommands(tuple(usable.values()), problems, hidden)
+
+
+def _named(name: str, commands: Sequence[Command]) -> Command | None:
+    """Find a command by its full name, with or without an owner prefix, or by its last component if that is unique."""
+    for prefix in ("", *_PREFIXES):
+        if name.startswith(prefix):
+            wanted = name.removeprefix(prefix)
+            owner = prefix.removesuffix(":")
+            found = [item for item in commands if item.name == wanted and owner in ("", item.owner)]
+            if found:
+                return found[-1]
+    last = [item for item in commands if item.name.rpartition(":")[2] == name]
+    return last[0] if len(last) == 1 else None
+
+
+# Skills as slash commands: `/name …` sends the instructions of the skill together with the typed text.
+
+
+class SkillCommands:
+    """Provides commands for user-invocable skills."""
+
+    def __init__(self, skills: Skills) -> None:
+        self._skills = skills
+
+    def commands(self) -> Sequence[CommandNote]:
+        """Return a command for each user-invocable skill."""
+        usable = (skill for skill in self._skills.current.usable if skill.user_invocable)
+        return [CommandNote(skill.name, "skill", skill.description, path=skill.path) for skill in usable]
+
+    async def expand(self, name: str, arguments: str, given: Mapping[str, str]) -> str | None:
+        """Return the prompt with the instructions of the skill, or None for an unknown name."""
+        found = await self._skills.fresh()
+        skill = next((item for item in found.usable if item.name == name and item.user_invocable), None)
+        if skill is None:
+            return None
+        words = [
+            f"Use the skill {skill.name}. Paths in it count from {skill.directory}. Its instructions:",
+            await self._skills.instructions(skill),
+            f"What it is for now:\n\n{arguments}" if arguments else "",
+        ]
+        return "\n\n".join(word for word in words if word)

@@ -1,0 +1,102 @@
+"""Detection of files that were changed by commands or users, by scanning on demand.
+
+There is no permanent file watcher. Before a request to a language server the names and times of the files are scanned,
+and the differences to the last scan are sent to the server.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+from holdfast.extensions.lsp.lsp_types import path_of
+from holdfast.workspace.files.file_paths import glob_regex, is_within
+from holdfast.workspace.files.ignore_files import LITTER
+
+__all__ = ["Change", "Look", "Pattern", "changes", "looked", "of_interest", "pattern_of"]
+
+_MOST = 20_000
+_SECONDS = 0.5
+
+Pattern: TypeAlias = Callable[[str], bool]
+"""Returns whether a server watches a path."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A file change, with the kinds of the protocol: 1 created, 2 changed, 3 deleted."""
+
+    path: str
+    kind: int
+
+
+class Look(msgspec.Struct, frozen=True):
+    """Time and size of each file, by path. `is_whole`: the scan was complete."""
+
+    files: dict[str, tuple[int, int]]
+    is_whole: bool = True
+
+
+def looked(root: str, others: Iterable[str] = (), seconds: float = _SECONDS) -> Look:
+    """Scan the files below a directory, up to limits of number and time, and the files `others`. Blocks."""
+    seen: dict[str, tuple[int, int]] = {}
+    for path in others:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            seen[path] = (status.st_mtime_ns, status.st_size)
+    waiting, until = [root], time.monotonic() + seconds
+    while waiting:
+        if len(seen) >= _MOST or time.monotonic() > until:
+            return Look(seen, is_whole=False)
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.name in LITTER:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        seen[entry.path] = (status.st_mtime_ns, status.st_size)
+        except OSError:
+            continue
+    return Look(seen)
+
+
+def changes(before: Look, after: Look) -> list[Change]:
+    """Return the differences. Creations require that the first scan was complete, deletions that the second was."""
+    old, new = before.files, after.files
+    found = [Change(path, 2) for path in new.keys() & old.keys() if new[path] != old[path]]
+    if before.is_whole:
+        found += [Change(path, 1) for path in new.keys() - old.keys()]
+    if after.is_whole:
+        found += [Change(path, 3) for path in old.keys() - new.keys()]
+    return sorted(found, key=lambda change: change.path)
+
+
+def pattern_of(given: object, root: str) -> Pattern | None:
+    """Convert a registered glob pattern, with an optional base. Returns None if it is invalid."""
+    base: Any = root
+    if isinstance(given, dict):
+        base, given = given.get("baseUri", ""), given.get("pattern")
+        base = path_of(base.get("uri", "") if isinstance(base, dict) else str(base)) or root
+    if not isinstance(given, str):
+        return None
+    if given.startswith("/"):
+        base, given = "/", given[1:]
+    base = base.rstrip("/") or "/"
+    try:
+        # A name without a slash matches at every depth: some notifications are superfluous, but none is missing.
+        regex = glob_regex(given)
+    except ToolError:
+        return None
+    return lambda path: is_within(base, path) and regex.match(path[len(base.rstrip("/")) + 1 :]) is not None
+
+
+def of_interest(found: Iterable[Change], patterns: Iterable[Pattern]) -> list[Change]:
+    """Return the changes that match a pattern."""
+    known = tuple(patterns)
+    return [change for change in found if any(fits(change.path) for fits in known)]

@@ -1,0 +1,109 @@
+"""Bounded waiting for MCP servers.
+
+Cancelling a request over a connection first sends a cancellation to the server, which can block if the server hangs.
+Therefore each request runs in its own task, which is detached when the caller stops waiting.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from holdfast.tasks import TaskOwner
+
+__all__ = ["DetachedWait", "RateLimit", "StartLimiter", "seen"]
+
+T = TypeVar("T")
+
+_PARTING = 0.1
+"""Seconds allowed for sending the cancellation of an abandoned request. The caller waits no longer than this."""
+
+_BURST = 64
+_BREATH = 0.05
+"""Pause after each burst of `_BURST` messages, in seconds: a flooding server is read slowly and
+leaves time for others.
+"""
+
+
+_AT_ONCE = 3
+_AT_THE_DOOR = 3.0
+
+
+class StartLimiter:
+    """Limits how many servers start at the same time. A start that hangs gives up its slot after `seconds`."""
+
+    def __init__(self, at_once: int = _AT_ONCE, seconds: float = _AT_THE_DOOR) -> None:
+        self._room = asyncio.Semaphore(at_once)
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[None]:
+        """Hold a start slot for the duration of the block, or until the time limit has passed."""
+        await self._room.acquire()
+        is_inside = True
+
+        def leave() -> None:
+            nonlocal is_inside
+            if is_inside:
+                is_inside = False
+                self._room.release()
+
+        timer = asyncio.get_running_loop().call_later(self._seconds, leave)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            leave()
+
+
+class RateLimit:
+    """Flow control for messages read from a server."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def step(self) -> None:
+        """Count one message, and pause after each burst. To be awaited before each message."""
+        self._count += 1
+        if self._count % _BURST == 0:
+            await asyncio.sleep(_BREATH)
+
+
+class DetachedWait:
+    """Requests in progress, each in its own task."""
+
+    def __init__(self) -> None:
+        self._tasks = TaskOwner()
+
+    async def wait(self, work: Coroutine[Any, Any, T], seconds: float | Callable[[], float | None], *, name: str) -> T:
+        """Run `work` and return its result. `seconds` is the time limit; a callable is evaluated again whenever the
+        time it returned has passed, and None means no limit. Raises `TimeoutError`.
+        """
+        task = self._tasks.start(work, name=name, done=seen)
+        try:
+            while not task.done():
+                left = seconds() if callable(seconds) else seconds
+                if left is not None and left <= 0:
+                    raise TimeoutError
+                await asyncio.wait({task}, timeout=left)
+                if not callable(seconds) and not task.done():
+                    raise TimeoutError
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=_PARTING)
+
+    def give_up(self) -> None:
+        """Cancel all requests in progress without waiting for them."""
+        self._tasks.cancel_all()
+
+    async def drain(self) -> None:
+        """Wait until the cancelled requests have ended. Close their connections first."""
+        await self._tasks.drain()
+
+
+def seen(task: "asyncio.Task[Any]") -> None:
+    """Done callback that marks the exception as retrieved: only the task's waiter reports it."""
+    if not task.cancelled():
+        task.exception()

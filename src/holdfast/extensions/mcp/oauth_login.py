@@ -1,0 +1,244 @@
+"""OAuth 2.1 login to an MCP server: discovery, client registration, and authorization in a browser.
+
+This module imports `mcp`, which is slow to import. It is imported in a thread when a login starts.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+import httpx2
+import msgspec
+from mcp.client.auth import OAuthClientProvider
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+
+from holdfast import __version__
+from holdfast.config.credentials import Token
+from holdfast.domain.errors import HoldfastError
+from holdfast.extensions.mcp.http_transport import Seen, make_client
+from holdfast.extensions.mcp.mcp_types import LoginFailed, sentence
+from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
+
+__all__ = ["PATH", "SECONDS", "Callback", "LoginRequest", "log_in", "waiting_room"]
+
+
+# OAuth redirect endpoint: a loopback HTTP listener that is open for the duration of a login.
+
+PATH = "/callback"
+_HOST = "127.0.0.1"
+_LONGEST = 16 * 1024
+_PATIENCE = 10.0
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Holdfast</title>
+<style>body{{font:18px/1.5 system-ui,sans-serif;max-width:32em;margin:20vh auto;padding:0 1em;color:#223;
+background:#f7f6f2}}@media(prefers-color-scheme:dark){{body{{color:#dde;background:#16181d}}}}</style></head>
+<body><h1>{title}</h1><p>{text}</p></body></html>
+"""
+_WELCOME = ("You are logged in", "You can close this page and go back to Holdfast.")
+_REFUSED = ("The login did not succeed", "Go back to Holdfast: it says why, and lets you try again.")
+_NOTHING = ("There is nothing here", "This page only waits for the end of a login.")
+
+
+class Callback:
+    """The parameters of the first redirect."""
+
+    def __init__(self, port: int) -> None:
+        self.uri = f"http://{_HOST}:{port}{PATH}"
+        self._came: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+
+    async def values(self) -> dict[str, str]:
+        """Wait for the redirect and return its parameters. Raises `LoginFailed` if the login was refused."""
+        values = await asyncio.shield(self._came)
+        if error := values.get("error"):
+            why = values.get("error_description") or error
+            raise LoginFailed(f"The login was refused: {' '.join(why.split())[:200]}")
+        return values
+
+    def take(self, target: str) -> tuple[int, tuple[str, str]]:
+        """Handle a request target and return the status and the page. Only the first redirect counts."""
+        parts = urlsplit(target)
+        values = {name: given[0] for name, given in parse_qs(parts.query).items()}
+        if parts.path != PATH or not ({"code", "error"} & values.keys()):
+            return 404, _NOTHING
+        if not self._came.done():
+            self._came.set_result(values)
+        return 200, _REFUSED if "error" in values else _WELCOME
+
+
+@asynccontextmanager
+async def waiting_room(port: int) -> AsyncIterator[Callback]:
+    """Listen for the redirect during the block. Port 0 selects a free port. Raises `LoginFailed` if
+    the port is in use.
+    """
+    room: Callback
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                head = await reader.readuntil(b"\r\n\r\n")
+                method, target, *_ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
+                status, (title, text) = room.take(target) if method == "GET" else (405, _NOTHING)
+                page = _PAGE.format(title=title, text=text).encode()
+                lines = (
+                    f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}",
+                    "Content-Type: text/html; charset=utf-8",
+                    f"Content-Length: {len(page)}",
+                    "Cache-Control: no-store",
+                    "Referrer-Policy: no-referrer",
+                    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
+                    "Connection: close",
+                )
+                writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + page)
+                await writer.drain()
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(serve, _HOST, port, limit=_LONGEST)
+    except OSError as error:
+        raise LoginFailed(
+            f"Port {port} of this machine is taken ({error.strerror}): set another oauth_callback_port."
+        ) from None
+    room = Callback(server.sockets[0].getsockname()[1])
+    try:
+        yield room
+    finally:
+        server.close()
+        # A browser that keeps its connection open must not delay the end of the login.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await server.wait_closed()
+
+
+# OAuth 2.1 login to an MCP server: discovery, client registration, and authorization in a browser.
+
+SECONDS = 300.0
+"""Time limit for the authorization in the browser, in seconds."""
+_VERSION = "2025-11-25"
+
+
+class LoginRequest(msgspec.Struct, frozen=True):
+    """Parameters of a login. Without a client id, a client is registered dynamically."""
+
+    url: str
+    headers: Mapping[str, str] = {}
+    client_id: str = ""
+    client_secret: str = ""
+    port: int = 0
+    is_sse: bool = False
+
+    def __repr__(self) -> str:
+        return f"Wanted({self.url!r}, …)"
+
+
+class _Held:
+    """In-memory token storage for the OAuth library. The result is stored only once the login is complete."""
+
+    def __init__(self, wanted: LoginRequest, redirect: str) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+        if wanted.client_id:
+            method = "client_secret_post" if wanted.client_secret else "none"
+            self.client = OAuthClientInformationFull.model_validate(
+                {
+                    "client_id": wanted.client_id,
+                    "client_secret": wanted.client_secret or None,
+                    "redirect_uris": [redirect],
+                    "token_endpoint_auth_method": method,
+                }
+            )
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """Return the tokens, if there are any yet."""
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Store the tokens."""
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return the client registration, if there is one yet."""
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Store the client registration."""
+        self.client = client_info
+
+
+async def log_in(wanted: LoginRequest, tokens: OAuthTokens, show: Callable[[str], None]) -> None:
+    """Log in and store the token. `show` receives the authorization URL. Raises `LoginFailed`."""
+    try:
+        async with asyncio.timeout(SECONDS), waiting_room(wanted.port) as room:
+            await tokens.keep(await _token(wanted, room, show))
+    except TimeoutError:
+        raise LoginFailed(f"Nobody allowed it within {SECONDS / 60:.0f} minutes: try again.") from None
+    except HoldfastError:
+        raise
+    except Exception as error:
+        # The library's error texts may contain data that the server sent, but never data that we sent.
+        raise LoginFailed(f"The login did not succeed: {sentence(error)}") from None
+
+
+async def _token(wanted: LoginRequest, room: Callback, show: Callable[[str], None]) -> Token:
+    async def come_back() -> AuthorizationCodeResult:
+        values = await room.values()
+        return AuthorizationCodeResult(code=values.get("code", ""), state=values.get("state"), iss=values.get("iss"))
+
+    async def open_browser(url: str) -> None:
+        show(url)
+
+    held = _Held(wanted, room.uri)
+    metadata = OAuthClientMetadata.model_validate(
+        {
+            "client_name": "Holdfast",
+            "redirect_uris": [room.uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": "none",
+        }
+    )
+    provider = OAuthClientProvider(wanted.url, metadata, held, open_browser, come_back)
+    async with await make_client(wanted.url, wanted.headers, Seen(), provider) as client:
+        await _knock(client, wanted)
+    if held.tokens is None or held.client is None:
+        raise LoginFailed("The server did not ask for a login: there is nothing to log in to.")
+    return _kept(provider, held.tokens, held.client)
+
+
+async def _knock(client: httpx2.AsyncClient, wanted: LoginRequest) -> None:
+    """Send an `initialize` request. The OAuth provider handles a 401 response to it; the response itself is ignored."""
+    greeting: dict[str, Any] = {
+        "jsonrpc": "2.0",
+        "id": 0,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": _VERSION,
+            "capabilities": {},
+            "clientInfo": {"name": "holdfast", "version": __version__},
+        },
+    }
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": _VERSION}
+    method, body = ("GET", None) if wanted.is_sse else ("POST", greeting)
+    async with client.stream(method, wanted.url, json=body, headers=headers):
+        pass
+
+
+def _kept(provider: OAuthClientProvider, tokens: OAuthToken, client: OAuthClientInformationFull) -> Token:
+    context = provider.context
+    found = context.oauth_metadata
+    url = (
+        str(found.token_endpoint)
+        if found
+        else urljoin(context.get_authorization_base_url(context.server_url), "/token")
+    )
+    return Token(
+        tokens.access_token,
+        tokens.refresh_token or "",
+        time.time() + tokens.expires_in if tokens.expires_in else 0.0,
+        url,
+        client.client_id or "",
+        client.client_secret or "",
+        context.get_resource_url() if context.should_include_resource_param(context.protocol_version) else "",
+    )

@@ -1,0 +1,362 @@
+"""What the rules say of what a tool is about to do: allow, ask or deny. Pure.
+
+Of a user's own rules the strictest that fits wins. Where none fits, the defaults count: looking inside the
+workspace is allowed, everything else asks. Some commands ask even where everything is allowed (`bash` alone in
+`allow`), unless a rule names them. Of a shell line every command must be allowed on its own.
+"""
+
+import posixpath
+import shlex
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from holdfast.domain.approvals import Verdict
+from holdfast.domain.permission_rules import BadRule, Rule, Scope, parse_rules
+from holdfast.domain.settings import PermissionSettings
+from holdfast.domain.tools import Permit
+from holdfast.domain.web_addresses import Address, BadAddress, parse_address
+from holdfast.permissions.deny_check import (
+    FileUse,
+    NamesOnly,
+    ProgramFiles,
+    directories,
+    file_uses,
+    find_denial,
+    find_uncertainty,
+    is_replaced,
+)
+from holdfast.permissions.readonly_check import (
+    Place,
+    is_brought,
+    only_looks,
+    outside,
+    redirection_looks,
+    sets_harmlessly,
+)
+from holdfast.permissions.saved_rules import (
+    call_rules,
+    call_scope,
+    command_rules,
+    command_scope,
+    is_exact,
+    is_plain,
+    line_rules,
+    line_scope,
+    working_directory,
+)
+from holdfast.permissions.shell_lexer import ShellCommand, ShellLine
+from holdfast.permissions.wrapper_commands import read_line
+
+__all__ = ["WARNINGS", "BadRule", "RuleSet"]
+
+
+# What asks even where everything is allowed, unless a rule names it: the network, other users, packages, the machine
+# itself, and the files of a repository that make git run programs.
+
+_PROGRAMS = (
+    # the network
+    "alias aria2c axel chrome curl curlie firefox http-prompt httpie links lynx nc safari scp ssh telnet w3m wget xh "
+    # other users
+    "doas su sudo "
+    # packages of the system
+    "apk apt apt-cache apt-get dnf dpkg emerge home-manager makepkg opkg pacman paru pkg pkg_add pkg_delete portage "
+    "rpm yay yum zypper "
+    # the machine
+    "at batch chkconfig crontab fdisk mkfs mkfs.* mount parted service systemctl umount "
+    "firewall-cmd ifconfig ip iptables netstat pfctl route ufw"
+)
+_WAYS = (
+    "brew install *",
+    "cargo install *",
+    "gem install *",
+    "go install *",
+    "npm install * -g *",
+    "npm install * --global *",
+    "npm -g *",
+    "npm --global *",
+    "pip install * --user *",
+    "pip3 install * --user *",
+    "pnpm add * -g *",
+    "pnpm add * --global *",
+    "yarn global add *",
+    "go test * -exec *",
+    "go test * -exec=* *",
+)
+_FILES = ("*:write(.git/**)", "*:write(**/.git/**)", "*:download(.git/**)", "*:download(**/.git/**)")
+
+WARNINGS: tuple[str, ...] = (
+    *(f"bash({program} *)" for program in _PROGRAMS.split()),
+    *(f"bash({way})" for way in _WAYS),
+    *_FILES,
+)
+
+
+# What the rules say of what a tool is about to do: allow, ask or deny. Pure.
+
+_LOOKING = frozenset({"read", "list", "use"})
+_FILE_TOOLS = {"read": ("view",), "write": ("write", "edit", "multiedit")}
+_PATTERNS = 32
+_WARNINGS = tuple(rule for text in WARNINGS for rule in parse_rules(text, "ask"))
+
+
+class RuleSet:
+    """The rules of one workspace. `real` follows links; a test may leave them unfollowed, and the rest of the disk
+    out of it: what patterns stand for, and what git would run.
+    """
+
+    def __init__(  # noqa: PLR0913 - the look-ups on the disk, each replaced by some test
+        self,
+        settings: PermissionSettings,
+        root: str,
+        *,
+        real: Callable[[str], str] = posixpath.normpath,
+        expansions: Callable[[str], Sequence[str] | None] = lambda pattern: (pattern,),
+        git_is_quiet: Callable[[str], bool] = lambda _: True,
+        home: str = "",
+        programs: ProgramFiles | None = None,
+    ) -> None:
+        """Raises `BadRule` for the first rule that is written wrongly. `home` is what `~/` in a rule stands for."""
+        self._root = root
+        self._real = real
+        self._programs = programs or NamesOnly()
+        find = self._programs.find
+        self._here = Place(root, root, real, expansions=expansions, git_is_quiet=git_is_quiet, find_program=find)
+        self._home = home
+        self._deny = [rule for text in settings.deny for rule in parse_rules(text, "deny")]
+        self._ask = [rule for text in settings.ask for rule in parse_rules(text, "ask")]
+        allowing = (*settings.allowed_tools, *settings.allow)
+        self._allow = [rule for text in allowing for rule in parse_rules(text, "allow")]
+
+    def judge(self, permit: Permit) -> Verdict:
+        if permit.command:
+            return self._judge_line(permit)
+        for rule in self._deny:
+            if self._fits(rule, permit, leniently=True):
+                return _denied(rule)
+        for rule in self._ask:
+            if self._fits(rule, permit, leniently=True):
+                return Verdict("ask", f"The rule {rule.text} says to ask.")
+        if permit.is_agreed:
+            return Verdict("allow")
+        allowing = [rule for rule in self._allow if self._fits(rule, permit)]
+        warned = next((rule for rule in _WARNINGS if self._fits(rule, permit, leniently=True)), None)
+        if any(rule.is_naming for rule in allowing) or (allowing and warned is None):
+            return Verdict("allow")
+        is_outside = outside(Place(self._root, self._root, self._real), _path(permit))
+        if permit.action in _LOOKING and not is_outside and not _is_elsewhere(permit):
+            return Verdict("allow")
+        why = "It is outside of the workspace." if is_outside else "No rule allows it."
+        written = posixpath.normpath(posixpath.join(self._root, _path(permit)))
+        shown = posixpath.relpath(written, self._root) if written.startswith(self._root + "/") else written
+        return Verdict("ask", why, call_rules(permit, shown, is_looking=permit.action in _LOOKING))
+
+    # Files, addresses and other tools.
+
+    def _fits(self, rule: Rule, permit: Permit, *, leniently: bool = False) -> bool:
+        """What forbids fits a path as it is written or as it is; what allows must fit it both ways."""
+        if not rule.is_about(permit) or rule.scope not in (None, call_scope(permit)):
+            return False
+        if rule.subject == "all":
+            return True
+        if rule.subject == "address":
+            return bool(_address(permit)) and rule.fits_address(_parsed_address(_address(permit)))
+        if rule.subject != "path" or (_address(permit) and not permit.params.get("file_path")):
+            return False
+        written = posixpath.join(self._root, _path(permit))
+        paths = (posixpath.normpath(written), self._real(written))
+        fitting = [rule.fits_path(self._root, path, self._home) for path in paths]
+        return any(fitting) if leniently else all(fitting)
+
+    # Shell lines.
+
+    def _judge_line(self, permit: Permit) -> Verdict:
+        line = read_line(permit.command)
+        place = self._place(permit, line)
+        about = [rule for rule in (*self._deny, *self._ask, *self._allow) if rule.is_about(permit)]
+        deny, ask, allow = ([rule for rule in about if rule.effect == effect] for effect in ("deny", "ask", "allow"))
+        if (found := self._forbidding(deny, self._deny, permit, line)) is not None:
+            return _denied(found)
+        uncertain = self._uncertain(deny, self._deny, permit, line)
+        if (found := self._forbidding(ask, self._ask, permit, line)) is not None:
+            return Verdict("ask", f"The rule {found.text} says to ask.", insists=bool(uncertain))
+        if any(rule.subject == "line" for rule in allow):
+            scope = line_scope(permit.command, line, place)
+            if any(rule.fits_line(permit.command, scope) for rule in allow):
+                return Verdict("allow")
+        if uncertain:
+            why = f"The line is not fully understood ({uncertain}), and a deny rule could apply."
+            return replace(self._asking(permit, line, allow), why=why, insists=True)
+        if any(not rule.is_naming and _is_everything(rule) for rule in allow):
+            return self._judge_unnamed(permit, line, ask, allow)
+        is_known = not line.doubts and not any(is_brought(item.name, place) for item in line.outer)
+        is_settled = not self._unsettled(permit, line, allow, place)
+        if is_known and is_settled and self._redirects_well(line, place):
+            return Verdict("allow")
+        return self._asking(permit, line, allow)
+
+    def _judge_unnamed(self, permit: Permit, line: ShellLine, ask: Sequence[Rule], allow: Sequence[Rule]) -> Verdict:
+        """Where every line is allowed, some commands and files still need a rule that names them."""
+        warned = [rule for rule in _WARNINGS if rule.is_about(permit)]
+        named = [item.argv for item in self._named(permit, line, allow, self._place(permit, line))]
+        commands, outer = (
+            tuple(item for item in items if item.argv not in named) for items in (line.commands, line.outer)
+        )
+        unnamed = replace(line, commands=commands, outer=outer)
+        is_warned = self._forbidding(warned, _WARNINGS, replace(permit, command=""), unnamed) is not None
+        if is_warned or self._uncertain(ask, self._ask, permit, line):
+            return self._asking(permit, line, allow)
+        return Verdict("allow")
+
+    def _forbidding(self, about: Sequence[Rule], rules: Sequence[Rule], permit: Permit, line: ShellLine) -> Rule | None:
+        """The first rule against a command of the line, or against a file that it reads or writes."""
+        places = directories(line, self._directory(permit))
+        found = find_denial(about, line, permit.command, places, self._programs)
+        if found is not None:
+            return found
+        for use in file_uses(line):
+            for place in places or (self._directory(permit),):
+                if (against := self._against(rules, use, place)) is not None:
+                    return against
+        return None
+
+    def _against(self, rules: Sequence[Rule], use: FileUse, place: str) -> Rule | None:
+        path = posixpath.join(place, use.path)
+        for tool in _FILE_TOOLS[use.action]:
+            permit = Permit(tool, use.action, path, "", {"file_path": path})
+            found = next((rule for rule in rules if self._fits(rule, permit, leniently=True)), None)
+            if found is not None:
+                return found
+        return None
+
+    def _uncertain(self, about: Sequence[Rule], rules: Sequence[Rule], permit: Permit, line: ShellLine) -> str:
+        """Why a rule could apply although none is seen to; empty if none could."""
+        places = directories(line, self._directory(permit))
+        if why := find_uncertainty(about, line, places, self._programs):
+            return why
+        if not any(rule.subject in ("path", "all") and self._is_about_files(rule) for rule in rules):
+            return ""
+        uses = file_uses(line)
+        if places is None and any(not use.path.startswith("/") for use in uses):
+            return "it writes to a file in a directory that is not known"
+        paths = (posixpath.join(place, use.path) for use in uses for place in places or ("/",))
+        if any(self._real(path).startswith("/proc/") for path in paths):
+            return "it uses a file whose path leads each process elsewhere"
+        made = [use for use in uses if use.makes == "file"]
+        if is_replaced(made, [use.path for use in uses if use not in made], places):
+            return "it writes through a file that it makes"
+        return line.hidden[0] if line.hidden else ""
+
+    def _is_about_files(self, rule: Rule) -> bool:
+        uses = ((tool, action) for action, tools in _FILE_TOOLS.items() for tool in tools)
+        return any(rule.is_about(Permit(tool, action, "", "", {})) for tool, action in uses)
+
+    def _directory(self, permit: Permit) -> str:
+        return posixpath.normpath(posixpath.join(self._root, permit.path))
+
+    def _place(self, permit: Permit, line: ShellLine) -> Place:
+        """Where the line runs, and where it goes: one `cd` at its beginning can be followed, nothing more."""
+        here = self._here
+        if sum(any(char in text for char in "*?[") for command in line.commands for text in command.texts) > _PATTERNS:
+            # Each of them is looked up: that would take too long.
+            here = replace(here, expansions=lambda _: None)
+        directory = self._directory(permit)
+        moves = [command for command in line.commands if command.name in ("cd", "pushd", "popd")]
+        if not moves:
+            return replace(here, directory=directory)
+        if len(moves) > 1 or moves[0] is not line.commands[0] or len(moves[0].argv) != 2:
+            return replace(here, directory=directory, is_lost=True)
+        there = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
+        return replace(here, directory=directory, moved_to=there)
+
+    def _named(self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place) -> list[ShellCommand]:
+        """Return the commands that a rule names. A saved rule does so only where its scope is that of the command, and
+        where nothing else in the line changes what the command does.
+        """
+        directory = None if line.hidden else working_directory(permit.command, line, place)
+
+        def scope(command: ShellCommand) -> Scope | None:
+            return None if directory is None or not is_exact(command) else command_scope(command, directory, place)
+
+        return [command for command in line.commands if _named_by(allow, command, scope(command))]
+
+    def _unsettled(self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place) -> list[ShellCommand]:
+        """The commands that nothing allows."""
+        named = self._named(permit, line, allow, place)
+        is_outside = outside(place, place.directory)
+        return [
+            command
+            for command in line.commands
+            if command not in named and (is_outside or not only_looks(command, place))
+        ]
+
+    def _redirects_well(self, line: ShellLine, place: Place) -> bool:
+        return all(
+            redirection_looks(item, place) or self._may_write(item.target.text, place) for item in line.redirections
+        )
+
+    def _may_write(self, target: str, place: Place) -> bool:
+        """A redirection into a file is a write, and judged as one."""
+        if place.is_moved or any(char in target for char in "*?[~$"):
+            return False
+        path = posixpath.join(place.directory, target)
+        permit = Permit("write", "write", path, "", {"file_path": path})
+        return self.judge(permit).decision == "allow"
+
+    def _asking(self, permit: Permit, line: ShellLine, allow: Sequence[Rule]) -> Verdict:
+        place = self._place(permit, line)
+        unsettled = self._unsettled(permit, line, allow, place)
+        exact = line_rules(permit.command, line, place)
+        if line.doubts:
+            return Verdict("ask", f"The line is not fully understood: {line.doubts[0]}.", exact)
+        if not unsettled:
+            return Verdict("ask", "It writes to a file.", exact)
+        names = ", ".join(dict.fromkeys(_shown(command) for command in unsettled))
+        is_apart = not line.hidden and self._redirects_well(line, place)
+        if is_apart and all(is_plain(command) for command in unsettled):
+            exact = command_rules(unsettled, permit.command, line, place)
+        return Verdict("ask", f"No rule allows: {names}.", exact)
+
+
+def _denied(rule: Rule) -> Verdict:
+    return Verdict("deny", f"The rule {rule.text} forbids it.")
+
+
+def _is_everything(rule: Rule) -> bool:
+    return rule.subject == "all" or rule.words == ("*",)
+
+
+def _path(permit: Permit) -> str:
+    return str(permit.params.get("file_path") or permit.path or ".")
+
+
+def _is_elsewhere(permit: Permit) -> bool:
+    """Whether it looks at what no path leads to: an address, or something that a server of tools keeps."""
+    return bool(_address(permit) or permit.params.get("mcp_name"))
+
+
+def _address(permit: Permit) -> str:
+    address = permit.params.get("url")
+    return address if isinstance(address, str) else ""
+
+
+def _parsed_address(url: str) -> Address | None:
+    try:
+        return parse_address(url)
+    except BadAddress:
+        return None
+
+
+def _named_by(rules: Sequence[Rule], command: ShellCommand, scope: Scope | None = None) -> bool:
+    """A rule that names the command allows it, unless variables are set that may change what it does."""
+    if not sets_harmlessly(command) or any(word.is_dynamic for word in command.argv):
+        return False
+    fits = (rule.fits_command(command.texts, is_open=command.is_open, scope=scope) for rule in rules if rule.is_naming)
+    return any(fits)
+
+
+def _shown(command: ShellCommand) -> str:
+    if not command.argv:
+        return " ".join(f"{name}=…" for name, _ in command.assignments)
+    text = " ".join(shlex.quote(word) for word in command.texts[:3])
+    return text if len(command.texts) <= 3 else f"{text} …"

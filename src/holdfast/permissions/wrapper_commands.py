@@ -1,0 +1,444 @@
+"""Commands that run other commands: what is really run. Pure.
+
+`read_line` lists the commands inside, each to be judged on its own, in place of the one that wraps them. A wrapper that
+does more than that is listed too. A wrapper used in a way that is not known here hides what it runs; the commands that
+its words may be are listed all the same, for rules that forbid one of them.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.permissions.shell_lexer import ShellCommand, ShellLine, Word, names
+from holdfast.permissions.shell_parser import parse
+
+__all__ = ["RUNNERS", "changes_programs", "evaluates", "read_line"]
+
+
+# Builtins and variables of the shell that change what a line runs. Pure.
+
+_ALWAYS = names(
+    "source . alias unalias hash enable complete compgen compopt bind let fc history coproc mapfile readarray"
+)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.A)
+_NAMED = re.compile(r"[A-Za-z_]\w*=|[A-Za-z_]\w*$", re.A)
+_SUBSCRIPT = re.compile(r"\[.*(\$\(|`|\$\{)", re.S)
+"""Text that runs commands where bash takes it for the name of a variable or for a number."""
+_CHANGES = re.compile(
+    r"PATH|EXECIGNORE|ENV|PS0|PS4|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|CDPATH|POSIXLY_CORRECT|SHELL|HOME|PWD|OLDPWD|BASH_.*"
+    r"|LD_.*|DYLD_.*|\w*PAGER|\w*EDITOR|\w*_RSH|LESSOPEN|LESSCLOSE|TAR_OPTIONS|GREP_OPTIONS|RIPGREP_CONFIG_PATH"
+    r"|GIT_(?!AUTHOR_|COMMITTER_|TERMINAL_PROMPT|OPTIONAL_LOCKS)\w*"
+)
+_GLOBBING = frozenset(["-s", "-u", "nullglob", "globstar", "dotglob", "failglob", "nocaseglob"])
+_SET = re.compile(r"[-+][euxfvC]+|[-+][eux]*o|pipefail|errexit|nounset|xtrace|noclobber")
+
+
+def changes_programs(name: str) -> bool:
+    """Whether a variable decides which program a name stands for, or makes a program run another."""
+    return bool(_CHANGES.fullmatch(name))
+
+
+def evaluates(command: ShellCommand) -> bool:
+    """Whether a builtin, or an assignment, may run a text or change what later names stand for."""
+    if any(changes_programs(name) for name, _ in command.assignments):
+        return True
+    values = [*command.argv, *(value for _, value in command.assignments)]
+    if any(_SUBSCRIPT.search(word.text) for word in values):
+        return True
+    check = _CHECKS.get(command.name)
+    return command.name in _ALWAYS or (check is not None and check(command.argv[1:]))
+
+
+def _declares(words: Sequence[Word]) -> bool:
+    for word in words:
+        if word.text.startswith("-"):
+            if not word.is_literal or not re.fullmatch(r"-[xrgaAlupfF]+|--", word.text):
+                return True
+        elif not _NAMED.match(word.text) or changes_programs(word.text.partition("=")[0]):
+            return True
+    return False
+
+
+def _reads(words: Sequence[Word]) -> bool:
+    return not all(word.is_literal and not changes_programs(word.text) for word in words)
+
+
+def _unsets(words: Sequence[Word]) -> bool:
+    return not all(
+        word.is_literal
+        and (word.text in ("-v", "-f") or _NAME.fullmatch(word.text))
+        and not changes_programs(word.text)
+        for word in words
+    )
+
+
+def _prints(words: Sequence[Word]) -> bool:
+    first = words[0].text if words else ""
+    return first.startswith("-v") or bool(re.search(r"%[-+ #0'*\d.]*n", first.replace("%%", "")))
+
+
+def _tests(words: Sequence[Word]) -> bool:
+    if any(word.is_dynamic and not word.is_quoted for word in words):
+        return True
+    return any(word.text in ("-v", "-R") for word in words)
+
+
+def _sets(words: Sequence[Word]) -> bool:
+    for word in words:
+        if word.text == "--":
+            return False
+        if not word.is_literal or not _SET.fullmatch(word.text):
+            return True
+    return False
+
+
+def _has(option: str) -> Callable[[Sequence[Word]], bool]:
+    return lambda words: any(word.is_dynamic or word.text.startswith(option) for word in words)
+
+
+_CHECKS: Mapping[str, Callable[[Sequence[Word]], bool]] = {
+    **dict.fromkeys(("declare", "typeset", "local", "export", "readonly"), _declares),
+    **dict.fromkeys(("read", "getopts"), _reads),
+    "unset": _unsets,
+    "printf": _prints,
+    **dict.fromkeys(("test", "["), _tests),
+    "set": _sets,
+    "shopt": lambda words: not all(word.is_literal and word.text in _GLOBBING for word in words),
+    "wait": _has("-p"),
+    "jobs": _has("-x"),
+}
+
+
+# Commands that run other commands: what is really run. Pure.
+
+_DEEPEST = 8
+_GUESSES = 16
+_SHELLS = frozenset({"bash", "sh", "dash"})
+_SHELL_OPTIONS = frozenset({"--norc", "--noprofile", "-e", "-u", "-x", "-f", "-v", "-eu", "-ex", "-ux", "-eux"})
+_TEXT_OPTIONS = frozenset({"-c", "-ec", "-uc", "-euc", "-xc", "-exc", "-euxc"})
+_QUIET_TEXT = frozenset({"-c", "-ec", "-uc", "-euc"})
+_OPAQUE = names(
+    "ash at batch bwrap capsh catchsegv chpst choom chrt chronic csh daemonize dbus-run-session doas "
+    "dumb-init entr envdir expect fakeroot faketime firejail fish flock gdb gosu ifne ksh linux32 linux64 "
+    "ltrace mispipe mksh nsenter numactl parallel pdksh pee perf pkexec prlimit proot rlwrap run-parts runcon "
+    "runuser runit s6-setuidgid screen script sem setarch setpriv setuidgid sg softlimit start-stop-daemon "
+    "ssh strace su su-exec systemd-run taskset tcsh tini tmux toybox-sh unbuffer unshare valgrind watch xvfb-run "
+    "yash zsh"
+)
+"""Their words are not taken apart: a command or a text for a shell stands somewhere among them."""
+_OPAQUE_NAME = re.compile(
+    r"ld-linux.*|ld-musl.*|ld(64)?\.so.*|(r?ba|da|ra|z|k|mk|a|ya|po|fi|t?c|x?on|nu)?sh(([-.\d].*)|93)?"
+)
+"""Loaders of programs, and shells by their versions and kinds."""
+_OTHERWISE = frozenset({"-o", "-or", "!", "-not", ","})
+_ACTS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_HOLES = frozenset({"{}", "%"})
+"""What `xargs -I` may put its input in place of: with any other word it could be part of the command's own words."""
+_UNSEEN = "it runs a command that cannot be seen"
+_CHANGED = "it changes where programs are found"
+
+
+class _Wrapper(msgspec.Struct, frozen=True):
+    """What may stand before the command: options alone, options with a value, assignments, then `plain` words.
+    `is_listed`: it does something itself, and has to be allowed itself.
+    """
+
+    alone: frozenset[str] = frozenset()
+    valued: frozenset[str] = frozenset()
+    plain: int = 0
+    assigns: bool = False
+    is_listed: bool = False
+
+
+_TABLE: Mapping[str, _Wrapper] = {
+    "nohup": _Wrapper(),
+    "time": _Wrapper(frozenset({"-p"})),
+    "nice": _Wrapper(valued=frozenset({"-n", "--adjustment"})),
+    "ionice": _Wrapper(frozenset({"-t"}), frozenset({"-c", "-n"})),
+    "stdbuf": _Wrapper(valued=frozenset({"-i", "-o", "-e"})),
+    "timeout": _Wrapper(
+        frozenset({"--foreground", "--preserve-status", "-v", "--verbose"}),
+        frozenset({"-k", "-s", "--kill-after", "--signal"}),
+        plain=1,
+    ),
+    "command": _Wrapper(),
+    "builtin": _Wrapper(),
+    "xargs": _Wrapper(
+        frozenset({"-0", "-r", "-t", "-x", "--null", "--no-run-if-empty", "--verbose", "--exit"}),
+        frozenset({"-n", "-L", "-P", "-d", "-s", "-I", "--max-args", "--max-procs", "--delimiter"}),
+    ),
+    "exec": _Wrapper(is_listed=True),
+    "setsid": _Wrapper(frozenset({"-c", "-f", "-w", "--ctty", "--fork", "--wait"}), is_listed=True),
+    "chroot": _Wrapper(plain=1, is_listed=True),
+    "busybox": _Wrapper(is_listed=True),
+    "toybox": _Wrapper(is_listed=True),
+    "sudo": _Wrapper(
+        frozenset({"-n", "-E", "-H", "-S", "-k", "-b", "--preserve-env", "--non-interactive"}),
+        frozenset({"-u", "-g", "-p", "--user", "--group", "--prompt"}),
+        assigns=True,
+        is_listed=True,
+    ),
+}
+
+
+RUNNERS = names("bash chroot dash env find ionice ksh nice nohup setsid sh stdbuf sudo timeout xargs zsh")
+"""Programs that run others, whatever a link to them is called."""
+
+
+@lru_cache(maxsize=256)
+def read_line(text: str) -> ShellLine:
+    """A line with every wrapper replaced by what it runs."""
+    return _read(text, 0)
+
+
+def _read(text: str, depth: int) -> ShellLine:
+    line = parse(text)
+    return _together([replace(line, commands=()), *(_expand(command, depth) for command in line.commands)])
+
+
+def _together(lines: Iterable[ShellLine]) -> ShellLine:
+    known = tuple(lines)
+    return ShellLine(
+        tuple(command for line in known for command in line.commands),
+        tuple(item for line in known for item in line.redirections),
+        tuple(dict.fromkeys(doubt for line in known for doubt in line.doubts)),
+        tuple(dict.fromkeys(reason for line in known for reason in line.hidden)),
+        repeats=any(line.repeats for line in known),
+        outer=tuple(command for line in known for command in line.outer),
+        operators=tuple(operator for line in known for operator in line.operators),
+    )
+
+
+def _expand(command: ShellCommand, depth: int) -> ShellLine:
+    """The commands that a command runs, itself among them unless it only runs others."""
+    if depth > _DEEPEST:
+        return _hiding(command, "it is nested too deeply")
+    if not command.argv:
+        return ShellLine((command,), hidden=(_CHANGED,) if evaluates(command) else ())
+    found = _by_name(command, command.name.rpartition("/")[2], depth)
+    if command.is_fed:
+        found = replace(found, commands=tuple(replace(item, is_fed=True) for item in found.commands))
+    if evaluates(command):
+        return replace(found, hidden=(*found.hidden, _UNSEEN))
+    return found
+
+
+def _by_name(command: ShellCommand, name: str, depth: int) -> ShellLine:
+    is_path = name != command.name
+    if name in _SHELLS:
+        found = _shell(command, depth)
+    elif name in ("eval", "trap"):
+        found = _text(command, depth)
+    elif name in _OPAQUE or _OPAQUE_NAME.fullmatch(name):
+        found = _hiding(command, depth=depth)
+    elif name == "env":
+        found = _env(command, depth)
+    elif name == "find":
+        found = _find(command, depth)
+    elif name in _TABLE and not _only_looks(command):
+        found = _wrapped(command, _TABLE[name], depth)
+    else:
+        return ShellLine((command,))
+    found = replace(found, outer=(command, *found.outer))
+    # A program named by its path is itself to be allowed: it need not be what it is called.
+    return replace(found, commands=(replace(command, is_open=False), *found.commands)) if is_path else found
+
+
+def _hiding(command: ShellCommand, why: str = _UNSEEN, *, depth: int = _DEEPEST) -> ShellLine:
+    """The command decides by itself what it runs. Commands that its words may be are listed for rules that forbid."""
+    guesses: list[ShellCommand] = []
+    redirections: list[ShellLine] = []
+    for at, word in enumerate(command.argv[1 : 1 + _GUESSES], start=1):
+        if " " in word.text or ";" in word.text:
+            inner = _read(word.text, depth + 1) if depth < _DEEPEST else parse(word.text)
+            redirections.append(replace(inner, commands=(), doubts=(), hidden=()))
+            guesses += (item for item in inner.commands if item.argv)
+        elif not word.text.startswith("-"):
+            guesses.append(ShellCommand(command.argv[at:], is_open=command.is_open))
+    listed = ShellLine((command,), doubts=(why,), hidden=(why,), outer=tuple(guesses))
+    return _together([listed, *redirections])
+
+
+def _only_looks(command: ShellCommand) -> bool:
+    return command.name == "command" and len(command.argv) > 1 and command.argv[1].text in ("-v", "-V")
+
+
+def _text(command: ShellCommand, depth: int) -> ShellLine:
+    """`eval` and `trap`: a text that is run now or later."""
+    words = command.argv[1:] if command.name == "eval" else command.argv[1:2]
+    if command.name == "trap" and (not words or words[0].text in ("-", "", "-p", "-l")):
+        return ShellLine((command,))
+    inner = _read(" ".join(word.text for word in words), depth + 1)
+    listed = ShellLine((command,), doubts=(_UNSEEN,))
+    if command.is_open or not all(word.is_literal for word in words):
+        listed = replace(listed, hidden=(_UNSEEN,))
+    return _together([listed, inner])
+
+
+def _shell(command: ShellCommand, depth: int) -> ShellLine:
+    """`sh -c` with a text that can be read; anything else runs a file or reads what it is given."""
+    words = list(command.argv[1:])
+    options: list[str] = []
+    while words and words[0].is_literal and words[0].text in _SHELL_OPTIONS:
+        options.append(words.pop(0).text)
+    behind = (command.argv[at + 1] for at, word in enumerate(command.argv[:-1]) if _takes_text(word.text))
+    text = next(behind, None)
+    if text is None:
+        return _hiding(command, depth=depth)
+    inner = _read(text.text, depth + 1)
+    is_known = len(words) > 1 and words[0].is_literal and words[0].text in _TEXT_OPTIONS and words[1] is text
+    if not is_known or not text.is_literal or text.text.startswith(("-", "+")):
+        return _together([ShellLine((command,), doubts=(_UNSEEN,), hidden=(_UNSEEN,)), inner])
+    is_plain = not options and words[0].text in _QUIET_TEXT and not command.is_open
+    if not is_plain or any(not word.is_literal or word.text.startswith("-") for word in words[2:]):
+        return _together([ShellLine((command,), doubts=(_UNSEEN,)), inner])
+    if any(changes_programs(name) for name, _ in command.assignments):
+        return _together([ShellLine((command,), doubts=(_CHANGED,), hidden=(_CHANGED,)), inner])
+    return replace(inner, commands=tuple(_assigned(item, command) for item in inner.commands))
+
+
+def _takes_text(option: str) -> bool:
+    return option.startswith("-") and not option.startswith("--") and option.endswith("c")
+
+
+def _assigned(inner: ShellCommand, outer: ShellCommand) -> ShellCommand:
+    return replace(inner, assignments=(*outer.assignments, *inner.assignments))
+
+
+def _env(command: ShellCommand, depth: int) -> ShellLine:
+    """Without some variables a program finds nothing worse; a nested shell takes a search path of its own."""
+    rest = list(command.argv[1:])
+    assigned = list(command.assignments)
+    removes = False
+    while rest and rest[0].is_literal and rest[0].text in ("-i", "-", "--ignore-environment", "-u", "--unset"):
+        removes = True
+        taken = 2 if rest[0].text in ("-u", "--unset") else 1
+        if any(not word.is_literal or changes_programs(word.text) for word in rest[:taken]):
+            return _hiding(command, _CHANGED, depth=depth)
+        del rest[:taken]
+    while rest and not rest[0].is_dynamic and rest[0].text.partition("=")[0].isidentifier() and "=" in rest[0].text:
+        name, _, value = rest[0].text.partition("=")
+        assigned.append((name, replace(rest.pop(0), text=value)))
+    if not rest and not command.is_open:
+        return ShellLine((replace(command, assignments=tuple(assigned)),))
+    if not rest or not rest[0].is_literal or rest[0].text.startswith("-"):
+        return _hiding(command, depth=depth)
+    inner = ShellCommand(tuple(rest), tuple(assigned), is_open=command.is_open)
+    found = _expand(inner, depth + 1)
+    if removes and [item.argv for item in found.commands] != [inner.argv]:
+        return _together([ShellLine((command,), doubts=(_CHANGED,), hidden=(_CHANGED,)), found])
+    return found
+
+
+def _wrapped(command: ShellCommand, wrapper: _Wrapper, depth: int) -> ShellLine:
+    rest = _behind(command.argv[1:], wrapper)
+    if rest is None:
+        return _hiding(command, depth=depth)
+    assigned = list(command.assignments)
+    while wrapper.assigns and rest and not rest[0].is_dynamic and "=" in rest[0].text:
+        name, _, value = rest[0].text.partition("=")
+        assigned.append((name, replace(rest.pop(0), text=value)))
+    if not rest:
+        # Alone it runs nothing, except for xargs, which prints what it reads.
+        return _hiding(command, depth=depth) if command.is_open else ShellLine((command,))
+    if not rest[0].is_literal or rest[0].text.startswith("-") or not rest[0].text:
+        return _hiding(command, depth=depth)
+    is_open = command.is_open or command.name == "xargs"
+    inner = ShellCommand(tuple(rest), tuple(assigned), is_open=is_open)
+    found = _expand(inner, depth + 1)
+    if wrapper.is_listed:
+        return _together([ShellLine((replace(command, is_open=False),)), found])
+    if command.name == "xargs" and [item.argv for item in found.commands[:1]] != [inner.argv]:
+        # The words that are read may end up anywhere in a command that is itself wrapped.
+        return _together([ShellLine((command,), doubts=(_UNSEEN,)), found])
+    return found
+
+
+def _behind(words: Sequence[Word], wrapper: _Wrapper) -> list[Word] | None:
+    """The words behind the wrapper's own. None if an option is not known, or a word before the command is not literal:
+    it may become several words, and any of them the command.
+    """
+    rest = list(words)
+    hole = ""
+    while rest and rest[0].text.startswith("-"):
+        option = rest.pop(0).text
+        if option == "--":
+            break
+        name, sign, value = option.partition("=")
+        if option in wrapper.alone or (sign and name in wrapper.valued):
+            continue
+        if option in wrapper.valued:
+            value = rest.pop(0).text if rest else ""
+        elif _is_joined(option, wrapper):
+            value = option[2:]
+        else:
+            return None
+        if option.startswith("-I"):
+            hole = value
+            if hole not in _HOLES:
+                return None
+    rest = rest[wrapper.plain :]
+    if not all(word.is_literal for word in words[: len(words) - len(rest)]):
+        return None
+    return [_holed(word, hole) for word in rest] if hole else rest
+
+
+def _holed(word: Word, hole: str) -> Word:
+    """Of a word that the input is put into only the rest is known."""
+    return replace(word, is_glob=True, may_be_option=True) if hole in word.text else word
+
+
+def _is_joined(option: str, wrapper: _Wrapper) -> bool:
+    """`-n5`, `-oL`: a short option with its value; `-0r`: several that stand alone."""
+    if option.startswith("--"):
+        return False
+    return option[:2] in wrapper.valued or all(f"-{letter}" in wrapper.alone for letter in option[1:])
+
+
+def _find(command: ShellCommand, depth: int) -> ShellLine:
+    """`find` without its actions, and the commands those run; `{}` in them is a path that find has found."""
+    if command.is_open or any(word.is_dynamic or word.may_be_option for word in command.argv):
+        # An action may be among the words that are not known.
+        return _hiding(command, depth=depth)
+    kept: list[Word] = []
+    inner: list[ShellLine] = []
+    words = list(command.argv)
+    while words:
+        word = words.pop(0)
+        if word.text not in _ACTS:
+            kept.append(word)
+            continue
+        end = next((at for at, item in enumerate(words) if _ends_action(words, at, item)), None)
+        action = ShellCommand(tuple(_found(item) for item in words[:end]))
+        if end is None or not action.argv or not action.argv[0].is_literal:
+            return _together([*inner, _hiding(command, depth=depth)])
+        found = _expand(action, depth + 1)
+        if word.text != "-exec" or [item.argv for item in found.commands] != [action.argv]:
+            # A relative program is another one in each directory.
+            hides = (_UNSEEN,) if "dir" in word.text and "/" in action.name else ()
+            inner.append(ShellLine(doubts=(_UNSEEN,), hidden=hides))
+        inner.append(found if _finds_files([item.text for item in kept], action) else _opened(found))
+        words = words[end + 1 :]
+    return _together([ShellLine((replace(command, argv=tuple(kept)),)), *inner])
+
+
+def _found(word: Word) -> Word:
+    return replace(word, is_glob=True) if "{}" in word.text else word
+
+
+def _finds_files(words: Sequence[str], action: ShellCommand) -> bool:
+    """Whether what an action behind these words gets is a plain file for sure: a link may lead anywhere."""
+    is_sure = any(pair == ("-type", "f") for pair in pairwise(words)) and not _OTHERWISE.intersection(words)
+    return not any("{}" in word and not (is_sure and word == "{}") for word in action.texts)
+
+
+def _opened(line: ShellLine) -> ShellLine:
+    return replace(line, commands=tuple(replace(item, is_open=True) for item in line.commands))
+
+
+def _ends_action(words: list[Word], at: int, word: Word) -> bool:
+    return word.text == ";" or (word.text == "+" and at > 0 and words[at - 1].text == "{}")

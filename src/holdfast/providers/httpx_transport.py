@@ -1,0 +1,196 @@
+"""httpx2 transport on top of `connections`, and the shared clients.
+
+Only `holdfast.providers.http_client` imports this module, in a thread, because importing httpx2 is slow.
+"""
+
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+
+from holdfast.domain.surrogates import Halves
+from holdfast.providers.http_connections import (
+    CURRENT,
+    Connection,
+    ConnectionBroken,
+    ConnectionPool,
+    NotReached,
+    Origin,
+    Reply,
+    RequestWatchdog,
+)
+
+__all__ = ["CONNECT_SECONDS", "Transport", "certificates", "has_certificates", "make_client", "mend"]
+
+CONNECT_SECONDS = 30.0
+_READ_SECONDS = 300.0
+_MOST_PAGE = 4_000
+_tls: list[ssl.SSLContext] = []
+
+
+def certificates() -> ssl.SSLContext:
+    """Load the system's certificates, once. Slow."""
+    if not _tls:
+        _tls.append(httpx2.create_ssl_context())
+    return _tls[0]
+
+
+def has_certificates() -> bool:
+    """Return whether the certificates are loaded."""
+    return bool(_tls)
+
+
+def make_client(*, is_direct: bool) -> httpx2.AsyncClient:
+    """Create a client with our own connections, or with those of httpx2, which support proxies."""
+    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+    # SDKs reject responses with lone surrogates. They can be replaced only in uncompressed text.
+    hooks: dict[str, list[Any]] = {"response": [mend]}
+    headers = {"accept-encoding": "identity"}
+    if is_direct:
+        return httpx2.AsyncClient(
+            transport=Transport(), timeout=timeout, headers=headers, event_hooks=hooks, trust_env=False
+        )
+    return httpx2.AsyncClient(verify=certificates(), timeout=timeout, headers=headers, event_hooks=hooks)
+
+
+async def mend(response: httpx2.Response) -> None:
+    """Response hook: replace lone surrogates in a JSON or SSE body before it is read."""
+    kind = response.headers.get("content-type", "")
+    is_plain = response.headers.get("content-encoding", "identity") == "identity"
+    if is_plain and ("json" in kind or "event-stream" in kind) and "amazon" not in kind:
+        response.stream = _MendedBody(response.stream)
+
+
+class _MendedBody(httpx2.AsyncByteStream):
+    """A body with lone surrogates replaced."""
+
+    def __init__(self, body: Any) -> None:  # noqa: ANN401
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        halves = Halves()
+        async for data in self._body:
+            if whole := halves.feed(data):
+                yield whole
+        if rest := halves.end():
+            yield rest
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """Response body read from a connection. The beginning of a body that is no stream is recorded in `page`."""
+
+    def __init__(self, connection: Connection, page: RequestWatchdog | None, own: RequestWatchdog | None) -> None:
+        self._connection = connection
+        self._page = page
+        self._own = own
+        self._is_closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while body := await self._connection.read():
+                if self._page is not None and self._page.page is not None:
+                    status, seen = self._page.page
+                    self._page.page = status, (seen + body)[:_MOST_PAGE]
+                yield body
+        except ConnectionBroken as error:
+            raise httpx2.ReadError(str(error)) from error
+
+    async def aclose(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._connection.release()
+            if self._own is not None:
+                self._own.finish()
+
+
+class Transport(httpx2.AsyncBaseTransport):
+    """HTTP/1.1 transport. A request is supervised by the watch in its extensions, else by the current one."""
+
+    def __init__(self) -> None:
+        self.connections = ConnectionPool()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request and return the response, whose body is read later."""
+        timeouts: dict[str, Any] = request.extensions.get("timeout", {})
+        given = request.extensions.get("watch") or CURRENT.get()
+        watch = given or _own_watch(timeouts)
+        seconds = timeouts.get("connect") or CONNECT_SECONDS
+        try:
+            connection, reply = await self._watched(request, watch, seconds, is_own=given is None)
+        except NotReached as error:
+            raise httpx2.ConnectError(str(error)) from error
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout("no connection was made in time") from error
+        except ConnectionBroken as error:
+            raise httpx2.RemoteProtocolError(str(error)) from error
+        is_page = _is_page(reply)
+        if is_page:
+            watch.page = reply.status, b""
+        stream = _Body(connection, watch if is_page else None, watch if given is None else None)
+        extensions = {"http_version": b"HTTP/1.1", "connection": connection}
+        return httpx2.Response(reply.status, headers=reply.headers, stream=stream, extensions=extensions)
+
+    async def _watched(
+        self, request: httpx2.Request, watch: RequestWatchdog, seconds: float, *, is_own: bool
+    ) -> tuple[Connection, Reply]:
+        try:
+            return await self._exchange(request, await request.aread(), watch, seconds)
+        except BaseException:
+            if is_own:
+                watch.hang_up()
+            raise
+
+    async def _exchange(
+        self, request: httpx2.Request, body: bytes, watch: RequestWatchdog, seconds: float
+    ) -> tuple[Connection, Reply]:
+        url = request.url
+        is_secure = url.scheme == "https"
+        origin = Origin(url.host, url.port or (443 if is_secure else 80), is_secure)
+        message = _head(request), body
+        if (kept := self.connections.waiting(origin)) is not None:
+            try:
+                return kept, await _ask(kept, message, watch)
+            except ConnectionBroken:
+                # The server may close an idle connection at the moment of sending. Without a response byte the
+                # request was not processed and is repeated on a new connection.
+                if kept.has_heard or watch.is_over:
+                    raise
+        fresh = await self.connections.make(origin, certificates() if is_secure else None, seconds)
+        return fresh, await _ask(fresh, message, watch)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        self.connections.close()
+
+
+def _own_watch(timeouts: dict[str, Any]) -> RequestWatchdog:
+    """Create a watch for a request without one."""
+    seconds = timeouts.get("read") or _READ_SECONDS
+    watch = RequestWatchdog(seconds, seconds)
+    watch.start()
+    return watch
+
+
+def _is_page(reply: Reply) -> bool:
+    """Return whether this cannot be a model's stream: a web page, or a JSON error with status 200."""
+    kind = next((value for name, value in reply.headers if name.lower() == b"content-type"), b"")
+    return b"text/html" in kind or (reply.status == 200 and b"application/json" in kind)
+
+
+async def _ask(connection: Connection, message: tuple[bytes, bytes], watch: RequestWatchdog) -> Reply:
+    try:
+        connection.send(message, watch)
+        return await connection.head()
+    except BaseException:
+        connection.hang_up()
+        raise
+
+
+def _head(request: httpx2.Request) -> bytes:
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    lines += [b"%s: %s" % pair for pair in request.headers.raw]
+    return b"\r\n".join(lines) + b"\r\n\r\n"

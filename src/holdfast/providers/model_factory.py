@@ -1,0 +1,124 @@
+"""Factory for model adapters. The adapter module is imported when the first model of its kind is built."""
+
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
+from holdfast.domain.settings import Selection
+from holdfast.providers.http_client import in_thread
+from holdfast.providers.model_access import BETWEEN, FIRST_BYTE, ModelAccess
+from holdfast.providers.provider_config import Endpoint, ModelSpec, Provider, fitting
+
+__all__ = ["ModelConfig", "Speaker", "blueprint", "build", "reasoning_body"]
+
+
+# Dialects of the OpenAI chat wire for reasoning parameters. Pure.
+
+
+def reasoning_body(way: str, info: ModelInfo, selection: Selection) -> dict[str, Any]:
+    """Return additions to the request body. A value of None removes a key that is sent by default."""
+    asked = selection.reasoning_effort
+    if not way or not info.can_reason or not (asked or selection.think):
+        return {}
+    effort = asked or info.default_reasoning_effort
+    is_on = effort != "none"
+    body: dict[str, Any] = {}
+    match way:
+        case "openrouter" | "ant-ling":
+            return {"reasoning": {"effort": effort} if effort else {"enabled": True}, "reasoning_effort": None}
+        case "together":
+            body = {"reasoning": {"enabled": is_on}}
+        case "deepseek" | "zai":
+            body = {"thinking": {"type": "enabled" if is_on else "disabled"}}
+        case "qwen":
+            body = {"enable_thinking": is_on}
+        case "baseten":
+            body = {"chat_template_args": {"enable_thinking": is_on}}
+        case _:
+            return {}
+    if not info.reasoning_levels:
+        # Reasoning of such a model can be switched on, but has no levels.
+        body["reasoning_effort"] = None
+    return body
+
+
+# Factory for model adapters. The adapter module is imported when the first model of its kind is built.
+
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
+
+
+class Speaker(Protocol):
+    """A model as the engine uses it."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts about the model."""
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        """Send a request and yield the parts of the response."""
+        ...
+
+
+class ModelConfig(msgspec.Struct, frozen=True):
+    """Complete configuration of a model instance. Equal blueprints build equal models. The repr omits the key."""
+
+    type: str
+    info: ModelInfo
+    access: ModelAccess
+    selection: Selection
+
+    def __repr__(self) -> str:
+        return f"Blueprint({self.info.provider}/{self.info.model})"
+
+    def mark(self) -> bytes:
+        """Cache key: equal blueprints have equal marks."""
+        return msgspec.json.encode(self, order="sorted")
+
+
+def blueprint(offer: Provider, reach: Endpoint, model: ModelSpec, selection: Selection) -> ModelConfig:
+    """Combine an offer, its credentials, a model and a selection into a blueprint.
+
+    Precedence of options, lowest first: reasoning dialect of the server, provider, model. Sampling parameters of the
+    selection take precedence over those of the model.
+    """
+    info, selection = fitting(selection, model)
+    options = dict(model.options)
+    given = {name: options.pop(name, None) for name in _SAMPLING}
+    inner = options.pop("provider_options", {})
+    options |= inner if isinstance(inner, dict) else {}
+    sampling: dict[str, Any] = {
+        name: value for name, value in given.items() if value is not None and getattr(selection, name) is None
+    }
+    dialect = reasoning_body(model.thinking, info, selection) if model.type == "openai-compat" else {}
+    named = {name: value for name, value in offer.settings.provider_options.items() if name not in reach.extras}
+    access = ModelAccess(
+        # A model of the catalogue may have its own address; the provider's expanded address applies otherwise.
+        base_url=model.base_url if model.base_url != offer.base_url else reach.base_url,
+        api_key=reach.api_key,
+        headers=reach.headers,
+        body=reach.body,
+        options=dialect | named | options,
+        system_prefix=offer.settings.system_prompt_prefix,
+        first_byte=float(offer.settings.timeout or FIRST_BYTE),
+        between=float(offer.settings.timeout or BETWEEN),
+        extras=reach.extras,
+    )
+    selection = msgspec.structs.replace(selection, provider=info.provider, model=info.model, **sampling)
+    return ModelConfig(model.type, info, access, selection)
+
+
+async def build(plan: ModelConfig) -> Speaker:
+    """Build the adapter for a blueprint. Its module is imported in a thread; its SDK is loaded with the
+    first request.
+    """
+    made: Speaker
+    if plan.type == "openai-compat":
+        compatible = await in_thread("holdfast.providers.openai_compatible")
+        made = compatible.CompatibleModel(plan.info, plan.access, plan.selection)
+    else:
+        adapter = await in_thread("holdfast.providers.pydantic_ai")
+        made = adapter.PydanticModel(plan.info, plan.access, plan.selection, kind=plan.type)
+    return made

@@ -1,0 +1,258 @@
+"""Adapter for the OpenAI chat wire: Ollama, vLLM, LM Studio, llama.cpp, OpenRouter, DeepSeek, Groq …
+
+Each request is attempted once. The engine decides about retries from the `trouble` of the error.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from holdfast.domain.errors import ProviderError
+from holdfast.domain.ids import SessionId
+from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart
+from holdfast.domain.settings import Selection
+from holdfast.domain.surrogates import Halves, whole_json
+from holdfast.providers.chat_request import chat_body
+from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
+from holdfast.providers.http_client import USER_AGENT, http_client, in_thread
+from holdfast.providers.http_connections import Connection, ConnectionBroken, ConnectionRefused, RequestWatchdog
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.provider_errors import (
+    Place,
+    connection_error,
+    cut_error,
+    error_in_stream,
+    refusal,
+    refused_error,
+    stall_error,
+)
+from holdfast.providers.sse import EventParser
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["CompatibleModel", "session_headers"]
+
+_CONNECT_SECONDS = 30.0
+_MOST_ERROR = 1_000_000
+_MOST_OPENING = 2_000
+_LIKE = "It looks like http://localhost:11434/v1."
+
+_Read = Callable[[], Coroutine[Any, Any, bytes]]
+
+
+class CompatibleModel:
+    """A model on the OpenAI chat wire. Uses the shared client of its event loop unless a client is passed."""
+
+    def __init__(
+        self, info: ModelInfo, access: ModelAccess, selection: Selection, *, client: "httpx2.AsyncClient | None" = None
+    ) -> None:
+        self._info = info
+        self._access = access
+        self._selection = selection
+        self._client = client
+        self._place = Place(info.provider, info.model, access.base_url, access.secrets)
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts about the model."""
+        return self._info
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
+        """Send a request and yield the parts of the response. Raises `ProviderError`."""
+        url = _address(self._access.base_url, self._place)
+        body = chat_body(request, self._info, self._access, self._selection)
+        client = self._client or await http_client(url)
+        watch = RequestWatchdog(self._access.first_byte, self._access.between)
+        exchange = _Exchange(self._place, watch)
+        try:
+            watch.start()
+            read = await exchange.open(client, url, self._headers(request.session_id), body)
+            events, halves, answer = EventParser(), Halves(), ChatResponse()
+            while not answer.is_done:
+                data = await exchange.next(read, answer)
+                said = events.feed(halves.feed(data)) if data else [*events.feed(halves.end()), *events.end()]
+                for part in exchange.understood(answer, said):
+                    yield part
+                if not data:
+                    break
+            if not answer.is_finished:
+                raise exchange.unfinished()
+            exchange.done()
+            for part in answer.end():
+                yield part
+        finally:
+            await exchange.close()
+
+    def _headers(self, session: SessionId) -> dict[str, str]:
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream, application/json",
+            "accept-encoding": "identity",
+            "user-agent": USER_AGENT,
+            **session_headers(session),
+        }
+        if self._access.api_key:
+            headers["authorization"] = f"Bearer {self._access.api_key}"
+        return headers | {name.lower(): value for name, value in self._access.headers.items()}
+
+
+def session_headers(session: SessionId) -> dict[str, str]:
+    """Headers that let a provider route the requests of a session to the same machine, where the prefix is cached."""
+    mark = hashlib.blake2b(session.encode(), digest_size=8).hexdigest()
+    return {"x-session-id": mark, "x-session-affinity": mark}
+
+
+class _Exchange:
+    """One request and its response. Every exit path closes the connection or returns it for reuse."""
+
+    def __init__(self, place: Place, watch: RequestWatchdog) -> None:
+        self._place = place
+        self._watch = watch
+        self._response: httpx2.Response | None = None
+        self._connection: Connection | None = None
+        self._opening = b""
+        self._has_events = False
+
+    async def open(self, client: "httpx2.AsyncClient", url: str, headers: dict[str, str], body: bytes) -> _Read:
+        """Send the request and wait for the headers of a successful response. Raises `ProviderError`."""
+        httpx2 = await in_thread("httpx2")
+        try:
+            request = client.build_request(
+                "POST", url, headers=headers, content=body, extensions={"watch": self._watch}
+            )
+            async with asyncio.timeout(self._watch.patience + _CONNECT_SECONDS):
+                response = self._response = await client.send(request, stream=True)
+        except TimeoutError:
+            raise self._stalled() from None
+        except (httpx2.InvalidURL, UnicodeError) as error:
+            raise refused_error(self._place, f"its base_url is no address: {error}", _LIKE) from None
+        except httpx2.TransportError as error:
+            raise self._broken(error) from None
+        self._connection = response.extensions.get("connection")
+        kind = response.headers.get("content-type", "")
+        if self._connection is None or response.headers.get("content-encoding", "identity") != "identity":
+            read = _Slow(response.aiter_bytes(), self._watch, httpx2.TransportError).read
+        else:
+            read = self._connection.read
+        if response.status_code != 200 or "text/html" in kind:
+            raise refusal(self._place, response.status_code, response.headers, await self._rest(read), now=time.time())
+        if "application/json" in kind:
+            return self._whole(await self._rest(read))
+        return read
+
+    async def next(self, read: _Read, answer: ChatResponse) -> bytes:
+        """Return the next bytes; empty at the end of the body. A broken connection after a complete
+        response is ignored.
+        """
+        try:
+            data = await read()
+        except (ConnectionBroken, TimeoutError) as error:
+            if answer.is_finished:
+                self._watch.hang_up()
+                return b""
+            raise self._stalled() if self._watch.has_stalled else cut_error(self._place, str(error)) from None
+        if not self._has_events:
+            self._opening = (self._opening + data)[:_MOST_OPENING]
+        return data
+
+    def understood(self, answer: ChatResponse, events: list[bytes]) -> list[StreamPart]:
+        """Convert events to stream parts. Raises `ProviderError`."""
+        if events:
+            self._has_events = True
+        try:
+            return answer.feed(events)
+        except ErrorInStream as error:
+            raise error_in_stream(self._place, error.error) from None
+        except NotUnderstood as error:
+            raise cut_error(self._place, f"it said something that is no part of an answer: {error}") from None
+
+    def unfinished(self) -> ProviderError:
+        """Return the error for a response that ended without being complete."""
+        opening = self._opening.lstrip()
+        if opening.startswith(b"<"):
+            return refusal(self._place, 200, {}, opening, now=time.time())
+        if opening.startswith((b"{", b"[")):
+            text = opening[:200].decode("utf-8", "replace")
+            return refused_error(self._place, f"this is no answer of a model: {text}", "Check base_url.")
+        return cut_error(self._place)
+
+    def done(self) -> None:
+        """Return the connection for reuse after a complete response."""
+        if self._connection is not None and not self._watch.is_over:
+            self._connection.release()
+            self._watch.finish()
+
+    async def close(self) -> None:
+        """Abort the exchange unless it has finished."""
+        self._watch.hang_up()
+        if self._response is not None and self._connection is None:
+            await self._response.aclose()
+
+    def _whole(self, body: bytes) -> _Read:
+        """Return a reader for servers that ignore `stream` and send one JSON document: it is wrapped as one event."""
+        self._opening = body[:_MOST_OPENING]
+        pieces = [b"", b"data: " + b" ".join(body.splitlines()) + b"\n\n"]
+
+        async def read() -> bytes:
+            return pieces.pop()
+
+        return read
+
+    async def _rest(self, read: _Read) -> bytes:
+        """Read the body up to `_MOST_ERROR` bytes. A broken connection ends it early."""
+        pieces, size = [], 0
+        try:
+            while size < _MOST_ERROR and (data := await read()):
+                pieces.append(data)
+                size += len(data)
+        except (ConnectionBroken, TimeoutError):
+            if self._watch.has_stalled and not pieces:
+                raise self._stalled() from None
+        return whole_json(b"".join(pieces))
+
+    def _stalled(self) -> ProviderError:
+        return stall_error(self._place, self._watch.patience, has_begun=self._watch.has_begun)
+
+    def _broken(self, error: Exception) -> ProviderError:
+        if self._watch.has_stalled:
+            return self._stalled()
+        is_refused = any(isinstance(item, ConnectionRefused) for item in (error, error.__cause__))
+        return connection_error(self._place, str(error) or type(error).__name__, is_refused=is_refused)
+
+
+class _Slow:
+    """Reads through httpx2: for compressed responses and for proxied connections."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], watch: RequestWatchdog, broken: type[Exception]) -> None:
+        self._pieces = pieces
+        self._watch = watch
+        self._broken = broken
+
+    async def read(self) -> bytes:
+        try:
+            async with asyncio.timeout(self._watch.patience):
+                data = await anext(self._pieces, b"")
+        except TimeoutError:
+            self._watch.has_stalled = True
+            raise
+        except self._broken as error:
+            raise ConnectionBroken(str(error)) from error
+        self._watch.touch()
+        return data
+
+
+def _address(base_url: str, place: Place) -> str:
+    try:
+        parts = urlsplit(base_url.strip())
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise refused_error(place, f"its base_url is no address: {base_url!r}", _LIKE)
+    path = parts.path.rstrip("/")
+    if not path.endswith("/chat/completions"):
+        path += "/chat/completions"
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))

@@ -1,0 +1,85 @@
+"""How a workspace's settings shape what a model is told, and how far a run may go: more context files, the line below
+commits, limits.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import date
+from pathlib import Path
+
+import msgspec
+
+from holdfast.domain.ids import SessionId
+from holdfast.domain.project_context import Surroundings
+from holdfast.domain.settings import Options, Settings
+from holdfast.engine.settings import EngineSettings, Limits
+from holdfast.workspace.git.status_scan import Scan
+from holdfast.workspace.project_context import ContextLoader, ContextOptions
+
+__all__ = ["engine_settings", "lookout_for", "own_files"]
+
+_TRAILERS = {"assisted-by": "Assisted-by: Holdfast", "co-authored-by": "Co-Authored-By: Holdfast"}
+_OWN_FILES = ("holdfast/AGENTS.md", "AGENTS.md")
+
+
+def engine_settings(given: EngineSettings, options: Options) -> EngineSettings:
+    """The engine's, with what a user has set of them."""
+    return msgspec.structs.replace(
+        given,
+        auto_summarize=given.auto_summarize and not options.disable_auto_summarize,
+        retries=msgspec.structs.replace(
+            given.retries, most=options.max_retries, loading_timeout=float(options.model_load_timeout)
+        ),
+        limits=Limits(options.max_steps, options.max_minutes, options.max_cost),
+        helpers=options.max_agents,
+        helper_depth=options.max_agent_depth,
+    )
+
+
+def own_files(options: Options, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where the user's own context files are, for every project; they need not be there."""
+    home = Path(environment.get("HOME") or "/")
+    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    own = options.global_context_paths or tuple(str(config / name) for name in _OWN_FILES)
+    return tuple(Path(os.path.expanduser(path)) for path in own)
+
+
+def lookout_for(
+    directory: str,
+    settings: Callable[[], Settings],
+    environment: Mapping[str, str],
+    notes: Callable[[], tuple[str, ...]] = tuple,
+    first: Callable[[], Awaitable[None]] | None = None,
+    scan: Callable[[], Scan] | None = None,
+) -> ContextLoader:
+    """For a directory, under the settings as they are at each look. `notes` is what extensions have to say, `first`
+    is awaited before they are asked, `scan` returns the changes of the work tree.
+    """
+
+    def manners() -> ContextOptions:
+        options = settings().options
+        files = own_files(options, environment)
+        trailer = _TRAILERS.get(options.attribution.trailer_style, "")
+        return ContextOptions(options.context_paths, files, trailer, notes())
+
+    return _Informed(directory, manners, lambda: date.today().isoformat(), first, scan)
+
+
+class _Informed(ContextLoader):
+    """Looks when everybody who has something to say knows what it is."""
+
+    def __init__(
+        self,
+        directory: str,
+        manners: Callable[[], ContextOptions],
+        today: Callable[[], str],
+        first: Callable[[], Awaitable[None]] | None,
+        scan: Callable[[], Scan] | None,
+    ) -> None:
+        super().__init__(directory, manners, today, scan)
+        self._first = first
+
+    async def look(self, session: SessionId) -> Surroundings:
+        if self._first is not None:
+            await self._first()
+        return await super().look(session)

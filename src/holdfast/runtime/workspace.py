@@ -1,0 +1,294 @@
+"""Where it is put together: the only file that knows every room."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast.bus.bus import Bus
+from holdfast.domain.errors import BadRequest, HoldfastError, WorkspaceClosing
+from holdfast.domain.events import MessagePart
+from holdfast.domain.ids import RunId
+from holdfast.domain.ledger import WorkspaceRecord
+from holdfast.engine.approvals import Approvals, Judge
+from holdfast.engine.engine import Engine, EngineEnvironment
+from holdfast.engine.inputs import Inputs
+from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
+from holdfast.engine.recovery import RecoveryPlan, plan, recover
+from holdfast.engine.run_context import Allows, Farewell, NoHooks, RunContext, SubagentType
+from holdfast.engine.sessions import Sessions
+from holdfast.engine.settings import EngineSettings
+from holdfast.engine.subagents import SubagentRunner
+from holdfast.storage.ledger import SqliteLedger
+from holdfast.tasks import TaskOwner
+from holdfast.tools.registry import BuiltinTools
+
+# fmt: off
+__all__ = [
+    "App",
+    "BareServices",
+    "NobodyAnswers",
+    "Services",
+    "ServicesFactory",
+    "SystemClock",
+    "Workspace",
+    "WorkspaceParts",
+    "new_id",
+    "open_workspace",
+]
+# fmt: on
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+def new_id() -> str:
+    return secrets.token_hex(16)
+
+
+class Workspace:
+    """A directory with its engine and its bus: all that a server, a demonstration or a test talks to."""
+
+    def __init__(self, engine: Engine, bus: Bus, recovered: RecoveryPlan, asks: Approvals) -> None:
+        self.engine = engine
+        self.bus = bus
+        self.asks = asks
+        self.furniture: Services | None = None
+        """What was put in beside the engine; it goes when the workspace does."""
+        self.inputs = Inputs(engine)
+        self.sessions = Sessions(engine, self.inputs)
+        engine.kit.crews.sender = SubagentRunner(engine, self.inputs, self.sessions).send
+        self.recovered = recovered
+
+    @property
+    def record(self) -> WorkspaceRecord:
+        return self.engine.record
+
+    async def close(self) -> None:
+        """End what is active, write everything down, end the streams, note that all is well."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self.bus.close)
+            if self.furniture is not None:
+                stack.push_async_callback(self.furniture.close)
+            is_clean = await self.engine.close()
+        if is_clean:
+            await self.engine.kit.ledger.close_workspace(self.record.id, self.record.epoch)
+
+
+class WorkspaceParts(msgspec.Struct, frozen=True):
+    """What a workspace is built from. Tests hand over twins of any of it."""
+
+    ledger: Ledger
+    models: Models
+    tools: Tools = msgspec.field(default_factory=BuiltinTools)
+    settings: EngineSettings = EngineSettings()
+    clock: Clock = msgspec.field(default_factory=SystemClock)
+    new_id: NewId = new_id
+    tap: Callable[[Outlet], Outlet] = lambda outlet: outlet
+    """What stands between the engine and its bus: nothing, or somebody who listens in."""
+    lookout: ContextLoader | None = None
+    crews: Mapping[str, SubagentType] = {}
+    environment: Mapping[str, str] = {}
+    farewell: Farewell | None = None
+    fault_of: Callable[[RunId], str] = lambda _: ""
+    settled: Callable[[], Awaitable[None]] | None = None
+    judge: Callable[[str], Judge] | None = None
+    """The rules for the tools of a directory. Without any, everything is allowed."""
+    hooks: Hooks = NoHooks()
+    allows: Allows = lambda rules, permit: False
+    named_model: Callable[[str], Awaitable[Model]] | None = None
+    find_crew: Callable[[str], SubagentType | None] = lambda _: None
+    settings_now: Callable[[], EngineSettings] | None = None
+    """In place of `settings`, where they may change while the workspace is open."""
+
+
+class Services(Protocol):
+    """What one workspace is given, and what has to be put away when it closes."""
+
+    def parts(self) -> WorkspaceParts: ...
+
+    async def can_answer(self, providers: Collection[str]) -> bool:
+        """Whether prompts can go on that wait in conversations with these providers, though no client is there."""
+
+    async def close(self) -> None: ...
+
+
+class NobodyAnswers(HoldfastError):
+    """No model can be used here until a client brings its keys: then the prompts that wait go on."""
+
+
+class ServicesFactory(Protocol):
+    """Furnishes workspaces, and has what they share."""
+
+    def furnish(self, record: WorkspaceRecord, environment: Mapping[str, str]) -> Services:
+        """For a workspace that was just taken over, by somebody who had set these variables."""
+
+    async def close(self) -> None: ...
+
+
+class BareServices:
+    """The same parts for every workspace, and nothing beside them: for demonstrations and tests."""
+
+    def __init__(self, ledger: Ledger, models: Models, settings: EngineSettings) -> None:
+        self._parts = WorkspaceParts(ledger, models, settings=settings)
+
+    def furnish(self, _: WorkspaceRecord, __: Mapping[str, str]) -> "BareServices":
+        return self
+
+    def parts(self) -> WorkspaceParts:
+        return self._parts
+
+    async def can_answer(self, _: Collection[str]) -> bool:
+        return True
+
+    async def close(self) -> None:
+        return
+
+
+async def open_workspace(path: str, parts: WorkspaceParts) -> Workspace:
+    """Take the directory over, end or queue again what was left over, and be ready for prompts."""
+    return await _assembled(await parts.ledger.open_workspace(path), parts)
+
+
+async def _assembled(record: WorkspaceRecord, parts: WorkspaceParts, *, goes_on: bool = True) -> Workspace:
+    path = record.path
+    engines: list[Engine] = []
+
+    def open_parts() -> list[MessagePart]:
+        return engines[0].open_parts()
+
+    bus = Bus(record, parts.ledger, open_parts)
+    asks = Approvals(record.id, parts.ledger, parts.new_id)
+    if parts.judge is not None:
+        asks.judge = parts.judge(path)
+    kit = RunContext(
+        record.id,
+        path,
+        parts.ledger,
+        parts.models,
+        parts.tools,
+        parts.settings_now or (lambda: parts.settings),
+        permissions=asks,
+        environment=parts.environment,
+        lookout=parts.lookout,
+        farewell=parts.farewell,
+        fault_of=parts.fault_of,
+        settled=parts.settled,
+        hooks=parts.hooks,
+        allows=parts.allows,
+        named_model=parts.named_model,
+    )
+    for kind, crew in parts.crews.items():
+        kit.crews.add(kind, crew)
+    kit.crews.find = parts.find_crew
+    engine = Engine(record, kit, EngineEnvironment(parts.tap(bus), parts.clock, parts.new_id))
+    engines.append(engine)
+    asks.bind(engine.recorder)
+    return Workspace(engine, bus, await recover(engine, goes_on=goes_on), asks)
+
+
+class App:
+    """One data directory and the workspaces that are open in it."""
+
+    def __init__(self, data_dir: Path, furnisher: Callable[[Ledger], ServicesFactory]) -> None:
+        self.ledger = SqliteLedger(data_dir)
+        try:
+            self._furnisher = furnisher(self.ledger)
+        except BaseException:
+            self.ledger.database.close()
+            raise
+        self._tasks = TaskOwner()
+        self._open: dict[str, asyncio.Task[Workspace]] = {}
+
+    async def workspace(
+        self, directory: Path, environment: Mapping[str, str] | None = None, *, unattended: bool = False
+    ) -> Workspace:
+        """The workspace of a directory, keyed by its real path. Who asks while it is being opened gets the same.
+
+        `unattended`: no client is there. Raises `NobodyAnswers` if that keeps prompts waiting.
+        """
+        path = _real_directory(directory)
+        opening = self._open.get(path)
+        if opening is None or (opening.done() and not _is_open(opening)):
+            work = self._opened(path, environment or {}, unattended=unattended)
+            opening = self._open[path] = self._tasks.start(work, name=f"open {path}", done=_is_open)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled() and not _is_cancelled():
+                raise WorkspaceClosing from None
+            raise
+
+    async def _opened(self, path: str, environment: Mapping[str, str], *, unattended: bool) -> Workspace:
+        record = await self.ledger.open_workspace(path)
+        furniture = self._furnisher.furnish(record, environment)
+        try:
+            goes_on = not unattended or await self._can_go_on(record, furniture)
+            workspace = await _assembled(record, furniture.parts(), goes_on=goes_on)
+        except BaseException:
+            await furniture.close()
+            raise
+        workspace.furniture = furniture
+        if not goes_on:
+            await workspace.close()
+            raise NobodyAnswers
+        return workspace
+
+    async def _can_go_on(self, record: WorkspaceRecord, furniture: Services) -> bool:
+        """Whether nothing waits, or there is a model for it."""
+        sessions = {run.session_id for run in plan(await self.ledger.open_runs(record.id), {}).again}
+        conversations = [await self.ledger.messages(record.id, session) for session in sessions]
+        used = {message.provider for messages in conversations for message in messages if message.provider}
+        return not sessions or await furniture.can_answer(used)
+
+    async def close_workspace(self, workspace: Workspace) -> None:
+        """Close one; the directory can be opened again afterwards."""
+        try:
+            await workspace.close()
+        finally:
+            self._open.pop(workspace.record.path, None)
+
+    async def close(self) -> None:
+        """Close what is open, each part also if another cannot be closed. What is being opened is given up."""
+        for opening in self._open.values():
+            opening.cancel()
+        opened = await asyncio.gather(*self._open.values(), return_exceptions=True)
+        self._open.clear()
+        try:
+            await _all_done(item.close() for item in opened if isinstance(item, Workspace))
+        finally:
+            try:
+                await self._furnisher.close()
+            finally:
+                await self.ledger.close()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _is_open(opening: asyncio.Task[Workspace]) -> bool:
+    """Return whether a workspace was opened. Retrieves the exception of a failed opening, so that it is not logged."""
+    return not opening.cancelled() and opening.exception() is None
+
+
+async def _all_done(work: Iterable[Awaitable[None]]) -> None:
+    """Do all of it; then raise the first error, if there was one."""
+    for end in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(end, BaseException):
+            raise end
+
+
+def _real_directory(directory: Path) -> str:
+    path = directory.resolve()
+    if not path.is_dir():
+        raise BadRequest(f"{directory} is not a directory: name one that exists.")
+    return str(path)

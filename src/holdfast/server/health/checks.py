@@ -1,0 +1,339 @@
+"""Health checks of every workspace: settings, trust, models, sandbox, search tools, the data directory."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from holdfast.config.problems import Problem, dotted
+from holdfast.domain.doctor import Finding, Severity
+from holdfast.domain.errors import ProviderError, ToolError
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.models import ModelRequest
+from holdfast.domain.settings import Selection
+from holdfast.engine.ports import Model
+from holdfast.extensions.agents import AgentFile
+from holdfast.runtime.permission_rules import outdated_rules
+from holdfast.server.workspace_manager import WorkspaceHandle
+from holdfast.storage.database import open_to_others
+from holdfast.workspace.git.git_command import find_git
+from holdfast.workspace.process.child_process import find_program
+from holdfast.workspace.process.guard_tag import leftovers
+from holdfast.workspace.sandbox.sandbox import find_bubblewrap, why_not
+
+__all__ = [
+    "agents",
+    "commands",
+    "data_directory",
+    "hooks",
+    "is_about_hooks",
+    "models",
+    "place_of",
+    "processes",
+    "sandbox",
+    "search_tools",
+    "settings",
+    "skills",
+    "trust",
+]
+
+
+_ANSWER = 15.0
+_LITTLE = 1 << 30
+_TOO_LITTLE = 1 << 26
+
+
+def place_of(desk: WorkspaceHandle, *path: str) -> tuple[str, int]:
+    """Return the file of a setting and its first line there; empty if no file contains it."""
+    origins = desk.outfit.configuration.origins.items()
+    places = ((origin.file, origin.line) for key, origin in origins if key[: len(path)] == path and origin.file)
+    return min(places, key=lambda place: place[1], default=("", 0))
+
+
+async def settings(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Check the settings files."""
+    reading = desk.outfit.configuration.reading()
+    outdated = outdated_rules(reading, str(desk.data_dir / "config.json"))
+    problems = [item for item in (*reading.problems, *outdated) if not is_about_hooks(item)]
+    if not problems:
+        files = {origin.file for origin in reading.origins.values()}
+        return (Finding("settings", "ok", f"{_count(len(files), 'file')}, nothing to mend."),)
+    return tuple(_of_problem(problem) for problem in problems)
+
+
+def is_about_hooks(problem: Problem) -> bool:
+    """Return True for problems that the check of hooks reports."""
+    return problem.key.startswith("hooks")
+
+
+def _of_problem(problem: Problem) -> Finding:
+    what = f"{problem.key}: {problem.text}" if problem.key else problem.text
+    todo = "Mend the file; until then what it said before, or nothing, counts."
+    if problem.hides_denial:
+        todo = "Mend the file; until then everything but reading is asked for, and refused in unattended runs."
+    return Finding("settings", problem.severity, what, todo, problem.file, problem.line)
+
+
+async def trust(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Report the settings of project files that have no effect without trust."""
+    reading = desk.outfit.configuration.reading()
+    if not reading.project.files:
+        return (Finding("trust", "ok", "The project is trusted."),) if reading.project.is_trusted else ()
+    if not reading.withheld:
+        word = "trusted" if reading.project.is_trusted else "in force: nothing in them needs trust"
+        return (Finding("trust", "ok", f"The project's settings are {word}."),)
+    todo = "Look at them, then: holdfast trust."
+    what = "has no effect: the project is not trusted."
+    return tuple(
+        Finding("trust", "warning", f"{dotted(item.path)} {what}", todo, item.file, item.line)
+        for item in reading.withheld
+    )
+
+
+# Models
+
+
+async def models(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Send a short request to the large and the small model, which verifies key, address and model name."""
+    kit = desk.workspace.engine.kit
+    found: list[Finding] = []
+    users: dict[tuple[str, str], list[str]] = {}
+    chosen: dict[tuple[str, str], Model] = {}
+    for size, choose in (("large", kit.models.large), ("small", kit.models.small)):
+        try:
+            model = await choose()
+        except ProviderError as error:
+            found.append(Finding("models", "error", f"{size}: {error}", "holdfast models lists what can be used."))
+            continue
+        name = (model.info.provider, model.info.model)
+        users.setdefault(name, []).append(size)
+        chosen[name] = model
+    for name, sizes in users.items():
+        answer = await _asked(chosen[name])
+        what = f"{' and '.join(sizes)}: {'/'.join(name)} {answer.what}"
+        found.append(Finding("models", answer.severity, what, answer.what_to_do))
+    return found
+
+
+async def _asked(model: Model) -> Finding:
+    if model.info.is_scripted:
+        todo = "Store a key with holdfast login, or start Ollama; holdfast models lists what there is."
+        return Finding("models", "warning", "plays a script: no language model is set up.", todo)
+    parts = (TextPart(Text("Answer with the word: ready")),)
+    word = Message(parts, MessageId("doctor"), "user", SessionId("doctor"), "", "", 0, 0)
+    request = ModelRequest(SessionId("doctor"), "Answer briefly.", (word,), max_output_tokens=16)
+    try:
+        async with asyncio.timeout(_ANSWER), aclosing(model.stream(request)) as answer:
+            async for _ in answer:
+                break
+    except TimeoutError:
+        todo = "Look at the network and at the provider's address."
+        return Finding("models", "error", f"did not answer within {_ANSWER:g} seconds.", todo)
+    except ProviderError as error:
+        todo = "Look at the key (holdfast login), the model's name (holdfast models) and the provider's address."
+        return Finding("models", "error", f"refuses: {error}", todo)
+    return Finding("models", "ok", "answers.")
+
+
+# The machine
+
+
+async def sandbox(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Report the state of the sandbox."""
+    try:
+        state = await desk.outfit.confine()
+    except ToolError as error:
+        return (Finding("sandbox", "error", str(error)),)
+    if state.mode != "off":
+        what = f"on, by {state.mechanism}; the network is {'open' if state.network else 'closed'}."
+        notes = (Finding("sandbox", "note", note) for note in state.notes)
+        gaps = (Finding("sandbox", "warning", f"not closed: {gap}") for gap in state.gaps)
+        return (Finding("sandbox", "ok", what), *notes, *gaps)
+    guard = desk.outfit.processes.guard
+    await guard.ready()
+    why = why_not(has_namespaces=guard.has_namespaces, bubblewrap=find_bubblewrap())
+    if not why:
+        todo = "To confine commands to the workspace: holdfast config set options.sandbox workspace."
+        return (Finding("sandbox", "note", "off: commands may do what you may. It could be switched on here.", todo),)
+    return (Finding("sandbox", "note", f"off, and not to be had here: {why}", "Install bubblewrap if you want one."),)
+
+
+async def processes(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Report how commands are kept from surviving their run or the server, and processes that have survived."""
+    guard = desk.outfit.processes.guard
+    left = await asyncio.to_thread(leftovers)
+    found = [
+        Finding("processes", "warning", f"process {process} survived its server: {line[:100]}", f"kill -9 {process}")
+        for process, line in left.items()
+    ]
+    if guard.escapes:
+        what = f"commands killed their supervisors {guard.escapes} times; something of them may still run."
+        found.append(Finding("processes", "warning", what, "Look at the processes of this user."))
+    if await guard.ready() == "namespace":
+        return (*found, Finding("processes", "ok", "each command runs in a PID namespace, which it cannot leave."))
+    kind = "in control groups" if guard.containment == "groups" else "without control groups"
+    what = (
+        f"commands run without a PID namespace, {kind}: one that kills its supervisors is searched for and killed, and"
+        " its run fails; one that also kills the server, or hides from the search on purpose, survives."
+    )
+    return (*found, Finding("processes", "note", what, "The sandbox has a PID namespace."))
+
+
+async def search_tools(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Report which programs are available for searches."""
+    environment = desk.outfit.environment or os.environ
+    if program := find_program("rg", environment, desk.path):
+        return (Finding("search tools", "ok", f"ripgrep is at {program}."),)
+    todo = "Install ripgrep: searches get faster in large projects."
+    if program := find_git(environment, desk.path):
+        return (Finding("search tools", "note", f"git is at {program}; there is no ripgrep.", todo),)
+    return (Finding("search tools", "warning", "neither ripgrep nor git is there: searches are slow.", todo),)
+
+
+async def data_directory(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Check permissions and free space of the data directory."""
+    return await asyncio.to_thread(_data_directory, Path(desk.data_dir).parent.parent)
+
+
+def _data_directory(place: Path) -> Sequence[Finding]:
+    if not place.is_dir():
+        # The server's own check of its storage reports this.
+        return ()
+    found = [
+        Finding("data directory", "warning", item.what, f"chmod {item.wanted:o} {item.path}", item.path)
+        for item in open_to_others(place)
+    ]
+    free = shutil.disk_usage(place).free
+    if free < _LITTLE:
+        severity: Severity = "error" if free < _TOO_LITTLE else "warning"
+        todo = "Make room: nothing is accepted that cannot be written."
+        found.append(Finding("data directory", severity, f"{_size(free)} are left on its disk.", todo, str(place)))
+    database = place / "holdfast.db"
+    size = database.stat().st_size if database.exists() else 0
+    if not found:
+        found.append(Finding("data directory", "ok", f"{place}: {_size(size)} used, {_size(free)} free."))
+    return found
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
+
+
+def _count(number: int, word: str) -> str:
+    return f"1 {word}" if number == 1 else f"{number} {word}s"
+
+
+# Health checks of user extensions in files: skills, hooks, commands, agents.
+
+_MEND = "Mend the file; until then it is left out."
+_TRUST = "Look at it, then: holdfast trust."
+
+
+async def skills(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Check the skills."""
+    found = await desk.outfit.extensions.skills.fresh()
+    below = (_below("skills", skill.name, skill.path) for skill in found.hidden if skill.owner != "builtin")
+    off = (Finding("skills", "note", f"{skill.name} is switched off by disabled_skills.") for skill in found.disabled)
+    return (*_summed("skills", len(found.usable), found.problems), *below, *off)
+
+
+async def hooks(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Check the hooks of the settings and of other programs' files."""
+    known = desk.outfit.extensions.hooks
+    withheld = [file for file in known.claude_files() if not known.is_trusted(file) and file.hooks.hooks]
+    own = [item for item in desk.outfit.configuration.reading().problems if is_about_hooks(item)]
+    problems = (*own, *known.problems())
+    found = _summed("hooks", len(known.current()), problems, "Mend the file; until then it is not run.")
+    return (
+        *found,
+        *(_untrusted("hooks", _not_run(len(file.hooks.hooks)), file.folder.path, file.hooks.line) for file in withheld),
+    )
+
+
+def _not_run(count: int) -> str:
+    return "1 hook is not run" if count == 1 else f"{count} hooks are not run"
+
+
+async def commands(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Check the commands, and the models that they name."""
+    known = desk.outfit.extensions.commands
+    found = await known.fresh()
+    withheld = (
+        _untrusted("commands", f"{key} has no effect", command.path, line)
+        for command in found.usable
+        if known.withheld(command)
+        for key, line in command.needs
+    )
+    models = [await _model_trouble(desk, item.model, item.path, item.model_line) for item in found.usable]
+    below = (_below("commands", command.name, command.path) for command in found.hidden)
+    return (*_summed("commands", len(found.usable), (*found.problems, *filter(None, models))), *withheld, *below)
+
+
+async def agents(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Check the agents, and the models and tools that they name."""
+    known = desk.outfit.extensions.agents
+    found = await known.fresh()
+    withheld = (
+        _untrusted("agents", f"{agent.name} only looks, with the usual model", agent.path, agent.needs[0][1])
+        for agent in found.usable
+        if known.withheld(agent)
+    )
+    models = [await _model_trouble(desk, item.model, item.path, item.model_line) for item in found.usable]
+    tools = await desk.workspace.engine.kit.tools.current()
+    missing = [_missing_tools(item, {tool.spec.name for tool in tools}) for item in found.usable]
+    problems = (*found.problems, *filter(None, models), *filter(None, missing))
+    below = (_below("agents", agent.name, agent.path) for agent in found.hidden)
+    return (*_summed("agents", len(found.usable), problems), *withheld, *below)
+
+
+async def _model_trouble(desk: WorkspaceHandle, name: str, file: str, line: int) -> Problem | None:
+    """Return the problem with a model that a file names; the default model is used in its place."""
+    if name in ("", "large", "small") or desk.outfit.choice is None:
+        return None
+    try:
+        await desk.outfit.choice.check(Selection(name))
+    except ProviderError as error:
+        return Problem("warning", file, line, "model", f"{error} Until then the usual one is asked.")
+    return None
+
+
+def _missing_tools(agent: AgentFile, known: set[str]) -> Problem | None:
+    """Return the tools that do not exist. Tools of MCP and language servers may appear later and are not checked."""
+    missing = [name for name in agent.tools or () if name not in known and not name.startswith(("mcp_", "lsp_"))]
+    if not missing:
+        return None
+    text = f"there is no {', no '.join(missing)} here: {agent.name} works without."
+    return Problem("warning", agent.path, agent.tools_line, "tools", text)
+
+
+def _summed(area: str, count: int, problems: Iterable[Problem], todo: str = _MEND) -> tuple[Finding, ...]:
+    """Return the problems; without problems a summary with the count; nothing if there are no items."""
+    found = tuple(
+        Finding(
+            area,
+            problem.severity,
+            f"{problem.key}: {problem.text}" if problem.key else problem.text,
+            todo if problem.severity == "error" else "",
+            problem.file,
+            problem.line,
+        )
+        for problem in problems
+    )
+    if found or not count:
+        return found
+    return (Finding(area, "ok", f"{count} {area if count != 1 else area.removesuffix('s')}, nothing to mend."),)
+
+
+def _below(area: str, name: str, file: str) -> Finding:
+    return Finding(area, "note", f"{name} stands below another of the same name.", file=file)
+
+
+def _untrusted(area: str, what: str, file: str, line: int) -> Finding:
+    return Finding(area, "warning", f"{what}: the project's file is not trusted.", _TRUST, file, line)

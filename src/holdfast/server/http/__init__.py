@@ -1,0 +1,1 @@
+"""The HTTP server: listening sockets, connections, authentication, and the ASGI application."""

@@ -1,0 +1,271 @@
+"""The ASGI application: finds the route of a request, calls its handler and sends the response.
+
+Contains everything that is common to all routes: routing, the limit of a body, decoding, encoding and error responses.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from holdfast.domain.errors import BadRequest, StorageDetached
+from holdfast.protocol.openapi import policy
+from holdfast.protocol.problems import OtherDataDirectory, TooLarge, problem_of, status_of
+from holdfast.protocol.routes import ROUTES, Route
+from holdfast.server.http.connection import Receive, Scope, Send, exchange_of
+from holdfast.server.http.request import Handler, Request
+from holdfast.server.workspace_manager import ServerStopping, WorkspaceManager
+from holdfast.tasks import TaskOwner
+
+__all__ = ["Application", "Streamer"]
+
+Streamer: TypeAlias = Callable[[Request, Receive, Send], Awaitable[None]]
+
+_MOST_BYTES = 32 * 1024 * 1024
+_JSON = (b"content-type", b"application/json")
+_TEXT = (b"content-type", b"text/plain; charset=utf-8")
+_PAGE = (b"content-type", b"text/html; charset=utf-8")
+_ALWAYS = frozenset({"health", "version"})
+
+_encoder = msgspec.json.Encoder()
+_log = logging.getLogger("holdfast.server")
+
+
+class _ClientGone(Exception):
+    """The client disconnected before the request was complete or its work was done; no response can be sent."""
+
+
+class _Found(msgspec.Struct, frozen=True):
+    route: Route
+    params: Mapping[str, str]
+
+
+class Application:
+    """Dispatches requests to the handlers of the route table."""
+
+    def __init__(self, hub: WorkspaceManager, handlers: Mapping[str, Handler], streamer: Streamer) -> None:
+        self._hub = hub
+        self._handlers = handlers
+        self._streamer = streamer
+        self._routes: dict[tuple[str | None, ...], dict[str, Route]] = {}
+        """Routes by their segments, with None for each parameter, then by method."""
+        self._shapes: dict[int, list[tuple[int, ...]]] = {}
+        """Positions of the parameters, by number of segments; routes with the fewest parameters first."""
+        for route in ROUTES:
+            segments = tuple(route.full_path.removeprefix("/").split("/"))
+            shape = tuple(place for place, part in enumerate(segments) if part.startswith("{"))
+            self._routes.setdefault(_masked(segments, shape), {})[route.method] = route
+            shapes = self._shapes.setdefault(len(segments), [])
+            if shape not in shapes:
+                shapes.append(shape)
+                shapes.sort(key=len)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; errors become problem responses."""
+        found, others = self._find(_segments(scope), scope["method"])
+        if found is None:
+            status, text = (405, b"Method Not Allowed") if others else (404, b"404 page not found")
+            await _respond(send, status, text + b"\n", _TEXT)
+            return
+        try:
+            await self._answer(found, scope, receive, send)
+        except _ClientGone:
+            return
+        except Exception as raised:
+            # Report errors during shutdown as 503.
+            error = ServerStopping() if self._hub.is_closed and status_of(raised) == 500 else raised
+            status = status_of(error)
+            if isinstance(error, StorageDetached):
+                await self._hub.check_storage()
+            if status == 500:
+                _log.exception("%s %s failed", scope["method"], found.route.path)
+            # The error refers to the frames it passed through, and some of them refer to it. Without the traceback they
+            # and the request body are freed at once; as a cycle they would wait for the garbage collector, which counts
+            # a huge body as one object.
+            raised.__traceback__ = None
+            await _respond(send, status, _encoder.encode(problem_of(error)) + b"\n", _JSON)
+
+    def _find(self, segments: tuple[str, ...], method: str) -> tuple[_Found | None, bool]:
+        """Return the route, or whether the path has routes with other methods. Literal segments take precedence over
+        parameters.
+        """
+        others = False
+        for shape in self._shapes.get(len(segments), ()):
+            routes = self._routes.get(_masked(segments, shape))
+            if routes is None:
+                continue
+            route = routes.get(method)
+            if route is not None:
+                names = route.full_path.removeprefix("/").split("/")
+                return _Found(route, {names[place][1:-1]: segments[place] for place in shape}), True
+            others = True
+        return None, others
+
+    async def _answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
+        route = found.route
+        for name, value in scope["headers"]:
+            if name == b"holdfast-data" and value.decode("latin-1") != self._hub.data_id:
+                raise OtherDataDirectory
+        if route.name not in _ALWAYS:
+            await self._hub.ready.wait()
+            if self._hub.is_closed:
+                raise ServerStopping
+        call = Request(
+            hub=self._hub,
+            route=route,
+            params=found.params,
+            query=_query(scope, route),
+            body=_decoded(route, await _body(scope, receive)),
+            over_socket=scope.get("client") is None,
+            open_desk=self._hub.desk(found.params["id"]) if 404 in route.errors and "id" in found.params else None,
+            page=scope.get("page"),
+        )
+        if route.streams:
+            with _held(send):
+                await self._streamer(call, receive, send)
+            return
+        handler = self._handlers[route.name]
+        if route.ends_with_caller:
+            with _held(send):
+                answer = await _while_there(handler, call, receive)
+        else:
+            answer = await handler(call)
+        if route.is_page:
+            await _respond(send, route.status, answer.encode(), _PAGE, (b"content-security-policy", policy().encode()))
+            return
+        if route.media:
+            await _respond(send, route.status, answer.encode(), (b"content-type", route.media.encode()))
+            return
+        body = b"" if route.answer is None else _encoder.encode(answer) + b"\n"
+        await _respond(send, route.status, body, _JSON)
+
+
+def _held(send: Send) -> AbstractContextManager[None]:
+    """Count a connection that is used for an unlimited time."""
+    exchange = exchange_of(send)
+    return nullcontext() if exchange is None else exchange.connection.hold()
+
+
+def _masked(segments: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str | None, ...]:
+    masked: list[str | None] = list(segments)
+    for place in shape:
+        masked[place] = None
+    return tuple(masked)
+
+
+def _segments(scope: Scope) -> tuple[str, ...]:
+    raw = scope.get("raw_path") or scope["path"].encode()
+    path = raw.split(b"?", 1)[0].decode("ascii", "replace")
+    parts = path.removeprefix("/").split("/")
+    return tuple([unquote(part) for part in parts] if "%" in path else parts)
+
+
+def _query(scope: Scope, route: Route) -> dict[str, str]:
+    asked = scope["query_string"]
+    query = dict(parse_qsl(asked.decode("ascii", "replace"), keep_blank_values=True)) if asked else {}
+    if route.streams and "since" not in query:
+        # Browsers' EventSource sends the last event it received in this header.
+        for name, value in scope["headers"]:
+            if name == b"last-event-id":
+                query["since"] = value.decode("ascii", "replace")
+    for item in route.query:
+        if item.is_required and not query.get(item.name):
+            raise BadRequest(f"{item.name} is required")
+    # Handlers receive only parameters that the route table declares, so that the table is complete.
+    return {item.name: query[item.name] for item in route.query if item.name in query}
+
+
+async def _body(scope: Scope, receive: Receive) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > _MOST_BYTES:
+            # Refuse before the body is received.
+            raise TooLarge
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _ClientGone
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > _MOST_BYTES:
+            raise TooLarge
+        pieces.append(piece)
+        if not message.get("more_body"):
+            return b"".join(pieces)
+
+
+async def _while_there(handler: Handler, call: Request, receive: Receive) -> Any:  # noqa: ANN401 - whatever the handler answers
+    """Run the handler until it returns or the client disconnects. The handler has ended when this returns."""
+
+    async def until_gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def work() -> Any:  # noqa: ANN401
+        return await handler(call)
+
+    tasks = TaskOwner()
+    working = tasks.start(work(), name=call.route.name, done=lambda task: task.cancelled() or task.exception())
+    leaving = tasks.start(until_gone(), name="caller")
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise _ClientGone
+    finally:
+        tasks.cancel_all()
+        await tasks.drain()
+
+
+def _decoded(route: Route, body: bytes) -> Any:  # noqa: ANN401 - the type is the route's
+    if route.request is None:
+        return None
+    if not body.strip() and route.request_is_optional:
+        return route.request()
+    try:
+        # msgspec skips unknown fields without validating them; decoding the whole body rejects invalid UTF-8 in those,
+        # too.
+        return _read(str(body, "utf-8"), route.request)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"failed to decode request: {_objection(error)}") from None
+
+
+def _read(text: str, kind: type[Any]) -> Any:  # noqa: ANN401
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError:
+        if "null" not in text:
+            raise
+        # Crush clients send null for an empty list or object; treat it as an absent key.
+        return msgspec.json.decode(msgspec.json.encode(_without_nulls(msgspec.json.decode(text))), type=kind)
+
+
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _objection(error: Exception) -> str:
+    """Describe the expected type and its place. The received value is not repeated in the message."""
+    text = str(error)
+    if not isinstance(error, msgspec.ValidationError):
+        return "the body is not the JSON this route takes"
+    if text.startswith(("Expected ", "Object missing ")):
+        return f"{text[0].lower()}{text[1:]}"
+    # The place is at the end, in backquotes, after the value.
+    where = text.rpartition(" - at ")[2] if text.endswith("`") else "the top"
+    return f"found a value that is not known - at {where}"
+
+
+async def _respond(send: Send, status: int, body: bytes, kind: tuple[bytes, bytes], *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store"), *more]
+    if body:
+        headers.append(kind)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

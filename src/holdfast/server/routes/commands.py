@@ -1,0 +1,57 @@
+"""Handlers for commands and agents: lists, and the expansion of a command."""
+
+from holdfast.domain.errors import BadRequest
+from holdfast.domain.extensions import AgentNote, CommandNote
+from holdfast.extensions.skills.skills import Skill
+from holdfast.protocol.extension_routes import CommandText, SkillFacts, SkillInfo, SkillSource, SkillText
+from holdfast.server.http.request import Request
+
+__all__ = ["expand_command", "list_agents", "list_commands", "list_skills", "read_skill"]
+
+
+async def list_commands(call: Request) -> tuple[CommandNote, ...]:
+    """Return the available commands."""
+    extensions = call.desk.outfit.extensions
+    await extensions.skills.fresh()
+    return await extensions.commands.listed()
+
+
+async def expand_command(call: Request) -> CommandText:
+    """Return the prompt that a command expands to."""
+    brief = await call.desk.outfit.extensions.commands.brief(call.body.prompt, call.body.arguments)
+    if brief is None:
+        raise BadRequest("That is no command: look at the list for one, and begin with a slash and its name.")
+    return CommandText(brief.text, brief.command, brief.model, brief.allow)
+
+
+async def list_agents(call: Request) -> tuple[AgentNote, ...]:
+    """Return the available agents."""
+    agents = call.desk.outfit.extensions.agents
+    await agents.fresh()
+    return agents.notes()
+
+
+# Handlers for skills: list and contents.
+
+
+async def list_skills(call: Request) -> list[SkillInfo]:
+    """Return the usable skills."""
+    found = await call.desk.outfit.extensions.skills.fresh()
+    return [_info(skill) for skill in found.usable]
+
+
+async def read_skill(call: Request) -> SkillText:
+    """Return the contents of a skill."""
+    skill, data = await call.desk.outfit.extensions.skills.text(call.body.skill_id)
+    source = _source(skill)
+    return SkillText(data, SkillFacts(skill.name, skill.description, source, source == "system"))
+
+
+def _info(skill: Skill) -> SkillInfo:
+    source = _source(skill)
+    label = f"{source}:{skill.name}"
+    return SkillInfo(skill.path, skill.name, skill.description, label, source, skill.user_invocable)
+
+
+def _source(skill: Skill) -> SkillSource:
+    return "system" if skill.owner == "builtin" else skill.owner

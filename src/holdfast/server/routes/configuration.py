@@ -1,0 +1,346 @@
+"""Handlers for the configuration: effective settings, and changes to them."""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.config.atomic_files import replace
+from holdfast.config.configuration import ConfigSnapshot, Configuration
+from holdfast.config.locations import places_for
+from holdfast.config.problems import Problem, dotted, key_path
+from holdfast.config.redaction import redacted
+from holdfast.config.validate import key_type, objections
+from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
+from holdfast.domain.models import ModelInfo
+from holdfast.domain.settings import Attribution, Options, Selection
+from holdfast.protocol.bodies import ConfigProblem, InitPrompt, ModelChoice, ModelFacts, NeedsInit
+from holdfast.providers.http_client import post_form
+from holdfast.providers.model_registry import ProviderView
+from holdfast.runtime.engine_settings import own_files
+from holdfast.runtime.model_selection import Size
+from holdfast.runtime.permission_rules import outdated_rules
+from holdfast.server.http.request import Request
+from holdfast.server.workspace_manager import WorkspaceHandle
+from holdfast.workspace.project_context import CONTEXT_NAMES, context_places
+
+__all__ = [
+    "choice_of",
+    "config_compact",
+    "config_import_copilot",
+    "config_model",
+    "config_of",
+    "config_problems",
+    "config_provider_key",
+    "config_refresh_oauth",
+    "config_remove",
+    "config_set",
+    "default_small_model",
+    "facts_of",
+    "init_project",
+    "init_prompt",
+    "needs_init",
+    "problems_of",
+    "server_config",
+]
+
+
+_RECENT = 5
+
+
+async def config_of(desk: WorkspaceHandle) -> dict[str, Any]:
+    """Return the effective configuration for clients. Crush clients require `providers`, `options` and
+    `options.tui`.
+    """
+    models = desk.workspace.engine.kit.models
+    infos: dict[Size, ModelInfo] = {}
+    # Without a usable model a workspace can still be opened, viewed and configured.
+    with suppress(ProviderError):
+        infos = {"large": (await models.large()).info, "small": (await models.small()).info}
+    reading = desk.outfit.configuration.reading()
+    in_force = _shown(reading, str(desk.data_dir))
+    in_force["providers"] = await _providers(desk, infos.values(), in_force["providers"])
+    # The selected model may be unusable; show the one that is used in its place.
+    chosen = {size: msgspec.to_builtins(choice_of(desk, size, info)) for size, info in infos.items()}
+    in_force["models"] = {**in_force.get("models", {}), **chosen}
+    return in_force
+
+
+async def server_config(call: Request) -> dict[str, Any]:
+    """Return the settings that apply to every workspace: those of the user, without any project."""
+    return await asyncio.to_thread(_everywhere, str(call.hub.data_dir))
+
+
+def _everywhere(data_dir: str) -> dict[str, Any]:
+    places = places_for("/", os.environ, data_dir=data_dir)
+    sources = tuple(source for source in places.sources if source.kind != "project")
+    configuration = Configuration(msgspec.structs.replace(places, sources=sources), os.environ)
+    return _shown(configuration.reading(), data_dir)
+
+
+def _shown(reading: ConfigSnapshot, data_dir: str) -> dict[str, Any]:
+    """Return the settings without secrets, with the defaults of options that are not set."""
+    tree = redacted(reading.tree)
+    options = {**_whole(Options()), **tree.get("options", {})}
+    options["attribution"] = _whole(reading.settings.options.attribution)
+    options["context_paths"] = list(dict.fromkeys((*CONTEXT_NAMES, *options["context_paths"])))
+    options["global_context_paths"] = [str(path) for path in own_files(reading.settings.options, os.environ)]
+    # Files of other tools set this for those tools.
+    options["data_directory"] = data_dir
+    shown = {"providers": {}, **tree, "options": options}
+    if "mcp" in shown:
+        shown["mcp"] = {name: {"type": reading.settings.mcp[name].type, **mcp} for name, mcp in shown["mcp"].items()}
+    return shown
+
+
+def _whole(settings: Options | Attribution) -> dict[str, Any]:
+    """Return the fields including defaults, without those that are None."""
+    fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
+    return {name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None}
+
+
+def choice_of(desk: WorkspaceHandle, size: Size, info: ModelInfo) -> ModelChoice:
+    """Return the model in use with its settings. Clients poll this."""
+    wanted: Selection = getattr(desk.outfit.configuration.settings.models, size)
+    return ModelChoice(
+        info.model,
+        info.provider,
+        wanted.max_tokens or info.max_output_tokens,
+        wanted.reasoning_effort,
+        wanted.think,
+        wanted.temperature,
+        wanted.top_p,
+        wanted.top_k,
+        wanted.frequency_penalty,
+        wanted.presence_penalty,
+        redacted(wanted.provider_options, ("models", size, "provider_options")) if wanted.provider_options else {},
+    )
+
+
+async def _providers(desk: WorkspaceHandle, infos: Iterable[ModelInfo], written: dict[str, Any]) -> dict[str, Any]:
+    """Return the usable providers by id, with their settings and complete model descriptions. Those in use are always
+    included.
+    """
+    known: dict[str, dict[str, Any]] = {}
+    for info in dict.fromkeys(infos):
+        known.setdefault(info.provider, _provider(info))["models"].append(msgspec.to_builtins(facts_of(info)))
+    if desk.outfit.choice is not None:
+        known |= {view.id: _in_config(view) for view in await desk.outfit.choice.usable_view()}
+    return {id: {**written.get(id, {}), **view} for id, view in known.items()}
+
+
+def _in_config(view: ProviderView) -> dict[str, Any]:
+    """Return a provider in the form of the configuration, without the catalogue's additions for pickers."""
+    return {"id": view.id, "name": view.name, "type": view.type, "models": msgspec.to_builtins(view.models)}
+
+
+def facts_of(info: ModelInfo) -> ModelFacts:
+    """Describe a model for clients."""
+    price = info.price
+    return ModelFacts(
+        id=info.model,
+        name=info.name or info.model,
+        cost_per_1m_in=price.input,
+        cost_per_1m_out=price.output,
+        cost_per_1m_in_cached=price.cache_write,
+        cost_per_1m_out_cached=price.cache_read,
+        context_window=info.context_window,
+        default_max_tokens=info.max_output_tokens,
+        can_reason=info.can_reason,
+        supports_attachments=info.supports_images,
+        reasoning_levels=info.reasoning_levels,
+        default_reasoning_effort=info.default_reasoning_effort,
+    )
+
+
+async def config_set(call: Request) -> None:
+    """Set a value. One that does not fit its key is refused, because it would be ignored silently."""
+    path = key_path(call.body.key)
+    is_checked = key_type(path) is not None or path[0] in ("permissions", "hooks", "tools")
+    if is_checked and (wrong := objections(path, call.body.value)):
+        raise BadRequest(f"{call.body.key}: {' '.join(wrong)}")
+    if path == ("permissions", "allow") and call.body.scope == 1:
+        _refuse_outdated(call.desk, call.body.value)
+    _set(call.desk, call.body.scope, call.body.key, call.body.value)
+
+
+def _refuse_outdated(desk: WorkspaceHandle, rules: list[str]) -> None:
+    """Refuse new rules that would count as saved by an earlier version: a relative program without its directory in the
+    workspace's own file.
+    """
+    from holdfast.permissions.saved_rules import is_outdated  # noqa: PLC0415 - only where rules are set
+
+    known = desk.config.scope(1).get("permissions", {}).get("allow", [])
+    if new := [rule for rule in rules if rule not in known and is_outdated(rule)]:
+        raise BadRequest(
+            f"The rule {new[0][:80]!r} names a relative program without its directory, and would not be used here: "
+            "write the program's absolute path, or set the rule in your own settings (scope 0)."
+        )
+
+
+async def config_remove(call: Request) -> None:
+    """Remove a key from a settings file."""
+    call.desk.config.remove(call.body.scope, call.body.key)
+    call.desk.tell_of_change()
+
+
+async def config_model(call: Request) -> None:
+    """Select a model. An unusable one is refused and not stored, because the next run would fail."""
+    chosen = msgspec.to_builtins(call.body.model)
+    kind = call.body.model_type
+    if wrong := objections(("models", kind), chosen):
+        raise BadRequest(" ".join(wrong))
+    if call.desk.outfit.choice is not None:
+        found = await call.desk.outfit.choice.check(msgspec.convert(chosen, Selection))
+        chosen |= {"model": found.model, "provider": found.provider}
+    recent = [item for item in call.desk.config.scope(0).get("recent_models", {}).get(kind, []) if item != chosen]
+    # Store the choice first: if it is refused, it must not be listed as recent.
+    call.desk.config.set(call.body.scope, f"models.{kind}", chosen)
+    _set(call.desk, 0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
+
+
+async def config_compact(call: Request) -> None:
+    """Switch the compact mode of the terminal interface."""
+    enabled = call.body.get("enabled")
+    if not isinstance(enabled, bool):
+        raise BadRequest("enabled must be true or false")
+    _set(call.desk, _scope(call), "options.tui.compact_mode", enabled)
+
+
+async def config_provider_key(call: Request) -> None:
+    """Store an API key, or the token of an OAuth login."""
+    provider, key, kind = _provider_id(call), call.body.get("api_key"), call.body.get("kind", "string")
+    if kind not in ("string", "oauth"):
+        raise BadRequest("unsupported api key kind: it is string or oauth")
+    if kind == "oauth":
+        if not isinstance(key, dict) or not isinstance(key.get("access_token"), str):
+            raise BadRequest("api_key must be a token: an object with access_token.")
+        _set(call.desk, _scope(call), dotted(("providers", provider, "oauth")), key)
+        return
+    if not isinstance(key, str):
+        raise BadRequest("provider_id and api_key are required, as text")
+    _set(call.desk, _scope(call), dotted(("providers", provider, "api_key")), key)
+
+
+async def config_refresh_oauth(call: Request) -> None:
+    """Refresh an OAuth token. The next model request uses the new token; other processes read it from the store."""
+    provider, outfit = _provider_id(call), call.desk.outfit
+    try:
+        token = await asyncio.to_thread(outfit.credentials.token, provider)
+    except HoldfastError as error:
+        # The credentials file cannot be read; the message contains the remedy.
+        raise BadRequest(str(error)) from None
+    if token is None:
+        if (known := outfit.settings.providers.get(provider)) is not None and known.oauth:
+            raise BadRequest(f"The token of {provider} came without a way to refresh it: sign in again.")
+        raise BadRequest(f"Nobody has signed in at {provider}: there is no token to refresh.")
+    await outfit.refresher.refresh(provider, post_form)
+    call.desk.tell_of_change()
+
+
+async def config_problems(call: Request) -> tuple[ConfigProblem, ...]:
+    """Return the problems of the settings files. The last valid contents of a broken file stay in effect."""
+    return tuple(
+        ConfigProblem(item.severity, item.file, item.line, item.key, item.text) for item in problems_of(call.desk)
+    )
+
+
+def problems_of(desk: WorkspaceHandle) -> tuple[Problem, ...]:
+    """Return the problems of the settings, of hooks in other programs' files, and of saved rules that are out
+    of date.
+    """
+    reading = desk.outfit.configuration.reading()
+    outdated = outdated_rules(reading, str(desk.data_dir / "config.json"))
+    return (*reading.problems, *desk.outfit.extensions.hooks.problems(), *outdated)
+
+
+async def config_import_copilot(_: Request) -> dict[str, Any]:
+    """Report that importing Copilot credentials is not supported."""
+    return {"token": None, "success": False}
+
+
+async def default_small_model(call: Request) -> ModelChoice:
+    """Return the default small model of a provider, or the one in use."""
+    choice = call.desk.outfit.choice
+    if choice is not None and (provider := call.query.get("provider_id")):
+        selection = await choice.default_small(provider)
+        return ModelChoice(selection.model, selection.provider, selection.max_tokens)
+    return choice_of(call.desk, "small", (await call.desk.workspace.engine.kit.models.small()).info)
+
+
+def _set(desk: WorkspaceHandle, scope: int, key: str, value: object) -> None:
+    desk.config.set(scope, key, value)
+    desk.tell_of_change()
+
+
+def _provider_id(call: Request) -> str:
+    provider = call.body.get("provider_id")
+    if not isinstance(provider, str) or not provider:
+        raise BadRequest("provider_id is required, as text")
+    return provider
+
+
+def _scope(call: Request) -> int:
+    scope = call.body.get("scope", 0)
+    return scope if isinstance(scope, int) else -1
+
+
+def _provider(info: ModelInfo) -> dict[str, Any]:
+    return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": []}
+
+
+# Handlers for project initialization: whether to offer it, and the prompt that describes the project.
+
+_PROMPT = (
+    "Look at this project and write {} for whoever works on it next: how to build, run and test it, how the "
+    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
+)
+
+
+async def needs_init(call: Request) -> NeedsInit:
+    """Return whether to offer initialization: at most once, and only for a project with files but without a
+    description.
+    """
+    desk = call.desk
+    return NeedsInit(await asyncio.to_thread(_wants_start, _flag(desk), Path(desk.path), desk.outfit.settings.options))
+
+
+async def init_project(call: Request) -> None:
+    """Record that initialization was offered, whatever the answer, so that it is not offered again."""
+    await asyncio.to_thread(replace, str(_flag(call.desk)), b"")
+    call.desk.tell_of_change()
+
+
+async def init_prompt(call: Request) -> InitPrompt:
+    """Return the prompt that writes the description."""
+    return InitPrompt(_PROMPT.format(_guide(call.desk.outfit.settings.options)))
+
+
+def _flag(desk: WorkspaceHandle) -> Path:
+    """Return the marker file. It is in the data directory, because it does not belong in the project and outlives the
+    server.
+    """
+    return desk.data_dir / "start-asked"
+
+
+def _guide(options: Options) -> str:
+    return options.initialize_as or Options().initialize_as
+
+
+def _wants_start(flag: Path, directory: Path, options: Options) -> bool:
+    if os.path.exists(flag) or os.path.exists(directory / _guide(options)):
+        return False
+    return _has_files(directory) and not context_places(directory, (), options.context_paths)
+
+
+def _has_files(directory: Path) -> bool:
+    """Return True if the directory has visible files. Hidden files do not count, because a new repository has them."""
+    try:
+        with os.scandir(directory) as found:
+            return any(not item.name.startswith(".") for item in found)
+    except OSError:
+        return False

@@ -1,0 +1,52 @@
+"""Handlers by the name of their route."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
+
+from holdfast.protocol.routes import ROUTES
+from holdfast.server.http.request import Handler
+from holdfast.server.routes import prompts, sessions, system, workspaces
+
+__all__ = ["HANDLERS"]
+
+_FIRST = (prompts, sessions, system, workspaces)
+_OTHERS = (
+    "routes.approvals",
+    "routes.commands",
+    "routes.configuration",
+    "routes.files",
+    "routes.jobs",
+    "routes.lsp",
+    "routes.mcp",
+    "routes.web_pages",
+    "health.doctor",
+)
+"""Imported on first use, so that they do not delay the first prompt of a new server."""
+
+
+class _Handlers(Mapping[str, Handler]):
+    def __init__(self) -> None:
+        self._names = tuple(route.name for route in ROUTES if not route.streams)
+        self._known: dict[str, Handler] = {}
+        self._learn(_FIRST)
+
+    def __getitem__(self, name: str) -> Handler:
+        if name not in self._known:
+            self._learn(import_module(f"holdfast.server.{module}") for module in _OTHERS)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _learn(self, modules: Iterable[ModuleType]) -> None:
+        for module in modules:
+            for name in frozenset(self._names).intersection(module.__all__):
+                if self._known.setdefault(name, getattr(module, name)) is not getattr(module, name):
+                    raise LookupError(f"route {name} has two handlers")
+
+
+HANDLERS: Mapping[str, Handler] = _Handlers()

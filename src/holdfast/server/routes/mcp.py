@@ -1,0 +1,170 @@
+"""Handlers for MCP servers: state, prompts and resources, login."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.config.problems import dotted
+from holdfast.domain.doctor import Finding
+from holdfast.domain.errors import BadRequest
+from holdfast.domain.extensions import McpContents, McpInfo, McpLogin, McpPrompt
+from holdfast.extensions.mcp.extension import McpExtension
+from holdfast.protocol.extension_routes import McpAuthUrl, McpDone, McpLog, McpText
+from holdfast.protocol.problems import UnknownWorkspace
+from holdfast.server.health.checks import place_of
+from holdfast.server.http.request import Request
+from holdfast.server.workspace_manager import NotAttached, WorkspaceHandle, client_id_of
+
+if TYPE_CHECKING:
+    from holdfast.extensions.mcp.mcp_types import ListName
+
+__all__ = [
+    "check",
+    "mcp_auth",
+    "mcp_auth_url",
+    "mcp_docker_disable",
+    "mcp_docker_enable",
+    "mcp_get_prompt",
+    "mcp_lend",
+    "mcp_log",
+    "mcp_pending_auth",
+    "mcp_prompts",
+    "mcp_read_resource",
+    "mcp_refresh_prompts",
+    "mcp_refresh_resources",
+    "mcp_refresh_tools",
+    "mcp_restart",
+    "mcp_states",
+]
+
+_PATIENCE = 15.0
+"""Seconds for which the health check waits for servers that are starting."""
+
+
+def _servers(desk: WorkspaceHandle) -> McpExtension:
+    """Return the servers after re-reading the settings and the trust in the project."""
+    desk.outfit.configuration.reading()
+    return desk.outfit.extensions.mcp
+
+
+async def mcp_states(call: Request) -> dict[str, McpInfo]:
+    """Return the states; none for an unknown workspace, because Crush clients request them before they open it."""
+    try:
+        desk = call.hub.desk(call.params["id"])
+    except UnknownWorkspace:
+        return {}
+    return _servers(desk).states()
+
+
+async def mcp_prompts(call: Request) -> tuple[McpPrompt, ...]:
+    """Return the prompts of all servers."""
+    return _servers(call.desk).prompts()
+
+
+async def mcp_pending_auth(call: Request) -> tuple[McpLogin, ...]:
+    """Return the logins that are in progress."""
+    return _servers(call.desk).waiting_logins()
+
+
+async def _look(call: Request, what: "ListName") -> None:
+    (await _servers(call.desk).servers()).look(call.body.name, what)
+
+
+async def mcp_refresh_tools(call: Request) -> None:
+    """Reload the tools of a server."""
+    await _look(call, "tools")
+
+
+async def mcp_refresh_prompts(call: Request) -> None:
+    """Reload the prompts of a server."""
+    await _look(call, "prompts")
+
+
+async def mcp_refresh_resources(call: Request) -> None:
+    """Reload the resources of a server."""
+    await _look(call, "resources")
+
+
+async def mcp_get_prompt(call: Request) -> McpText:
+    """Return a prompt of a server, filled in with arguments."""
+    body = call.body
+    return McpText(await (await _servers(call.desk).servers()).prompt(body.client_id, body.prompt_id, body.args))
+
+
+async def mcp_read_resource(call: Request) -> tuple[McpContents, ...]:
+    """Read a resource of a server."""
+    return await (await _servers(call.desk).servers()).resource(call.body.name, call.body.uri)
+
+
+async def mcp_auth_url(call: Request) -> McpAuthUrl:
+    """Return the URL of a login in progress."""
+    if not (name := call.query.get("name")):
+        raise BadRequest("name is required")
+    return McpAuthUrl(_servers(call.desk).login_url(name))
+
+
+async def mcp_auth(call: Request) -> McpDone:
+    """Log in to a server; returns when the login has been approved, and raises if it was refused."""
+    await (await _servers(call.desk).servers()).log_in(call.body.name)
+    return McpDone()
+
+
+async def mcp_restart(call: Request) -> None:
+    """Restart a server."""
+    (await _servers(call.desk).servers()).restart(call.body.name)
+
+
+async def mcp_log(call: Request) -> McpLog:
+    """Return the log of a server."""
+    if not (name := call.query.get("name")):
+        raise BadRequest("name is required")
+    return McpLog(name, (await _servers(call.desk).servers()).log(name))
+
+
+async def mcp_lend(call: Request) -> None:
+    """Add MCP servers of a client. It must be attached: the servers are removed when it leaves."""
+    client, desk = client_id_of(call.body.client_id), call.desk
+    if client not in call.hub.claims(desk):
+        raise NotAttached
+    desk.lenders.add(client)
+    desk.outfit.extensions.mcp.lend(client, call.body.servers)
+
+
+async def mcp_docker_enable(_: Request) -> None:
+    """Refuse: Docker's MCP catalogue is not supported."""
+    raise BadRequest("Docker's MCP servers are not built in: set one up as a server of your own.")
+
+
+async def mcp_docker_disable(_: Request) -> None:
+    """Do nothing: Docker's MCP catalogue is not supported."""
+    return None
+
+
+# For `holdfast doctor`
+
+
+async def check(desk: WorkspaceHandle) -> Sequence[Finding]:
+    """Report servers that are not connected, with the line of their setting. Waits for servers that are starting."""
+    servers = _servers(desk)
+    await servers.tried(_PATIENCE)
+    states = servers.states()
+    found = [finding for info in states.values() if (finding := _finding(desk, info)) is not None]
+    if found or not states:
+        return found
+    tools = sum(info.tool_count for info in states.values())
+    is_on = [info for info in states.values() if info.state != "disabled"]
+    many = f"{len(is_on)} connected" if is_on else "none switched on"
+    return (Finding("mcp servers", "ok", f"{many}, {tools} tool{'s' * (tools != 1)}."),)
+
+
+def _finding(desk: WorkspaceHandle, info: McpInfo) -> Finding | None:
+    if info.state in ("connected", "disabled"):
+        return None
+    file, line = place_of(desk, "mcp", info.name)
+    name = dotted(("mcp", info.name))
+    if info.state == "starting":
+        return Finding("mcp servers", "note", f"{name} is still starting.", "Look again in a moment.", file, line)
+    if info.state == "needs auth":
+        todo = f"Log in: holdfast mcp login {info.name}"
+        return Finding("mcp servers", "warning", f"{name} wants a login.", todo, file, line)
+    todo = f"See what it printed: holdfast mcp logs {info.name}"
+    return Finding("mcp servers", "error", f"{name} is not connected. {info.error}", todo, file, line)

@@ -1,0 +1,103 @@
+"""Handlers for the server itself: health, version, control, clients."""
+
+import os
+import platform
+from typing import Any
+
+from holdfast import __version__
+from holdfast.domain.errors import BadRequest, Conflict, NotFound, StorageDetached
+from holdfast.domain.usage import Stats
+from holdfast.protocol.bodies import VersionInfo
+from holdfast.protocol.openapi import document, page
+from holdfast.protocol.version import PROTOCOL
+from holdfast.server.http.request import Request
+from holdfast.server.presence import Retire, Stop, is_idle
+from holdfast.server.workspace_manager import client_id_of
+
+__all__ = ["all_stats", "control", "docs", "health", "metrics", "openapi", "retire_client", "stats", "version"]
+
+
+async def health(call: Request) -> None:
+    """Return 200 if the server can store data, also during recovery; else 503."""
+    if problem := await call.hub.check_storage():
+        raise StorageDetached(problem)
+
+
+async def version(call: Request) -> VersionInfo:
+    """Return the version, protocol and process of the server."""
+    machine = f"{platform.system().lower()}/{platform.machine()}"
+    known = f"holdfast-{__version__}"
+    return VersionInfo(__version__, "", known, "", machine, PROTOCOL, os.getpid(), call.hub.data_id)
+
+
+async def control(call: Request) -> None:
+    """Stop the server on request. A Crush client that receives 200 for its shutdown deletes the socket, so it is
+    refused.
+    """
+    command, force = call.body.command, call.body.force
+    if command in ("shutdown", "shutdown_if_idle"):
+        raise Conflict("This server stays: it is Holdfast's, and stops with its own command.")
+    if command == "replace":
+        _give_way(call)
+        return
+    if command != "stop":
+        raise BadRequest("unknown command: the only one is stop")
+    is_working = any(desk.workspace.engine.is_busy() for desk in call.hub.desks)
+    if is_working and not force and not is_idle(call.hub.presence):
+        raise Conflict("The server is working. Wait for its runs, cancel them, or stop it with force.")
+    call.hub.tell(Stop())
+
+
+def _give_way(call: Request) -> None:
+    """Stop so that a newer client can start its own version; only if a client started this server and it is idle."""
+    presence = call.hub.presence
+    if not presence.leaves_when_idle or not is_idle(presence):
+        raise Conflict("This server is in use, or was started by hand: it stays.")
+    call.hub.tell(Stop())
+
+
+async def retire_client(call: Request) -> None:
+    """Remove a client for good."""
+    call.hub.tell(Retire(client_id_of(call.params["client_id"])))
+
+
+async def openapi(_: Request) -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    return document()
+
+
+# Handlers for statistics, metrics and the API documentation page.
+
+_FARTHEST = 14 * 60
+"""No time zone is further from UTC, in minutes."""
+
+
+async def docs(_: Request) -> str:
+    """Return the API documentation as a page."""
+    return page()
+
+
+async def metrics(call: Request) -> str:
+    """Return the metrics for Prometheus."""
+    counted = call.hub.metrics
+    if counted is None:
+        raise NotFound("Metrics are off: set options.metrics to true, and start the server again.")
+    return counted.told(call.hub)
+
+
+async def stats(call: Request) -> Stats:
+    """Return the statistics of a workspace."""
+    return await call.hub.app.ledger.stats(call.desk.id, _zone(call))
+
+
+async def all_stats(call: Request) -> Stats:
+    """Return the statistics of all workspaces."""
+    return await call.hub.app.ledger.stats(None, _zone(call))
+
+
+def _zone(call: Request) -> int:
+    text = call.query.get("zone", "0")
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 4 or int(digits) > _FARTHEST:
+        raise BadRequest("zone is how many minutes a clock is ahead of UTC: at most 840, or less than none.")
+    return int(text)

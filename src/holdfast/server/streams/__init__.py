@@ -1,0 +1,1 @@
+"""Event streams: the resumable form, and the form of stock Crush clients."""

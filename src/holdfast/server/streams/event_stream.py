@@ -1,0 +1,253 @@
+"""Event streams, resumable and in the Crush form. A stalled subscriber is disconnected and can resume by number."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from holdfast.bus.backlog import ReaderCut
+from holdfast.bus.bus import Subscription
+from holdfast.bus.frames import Frame, GapEvent, HelloEvent
+from holdfast.domain.ids import MessageId, SessionId
+from holdfast.domain.messages import Message
+from holdfast.protocol.sse import HEARTBEAT, QUIET_HEARTBEAT, frame
+from holdfast.server.http.connection import Receive, Send, exchange_of
+from holdfast.server.http.request import Request
+from holdfast.server.presence import Attach, Detach
+from holdfast.server.streams.crush_stream import CrushDialogs, CrushStream
+from holdfast.server.streams.frame_cache import FrameCache
+from holdfast.server.workspace_manager import WorkspaceHandle, client_id_of
+from holdfast.tasks import TaskOwner
+
+__all__ = [
+    "HEARTBEAT_SECONDS",
+    "LONGEST_WAIT",
+    "SHORTEST_WAIT",
+    "WHOLE_WRITE_SECONDS",
+    "WRITE_SECONDS",
+    "WritePace",
+    "stream",
+]
+
+
+# Write rate of one subscriber. Pure; time is an argument.
+
+SHORTEST_WAIT = 0.002
+LONGEST_WAIT = 0.008
+_AT_ONCE = 16.0
+_LATE = 0.5
+
+
+class WritePace:
+    """Rate of one subscriber. Call `wait` before every write, and `waited` after the delay."""
+
+    def __init__(self, now: float) -> None:
+        self._credit = _AT_ONCE
+        self._seen = now
+        self.pause = SHORTEST_WAIT
+        """Current minimum interval between writes."""
+        self._due = now
+
+    def wait(self, now: float) -> float:
+        """Return the delay before the next write in seconds; 0 for none."""
+        self._credit = min(_AT_ONCE, self._credit + (now - self._seen) / self.pause)
+        self._seen = now
+        if self._credit >= 1:
+            self._credit -= 1
+            return 0.0
+        # Align the delay with that of other subscribers: they then take the same frames, which are merged once.
+        seconds = self.pause - now % self.pause
+        if seconds < self.pause / 4:
+            seconds += self.pause
+        self._due = now + seconds
+        return seconds
+
+    def waited(self, now: float) -> None:
+        """Record the end of a delay. One that took much longer than requested indicates load."""
+        if now - self._due > self.pause * _LATE:
+            self.pause = min(LONGEST_WAIT, self.pause * 2)
+        else:
+            self.pause = max(SHORTEST_WAIT, self.pause / 2)
+        self._seen = now
+        self._credit = 0.0
+
+
+# Event streams, resumable and in the Crush form. A stalled subscriber is disconnected and can resume by number.
+
+HEARTBEAT_SECONDS = 15.0
+WRITE_SECONDS = 30.0
+WHOLE_WRITE_SECONDS = 60.0
+"""Maximum duration of a write before its subscriber counts as stalled; longer for one that cannot resume."""
+
+_log = logging.getLogger("holdfast.server")
+
+
+class _Writer:
+    """Writes to one subscriber. `seconds` is the maximum duration of a write before it counts as stalled."""
+
+    def __init__(self, send: Send, seconds: float) -> None:
+        self._send = send
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._pace = WritePace(self._loop.time())
+        self.written = self._loop.time()
+        """Time of the last write."""
+        self._beat: asyncio.TimerHandle | None = None
+        self._exchange = exchange_of(send)
+
+    async def write(self, data: bytes) -> None:
+        """Write data; waits, up to the timeout, only if the connection's buffer is full."""
+        self.written = self._loop.time()
+        exchange = self._exchange
+        if exchange is not None and not exchange.connection.is_full:
+            # Most writes do not block and need no timeout.
+            exchange.write(data)
+            return
+        async with asyncio.timeout(self._seconds):
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def pause(self) -> None:
+        """Delay the next read from the subscription if writes are too frequent."""
+        if seconds := self._pace.wait(self._loop.time()):
+            await asyncio.sleep(seconds)
+            self._pace.waited(self._loop.time())
+
+    def keep_beating(self) -> None:
+        """Write a heartbeat when nothing else has been written for a while. One timer; writes do not restart it."""
+        now = self._loop.time()
+        due = self.written + HEARTBEAT_SECONDS
+        if due <= now:
+            if self._exchange is not None and not self._exchange.connection.is_full:
+                self._exchange.write(HEARTBEAT)
+                self.written = now
+            # A client that does not read has data left in its buffer; check again after a full interval.
+            due = now + HEARTBEAT_SECONDS
+        self._beat = self._loop.call_at(max(due, now + 0.001), self.keep_beating)
+
+    def stop_beating(self) -> None:
+        """Cancel the heartbeat timer."""
+        if self._beat is not None:
+            self._beat.cancel()
+
+    async def end(self) -> None:
+        """End the response."""
+        async with asyncio.timeout(self._seconds):
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def stream(call: Request, receive: Receive, send: Send) -> None:
+    """Stream events until the client disconnects or stalls, or the workspace is closed."""
+    since = call.number("since", -1)
+    client = call.query.get("client_id")
+    name = client_id_of(client) if client else None
+    heard = call.desk.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
+    asks = call.desk.workspace.asks
+    form = None if since >= 0 else CrushStream(partial(_growing, call.desk), _dialogs(call))
+    if (exchange := exchange_of(send)) is not None:
+        exchange.sign = HEARTBEAT if form is None else QUIET_HEARTBEAT
+    try:
+        if name is not None:
+            call.hub.tell(Attach(call.desk.id, name))
+    except BaseException:
+        heard.close()
+        raise
+    asks.reader_came()
+    watcher = TaskOwner()
+    watcher.start(_until_gone(receive, heard), name="reader")
+    try:
+        await _send_all(heard, send, form or call.desk.joiner)
+    except TimeoutError:
+        _log.info("a reader stopped reading and was cut; it can resume")
+        _hang_up(send)
+    finally:
+        asks.reader_left()
+        watcher.cancel_all()
+        heard.close()
+        if name is not None:
+            call.hub.tell(Detach(call.desk.id, name))
+
+
+async def _until_gone(receive: Receive, heard: Subscription) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    heard.close()
+
+
+def _growing(desk: WorkspaceHandle, session: SessionId, message: MessageId) -> Message | None:
+    """Return a message that is being streamed, for a subscriber that connected in the middle of it."""
+    return next((item for item in desk.workspace.engine.open_messages(session) if item.id == message), None)
+
+
+def _dialogs(call: Request) -> CrushDialogs:
+    """Return the open requests at the time of the subscription, so that none is missed or duplicated."""
+    asks, now = call.desk.workspace.asks, asyncio.get_running_loop().time()
+    withdrawn = call.hub.withdrawn.get(call.desk.id, ())
+    return CrushDialogs(asks.permissions, asks.questions, now=now, pause=asks.pause, withdrawn=withdrawn)
+
+
+async def _send_all(heard: Subscription, send: Send, form: CrushStream | FrameCache) -> None:
+    """Send events numbered and resumable, or in the Crush form."""
+    is_whole = isinstance(form, CrushStream)
+    if is_whole:
+        _end_with_the_connection(send)
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+    headers.append((b"connection", b"close" if is_whole else b"keep-alive"))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    writer = _Writer(send, WHOLE_WRITE_SECONDS if is_whole else WRITE_SECONDS)
+    # Send the headers at once; a quiet workspace would otherwise delay them.
+    await writer.write(QUIET_HEARTBEAT if is_whole else HEARTBEAT)
+    try:
+        await (_resumable(heard, writer, form) if isinstance(form, FrameCache) else _whole(heard, writer, form))
+    except ReaderCut:
+        _log.info("a reader fell too far behind and was cut; it can resume")
+    await writer.end()
+
+
+async def _resumable(heard: Subscription, writer: _Writer, joiner: FrameCache) -> None:
+    writer.keep_beating()
+    try:
+        while frames := await heard.take():
+            await writer.write(joiner.join(frames))
+            await writer.pause()
+    finally:
+        writer.stop_beating()
+
+
+async def _whole(heard: Subscription, writer: _Writer, form: CrushStream) -> None:
+    """Send complete messages without numbers and hello events, as Crush clients expect."""
+    loop = asyncio.get_running_loop()
+    while True:
+        # Most events may be irrelevant for this subscriber; only a write counts as a heartbeat.
+        beat = writer.written + HEARTBEAT_SECONDS
+        due = beat if form.next_due is None else min(beat, form.next_due)
+        frames: Sequence[Frame] = ()
+        try:
+            async with asyncio.timeout(max(0.0, due - loop.time())):
+                frames = await heard.take()
+            if not frames:
+                return
+        except TimeoutError:
+            pass
+        bodies = form.due(loop.time())
+        for item in frames:
+            if not isinstance(item.event, HelloEvent | GapEvent):
+                bodies += form.feed(item.event, item.body, loop.time())
+        if bodies:
+            await writer.write(b"".join(frame(body) for body in bodies))
+        elif loop.time() >= beat:
+            await writer.write(QUIET_HEARTBEAT)
+
+
+def _hang_up(send: Send) -> None:
+    """Abort the connection: a stalled client cannot be notified, so its buffered output is dropped."""
+    if (exchange := exchange_of(send)) is not None:
+        exchange.connection.abort()
+
+
+def _end_with_the_connection(send: Send) -> None:
+    """Let the end of the connection end the body.
+
+    A Crush client does not recover from a chunked body that breaks off, but handles a plain end of the connection.
+    """
+    if (exchange := exchange_of(send)) is not None:
+        exchange.ends_with_connection = True

@@ -1,0 +1,208 @@
+"""Prometheus metrics of the server: counters and current values. Imported only if the settings enable it."""
+
+import os
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from holdfast.domain.events import (
+    ChangeKind,
+    DurableEvent,
+    MessageEvent,
+    PermissionRequestEvent,
+    QuestionRequestEvent,
+    RunCompleteEvent,
+    RunEvent,
+    SessionEvent,
+)
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.messages import Message
+from holdfast.server.workspace_manager import WorkspaceManager
+
+__all__ = ["Family", "Metrics", "ServerMetrics", "render"]
+
+
+# Prometheus counters, derived from events. Pure.
+
+_BOUNDS = (1, 5, 15, 60, 300, 900, 3600)
+_KEPT = 10_000
+"""Number of sessions whose cost is remembered, so that only increases are counted."""
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Family:
+    """One metric with all its labels: `kind` is counter, gauge or histogram."""
+
+    def __init__(self, name: str, kind: str, text: str) -> None:
+        self.name = f"holdfast_{name}"
+        self.kind = kind
+        self.text = text
+        self.values: dict[tuple[str, Labels], float] = {}
+
+    def set(self, value: float, suffix: str = "", **labels: str) -> "Family":
+        """Set the value for a combination of labels."""
+        self.values[suffix, tuple(labels.items())] = value
+        return self
+
+
+def render(families: Iterable[Family]) -> str:
+    """Render the text exposition format, version 0.0.4."""
+    lines: list[str] = []
+    for family in families:
+        lines += [f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"]
+        for (suffix, labels), value in family.values.items():
+            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+            number = f"{value:.0f}" if float(value).is_integer() else repr(float(value))
+            lines.append(f"{family.name}{suffix}{f'{{{shown}}}' if shown else ''} {number}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class Metrics:
+    """Counters since the start of the server."""
+
+    def __init__(self) -> None:
+        self._accepted = 0
+        self._steps = 0
+        self._ended: Counter[str] = Counter()
+        self._tools: Counter[tuple[str, ...]] = Counter()
+        self._answers: Counter[tuple[str, ...]] = Counter()
+        self._asks: Counter[str] = Counter()
+        self._buckets = [0] * (len(_BOUNDS) + 1)
+        self._seconds = 0.0
+        self._cost = 0.0
+        self._costs: dict[SessionId, float] = {}
+        self._at_work: dict[RunId, tuple[float, int]] = {}
+        """Start time and current step."""
+
+    def hear(self, _: str, event: DurableEvent, now: float) -> None:
+        """Count an event. `now` is in seconds, of any monotonic clock."""
+        match event:
+            case RunEvent(payload=change) if change.type == "created":
+                self._accepted += 1
+            case RunEvent(payload=change) if change.payload.step:
+                # Run events are also published for other changes, such as a cancel request.
+                since, step = self._at_work.get(change.payload.run_id, (now, 0))
+                self._steps += change.payload.step - step
+                self._at_work[change.payload.run_id] = since, change.payload.step
+            case RunCompleteEvent(payload=end):
+                self._ended[end.payload.outcome] += 1
+                self._took(now - self._at_work.pop(end.payload.run_id, (now, 0))[0])
+            case MessageEvent(payload=message):
+                self._said(message.type, message.payload)
+            case SessionEvent(payload=session) if session.type != "deleted" and not session.payload.parent_session_id:
+                self._spent(session.payload.id, session.payload.cost, is_new=session.type == "created")
+            case PermissionRequestEvent() | QuestionRequestEvent():
+                self._asks["permission" if isinstance(event, PermissionRequestEvent) else "question"] += 1
+            case _:
+                pass
+
+    def _said(self, change: ChangeKind, message: Message) -> None:
+        if change == "updated" and message.role == "assistant" and message.finish is not None:
+            self._answers[message.provider, message.model] += 1
+        if change == "created":
+            for result in message.tool_results:
+                self._tools[result.name, "error" if result.is_error else "ok"] += 1
+
+    def _took(self, seconds: float) -> None:
+        self._seconds += seconds
+        place = next((index for index, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))
+        self._buckets[place] += 1
+
+    def _spent(self, session: SessionId, cost: float, *, is_new: bool) -> None:
+        """Count the increase of a session's cost. Costs from before this server first saw the session are not
+        counted.
+        """
+        known = 0.0 if is_new else self._costs.pop(session, cost)
+        self._cost += max(0.0, cost - known)
+        self._costs[session] = cost
+        while len(self._costs) > _KEPT:
+            del self._costs[next(iter(self._costs))]
+
+    def families(self) -> list[Family]:
+        """Return all metrics."""
+        took = Family("run_seconds", "histogram", "How long runs took, from their first step to their end.")
+        total = 0
+        for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self._buckets, strict=True):
+            total += count
+            took.set(total, "_bucket", le=bound)
+        took.set(self._seconds, "_sum").set(total, "_count")
+        outcomes = dict.fromkeys(("completed", "failed", "cancelled", "interrupted"), 0) | self._ended
+        return [
+            Family("runs_accepted_total", "counter", "Prompts that were accepted.").set(self._accepted),
+            _labelled("runs_ended_total", "Runs that have ended, by outcome.", ("outcome",), _single(outcomes)),
+            took,
+            Family("steps_total", "counter", "Steps of runs: times a model was asked.").set(self._steps),
+            _labelled("answers_total", "Answers of models.", ("provider", "model"), self._answers),
+            _labelled("tool_calls_total", "Calls of tools that have a result.", ("tool", "result"), self._tools),
+            _labelled("asks_total", "Times somebody was asked.", ("kind",), _single(self._asks)),
+            Family("cost_dollars_total", "counter", "What answers cost.").set(self._cost),
+        ]
+
+
+def _single(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+    return {(name,): value for name, value in values.items()}
+
+
+def _labelled(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Family:
+    family = Family(name, "counter", text)
+    for names, value in sorted(values.items()):
+        family.set(value, **dict(zip(labels, names, strict=True)))
+    return family
+
+
+# Prometheus metrics of the server: counters and current values. Imported only if the settings enable it.
+
+_STARTED = time.time()
+
+
+class ServerMetrics(Metrics):
+    """Metrics of one server."""
+
+    def told(self, hub: WorkspaceManager) -> str:
+        """Render the counters and the current values."""
+        return render([*self.families(), *_now(hub)])
+
+
+def _now(hub: WorkspaceManager) -> list[Family]:
+    presence = hub.presence
+    clients = {claim for workspace in presence.workspaces.values() for claim in workspace.claims}
+    busy = sum(desk.workspace.engine.is_busy() for desk in hub.desks)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    families = [
+        Family("workspaces_open", "gauge", "Workspaces that are open.").set(len(hub.desks)),
+        Family("workspaces_busy", "gauge", "Workspaces with a run at work or waiting.").set(busy),
+        Family("clients", "gauge", "Clients that hold a workspace.").set(len(clients)),
+        Family("database_bytes", "gauge", "Size of the database.").set(_size(hub.data_dir / "holdfast.db")),
+        Family("process_cpu_seconds_total", "counter", "CPU time of the server.").set(used.ru_utime + used.ru_stime),
+        Family("process_resident_memory_bytes", "gauge", "Memory of the server.").set(_memory(used.ru_maxrss)),
+        Family("start_time_seconds", "gauge", "When it was started, in Unix seconds.").set(_STARTED),
+    ]
+    descriptors = Path("/proc/self/fd")
+    if descriptors.is_dir():
+        opened = len(os.listdir(descriptors))
+        families.append(Family("process_open_fds", "gauge", "Descriptors that are open.").set(opened))
+    return families
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _memory(most: int) -> int:
+    """Return the resident memory, or its maximum where the system does not provide it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return most if sys.platform == "darwin" else most * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")

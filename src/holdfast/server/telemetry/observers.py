@@ -1,0 +1,96 @@
+"""Observers of workspace events: counters and spans, if the settings enable them. None by default."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from holdfast.config.configuration import Configuration
+from holdfast.config.locations import places_for
+from holdfast.domain.doctor import Finding
+from holdfast.domain.events import DurableEvent, LiveEvent
+from holdfast.domain.ledger import Entry
+from holdfast.domain.settings import Options
+from holdfast.engine.ports import Outlet
+
+if TYPE_CHECKING:
+    from holdfast.server.telemetry.metrics import ServerMetrics
+    from holdfast.server.telemetry.spans import Telemetry
+
+__all__ = ["Ear", "Observers", "own_options"]
+
+Ear: TypeAlias = Callable[[str, DurableEvent, float], None]
+"""Receives the directory of a workspace, an event, and its time. Must not block."""
+
+_log = logging.getLogger("holdfast.server")
+
+
+def own_options(data_dir: Path) -> Options:
+    """Return the options of the server's owner. Project settings do not apply, trusted or not."""
+    places = places_for(str(data_dir), os.environ, data_dir=str(data_dir))
+    mine = tuple(source for source in places.sources if source.kind != "project")
+    return Configuration(msgspec.structs.replace(places, sources=mine), os.environ).settings.options
+
+
+class Observers:
+    """The observers of one server."""
+
+    def __init__(self, options: Options) -> None:
+        self.metrics: ServerMetrics | None = None
+        self.telemetry: Telemetry | None = None
+        # Modules of disabled observers are not imported.
+        if options.metrics:
+            self.metrics = import_module("holdfast.server.telemetry.metrics").ServerMetrics()
+        if options.telemetry:
+            self.telemetry = import_module("holdfast.server.telemetry.spans").Telemetry(options.telemetry)
+        self._ears: list[Ear] = []
+        if self.metrics is not None:
+            self._ears.append(self.metrics.hear)
+        if self.telemetry is not None:
+            self._ears.append(self.telemetry.hear)
+
+    @property
+    def listen(self) -> "Callable[[str, Outlet], Outlet] | None":
+        """Returns a function that wraps the outlet of a workspace; None without observers."""
+        return (lambda path, outlet: _Heard(path, outlet, self._ears)) if self._ears else None
+
+    def troubles(self) -> tuple[Finding, ...]:
+        """Return why spans that are enabled are not sent."""
+        trouble = self.telemetry.trouble if self.telemetry is not None else ""
+        return (Finding("telemetry", "warning", trouble),) if trouble else ()
+
+    def close(self) -> None:
+        """Flush the last spans; blocks for a limited time."""
+        if self.telemetry is not None:
+            self.telemetry.close()
+
+
+class _Heard:
+    """An outlet that also passes durable events to the observers."""
+
+    def __init__(self, path: str, outlet: Outlet, ears: list[Ear]) -> None:
+        self._path = path
+        self._outlet = outlet
+        self._ears = ears
+
+    def publish(self, entries: Iterable[Entry]) -> None:
+        """Publish entries, then pass them to the observers."""
+        kept = tuple(entries)
+        self._outlet.publish(kept)
+        now = time.time()
+        for entry in kept:
+            for ear in self._ears:
+                try:
+                    ear(self._path, entry.event, now)
+                except Exception:
+                    # An observer that fails must not affect the run.
+                    _log.exception("an event could not be counted")
+
+    def publish_live(self, event: LiveEvent) -> None:
+        """Publish a live event; observers do not receive it."""
+        self._outlet.publish_live(event)

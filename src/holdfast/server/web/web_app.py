@@ -1,0 +1,310 @@
+"""The port of the web page: static files for any local client, everything else for admitted pages.
+
+Requests that another site can make a browser send are refused here: another name for this host, another origin, a
+cross-site request that is not a navigation. There are no cookies, so no request is authenticated implicitly.
+"""
+
+import gzip
+import logging
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from holdfast.domain.errors import BadRequest
+from holdfast.protocol.bodies import PageGreeting, PageHello, PagePass, PageReturn, WebLink
+from holdfast.server.http.connection import Asgi, Receive, Scope, Send
+from holdfast.server.http.listen import may_be_our_own
+from holdfast.server.http.token_auth import host_of, is_json, repeated_header
+from holdfast.server.web import web_auth
+from holdfast.server.web.web_auth import WebAuthState
+
+__all__ = [
+    "BUNDLE",
+    "HOST",
+    "POLICY",
+    "CodeRefused",
+    "NoPage",
+    "SavedPages",
+    "StaticFile",
+    "WebApp",
+    "WebSessions",
+    "is_worth_it",
+    "read_files",
+    "read_note",
+]
+
+
+BUNDLE = Path(__file__).parents[2] / "web"
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
+    "connect-src 'self'; manifest-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Only resources of this server are executed, shown or requested; text is never parsed as HTML."""
+
+_SAFE = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_KINDS = {
+    ".html": b"text/html; charset=utf-8", ".js": b"text/javascript; charset=utf-8",
+    ".css": b"text/css; charset=utf-8", ".svg": b"image/svg+xml", ".png": b"image/png", ".ico": b"image/x-icon",
+    ".woff2": b"font/woff2", ".webmanifest": b"application/manifest+json", ".json": b"application/json",
+    ".txt": b"text/plain; charset=utf-8",
+}  # fmt: skip
+_SMALLEST_PACKED = 1024
+_UNASKED = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/return"})
+"""Requests of a page that has no token yet."""
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+
+class StaticFile(msgspec.Struct, frozen=True):
+    """A static file, ready to be sent."""
+
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    packed: bytes | None
+
+
+def read_files(place: Path) -> dict[bytes, StaticFile]:
+    """Return the static files by request path. Reads and compresses every file: do not call it in the event loop."""
+    files = {b"/" + str(path.relative_to(place)).encode(): _file(path) for path in _all(place)}
+    if b"/index.html" in files:
+        files[b"/"] = files.pop(b"/index.html")
+    return files
+
+
+def _all(place: Path) -> Iterator[Path]:
+    return (path for path in sorted(place.rglob("*")) if path.is_file() and path.suffix in _KINDS)
+
+
+def _file(path: Path) -> StaticFile:
+    body = path.read_bytes()
+    headers = [(b"content-type", _KINDS[path.suffix]), *_SAFE]
+    if path.suffix == ".html":
+        headers += [(b"content-security-policy", POLICY.encode()), (b"cache-control", b"no-store")]
+    elif path.parent.name == "assets":
+        # Its name contains its hash, so the contents under this name never change.
+        headers.append((b"cache-control", b"public, max-age=31536000, immutable"))
+    else:
+        headers.append((b"cache-control", b"no-cache"))
+    packed = gzip.compress(body, 9, mtime=0) if len(body) >= _SMALLEST_PACKED else None
+    return StaticFile(tuple(headers), body, packed)
+
+
+class WebApp:
+    """ASGI application of the web page's port: serves files and authenticates requests. `door` contains the admitted
+    pages.
+    """
+
+    def __init__(
+        self,
+        application: Asgi,
+        files: Mapping[bytes, StaticFile],
+        clock: Callable[[], float],
+        on_use: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.door = WebAuthState()
+        self.port = 0
+        self._application = application
+        self._files = files
+        self._clock = clock
+        self._on_use = on_use
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a static file, a login request, or an authenticated request."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await _say(send, *refusal)
+            return
+        path: bytes = scope["raw_path"]
+        is_read = scope["method"] in ("GET", "HEAD")
+        file = self._files.get(path) if is_read else None
+        if file is not None:
+            await _send_file(send, file, headers)
+        elif path in _UNASKED and scope["method"] == "POST":
+            # Other users of the machine can read a link on the command line of a browser.
+            if may_be_our_own(scope["client"], self.port):
+                await self._application(scope, receive, send)
+            else:
+                await _say(send, 403, b"This page belongs to another user of this machine.")
+        elif path == b"/" and is_read:
+            await _say(send, 404, b"This copy of Holdfast was made without its page: install a released one.")
+        else:
+            await self._let_in(headers, scope, receive, send)
+
+    def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
+        """Return status and message for a request that our page would not send, else None."""
+        host = host_of(scope, (b"127.0.0.1:%d" % self.port, b"localhost:%d" % self.port))
+        if host is None:
+            return 403, b"This host name is not served here."
+        if name := repeated_header(scope):
+            return 400, b"Send the header %b only once." % name
+        if headers.get(b"origin", b"http://" + host).lower() != b"http://" + host:
+            return 403, b"Web pages of others may not talk to this server."
+        if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+            # A link on another site may lead here; it loads a page without credentials.
+            is_visit = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
+            if not (is_visit and scope["raw_path"] == b"/" and scope["method"] in ("GET", "HEAD")):
+                return 403, b"Web pages of others may not talk to this server."
+        if scope["method"] not in ("GET", "HEAD") and not is_json(headers):
+            return 415, b"Send application/json."
+        return None
+
+    async def _let_in(self, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send) -> None:
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        token = given.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+        self.door, page = web_auth.admit(self.door, web_auth.digest(token), self._clock())
+        if page is None:
+            await _say(send, 401, b"Run holdfast web for a new link: this page is not known here.")
+            return
+        scope["page"] = page
+        self._on_use()
+        try:
+            await self._application(scope, receive, send)
+        finally:
+            self.door = web_auth.leave(self.door, page.id, self._clock())
+            self._on_use()
+
+
+async def _send_file(send: Send, file: StaticFile, asked: Mapping[bytes, bytes]) -> None:
+    headers: Headers = [*file.headers, (b"vary", b"accept-encoding")]
+    if file.packed is not None and b"gzip" in asked.get(b"accept-encoding", b""):
+        await _send(send, 200, [*headers, (b"content-encoding", b"gzip")], file.packed)
+    else:
+        await _send(send, 200, headers, file.body)
+
+
+async def _say(send: Send, status: int, sentence: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *_SAFE]
+    await _send(send, status, headers, b'{"message":"' + sentence + b'"}\n')
+
+
+async def _send(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    headers = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+# Sessions of web pages on an open port, and the file that preserves them for the next server.
+
+HOST = "127.0.0.1"
+_BETWEEN_NOTES = 600.0
+_log = logging.getLogger("holdfast.server")
+
+
+class CodeRefused(BadRequest):
+    """This link was used before, or is older than a minute. Run holdfast web for a new one."""
+
+
+class NoPage(BadRequest):
+    """This page is not known here any more. Run holdfast web for a new link."""
+
+
+class SavedPages(msgspec.Struct, frozen=True):
+    """The stored state for the next server."""
+
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    pages: tuple[web_auth.Page, ...]
+
+
+class WebSessions:
+    """Web sessions of one port. The constructor reads the files of the page: do not call it in the event loop."""
+
+    def __init__(self, application: Asgi, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self.front = WebApp(application, read_files(BUNDLE), clock, self._use)
+        self._path = path
+        self._clock = clock
+        self._noted = clock()
+
+    def recall(self, note: SavedPages) -> None:
+        """Restore the pages that the previous server had admitted."""
+        self.front.door = web_auth.recall(note.pages, self._clock())
+
+    def link(self, env: tuple[str, ...]) -> WebLink:
+        """Create a link with a code that admits one page."""
+        code, front = secrets.token_urlsafe(24), self.front
+        front.door = web_auth.mint(front.door, web_auth.digest(code), env, self._clock())
+        return WebLink(f"http://{HOST}:{front.port}/", code, int(web_auth.CODE_SECONDS))
+
+    def exchange(self, code: str) -> PagePass:
+        """Admit a page with a code. Raises `CodeRefused`."""
+        front, token = self.front, secrets.token_urlsafe(32)
+        fresh = web_auth.Page(secrets.token_hex(16), secrets.token_urlsafe(32), 0.0, web_auth.digest(token))
+        front.door, page = web_auth.exchange(front.door, web_auth.digest(code), fresh, self._clock())
+        if page is None:
+            raise CodeRefused
+        return self._pass(page, token)
+
+    def hello(self, asked: PageHello) -> PageGreeting:
+        """Return a challenge and the server's own proof. Raises `NoPage`."""
+        front, ours = self.front, secrets.token_hex(16)
+        front.door, page = web_auth.hello(front.door, asked.page, asked.nonce, ours, self._clock())
+        if page is None:
+            raise NoPage
+        return PageGreeting(ours, web_auth.proof(page.key, "server", front.port, asked.nonce, ours))
+
+    def come_back(self, asked: PageReturn) -> PagePass:
+        """Admit a returning page with its proof. Raises `NoPage`."""
+        front, token, now = self.front, secrets.token_urlsafe(32), self._clock()
+        front.door, page = web_auth.come_back(
+            front.door, asked.page, asked.proof, front.port, web_auth.digest(token), now
+        )
+        if page is None:
+            raise NoPage
+        return self._pass(page, token)
+
+    def renew(self, page: web_auth.Page) -> PagePass:
+        """Return a new token and the credentials to return with. The old token ends."""
+        front, token = self.front, secrets.token_urlsafe(32)
+        front.door = web_auth.renew(front.door, page.id, web_auth.digest(token))
+        return self._pass(page, token)
+
+    def _pass(self, page: web_auth.Page, token: str) -> PagePass:
+        self._write_note()
+        return PagePass(token, page.id, page.key)
+
+    def _use(self) -> None:
+        """Write the file from time to time, so that it reflects which pages are still in use."""
+        if self._clock() > self._noted + _BETWEEN_NOTES:
+            self._write_note()
+
+    def _write_note(self) -> None:
+        """Replace the file atomically. A failure is logged and does not affect the page."""
+        self._noted = self._clock()
+        body = msgspec.json.encode(SavedPages(self.front.port, web_auth.remembered(self.front.door, self._noted)))
+        draft = self._path.with_suffix(".new")
+        try:
+            draft.unlink(missing_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(body)
+            draft.replace(self._path)
+        except OSError as error:
+            _log.warning("open pages cannot be noted; after a restart they need a new link: %s", error.strerror)
+
+
+def is_worth_it(note: SavedPages) -> bool:
+    """Return True if a stored page may still return."""
+    return bool(web_auth.recall(note.pages, time.time()).pages)
+
+
+def read_note(path: Path) -> SavedPages:
+    """Read the stored state. A file that other users could read or write is refused."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise BadRequest("their note is open to others")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SavedPages)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadRequest("their note cannot be read") from None

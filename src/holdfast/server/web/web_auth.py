@@ -1,0 +1,209 @@
+"""Authentication of web pages. Pure: time and random values are arguments.
+
+The rules, which are also the tests:
+
+1.  A code admits one page, once, within `CODE_SECONDS`. A used code cannot be distinguished from one that never
+    existed.
+2.  A token belongs to one page and is stored as a digest only. It ends with the server, and with its page.
+3.  A page with a request in progress is present. One that was absent for `PAGE_SECONDS` is forgotten.
+4.  A server stores the keys of its pages for the next server, never a token. A stored page can return: it receives a
+    challenge, once, for `CHALLENGE_SECONDS`, and a new token for the correct proof. The server has first proved that
+    it has the key, too: another process that uses its port in the meantime learns nothing of use.
+5.  A proof is valid for one port: a challenge that was fetched from another port is of no use here.
+6.  There are never more than `MOST_CODES`, `MOST_PAGES` and, for each page, one challenge. The oldest is removed first.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+# fmt: off
+__all__ = [
+    "CHALLENGE_SECONDS",
+    "CODE_SECONDS",
+    "MOST_CODES",
+    "MOST_PAGES",
+    "PAGE_SECONDS",
+    "Challenge",
+    "LoginCode",
+    "Page",
+    "WebAuthState",
+    "admit",
+    "come_back",
+    "digest",
+    "exchange",
+    "hello",
+    "leave",
+    "mint",
+    "proof",
+    "recall",
+    "remembered",
+    "renew",
+]
+# fmt: on
+
+CODE_SECONDS = 60.0
+CHALLENGE_SECONDS = 30.0
+PAGE_SECONDS = 12 * 3600.0
+MOST_CODES = 16
+MOST_PAGES = 64
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class LoginCode(msgspec.Struct, frozen=True):
+    """A login code. `env` is the environment of the client that requested it: the page's prompts run in it."""
+
+    until: float
+    env: tuple[str, ...] = ()
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """The challenge that a returning page has to answer."""
+
+    theirs: str
+    ours: str
+    until: float
+
+
+class Page(msgspec.Struct, frozen=True):
+    """An admitted page. `seen` is when its last request ended, `visits` the number of requests in progress."""
+
+    id: str
+    key: str
+    seen: float
+    token: bytes = b""
+    visits: int = 0
+    env: tuple[str, ...] = ()
+
+
+class WebAuthState(msgspec.Struct, frozen=True):
+    """Codes by their digest, pages and challenges by the page's id, the oldest first."""
+
+    codes: Mapping[bytes, LoginCode] = {}
+    pages: Mapping[str, Page] = {}
+    challenges: Mapping[str, Challenge] = {}
+
+
+def digest(secret: str) -> bytes:
+    """Return the digest under which a secret is stored. Lookup by digest avoids a comparison whose timing reveals a
+    prefix.
+    """
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def proof(key: str, who: str, port: int, theirs: str, ours: str) -> str:
+    """Return the proof that `who`, "server" or "page", has the key, for this port and these two nonces only."""
+    said = f"{who}\n{port}\n{theirs}\n{ours}"
+    return hmac.new(key.encode(), said.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+
+
+def mint(door: WebAuthState, code: bytes, env: tuple[str, ...], now: float) -> WebAuthState:
+    """Add a new code, given as its digest."""
+    door = _tidied(door, now)
+    return replace(door, codes=_last({**door.codes, code: LoginCode(now + CODE_SECONDS, env)}, MOST_CODES))
+
+
+def exchange(door: WebAuthState, code: bytes, fresh: Page, now: float) -> tuple[WebAuthState, Page | None]:
+    """Admit the page `fresh` if the code is valid."""
+    door = _tidied(door, now)
+    found = door.codes.get(code)
+    if found is None:
+        return door, None
+    page = replace(fresh, env=found.env, seen=now)
+    door = replace(door, codes={name: item for name, item in door.codes.items() if name != code})
+    return _with(door, page), page
+
+
+def admit(door: WebAuthState, token: bytes, now: float) -> tuple[WebAuthState, Page | None]:
+    """Begin a request with this token. `leave` ends it."""
+    door = _tidied(door, now)
+    found = next((page for page in door.pages.values() if page.token and page.token == token), None)
+    if found is None:
+        return door, None
+    page = replace(found, visits=found.visits + 1)
+    return replace(door, pages={**door.pages, page.id: page}), page
+
+
+def renew(door: WebAuthState, page: str, token: bytes) -> WebAuthState:
+    """Replace the token of a page that is admitted."""
+    found = door.pages.get(page)
+    return door if found is None else replace(door, pages={**door.pages, page: replace(found, token=token)})
+
+
+def leave(door: WebAuthState, page: str, now: float) -> WebAuthState:
+    """End a request. Its page may have been forgotten in the meantime."""
+    found = door.pages.get(page)
+    if found is None:
+        return door
+    return replace(door, pages={**door.pages, page: replace(found, visits=max(0, found.visits - 1), seen=now)})
+
+
+def hello(door: WebAuthState, page: str, theirs: str, ours: str, now: float) -> tuple[WebAuthState, Page | None]:
+    """Begin the return of a page: store the challenge `ours`, which replaces an earlier one."""
+    door = _tidied(door, now)
+    found = door.pages.get(page)
+    if found is None:
+        return door, None
+    challenge = Challenge(theirs, ours, now + CHALLENGE_SECONDS)
+    return replace(door, challenges={**door.challenges, page: challenge}), found
+
+
+def come_back(
+    door: WebAuthState, page: str, given: str, port: int, token: bytes, now: float
+) -> tuple[WebAuthState, Page | None]:
+    """Verify the proof for the challenge of `hello` and replace the token. Any proof, correct or not, uses up the
+    challenge.
+    """
+    door = _tidied(door, now)
+    challenge, found = door.challenges.get(page), door.pages.get(page)
+    if challenge is None or found is None:
+        return door, None
+    door = replace(door, challenges={name: item for name, item in door.challenges.items() if name != page})
+    right = proof(found.key, "page", port, challenge.theirs, challenge.ours)
+    if not hmac.compare_digest(right.encode(), given.encode("utf-8", "surrogatepass")):
+        return door, None
+    back = replace(found, token=token, seen=now)
+    return replace(door, pages={**door.pages, page: back}), back
+
+
+def remembered(door: WebAuthState, now: float) -> tuple[Page, ...]:
+    """Return the pages to store for the next server. The environment of the user is not stored."""
+    return tuple(Page(page.id, page.key, now if page.visits else page.seen) for page in door.pages.values())
+
+
+def recall(pages: Iterable[Page], now: float) -> WebAuthState:
+    """Return the initial state of a new server. A page that was seen in the future counts as seen now."""
+    known = sorted((Page(page.id, page.key, min(page.seen, now)) for page in pages), key=lambda page: page.seen)
+    return _tidied(WebAuthState(pages=_last({page.id: page for page in known}, MOST_PAGES)), now)
+
+
+def _with(door: WebAuthState, page: Page) -> WebAuthState:
+    pages = {**door.pages, page.id: page}
+    if len(pages) > MOST_PAGES:
+        del pages[min(door.pages.values(), key=lambda other: (other.visits > 0, other.seen)).id]
+    return _without_strangers(replace(door, pages=pages))
+
+
+def _tidied(door: WebAuthState, now: float) -> WebAuthState:
+    """Remove expired codes, pages and challenges."""
+    return _without_strangers(
+        WebAuthState(
+            {name: code for name, code in door.codes.items() if now < code.until},
+            {name: page for name, page in door.pages.items() if page.visits or now < page.seen + PAGE_SECONDS},
+            {name: challenge for name, challenge in door.challenges.items() if now < challenge.until},
+        )
+    )
+
+
+def _without_strangers(door: WebAuthState) -> WebAuthState:
+    return replace(door, challenges={name: item for name, item in door.challenges.items() if name in door.pages})
+
+
+def _last(items: dict[K, T], most: int) -> dict[K, T]:
+    return dict(list(items.items())[-most:])

@@ -1,0 +1,518 @@
+"""Workspace manager: the open workspaces, their clients, and the timers of both.
+
+`presence.py` makes the decisions; the hub carries them out.
+"""
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.config.client_settings import ConfigStore
+from holdfast.domain.doctor import Finding
+from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
+from holdfast.domain.events import (
+    AgentEvent,
+    AgentNotice,
+    AskEvent,
+    Attached,
+    AttachedEvent,
+    Change,
+    ConfigChanged,
+    ConfigChangedEvent,
+)
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.lockfile import directory_id
+from holdfast.protocol.bodies import WorkspaceBody
+from holdfast.protocol.problems import UnknownWorkspace
+from holdfast.runtime.services import WorkspaceServices
+from holdfast.runtime.workspace import App, NobodyAnswers, Workspace
+from holdfast.server import presence as who
+from holdfast.server.presence import ClientId, Presence, PresenceEvent
+from holdfast.server.streams.frame_cache import FrameCache
+from holdfast.server.web.listener import WebListener
+from holdfast.tasks import TaskOwner
+
+__all__ = [
+    "ClientRetired",
+    "GracePeriods",
+    "NotAttached",
+    "ServerStopping",
+    "WorkspaceHandle",
+    "WorkspaceManager",
+    "client_id_of",
+    "release_memory",
+]
+
+
+# An open workspace with the options of the client that opened it first.
+
+
+class WorkspaceHandle:
+    """An open workspace. The flags of the first client apply; later clients share them."""
+
+    def __init__(self, workspace: Workspace, body: WorkspaceBody, data_dir: Path) -> None:
+        self.workspace = workspace
+        self.id: WorkspaceId = workspace.record.id
+        self.path = workspace.record.path
+        self.joiner = FrameCache()
+        self.yolo = body.yolo
+        self.debug = body.debug
+        self.env = body.env
+        self.channels = body.channels
+        self.data_dir = data_dir / "workspaces" / self.id
+        outfit = workspace.furniture
+        assert isinstance(outfit, WorkspaceServices), "the server furnishes its workspaces"
+        self.outfit = outfit
+        workspace.asks.save_rule = self._save_rule
+        workspace.asks.timeout = outfit.settings.options.ask_timeout
+        outfit.on_settings = self._settings_changed
+        outfit.publish = workspace.engine.outside.outlet.publish_live
+        outfit.extensions.start()
+        outfit.scan.current()
+        self.lenders: set[ClientId] = set()
+        self._changes = 0
+        self.was_busy = False
+        self.jobs_are_late = False
+        """Set when jobs have kept the workspace open for as long as they may without a client."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True while runs, or jobs within their time limit, keep the workspace open."""
+        return self.workspace.engine.is_busy() or (self.outfit.jobs.is_busy and not self.jobs_are_late)
+
+    @property
+    def config(self) -> ConfigStore:
+        """The settings files of the workspace."""
+        return self.outfit.store
+
+    def tell_of_change(self) -> None:
+        """Notify clients of a changed setting, once, even if re-reading the files also reports the change."""
+        told = self._changes
+        self.outfit.configuration.reading()
+        if self._changes == told:
+            self._publish_change()
+
+    def _settings_changed(self) -> None:
+        self.workspace.asks.timeout = self.outfit.configuration.settings.options.ask_timeout
+        self._publish_change()
+
+    def _publish_change(self) -> None:
+        self._changes += 1
+        changed = ConfigChangedEvent(Change("updated", ConfigChanged(self.id)))
+        self.workspace.engine.outside.outlet.publish_live(changed)
+
+    def _save_rule(self, rule: str) -> None:
+        self.outfit.save_rule(rule)
+        self.tell_of_change()
+
+    @property
+    def yolo(self) -> bool:
+        """True if permission requests are granted automatically."""
+        return self.workspace.asks.skips
+
+    @yolo.setter
+    def yolo(self, skips: bool) -> None:
+        self.workspace.asks.skips = skips
+
+
+# Returns memory to the system when workspaces have been closed.
+
+_libc = ctypes.CDLL(None)
+
+
+def release_memory() -> None:
+    """Free unreachable objects and return free memory to the system.
+
+    A closed workspace contains many reference cycles. Without this it stays until the collector has counted enough new
+    objects, which never happens in an idle server.
+    """
+    gc.collect()
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)
+
+
+# Workspace manager: the open workspaces, their clients, and the timers of both.
+
+if TYPE_CHECKING:
+    from holdfast.server.telemetry.metrics import ServerMetrics
+
+
+_RELEASE_SECONDS = 1.0
+_log = logging.getLogger("holdfast.server")
+
+
+class ClientRetired(Conflict):
+    """This client has left for good: start a new one."""
+
+
+class NotAttached(Conflict):
+    """The client has no open stream in this workspace."""
+
+
+class ServerStopping(StorageUnavailable):
+    """The server is shutting down: start it again."""
+
+
+class GracePeriods(msgspec.Struct, frozen=True):
+    """Timeouts in seconds: how long a claim lasts without a stream (`create`, `detach`), and an idle server without a
+    workspace (`linger`); and the interval at which settings files are checked for changes (`look`).
+    """
+
+    create: float = 30.0
+    detach: float = 10.0
+    linger: float = 60.0
+    look: float = 2.0
+
+
+def client_id_of(text: str) -> ClientId:
+    """Parse a client id: a UUID in any notation."""
+    try:
+        return ClientId(str(uuid.UUID(text)))
+    except ValueError:
+        raise BadRequest("invalid client_id: it must be a UUID") from None
+
+
+class WorkspaceManager:
+    """Opens and closes workspaces for clients, and feeds the presence state machine."""
+
+    def __init__(
+        self,
+        app: App,
+        data_dir: Path,
+        *,
+        graces: GracePeriods | None = None,
+        leaves_when_idle: bool = False,
+        on_leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.app = app
+        self.data_dir = data_dir
+        self.data_id = directory_id(data_dir)
+        self.web = WebListener(data_dir)
+        self.on_leave = on_leave
+        self.metrics: ServerMetrics | None = None
+        """Counters for Prometheus; None if metrics are disabled."""
+        self.troubles: Callable[[], tuple[Finding, ...]] = tuple
+        """Returns problems of the server itself, apart from its workspaces."""
+        self.ready = asyncio.Event()
+        """Set when workspaces with unfinished runs are open again. Until then only health and version are answered."""
+        self.is_closed = False
+        """Set when the server stops. From then on no workspace is opened and requests are answered with an error."""
+        self.storage_problem = ""
+        """Reason why nothing can be stored although the disk works; empty if there is no problem."""
+        self._graces = graces or GracePeriods()
+        self._desks: dict[WorkspaceId, WorkspaceHandle] = {}
+        self.withdrawn: dict[WorkspaceId, Sequence[AskEvent]] = {}
+        """Requests of the previous server that were never closed. Kept here because the workspace may have been closed
+        since.
+        """
+        self._closing: dict[str, asyncio.Task[None]] = {}
+        self._left: dict[WorkspaceId, WorkspaceBody] = {}
+        self._tasks = TaskOwner()
+        self._timers: dict[object, asyncio.TimerHandle] = {}
+        self.presence: Presence
+        self.presence, effects = who.start(leaves_when_idle=leaves_when_idle)
+        self._carry_out(effects)
+
+    @property
+    def desks(self) -> list[WorkspaceHandle]:
+        """The open workspaces."""
+        return list(self._desks.values())
+
+    def desk(self, workspace: str) -> WorkspaceHandle:
+        """Return an open workspace. Raises `UnknownWorkspace`, also while it is being closed."""
+        desk = self._desks.get(WorkspaceId(workspace))
+        if desk is None or desk.path in self._closing:
+            raise UnknownWorkspace
+        return desk
+
+    async def open_unfinished(self) -> None:
+        """Open workspaces with unfinished runs, which continue without a client in the server's environment."""
+        try:
+            await self._open_all(await self.app.ledger.unfinished_workspaces())
+        except HoldfastError as error:
+            _log.error("unfinished runs cannot be taken up: %s", error)
+        finally:
+            self.ready.set()
+
+    async def _open_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            if self.is_closed:
+                return
+            try:
+                desk = await self._open(WorkspaceBody(WorkspaceId(""), path), unattended=True)
+                if desk.id not in self.presence.workspaces:
+                    # No run was left to resume and no client is attached.
+                    self.tell(who.Opened(desk.id, working=False))
+            except BadRequest:
+                _log.warning("%s has unfinished runs, but is not there any more", path)
+            except NobodyAnswers as nobody:
+                _log.warning("%s has prompts that wait. %s", path, nobody)
+            except HoldfastError as error:
+                _log.error("the unfinished runs of %s cannot be taken up: %s", path, error)
+
+    async def create(self, body: WorkspaceBody) -> WorkspaceHandle:
+        """Open the workspace of a directory for a client, after a pending close."""
+        path = _directory(body)
+        client = client_id_of(body.client_id)
+        self.tell(who.CreateBegan(client))
+        try:
+            while (closing := self._closing.get(path)) is not None:
+                await asyncio.shield(closing)
+            desk = await self._open(msgspec.structs.replace(body, path=path))
+            self.tell(who.Create(desk.id, client))
+            return desk
+        finally:
+            self.tell(who.CreateOver())
+
+    async def _open(self, body: WorkspaceBody, *, unattended: bool = False) -> WorkspaceHandle:
+        environment = dict(item.partition("=")[::2] for item in body.env)
+        workspace = await self.app.workspace(Path(body.path), environment, unattended=unattended)
+        known = self._desks.get(workspace.record.id)
+        if known is not None and known.workspace is workspace:
+            known.outfit.learn_keys(environment)
+            return known
+        try:
+            desk = self._desks[workspace.record.id] = WorkspaceHandle(workspace, body, self.data_dir)
+        except BaseException:
+            # The workspace is not registered yet, so no other task can use it.
+            await self.app.close_workspace(workspace)
+            raise
+        if workspace.recovered.withdrawn:
+            self.withdrawn[desk.id] = workspace.recovered.withdrawn
+        self._look_later()
+        workspace.engine.on_busy = lambda _: self._worked(desk)
+        desk.outfit.jobs.on_busy = lambda _: self._worked(desk)
+        if desk.is_busy:
+            desk.was_busy = True
+            self.tell(who.WorkBegan(desk.id))
+        return desk
+
+    def _look_later(self) -> None:
+        if "look" not in self._timers and self._desks and not self.is_closed:
+            self._timers["look"] = asyncio.get_running_loop().call_later(self._graces.look, self._look)
+
+    def _look(self) -> None:
+        """Check settings files and the storage. Runs read the files themselves; this is for clients that display
+        settings.
+        """
+        del self._timers["look"]
+        for desk in self.desks:
+            if self.claims(desk):
+                desk.outfit.configuration.reading()
+        self._tasks.start(self.check_storage(), name="check storage")
+        self._look_later()
+
+    async def check_storage(self) -> str:
+        """Return why nothing can be stored, or an empty string; report a change to the log and to all clients."""
+        problem = "" if self.is_closed else await self.app.ledger.problem()
+        changed = problem != self.storage_problem
+        self.storage_problem = problem
+        self._time_storage()
+        if changed:
+            if not problem:
+                _log.warning("the data directory can be used again")
+                return ""
+            _log.error("nothing can be stored: %s", problem)
+            notice = AgentEvent(Change("created", AgentNotice("error", error=problem)))
+            for desk in self.desks:
+                desk.workspace.engine.outside.outlet.publish_live(notice)
+        return problem
+
+    def _time_storage(self) -> None:
+        """Start or cancel the stop timer: a server that a client started stops if nothing can be stored and no client
+        is attached. Otherwise a run whose end cannot be stored would keep it alive forever.
+        """
+        if not self._is_abandoned:
+            if (timer := self._timers.pop("storage", None)) is not None:
+                timer.cancel()
+        elif "storage" not in self._timers:
+            self._timers["storage"] = asyncio.get_running_loop().call_later(self._graces.linger, self._storage_late)
+
+    @property
+    def _is_abandoned(self) -> bool:
+        is_used = self.presence.creating or any(self.claims(desk) for desk in self.desks)
+        return bool(self.storage_problem) and self.presence.leaves_when_idle and not is_used and not self.is_closed
+
+    def _storage_late(self) -> None:
+        del self._timers["storage"]
+        if self._is_abandoned:
+            _log.error("stopping: nothing can be stored, and nobody is there")
+            self.tell(who.Stop())
+
+    def _worked(self, desk: WorkspaceHandle) -> None:
+        """Update whether the workspace is busy: runs keep it open, and so do jobs that runs have left behind."""
+        if desk.is_busy != desk.was_busy:
+            desk.was_busy = desk.is_busy
+            self.tell(who.WorkBegan(desk.id) if desk.is_busy else who.WorkEnded(desk.id))
+        else:
+            self._time_jobs(desk)
+
+    def _time_jobs(self, desk: WorkspaceHandle) -> None:
+        """Start or cancel the limit of jobs: without clients and runs, jobs keep a workspace open for `job_linger`
+        seconds.
+        """
+        name = ("jobs", desk.id)
+        if self.claims(desk) or desk.workspace.engine.is_busy() or not desk.outfit.jobs.is_busy:
+            desk.jobs_are_late = False
+            if (timer := self._timers.pop(name, None)) is not None:
+                timer.cancel()
+        elif name not in self._timers and not desk.jobs_are_late and not self.is_closed:
+            seconds = desk.outfit.settings.options.job_linger
+            self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._jobs_late, desk, name)
+
+    def _jobs_late(self, desk: WorkspaceHandle, name: object) -> None:
+        self._timers.pop(name, None)
+        desk.jobs_are_late = True
+        self._worked(desk)
+
+    def tell(self, event: PresenceEvent) -> None:
+        """Apply an event to the presence state machine and carry out its effects. Raises its refusals."""
+        workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
+        before = who.looked_at(self.presence, workspace)
+        self.presence, effects = who.transition(self.presence, event)
+        self._carry_out(effects)
+        self._tell_presence(workspace, before)
+        known = self._desks.get(workspace)
+        for desk in self.desks if isinstance(event, who.Retire) else [known] if known is not None else ():
+            self._time_jobs(desk)
+            self._take_back(desk)
+        for effect in effects:
+            if isinstance(effect, who.Refuse):
+                raise _REFUSALS[effect.reason]()
+
+    def _take_back(self, desk: WorkspaceHandle) -> None:
+        """Remove the MCP servers of clients that have no claim any more."""
+        for client in desk.lenders - self.claims(desk).keys():
+            desk.lenders.discard(client)
+            desk.outfit.extensions.mcp.lend(client, {})
+
+    def claims(self, desk: WorkspaceHandle) -> Mapping[ClientId, who.Claim]:
+        """The claims of clients on a workspace."""
+        return self.presence.workspaces.get(desk.id, who.Workspace()).claims
+
+    def _tell_presence(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
+        """Publish how many clients view a session when the number has changed."""
+        desk = self._desks.get(workspace)
+        now = who.looked_at(self.presence, workspace)
+        if desk is None or self.is_closed or now == before:
+            return
+        for session in sorted(before.keys() | now.keys()):
+            if (count := now.get(session, 0)) != before.get(session, 0):
+                event = AttachedEvent(Change("updated", Attached(session, count)))
+                desk.workspace.engine.outside.outlet.publish_live(event)
+
+    async def close(self) -> None:
+        """Close every workspace in order; their streams end with them."""
+        self.is_closed = True
+        self.ready.set()
+        for timer in self._timers.values():
+            timer.cancel()
+        await self._tasks.drain()
+        closing = (self.app.close_workspace(desk.workspace) for desk in self._desks.values())
+        for failure in await asyncio.gather(*closing, return_exceptions=True):
+            # A workspace that cannot be closed is recovered at the next start; the others are still closed.
+            if failure is not None:
+                _log.error("a workspace could not be closed: %s", failure)
+        await self.app.close()
+
+    def _carry_out(self, effects: tuple[who.Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case who.Arm(workspace=workspace, client=client, generation=generation, grace=grace):
+                    seconds = self._graces.create if grace == "create" else self._graces.detach
+                    over = who.HoldOver(workspace, client, generation)
+                    self._after(seconds, (workspace, client), over)
+                case who.ArmLinger(generation=generation):
+                    self._after(self._graces.linger, "linger", who.LingerOver(generation))
+                case who.CloseWorkspace() if self.is_closed:
+                    pass
+                case who.CloseWorkspace(workspace=workspace):
+                    desk = self._desks[workspace]
+                    self._closing[desk.path] = self._tasks.start(self._close(desk), name=f"close {desk.path}")
+                case who.CloseServer():
+                    self.on_leave()
+                case who.OpenWorkspace(workspace=workspace):
+                    self._tasks.start(self._reopen(self._left[workspace]), name=f"open {self._left[workspace].path}")
+                case who.Refuse():
+                    pass
+
+    def _after(self, seconds: float, name: object, event: PresenceEvent) -> None:
+        if self.is_closed:
+            return
+        if (earlier := self._timers.get(name)) is not None:
+            earlier.cancel()
+
+        def fire() -> None:
+            self._timers.pop(name, None)
+            self.tell(event)
+
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, fire)
+
+    async def _close(self, desk: WorkspaceHandle) -> None:
+        try:
+            await self.app.close_workspace(desk.workspace)
+        except Exception as error:
+            # For example, the disk is full. The workspace counts as closed; opening it again recovers it.
+            _log.error("%s could not be closed in good order: %s", desk.path, error)
+        del self._desks[desk.id]
+        del self._closing[desk.path]
+        self._left[desk.id] = WorkspaceBody(desk.id, desk.path, desk.yolo, desk.debug, env=desk.env)
+        self.tell(who.Closed(desk.id))
+        del self._left[desk.id]
+        self._release_later()
+
+    def _release_later(self) -> None:
+        """Return memory once for all workspaces that are closed at about the same time."""
+        if (earlier := self._timers.pop("release", None)) is not None:
+            earlier.cancel()
+        if not self.is_closed:
+            self._timers["release"] = asyncio.get_running_loop().call_later(_RELEASE_SECONDS, self._release)
+
+    def _release(self) -> None:
+        del self._timers["release"]
+        release_memory()
+
+    async def _reopen(self, body: WorkspaceBody) -> None:
+        """Open a workspace again, with the same id: a client or a run needed it while it was being closed."""
+        try:
+            desk = await self._open(body)
+            self.tell(who.Opened(desk.id, working=desk.workspace.engine.is_busy()))
+        except HoldfastError as error:
+            _log.error("%s cannot be opened again: %s", body.path, error)
+            self.tell(who.Closed(body.id))
+
+
+_REFUSALS = {
+    "retired": ClientRetired,
+    "leaving": ServerStopping,
+    "not open": UnknownWorkspace,
+    "not attached": NotAttached,
+}
+
+
+def _directory(body: WorkspaceBody) -> str:
+    """Return the real directory. A relative path is resolved against PWD of the client's environment."""
+    if not body.path:
+        raise BadRequest("path is required")
+    path = Path(body.path)
+    if not path.is_absolute():
+        there = dict(item.partition("=")[::2] for item in body.env).get("PWD", "")
+        if not Path(there).is_absolute():
+            raise BadRequest("The path is relative and no base directory was sent: use an absolute path.")
+        path = Path(there) / path
+    try:
+        real = Path(os.path.realpath(path))
+        is_there = real.is_dir()
+    except (OSError, ValueError):
+        is_there = False
+    if not is_there:
+        raise BadRequest("The path is not a directory that exists.")
+    return str(real)

@@ -1,0 +1,156 @@
+"""Counts what was done, row by row: only the few fields that are counted are taken out of each."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.domain.sessions import Session
+from holdfast.domain.usage import ModelUse, Stats
+
+__all__ = ["counted"]
+
+
+class _Data(msgspec.Struct, frozen=True):
+    """Of a part: the name of a tool, or when a message ended and why."""
+
+    name: str = ""
+    time: int = 0
+    reason: str = ""
+
+
+class _Part(msgspec.Struct, frozen=True):
+    type: str
+    data: _Data = _Data()
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    role: str
+    model: str
+    provider: str
+    created_at: int
+    parts: tuple[_Part, ...] = ()
+
+
+class _Run(msgspec.Struct, frozen=True):
+    accepted_at: int
+    started_at: int = 0
+    ended_at: int = 0
+
+
+class _Told(msgspec.Struct, frozen=True):
+    payload: _Run
+
+
+class _Event(msgspec.Struct, frozen=True):
+    """The event of a run that nothing has happened to since it was accepted."""
+
+    payload: _Told
+
+
+_CUT = ("canceled", "error")
+"""How long these took says nothing about answers: somebody may have gone to lunch."""
+_entries = msgspec.json.Decoder(_Entry)
+_sessions = msgspec.json.Decoder(Session)
+_runs = msgspec.json.Decoder(_Run)
+_events = msgspec.json.Decoder(_Event)
+
+
+class _Tally:
+    def __init__(self, zone: int) -> None:
+        self._ahead = timedelta(minutes=zone)
+        self.zone = zone
+        self.week = [[0] * 24 for _ in range(7)]
+        self.tools: Counter[str] = Counter()
+        self.models: Counter[tuple[str, str]] = Counter()
+        self.times: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self.outcomes: Counter[str] = Counter()
+        self.days: Counter[date] = Counter()
+        self.costs: dict[date, float] = defaultdict(float)
+        self.sessions: list[Session] = []
+        self.durations: list[float] = []
+
+    def at(self, seconds: float) -> datetime:
+        return datetime.fromtimestamp(seconds, UTC) + self._ahead
+
+    def add_message(self, body: bytes) -> None:
+        entry = _entries.decode(body)
+        if entry.role == "user":
+            moment = self.at(entry.created_at)
+            self.week[moment.weekday()][moment.hour] += 1
+        if entry.role != "assistant":
+            return
+        name = (entry.provider, entry.model)
+        self.models[name] += 1
+        for part in entry.parts:
+            if part.type == "tool_call":
+                self.tools[part.data.name] += 1
+            elif part.type == "finish" and part.data.time >= entry.created_at and part.data.reason not in _CUT:
+                self.times[name].append(part.data.time - entry.created_at)
+
+    def add_session(self, body: bytes) -> None:
+        session = _sessions.decode(body)
+        self.sessions.append(session)
+        if session.cost and not session.parent_session_id:
+            self.costs[self.at(session.created_at).date()] += session.cost
+
+    def add_run(self, outcome: str | None, run: _Run) -> None:
+        self.outcomes[outcome or "open"] += 1
+        self.days[self.at(run.accepted_at / 1000).date()] += 1
+        if outcome == "completed" and run.started_at:
+            self.durations.append((run.ended_at - run.started_at) / 1000)
+
+    def result(self, paths: tuple[str, ...]) -> Stats:
+        top = [session for session in self.sessions if not session.parent_session_id]
+        every = [seconds for times in self.times.values() for seconds in times]
+        models = (ModelUse(*name, count, _mean(self.times[name])) for name, count in self.models.most_common())
+        return Stats(
+            sessions=len(top),
+            messages=sum(session.message_count for session in self.sessions),
+            prompt_tokens=sum(session.prompt_tokens for session in self.sessions),
+            completion_tokens=sum(session.completion_tokens for session in self.sessions),
+            cost=sum(session.cost for session in top),
+            runs=dict(self.outcomes),
+            days={day.isoformat(): count for day, count in sorted(self.days.items())},
+            seconds=_mean(self.durations),
+            response_seconds=_mean(every),
+            models=tuple(models),
+            tools=dict(self.tools.most_common()),
+            week=tuple(map(tuple, self.week)),
+            costs={day.isoformat(): cost for day, cost in sorted(self.costs.items())},
+            workspaces=paths,
+            zone=self.zone,
+        )
+
+
+def counted(connection: apsw.Connection, workspace: str | None, zone: int) -> Stats:
+    """Of one workspace, or of all that were ever opened here."""
+    tally = _Tally(zone)
+    paths: list[str] = []
+    query = "SELECT key, path FROM workspaces WHERE ?1 IS NULL OR id = ?1 ORDER BY path"
+    for key, path in list(connection.execute(query, (workspace,))):
+        paths.append(bytes(path).decode("utf-8", "backslashreplace"))
+        for (body,) in _rows(connection, "SELECT body FROM sessions WHERE workspace = ?", key):
+            tally.add_session(body)
+        for (body,) in _rows(connection, "SELECT body FROM messages WHERE workspace = ?", key):
+            tally.add_message(body)
+        for outcome, body, event in _rows(connection, _RUNS, key):
+            tally.add_run(outcome, _runs.decode(body) if body is not None else _events.decode(event).payload.payload)
+    return tally.result(tuple(paths))
+
+
+_RUNS = (
+    "SELECT runs.outcome, runs.body, events.body FROM runs LEFT JOIN events ON events.place = runs.place"
+    " WHERE runs.workspace = ?"
+)
+
+
+def _rows(connection: apsw.Connection, query: str, key: int) -> Iterator[tuple[Any, ...]]:
+    yield from connection.execute(query, (key,))
+
+
+def _mean(values: list[Any]) -> float:
+    return sum(values) / len(values) if values else 0.0

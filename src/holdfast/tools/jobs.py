@@ -1,0 +1,86 @@
+"""Read a background job."""
+
+import asyncio
+
+import msgspec
+
+from holdfast.domain.processes import JobInfo, JobOutput
+from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.tools.base import BaseTool, metadata
+from holdfast.tools.bash import output_text
+from holdfast.workspace.process.jobs import Jobs
+
+__all__ = ["JobKill", "JobKillArguments", "JobOutputArguments", "JobOutputTool"]
+
+
+_SETTLING = 0.3
+
+
+class JobOutputArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    shell_id: str
+    wait: bool = False
+
+
+class JobOutputTool(BaseTool[JobOutputArguments]):
+    name = "job_output"
+    is_parallel = True
+    arguments = JobOutputArguments
+
+    def __init__(self, jobs: Jobs) -> None:
+        super().__init__()
+        self._jobs = jobs
+
+    async def act(self, context: ToolContext, arguments: JobOutputArguments) -> ToolOutcome:
+        job = self._jobs.get(arguments.shell_id, context.session_id)
+        if arguments.wait:
+            await asyncio.shield(job.running.exited)
+            # Its last words, and the children that are just leaving.
+            await asyncio.wait([job.running.ended], timeout=_SETTLING)
+        output = job.output()
+        return ToolOutcome(_text(output), _metadata(output.job))
+
+
+def _text(output: JobOutput) -> str:
+    job = output.job
+    is_running = job.state == "running"
+    status = "running" if is_running else "completed"
+    if is_running and job.exit_code is not None:
+        status += f" (the command itself has ended with exit code {job.exit_code}; what it started goes on)"
+    said = output_text(output.stdout, output.stderr, None if is_running else job.exit_code)
+    return f"Status: {status}\n\n{said or 'no output'}"
+
+
+def _metadata(job: JobInfo) -> str:
+    return metadata(
+        shell_id=job.id,
+        command=job.command,
+        description=job.description,
+        done=job.state != "running",
+        working_directory=job.working_directory,
+    )
+
+
+# Stop a background job.
+
+
+class JobKillArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    shell_id: str
+
+
+class JobKill(BaseTool[JobKillArguments]):
+    name = "job_kill"
+    arguments = JobKillArguments
+
+    def __init__(self, jobs: Jobs) -> None:
+        super().__init__()
+        self._jobs = jobs
+
+    async def act(self, context: ToolContext, arguments: JobKillArguments) -> ToolOutcome:
+        was_over = self._jobs.get(arguments.shell_id, context.session_id).is_over
+        output = await self._jobs.kill(arguments.shell_id, context.session_id)
+        job = output.job
+        about = metadata(shell_id=job.id, command=job.command, description=job.description)
+        told = f"Job {job.id} had ended already and is forgotten." if was_over else f"Job {job.id} was stopped."
+        said = output_text(output.stdout, output.stderr, None)
+        content = f"{told}\n\nIt had said:\n{said}" if said else told
+        return ToolOutcome(content, about)

@@ -1,0 +1,503 @@
+"""Renders blocks. The result depends only on the block, the look and the width."""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, assert_never
+
+import msgspec
+from markdown_it import MarkdownIt
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, OverflowMethod, RenderableType, RenderResult
+from rich.constrain import Constrain
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement, TableElement
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.style import Style
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+from rich.theme import Theme
+from textual.strip import Strip
+
+from holdfast.domain.events import AgentNotice
+from holdfast.domain.messages import Message, ReasoningPart, TextPart, ToolCall, ToolCallPart
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.tui.blocks import (
+    Block,
+    Card,
+    Closing,
+    Line,
+    LineKind,
+    Note,
+    Prose,
+    Saying,
+    Thought,
+    body_of,
+    change_of,
+    facts_of,
+    headline_of,
+)
+from holdfast.tui.diff_render import DiffView
+from holdfast.tui.line_diff import counted
+from holdfast.tui.palette import Palette
+
+__all__ = [
+    "FOLDED_LINES",
+    "Answer",
+    "Barred",
+    "activity_of",
+    "ago",
+    "clock",
+    "code_of_block",
+    "elapsed",
+    "lines_with",
+    "markdown_theme",
+    "marked",
+    "money",
+    "paint",
+    "price",
+    "text_of_block",
+    "thousands",
+    "usage_of",
+    "written",
+]
+
+
+# Markdown rendering: compact, and without losing text.
+
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
+"""HTML is treated as text: a terminal cannot show it, and `Vec<u8>` must keep its `<u8>`. An image becomes a link."""
+
+
+class _Heading(Heading):
+    LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = {}
+
+
+class _Code(CodeBlock):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip()
+        yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 1))
+
+
+class _Table(TableElement):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in super().__rich_console__(console, options):
+            if isinstance(part, Table):
+                part.show_edge = False
+            yield part
+
+
+class Answer(Markdown):
+    """An answer of a model."""
+
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "heading_open": _Heading,
+        "fence": _Code,
+        "code_block": _Code,
+        "table_open": _Table,
+    }
+
+    def __init__(self, text: str, *, code_theme: str) -> None:
+        super().__init__("", code_theme=code_theme)
+        self.markup = text
+        self.parsed = _PARSER.parse(text)
+
+
+# Text of the status lines: activity, durations, usage. Pure.
+
+_LONGEST = 60
+_FAR = 200
+"""Maximum number of characters of an argument that are examined."""
+_LETTERS = 4
+"""Average number of characters of a token."""
+_NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
+
+
+def elapsed(milliseconds: int) -> str:
+    """Format a duration."""
+    seconds = max(0, milliseconds) // 1000
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, seconds = divmod(seconds, 60)
+    return f"{minutes} min {seconds:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def ago(seconds: int) -> str:
+    """Format an age roughly."""
+    if seconds < 60:
+        return "now"
+    for size, word in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {word} ago"
+    return ""
+
+
+def thousands(count: int) -> str:
+    """Format a count with a unit."""
+    if count < 1_000:
+        return str(count)
+    number, unit = (count / 1_000, "k") if count < 1_000_000 else (count / 1_000_000, "M")
+    return f"{number:.1f}".removesuffix(".0") + unit
+
+
+def money(dollars: float) -> str:
+    """Format an amount of money."""
+    return f"${dollars:.2f}" if dollars >= 0.005 or not dollars else f"${dollars:.4f}"
+
+
+def price(dollars: float) -> str:
+    """Format a small price with as many digits as it needs."""
+    return f"${dollars:.3g}"
+
+
+def activity_of(runs: Sequence[Run], last: Message | None, notice: AgentNotice | None = None) -> str:
+    """Return what the session does now; empty if it is idle."""
+    if not runs:
+        return ""
+    head = runs[0]
+    if head.state == "cancelling" or head.cancel_requested:
+        return "Stopping"
+    if notice is not None and notice.error:
+        return _first_when(notice.error)
+    if head.kind == "summary":
+        return "Summarising"
+    if last is None or last.role != "assistant" or last.finish is not None:
+        return "Waiting for the model" if head.started_at else "Starting"
+    part = last.parts[-1] if last.parts else None
+    match part:
+        case ToolCallPart(data=call):
+            return f"Running {_named(call)}" if call.finished else f"Preparing {call.name}"
+        case ReasoningPart():
+            return "Thinking"
+        case TextPart():
+            return "Writing"
+        case _:
+            return "Waiting for the model"
+
+
+def _first_when(text: str) -> str:
+    """Move the time of the next attempt before the reason, because the line may be too short for both."""
+    why, again, when = text.rpartition("Trying again")
+    return f"{again}{when.rstrip('.')}: {why.strip()}" if again else text
+
+
+def _named(call: ToolCall) -> str:
+    asked = facts_of(call.input)
+    found = next((asked[name] for name in _NAMES if isinstance(asked.get(name), str)), "")
+    words = " ".join(found[:_FAR].split())
+    if len(words) > _LONGEST:
+        words = f"{words[: _LONGEST - 1].rstrip()}…"
+    return f"{call.name}: {words}" if words else call.name
+
+
+def written(last: Message | None) -> int:
+    """Estimate the tokens of the current answer; the exact number is known only at its end."""
+    if last is None or last.role != "assistant" or last.finish is not None:
+        return 0
+    letters = 0
+    for part in last.parts:
+        match part:
+            case TextPart(data=text):
+                letters += len(text.text)
+            case ReasoningPart(data=thought):
+                letters += len(thought.thinking)
+            case ToolCallPart(data=call):
+                letters += len(call.input)
+            case _:
+                pass
+    return letters // _LETTERS
+
+
+def usage_of(session: Session, window: int, *, is_short: bool = False) -> str:
+    """Format the tokens in the context, its usage and the cost."""
+    tokens = session.prompt_tokens + session.completion_tokens
+    parts = [f"{thousands(tokens)} tokens"] if tokens else []
+    if tokens and window:
+        share = f"{100 * tokens // window} %"
+        parts = [share] if is_short else [f"{parts[0]} ({share})"]
+    if session.cost:
+        parts.append(money(session.cost))
+    return " · ".join(parts)
+
+
+# Renders blocks. The result depends only on the block, the look and the width.
+
+FOLDED_LINES = 8
+FOLDED_CHANGE = 14
+_NESTED = 4
+_WIDEST = 120
+"""Maximum width of prose, for legibility."""
+_COMMANDS = frozenset({"bash", "shell", "job_output"})
+"""Of these the end of the output is shown, because it contains the outcome."""
+_HELPERS = frozenset({"agent", "agentic_fetch"})
+"""Their results are Markdown written by a model."""
+_MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
+_BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "asked": "? "}
+
+
+def markdown_theme(look: Palette) -> Theme:
+    """Return the Markdown styles of an answer."""
+    styles = {f"markdown.h{level}": f"bold {look.accent}".strip() for level in range(1, 7)}
+    styles |= {
+        "markdown.h1": f"bold underline {look.accent}".strip(),
+        "markdown.code": look.inline,
+        "markdown.block_quote": look.muted,
+        "markdown.item.bullet": look.accent,
+        "markdown.item.number": look.accent,
+        "markdown.hr": look.faint,
+        "markdown.link": f"underline {look.accent}".strip(),
+        "markdown.link_url": f"underline {look.accent}".strip(),
+        "markdown.table.header": "bold",
+        "markdown.table.border": look.faint,
+    }
+    return Theme({name: style or "none" for name, style in styles.items()})
+
+
+class Barred:
+    """A renderable with a bar to its left."""
+
+    def __init__(self, inner: RenderableType, style: str, bar: str = "▌ ") -> None:
+        self._inner = inner
+        self._style = style
+        self._bar = bar
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        inner = options.update(width=max(1, options.max_width - len(self._bar)))
+        bar = Segment(self._bar, Style.parse(self._style))
+        for line in console.render_lines(self._inner, inner, pad=False):
+            yield bar
+            yield from line
+            yield Segment.line()
+
+
+class _Ended:
+    """Lines with a word at the right end of the first, if there is room."""
+
+    def __init__(self, inner: RenderableType, word: Text) -> None:
+        self._inner = inner
+        self._word = word
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width
+        room = wide - self._word.cell_len - 2
+        if room < 30:
+            yield self._inner
+            return
+        lines = console.render_lines(self._inner, options.update(width=room), pad=False)
+        for number, line in enumerate(lines):
+            yield from line
+            if number == 0:
+                yield Segment(" " * (wide - sum(segment.cell_length for segment in line) - self._word.cell_len))
+                yield from (segment for segment in self._word.render(console))
+            yield Segment.line()
+
+
+def paint(block: Block, look: Palette, *, is_unfolded: bool = False, directory: str = "") -> RenderableType:
+    """Return a Rich renderable for any width."""
+    match block:
+        case Saying():
+            return _said(block, look)
+        case Prose(text=text):
+            return Padding(Constrain(Answer(text, code_theme=look.code_theme), _WIDEST), (0, 1, 0, 2))
+        case Thought():
+            return _thought(block, look, is_unfolded=is_unfolded)
+        case Card(is_own=True):
+            return _typed(block, look, is_unfolded=is_unfolded)
+        case Card():
+            return _card(block, look, directory, is_unfolded=is_unfolded)
+        case Note():
+            return _note(block, look)
+        case Closing():
+            return _closing(block, look)
+        case _:
+            assert_never(block)
+
+
+def _said(saying: Saying, look: Palette) -> RenderableType:
+    words = Text(saying.text, style=look.said)
+    for file in saying.files:
+        words.append("\n" if words.plain else "")
+        words.append(f"⊞ {file}", style=look.muted)
+    if saying.at <= 1:
+        return Barred(words, look.accent)
+    return Padding(Barred(_Ended(words, Text(clock(saying.at), style=look.faint, end="")), look.accent), (0, 1, 0, 0))
+
+
+def clock(at: int) -> str:
+    """Format the local time of day."""
+    return time.strftime("%H:%M", time.localtime(at))
+
+
+def _closing(closing: Closing, look: Palette) -> RenderableType:
+    words = " · ".join(word for word in (closing.model, elapsed(closing.seconds * 1000)) if word)
+    return Padding(Text(f"◇ {words}", style=look.faint, no_wrap=True, overflow="ellipsis"), (0, 1, 0, 2))
+
+
+def _thought(thought: Thought, look: Palette, *, is_unfolded: bool) -> RenderableType:
+    if thought.is_open:
+        last = thought.text.rstrip().rpartition("\n")[2]
+        head = Text.assemble(("✻ Thinking ", f"italic {look.muted}"), (last, f"italic {look.faint}"))
+        head.truncate(400)
+        head.no_wrap, head.overflow = True, "ellipsis"
+    else:
+        length = f" for {thought.seconds} s" if thought.seconds else ""
+        head = Text(f"✻ Thought{length}", style=f"italic {look.muted}")
+    if not is_unfolded or not thought.text:
+        return Padding(head, (0, 0, 0, 2))
+    return Group(
+        Padding(head, (0, 0, 0, 2)),
+        Padding(Barred(Text(thought.text, style=f"italic {look.muted}"), look.faint, "│ "), (0, 1, 0, 2)),
+    )
+
+
+def _card(card: Card, look: Palette, directory: str, *, is_unfolded: bool) -> RenderableType:
+    head = _head(card, look, directory)
+    inside: list[RenderableType] = []
+    if card.steps:
+        inside.append(_steps(card, look, directory, is_unfolded=is_unfolded))
+    if change := change_of(card):
+        more, less = counted(change)
+        head.append(f"  +{more}", style=look.success)
+        head.append(f" -{less}", style=look.error)
+        # While a call is being streamed, every frame would be highlighted again.
+        name = headline_of(card) if card.state == "done" else ""
+        most = None if is_unfolded else FOLDED_CHANGE
+        inside.append(DiffView(change, look, most=most, name=name, wraps=is_unfolded))
+    if lines := body_of(card):
+        inside.append(_body(card, lines, look, is_unfolded=is_unfolded))
+    if not inside:
+        return Padding(head, (0, 1, 0, 2))
+    return Padding(Group(head, Barred(Group(*inside), look.faint, "│ ")), (0, 1, 0, 2))
+
+
+def _typed(card: Card, look: Palette, *, is_unfolded: bool) -> RenderableType:
+    """Draw a shell command of the user like a prompt, in the colour that the editor uses for commands."""
+    head = Text.assemble(("$ ", look.warning), (str(facts_of(card.input).get("command", "")), look.said))
+    if code := facts_of(card.metadata).get("exit_code"):
+        head.append(f"   exit code {code}", style=look.error)
+    lines = body_of(msgspec.structs.replace(card, state="done"))
+    inside = [_body(card, lines, look, is_unfolded=is_unfolded)] if lines else []
+    return Barred(Group(head, *inside), look.warning)
+
+
+def _head(card: Card, look: Palette, directory: str) -> Text:
+    colours = {"called": look.faint, "running": look.warning, "done": look.success, "failed": look.error}
+    return Text.assemble(
+        (f"{_MARKS[card.state]} ", colours[card.state]),
+        (card.name, "bold"),
+        ("  ", ""),
+        (headline_of(card, directory), look.muted),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+
+
+def _steps(card: Card, look: Palette, directory: str, *, is_unfolded: bool) -> RenderableType:
+    """Draw the newest tool calls of a sub-agent, or all of them."""
+    shown = card.steps if is_unfolded else card.steps[-_NESTED:]
+    lines: list[RenderableType] = [_head(step, look, directory) for step in shown]
+    if len(shown) < len(card.steps):
+        lines.insert(0, Text(f"… {len(card.steps) - len(shown)} steps before", style=look.faint))
+    return Group(*lines)
+
+
+def _body(card: Card, lines: list[Line], look: Palette, *, is_unfolded: bool) -> RenderableType:
+    """Draw the output: folded, the first lines of a result, or the last lines of a command."""
+    if is_unfolded or len(lines) <= FOLDED_LINES + 1:
+        if card.name in _HELPERS and card.state == "done":
+            return Answer(card.content, code_theme=look.code_theme)
+        return Group(*_drawn(lines, look, wraps=is_unfolded))
+    hidden = len(lines) - FOLDED_LINES
+    if card.state == "running" or card.name in _COMMANDS:
+        before = Text(f"… {hidden} lines before", style=look.faint)
+        return Group(before, *_drawn(lines[-FOLDED_LINES:], look))
+    return Group(*_drawn(lines[:FOLDED_LINES], look), Text(f"… {hidden} more lines", style=look.faint))
+
+
+def _drawn(lines: list[Line], look: Palette, *, wraps: bool = False) -> Iterator[Text]:
+    styles: dict[LineKind, str] = {
+        "plain": look.muted,
+        "done": look.muted,
+        "doing": f"bold {look.warning}",
+        "todo": "",
+        "error": look.error,
+        "asked": "bold",
+    }
+    for kind, text in lines:
+        # Errors are shown in full.
+        is_whole = wraps or kind == "error"
+        overflow: OverflowMethod = "fold" if is_whole else "ellipsis"
+        yield Text(_BOXES.get(kind, "") + text, style=styles[kind], no_wrap=not is_whole, overflow=overflow)
+
+
+def _note(note: Note, look: Palette) -> RenderableType:
+    colour = {"error": look.error, "cancelled": look.warning, "summary": look.accent, "info": look.muted}[note.kind]
+    mark = {"error": "✗", "cancelled": "■", "summary": "≡", "info": "·"}[note.kind]
+    words = Text.assemble((f"{mark} {note.title}", f"bold {colour}".strip()))
+    if note.text:
+        words.append(f"\n{note.text}", style=look.muted)
+    return Padding(words, (0, 1, 0, 2))
+
+
+# Text of blocks for copying and searching, and highlighting of matches. Pure.
+
+_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*\s*$|\Z)", re.DOTALL | re.MULTILINE)
+
+
+def text_of_block(block: Block) -> str:
+    """Return the text of a block."""
+    match block:
+        case Saying(text=text) | Prose(text=text) | Thought(text=text):
+            return text
+        case Card():
+            said = block.content.partition("\n<cwd>")[0] or block.output
+            return "\n".join(word for word in (headline_of(block), said) if word)
+        case Note(title=title, text=text):
+            return f"{title}\n{text}" if text else title
+        case Closing(model=model):
+            return model
+
+
+def code_of_block(block: Block) -> str:
+    """Return the code of an answer without its fences; of a tool the command, the new text of a file or its output."""
+    match block:
+        case Prose(text=text):
+            return "\n".join(found[2].rstrip("\n") for found in _CODE.finditer(text))
+        case Card():
+            asked, told = facts_of(block.input), facts_of(block.metadata)
+            for value in (asked.get("command"), told.get("new_content"), told.get("content"), asked.get("content")):
+                if isinstance(value, str) and value:
+                    return value
+            return block.content
+        case _:
+            return ""
+
+
+def lines_with(lines: Sequence[Strip], words: str) -> list[int]:
+    """Return the indices of lines that contain the words."""
+    return [number for number, line in enumerate(lines) if words in line.text.casefold()]
+
+
+def marked(strip: Strip, words: str, style: Style) -> Strip:
+    """Return the line with every occurrence of the words highlighted."""
+    text = strip.text
+    plain = text.casefold()
+    if words not in plain or len(plain) != len(text):
+        return strip
+    cuts: list[int] = []
+    at = plain.find(words)
+    while at >= 0:
+        cuts += [cell_len(text[:at]), cell_len(text[: at + len(words)])]
+        at = plain.find(words, at + len(words))
+    ends = [*cuts, strip.cell_length]
+    pieces = list(strip.divide(sorted(set(ends))))
+    start = 0
+    out: list[Strip] = []
+    for piece in pieces:
+        is_found = start in cuts[::2]
+        out.append(Strip(Segment.apply_style(piece, post_style=style), piece.cell_length) if is_found else piece)
+        start += piece.cell_length
+    return Strip.join(out)

@@ -1,0 +1,34 @@
+"""Key hints in one line, with the keys in bold."""
+
+from enum import Enum
+
+from rich.text import Text
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+
+__all__ = ["NEWLINES", "QUEUES", "hints", "learn_keys"]
+
+
+def hints(*pairs: tuple[str, str]) -> Text:
+    """Format the pairs of key and description; a pair without a key is a remark."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for key, what in pairs:
+        line.append(" · " if line else "", style="dim")
+        line.append(f"{key} " if key else "", style="bold")
+        line.append(what)
+    return line
+
+
+# Key sequences of older terminals. Textual knows only the newest encoding of modified Enter keys.
+
+QUEUES = ("alt+enter", "\r", "ctrl+q")
+NEWLINES = ("shift+enter", "shift+\r", "ctrl+j")
+"""Names with `\\r` result from Textual's parsing of the encoding that xterm and tmux use."""
+
+
+class _Keys(Enum):
+    ALT_ENTER = "alt+enter"
+
+
+def learn_keys() -> None:
+    """Map Escape and Enter to Alt-Enter. Otherwise most terminals would steer instead of queue."""
+    ANSI_SEQUENCES_KEYS["\x1b\r"] = (_Keys.ALT_ENTER,)  # type: ignore[index]

@@ -1,0 +1,1 @@
+"""Files of the workspace: paths, safe access, atomic writes, edits, diffs, undo."""

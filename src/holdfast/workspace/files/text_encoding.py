@@ -1,0 +1,63 @@
+"""Decoding and encoding of file contents, preserving encoding and byte order mark."""
+
+import codecs
+from typing import Literal
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+
+__all__ = ["TextFormat", "decoded", "line_end", "stand_in", "with_line_end"]
+
+LineEnd = Literal["\n", "\r\n"]
+
+
+class TextFormat(msgspec.Struct, frozen=True):
+    """Encoding of a text in a file, with its byte order mark."""
+
+    encoding: str = "utf-8"
+    mark: bytes = b""
+
+    def encoded(self, text: str) -> bytes:
+        """Encode a text. Raises `ToolError` for lone surrogates."""
+        try:
+            return self.mark + text.encode(self.encoding)
+        except UnicodeEncodeError:
+            raise ToolError("The text has a half character (a lone surrogate), which no file can hold.") from None
+
+
+_MARKS = (
+    TextFormat("utf-8", codecs.BOM_UTF8),
+    TextFormat("utf-16-le", codecs.BOM_UTF16_LE),
+    TextFormat("utf-16-be", codecs.BOM_UTF16_BE),
+)
+
+
+def decoded(data: bytes, name: str) -> tuple[str, TextFormat]:
+    """Decode a file, line ends unchanged; returns text and form. Raises `ToolError` for binary data."""
+    form = next((form for form in _MARKS if data.startswith(form.mark)), TextFormat())
+    try:
+        text = data[len(form.mark) :].decode(form.encoding)
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        kind = "looks binary" if b"\0" in data[:8192] else "has another encoding, such as Latin-1"
+        raise ToolError(f"{name} is not a UTF-8 text file: it {kind}. Use bash (file, iconv, xxd) to look at it.")
+    return text, form
+
+
+def stand_in(size: int, digest: str) -> str:
+    """Return the placeholder stored in a history for content that is binary or too large."""
+    return f"({size:,} bytes that are not kept, blake2b {digest})\n"
+
+
+def line_end(text: str) -> LineEnd:
+    """Return the line end of a text: CRLF only if every line has it."""
+    crlf = text.count("\r\n")
+    return "\r\n" if crlf and crlf == text.count("\n") else "\n"
+
+
+def with_line_end(text: str, end: LineEnd) -> str:
+    """Convert all line ends."""
+    plain = text.replace("\r\n", "\n")
+    return plain if end == "\n" else plain.replace("\n", "\r\n")

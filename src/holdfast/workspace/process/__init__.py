@@ -1,0 +1,1 @@
+"""Commands and their supervision: the guard process, process trees, output, background jobs."""

@@ -1,0 +1,549 @@
+"""Process supervision, server side: starts every command through the guard and kills all of its processes at its end.
+
+The requirement is that no process of a command survives a cancel, the end of its run, or the death of the server.
+Commands leave their process group, fork twice, ignore signals and keep pipes open, and a server killed with SIGKILL
+cleans up nothing. Therefore several processes share the work:
+
+- The guard (`guard_main`) is one small process per server. It starts every command and dies after the server.
+- A keeper (`guard_keeper`) is forked for each command. It is the subreaper of the command's process tree, or the init
+  process of its PID namespace. A keeper without children proves that the tree is gone.
+- A sentinel (`guard_sentinel`) is no ancestor of any command. It kills by tag when the server or the guard dies.
+- The server, in this module, keeps one connection to the guard and one to each keeper (`guard_tree`).
+
+Failures: if the server dies, all connections close and each keeper kills its tree. If the guard dies, its control
+pipe closes with the same effect, and the server starts another guard. If a keeper dies, its processes are reparented
+to the guard, which kills them (`sweep`). If both die, the server searches for processes by tag (`guard_tag`) and
+cgroup; the result is then reported as unproven. Supervisors paused by a command with SIGSTOP are resumed repeatedly
+(`wake`).
+
+Starting is synchronous: when `spawn` returns, the request is queued and the tree can be stopped.
+
+Rejected: process groups alone and an environment variable alone (a command can leave or clear them), cgroups alone
+(often not permitted), user namespaces for everyone (`sudo` fails in them), and relaying output through the guard. See
+docs/decisions/0011-process-supervisor.md and docs/decisions/0025-process-tags.md.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from holdfast.domain.errors import ToolError
+from holdfast.workspace.process.guard_tag import kill_group, kill_tagged, new_tag, remove_group, tag_of_tree
+
+__all__ = [
+    "LOST",
+    "UNPROVEN",
+    "Bounds",
+    "CannotStart",
+    "Command",
+    "Containment",
+    "Guard",
+    "Supervisor",
+    "Tree",
+    "TreeEnd",
+]
+
+
+# Server-side handle of a command and all its processes: sends orders to the keeper and receives its messages.
+
+LOST = (
+    "[A process that supervises the command was killed while it ran."
+    " All that the command had started was killed with it.]"
+)
+UNPROVEN = (
+    "[The command killed the processes that supervise it. What was found of it was killed,"
+    " but something that it started may still run.]"
+)
+
+_NUDGE = 0.05
+
+
+class TreeEnd(msgspec.Struct, frozen=True):
+    """Result of a tree. `code` is None if the command was killed before it exited; `left` are processes that could
+    not be killed.
+
+    `is_lost`: its keeper or the guard was killed while it ran. `is_unproven`: both were. The processes found were
+    killed, but no parent process exists that could prove that none is left.
+    """
+
+    code: int | None = None
+    was_killed: bool = False
+    left: tuple[int, ...] = ()
+    error: str = ""
+    is_lost: bool = False
+    is_unproven: bool = False
+
+    @property
+    def remark(self) -> str:
+        """Remark about killed supervisors for the command's output, or empty."""
+        return UNPROVEN if self.is_unproven else LOST if self.is_lost else ""
+
+
+class Supervisor(Protocol):
+    """Interface of the guard as used by a tree."""
+
+    @property
+    def process_id(self) -> int:
+        """Process id of the guard."""
+        ...
+
+    def wake(self) -> None:
+        """Resume paused supervisors."""
+        ...
+
+    def forget(self, tree: "Tree") -> None:
+        """Remove a tree that has ended."""
+        ...
+
+    def lost(self, tree: "Tree", end: TreeEnd) -> None:
+        """Handle a keeper that died without reporting the end of its tree."""
+        ...
+
+
+class Tree:
+    """A command and everything it has started."""
+
+    def __init__(self, line: socket.socket, guard: "Supervisor", number: int, tag: int) -> None:
+        self.number = number
+        self.tag = tag
+        self.group = guard.process_id
+        """Process group of the guard that starts it, and of its keeper."""
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int | None] = loop.create_future()
+        """Exit code of the command itself; None if it has none."""
+        self.is_lost = False
+        """True if its keeper or the guard was killed while it ran."""
+        self.may_run = False
+        """True if its keeper may have started it."""
+        self.has_begun = False
+        self.gone: asyncio.Future[TreeEnd] = loop.create_future()
+        self._line = line
+        self._guard = guard
+        self._unread = b""
+        self._end = TreeEnd()
+        self._is_over = False
+        self._is_nudged = False
+        loop.add_reader(line, self._hear)
+
+    def stop(self, grace: float) -> None:
+        """Stop it: SIGINT, later SIGTERM, and SIGKILL after `grace` seconds. Repeated calls can only
+        shorten the time.
+        """
+        self._order(stop=grace)
+        if not self._is_nudged:
+            self._is_nudged = True
+            self._nudge()
+
+    def keep(self, linger: float | None) -> None:
+        """Change how long processes left behind by the command may continue."""
+        self._order(linger=linger)
+
+    def cut(self) -> None:
+        """Kill it by closing the connection, and ignore all further messages."""
+        self._hang_up()
+        self.over(TreeEnd(was_killed=True))
+
+    def over(self, end: TreeEnd) -> None:
+        """Publish the result."""
+        if not self.exited.done():
+            self.exited.set_result(end.code)
+        if not self.gone.done():
+            self.gone.set_result(end)
+
+    def _nudge(self) -> None:
+        """Resume the keeper repeatedly until the tree has ended, because a command can pause it more than once."""
+        if not self._is_over:
+            self._guard.wake()
+            asyncio.get_running_loop().call_later(_NUDGE, self._nudge)
+
+    def _order(self, **what: float | None) -> None:
+        if not self._is_over:
+            try:
+                self._line.send(json.dumps(what).encode() + b"\n")
+            except OSError:
+                # The keeper has just ended; the reader notices it.
+                return
+
+    def _hear(self) -> None:
+        try:
+            data = self._line.recv(4_096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+        if not data and not self._is_over:
+            self._hang_up()
+            self.is_lost = self.may_run
+            self._guard.lost(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
+
+    def _take(self, said: dict[str, Any]) -> None:
+        # An error as the first message is from a keeper that could not start.
+        self.may_run = self.may_run or "error" not in said
+        self.has_begun = "starting" not in said
+        if "error" in said:
+            self._end = msgspec.structs.replace(self._end, error=said["error"])
+        if "code" in said:
+            self._end = msgspec.structs.replace(self._end, code=said["code"])
+            if not self._end.error and not self.exited.done():
+                self.exited.set_result(said["code"])
+        if "gone" in said:
+            self._hang_up()
+            self.is_lost = said["is_lost"]
+            end = msgspec.structs.replace(self._end, was_killed=said["gone"], left=tuple(said["left"]))
+            self.over(msgspec.structs.replace(end, is_lost=self.is_lost))
+
+    def _hang_up(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            asyncio.get_running_loop().remove_reader(self._line)
+            self._line.close()
+            self._guard.forget(self)
+
+
+# Process supervision, server side: starts every command through the guard and kills all of its processes at its end.
+
+Containment = Literal["auto", "namespace", "groups", "tree"]
+"""Containment of a command's processes: a PID namespace, or a tree of children below a keeper, with or without a
+control group for each tree.
+
+`auto` uses a namespace for root if the kernel permits it. Other users would lose `sudo` and similar programs in a
+namespace, so they get a tree, with control groups if the user can create them.
+"""
+
+_log = logging.getLogger("holdfast.workspace")
+_SIZE = struct.Struct("!I")
+_SOURCES = str(Path(__file__).resolve().parents[3])
+_START = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from holdfast.workspace.process.guard_main import main; main(sys.argv[2:])"
+)
+_MARK = "HOLDFAST_RUN"
+_PATIENCE = 5.0
+
+
+class CannotStart(ToolError):
+    """The command could not be started."""
+
+
+class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Restrictions that the guard applies to one command.
+
+    `mounts` are the operations of `guard_mounts`, `landlock` the paths that can be changed; both are empty where
+    bubblewrap builds the file system. `restricted` installs the system-call filter and the Landlock scopes.
+    """
+
+    mounts: tuple[tuple[str, str, str], ...] = ()
+    network: bool = True
+    landlock: tuple[str, ...] = ()
+    restricted: bool = False
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A command to start. `linger`: seconds that processes left behind may continue after the end of the command;
+    None: without limit.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    linger: float | None = 0.25
+    bounds: Bounds = Bounds()
+    is_real: bool = False
+    """True if `cwd` is a real, checked path: the command is refused if another file, such as a link, has
+    replaced it.
+    """
+
+
+class Guard:
+    """Starts commands through the guard process, which is started on first use and restarted if it dies."""
+
+    def __init__(self, containment: Containment = "auto") -> None:
+        self._wanted = containment
+        self._containment: Containment = containment
+        self.has_namespaces = False
+        """True if a sandbox can use namespaces, independently of the containment. Valid after `ready`."""
+        self._mark = secrets.token_hex(8)
+        self._tag = 0
+        self._groups = ""
+        self.escapes = 0
+        """Number of times that commands killed both their keeper and the guard."""
+        self._count = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._unread = b""
+        self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._trees: set[Tree] = set()
+        self._lost: dict[int, tuple[Tree, TreeEnd]] = {}
+        self._ready: asyncio.Future[Containment] | None = None
+        self._is_insisting = False
+        self._is_closed = False
+
+    @property
+    def containment(self) -> Containment:
+        """The containment in effect; the requested one until the guard has probed the system."""
+        return self._containment
+
+    @property
+    def process_id(self) -> int:
+        """Process id of the guard; 0 while it does not run."""
+        return self._process.pid if self._process is not None else 0
+
+    def warm(self) -> None:
+        """Start the guard process unless it runs, so that the first command does not wait for it."""
+        if self._is_closed:
+            raise CannotStart("The server is closing: nothing is started any more.")
+        if self._process is None:
+            self._start()
+
+    async def ready(self) -> Containment:
+        """Wait until the guard process listens."""
+        self.warm()
+        assert self._ready is not None
+        return await asyncio.shield(self._ready)
+
+    def spawn(self, command: Command, stdin: int, stdout: int, stderr: int) -> Tree:
+        """Start a command. The caller closes its descriptors at once; copies are sent."""
+        self.warm()
+        descriptors = _copies(stdin, stdout, stderr)
+        try:
+            ours, theirs = socket.socketpair()
+        except BaseException:
+            _close_all(descriptors)
+            raise
+        self._count += 1
+        ours.setblocking(False)
+        tree = Tree(ours, self, self._count, tag_of_tree(self._tag, self._count))
+        self._trees.add(tree)
+        env = {**command.env, _MARK: f"{self._mark}.{self._count}"}
+        request = {
+            "argv": command.argv,
+            "cwd": command.cwd,
+            "is_real": command.is_real,
+            "env": env,
+            "linger": command.linger,
+            "number": self._count,
+        }
+        request |= msgspec.to_builtins(command.bounds)
+        self._send(request, (theirs.detach(), *descriptors))
+        return tree
+
+    async def close(self) -> None:
+        """Kill all running trees and end the guard process."""
+        self._is_closed = True
+        for tree in tuple(self._trees):
+            tree.cut()
+        process, tag, groups = self._process, self._tag, self._groups
+        self.wake()
+        self._hang_up()
+        if process is not None and await asyncio.to_thread(_wait_or_kill, process) != 0:
+            await asyncio.to_thread(_kill_all, tag, self._marked, groups)
+
+    # Used by trees
+
+    def wake(self) -> None:
+        """Resume guard and keepers with SIGCONT, in case a command paused them. Keepers briefly outlive their guard."""
+        groups = {tree.group for tree in self._trees} | {self.process_id}
+        for group in groups - {0}:
+            with contextlib.suppress(OSError):
+                os.killpg(group, signal.SIGCONT)
+
+    def forget(self, tree: Tree) -> None:
+        """Remove a tree that has ended."""
+        self._trees.discard(tree)
+
+    def lost(self, tree: Tree, end: TreeEnd) -> None:
+        """Handle a keeper that died without reporting the end of its tree. Its processes were reparented to the
+        guard, which kills them. If the guard is gone too, the server searches for them.
+        """
+        if self._is_closed:
+            tree.over(end)
+        elif self._process is None or tree.group != self._process.pid:
+            self._search(tree.tag, "", [(tree, end)])
+        else:
+            self._count += 1
+            self._lost[self._count] = tree, end
+            self._send({"sweep": self._count, "number": tree.number}, ())
+
+    def _search(self, tag: int, groups: str, lost: list[tuple[Tree, TreeEnd]]) -> None:
+        """Kill the processes found of trees that have neither keeper nor guard."""
+        if any(tree.is_lost for tree, _ in lost):
+            self.escapes += 1
+            _log.warning("a command has killed the processes that supervise it: what is found of it is killed")
+
+        def done(search: asyncio.Future[tuple[int, tuple[int, ...]]]) -> None:
+            left = () if search.cancelled() or search.exception() else search.result()[1]
+            for tree, end in lost:
+                tree.over(msgspec.structs.replace(end, was_killed=True, left=left, is_unproven=tree.is_lost))
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, _kill_all, tag, self._marked, groups).add_done_callback(done)
+
+    @property
+    def _marked(self) -> bytes:
+        return f"{_MARK}={self._mark}.".encode()
+
+    # Connection to the guard
+
+    def _start(self) -> None:
+        self._tag = new_tag()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        argv = [sys.executable, "-I", "-S", "-c", _START, _SOURCES, str(theirs.fileno()), self._wanted]
+        argv.append(str(self._tag))
+        env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
+        null = subprocess.DEVNULL
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    argv, stdin=null, stdout=null, stderr=null, cwd="/", env=env,
+                    pass_fds=[theirs.fileno()], start_new_session=True,
+                )  # fmt: skip
+        except BaseException:
+            ours.close()
+            raise
+        loop = asyncio.get_running_loop()
+        self._line, self._unread, self._ready = ours, b"", loop.create_future()
+        loop.add_reader(ours, self._hear)
+
+    def _send(self, request: object, descriptors: tuple[int, ...]) -> None:
+        self.wake()
+        body = json.dumps(request).encode()
+        self._outgoing.append((_SIZE.pack(len(body)) + body, descriptors))
+        self._flush()
+        if not self._is_insisting:
+            self._is_insisting = True
+            asyncio.get_running_loop().call_later(_NUDGE, self._insist)
+
+    def _insist(self) -> None:
+        """Resume guard and keepers repeatedly until all pending requests are delivered: a command may pause them at
+        any time.
+        """
+        others = any(not tree.has_begun or tree.group != self.process_id for tree in self._trees)
+        self._is_insisting = others or bool(self._lost)
+        if self._is_insisting:
+            self.wake()
+            asyncio.get_running_loop().call_later(_NUDGE, self._insist)
+
+    def _flush(self) -> None:
+        line = self._line
+        if line is None:
+            return
+        loop = asyncio.get_running_loop()
+        while self._outgoing:
+            data, descriptors = self._outgoing.popleft()
+            try:
+                sent = socket.send_fds(line, [data], descriptors)
+            except BlockingIOError:
+                self._outgoing.appendleft((data, descriptors))
+                loop.add_writer(line, self._flush)
+                return
+            except OSError:
+                # The guard is gone; the reader notices it, and each tree sees its own connection close.
+                sent = len(data)
+            _close_all(descriptors)
+            if sent < len(data):
+                self._outgoing.appendleft((data[sent:], ()))
+        loop.remove_writer(line)
+
+    def _hear(self) -> None:
+        assert self._line is not None
+        try:
+            data = self._line.recv(4_096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._replace()
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "hello" in said:
+                self._groups = said["groups"]
+                self._greet(said["hello"], can_enter=said["namespaces"])
+            if "swept" in said and said["swept"] in self._lost:
+                tree, end = self._lost.pop(said["swept"])
+                tree.over(end)
+
+    def _greet(self, containment: Containment, *, can_enter: bool) -> None:
+        self._containment = containment
+        self.has_namespaces = can_enter
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(containment)
+
+    def _replace(self) -> None:
+        """Handle the death of the guard process. Its keepers kill their trees and report it; trees without a keeper
+        are searched for. Another guard is started on demand.
+        """
+        process, ready, tag, groups = self._process, self._ready, self._tag, self._groups
+        self._hang_up()
+        if process is not None:
+            process.wait()
+        if ready is not None and not ready.done():
+            ready.cancel()
+        if not self._is_closed:
+            lost, self._lost = list(self._lost.values()), {}
+            self._search(tag, groups, lost)
+            self._insist()
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._line)
+            loop.remove_writer(self._line)
+            self._line.close()
+        for _, descriptors in self._outgoing:
+            _close_all(descriptors)
+        self._outgoing.clear()
+        self._line = self._process = None
+
+
+def _copies(*descriptors: int) -> list[int]:
+    """Duplicate descriptors, because a request may be queued after the caller has closed its own."""
+    copies: list[int] = []
+    try:
+        for descriptor in descriptors:
+            copies.append(os.dup(descriptor))  # noqa: PERF401 - the copies made so far have to be closed on failure
+    except BaseException:
+        _close_all(copies)
+        raise
+    return copies
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _kill_all(tag: int, mark: bytes, groups: str) -> tuple[int, tuple[int, ...]]:
+    kill_group(groups)
+    result = kill_tagged(tag, mark)
+    remove_group(groups)
+    return result
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit code of the guard. A code other than 0 means that it was killed and processes may be left."""
+    try:
+        return process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

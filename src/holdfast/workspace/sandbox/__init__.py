@@ -1,0 +1,1 @@
+"""The sandbox of commands: mounts, privileges, and the check of files that a command leaves behind."""

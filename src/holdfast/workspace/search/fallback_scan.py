@@ -1,0 +1,123 @@
+"""Search without external programs: walks the files in a separate process that can be killed at any time.
+
+`python -m holdfast.workspace.search.fallback_scan '{"root": …}'` prints `path NUL line:column:text` for each match,
+or without a pattern `path NUL` for each file. Paths are relative to the root.
+"""
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from holdfast.workspace.files.ignore_files import Ignore
+from holdfast.workspace.files.open_files import entries_of, open_beneath, stream_of
+
+__all__ = ["ScanRequest", "main", "walk"]
+
+_LARGEST = 64 * 1024 * 1024
+_LONGEST = 1_000
+_TRICKY = re.compile(r"\\[AZzbB]|\(\?|\\n|\\s|\\r|\[\^|\\[WDS]")
+"""Constructs whose meaning may differ between a whole file and a single line."""
+
+
+class ScanRequest(NamedTuple):
+    """Search request. `name`: only this file. `most`: maximum matches per file."""
+
+    root: str
+    name: str = ""
+    pattern: str | None = None
+    is_literal: bool = False
+    most: int = 101
+
+
+def walk(handle: int, root: str, ignore: Ignore) -> Iterator[str]:
+    """Yield the relative paths of all plain files below an open directory that are not ignored. Links
+    are not followed.
+    """
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = entries_of(handle, folder)
+        except OSError:
+            continue
+        folders: list[str] = []
+        for name, is_folder, is_file, _ in entries:
+            path = os.path.join(folder, name)
+            if ignore.is_ignored(os.path.join(root, path), is_folder=is_folder):
+                continue
+            if is_folder:
+                folders.append(path)
+            elif is_file:
+                yield path
+        waiting += reversed(folders)
+
+
+def main() -> int:
+    """Run the search given as JSON in the first argument; print the results."""
+    ask = ScanRequest(**json.loads(sys.argv[1]))
+    out = sys.stdout.buffer
+    # The caller has verified the working directory.
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    paths = iter([ask.name]) if ask.name else walk(handle, ask.root, Ignore(ask.root))
+    if ask.pattern is None:
+        for path in paths:
+            out.write(os.fsencode(path) + b"\0")
+        return 0
+    try:
+        finder = re.compile(re.escape(ask.pattern) if ask.is_literal else ask.pattern)
+    except re.error as error:
+        sys.stderr.write(f"{error}")
+        return 2
+    search = _searcher(ask, finder, handle)
+    for path in paths:
+        name = os.fsencode(path)
+        for line, column, text in search(path):
+            out.write(b"%s\0%d:%d:%s\n" % (name, line, column, text.encode("utf-8", "replace")))
+        out.flush()
+    return 0
+
+
+Search = Callable[[str], Iterator[tuple[int, int, str]]]
+
+
+def _searcher(ask: ScanRequest, finder: re.Pattern[str], handle: int) -> Search:
+    is_simple = ask.is_literal or not _TRICKY.search(ask.pattern or "")
+    quick = re.compile(finder.pattern, re.MULTILINE) if is_simple else None
+
+    def search(path: str) -> Iterator[tuple[int, int, str]]:
+        text = _text(handle, path)
+        if not text or (quick is not None and quick.search(text) is None):
+            return
+        shown = 0
+        for number, line in enumerate(text.split("\n"), 1):
+            match = finder.search(line.removesuffix("\r"))
+            if match is not None:
+                # Columns count bytes, as in ripgrep and git.
+                column = len(line[: match.start()].encode("utf-8", "replace")) + 1
+                yield number, column, line[:_LONGEST]
+                shown += 1
+                if shown >= ask.most:
+                    return
+
+    return search
+
+
+def _text(handle: int, path: str) -> str:
+    """Return the content of a text file; empty for a binary or a very large one."""
+    try:
+        with stream_of(open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK)) as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+                return ""
+            head = stream.read(8_192)
+            return "" if b"\0" in head else (head + stream.read()).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
