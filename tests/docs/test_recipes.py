@@ -10,8 +10,8 @@ from pathlib import Path
 from textwrap import dedent
 
 from e2e.cli_environment import PATIENCE, CliEnvironment, Done, cli_environment
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 
 DOCS = Path(__file__).parents[2] / "docs"
 CHANGE = "echo changed >> deps.txt"

@@ -13,8 +13,8 @@ from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, Session
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from server.helpers import read_until
 
 PIXEL = base64.b64decode(

@@ -15,8 +15,8 @@ from e2e.cli_environment import CliEnvironment, Watched, asks, cli_environment, 
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import ToolOutputEvent
 from holdfast.protocol.routes import PREFIX, ROUTES
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from server.helpers import RawStream, end_of, exchange, inside, read_until
 
 CANARY = "canary-7f3a9c51d0"

@@ -9,8 +9,8 @@ import pytest
 
 from e2e.cli_environment import CliEnvironment, asks, cli_environment
 from holdfast.testing.gates import Gate
-from holdfast.testing.model_server import Asked, ModelServer, Wire
-from holdfast.testing.wires.script import Reply, Say, Think
+from model_server.script import Reply, Say, Think
+from model_server.server import Asked, ModelServer, Wire
 
 ALONE = "[providers.lmstudio]\ndisable = true\n"
 """Whoever runs these tests may have one."""

@@ -6,8 +6,8 @@ import pytest
 
 from e2e.cli_environment import CliEnvironment, asks, cli_environment
 from holdfast.client.errors import ServerProblem
-from holdfast.testing.model_server import ModelServer
-from holdfast.testing.wires.script import Reply, Say
+from model_server.script import Reply, Say
+from model_server.server import ModelServer
 
 ELSEWHERE = Reply((Say(("I have your key.",)),))
 

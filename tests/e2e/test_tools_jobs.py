@@ -11,8 +11,8 @@ from e2e.tool_client import ToolClient, bash, tool_client, until
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import WorkspaceId
-from holdfast.testing.hostile import SHAPES, new_token, survivors
 from server.helpers import Server
+from trials.hostile_commands import SHAPES, new_token, survivors
 
 _GATE = "until [ -e go ]; do sleep 0.01; done"
 

@@ -14,8 +14,8 @@ from e2e.tool_client import ToolClient
 from holdfast.domain.events import HelloEvent, McpEvent
 from holdfast.domain.extensions import McpInfo
 from holdfast.domain.messages import ToolResult
-from holdfast.testing.hostile import survivors
 from server.helpers import read_until
+from trials.hostile_commands import survivors
 
 __all__ = [
     "EVERYTHING",
