@@ -61,9 +61,7 @@ def act(name: str, **arguments: object) -> Call:
 
 
 def steps() -> Sequence[Step]:
-    edit = act(
-        "edit", file_path="src/app.py", old_string="    return build(tokens)\n", new_string="    return tree\n"
-    )
+    edit = act("edit", file_path="src/app.py", old_string="    return build(tokens)\n", new_string="    return tree\n")
     first: tuple[Act, ...] = (Think("Where is it?"), Say("I will look."), act("view", file_path="src/app.py"))
     return [
         Step((*first, act("view", file_path="missing.py"))),
