@@ -181,7 +181,7 @@ async def test_a_question_is_seen_with_its_answers() -> None:
         await screen.write("ask me")
         await screen.asks(QuestionPanel)
         for number in range(1, 5):
-            name = "Which database?" if number % 2 else "ServerLocation?"
+            name = "Which database?" if number % 2 else "Where?"
             await screen.until(lambda text=f"{name}   ({number} of 4)": text in screen.picture(), name)  # type: ignore[misc]
             await screen.until(lambda: "in your own words" in screen.picture(), "the last choice")
             await screen.pilot.press(*(() if number > 1 else ("tab",)), "enter")
