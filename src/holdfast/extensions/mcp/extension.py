@@ -81,8 +81,8 @@ class McpExtension:
                 async with asyncio.timeout(self._pause):
                     await hurry.wait()
         module = await in_thread(_SERVERS)
-        memory = await asyncio.to_thread(module.Memory, self._ground.data_dir)
-        self._servers = module.Servers(self._ground, memory, self._pause)
+        memory = await asyncio.to_thread(module.ToolCache, self._ground.data_dir)
+        self._servers = module.McpManager(self._ground, memory, self._pause)
         self._servers.follow(self._wanted(), self._ground.configuration.settings.mcp)
 
     def lend(self, lender: str, servers: Mapping[str, McpSettings]) -> None:

@@ -72,7 +72,7 @@ class OAuthManager:
         def show(address: str) -> None:
             login.address = address
 
-        wanted = way.Wanted(
+        wanted = way.LoginRequest(
             settings.url,
             settings.headers,
             settings.oauth_client_id,
