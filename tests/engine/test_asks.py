@@ -40,8 +40,8 @@ from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, SimpleTool, settle_down, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time, run_seeded
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 ACTIONS: tuple[GrantAction, ...] = ("allow", "allow_session", "allow_always", "deny")
 

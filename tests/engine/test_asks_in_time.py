@@ -20,7 +20,7 @@ from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedLedger, SimpleTool, start, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time, run_seeded
+from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 PERMIT = Permit("bash", "execute", "/project", "run", {"command": "make"}, "make")
 OTHER = Permit("bash", "execute", "/project", "run", {"command": "ls"}, "ls")

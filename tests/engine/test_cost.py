@@ -14,8 +14,8 @@ from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import GatedModel
 from holdfast.testing.harness import World
-from holdfast.testing.loop import run_seeded
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import run_seeded
 
 
 async def costs(step: Step) -> tuple[int, int]:

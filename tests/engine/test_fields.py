@@ -28,7 +28,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import SimpleTool, start, until
 from holdfast.testing.harness import FixedModels, World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 FILE = Attachment(b"12345", "/tmp/a.txt", "a.txt", "text/plain")
 

@@ -16,8 +16,8 @@ from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool, start
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time
 
 QUICK = EngineSettings(titles=False, pace=Pace(seconds=0.5, characters=10**9))
 WORDS = "one two three four five six seven eight"

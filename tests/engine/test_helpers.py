@@ -18,7 +18,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedTool, SimpleTool, settle_down, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 ERRAND = Errand("look for it", "A helper's session")
 

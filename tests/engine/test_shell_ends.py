@@ -17,8 +17,8 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time
 
 
 def echo(request: ModelRequest) -> Step:

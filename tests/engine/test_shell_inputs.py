@@ -16,7 +16,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, GatedTool, SimpleTool, settle_down, start, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 
 def echo(request: ModelRequest) -> Step:

@@ -35,7 +35,7 @@ from holdfast.providers.catalog import (
 from holdfast.providers.catalog_builder import PACKAGE, completed, harvest, known_price
 from holdfast.providers.catalog_refresh import RefreshFailed, made_of, refresh_catalog
 from holdfast.providers.provider_config import WIRES
-from holdfast.testing.hostile import new_token, survivors
+from trials.hostile_commands import new_token, survivors
 
 SNAPSHOT = Path(__file__).parents[2] / "src/holdfast/providers/catalog.json"
 

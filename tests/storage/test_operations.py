@@ -57,7 +57,7 @@ from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.ports import Ledger
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, run, session
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 NAME = "r"
 STATES: dict[str, tuple[Operation, ...]] = {

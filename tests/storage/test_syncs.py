@@ -26,9 +26,9 @@ from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import overwrite_unused
 from holdfast.testing.conformance import Desk
-from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.open_files import FileLocation
+from storage.faulty_disk import FaultyDisk
 from storage.syncs import Call, Record
 
 SOURCE = Path(holdfast.__file__).parent

@@ -12,8 +12,8 @@ from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, Session
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from server.helpers import read_until
 from walks.stage import Stage, asks, staged, text
 

@@ -12,8 +12,8 @@ from holdfast.client.events import StreamEvent
 from holdfast.domain.events import AgentEvent, MessageEvent
 from holdfast.domain.messages import text_of
 from holdfast.testing.gates import Gate
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Reply, Say
+from model_server.script import Reply, Say
+from model_server.server import Asked
 from server.helpers import RawStream
 from walks.stage import asks, staged
 

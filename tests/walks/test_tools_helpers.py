@@ -11,7 +11,7 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.usage import Price, Usage
 from holdfast.providers.scripted_model import ScriptedModel
-from holdfast.testing.validity import problems_of_session
+from holdfast.testing.conversation_validity import problems_of_session
 from server.helpers import prompt
 from walks.hands import bash, hands, script
 from workspace.web_server import web_server

@@ -26,8 +26,8 @@ from holdfast.engine.ports import Ledger, Model, Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.workspace import Workspace, WorkspaceParts, open_workspace
-from holdfast.testing.memory import MemoryLedger
-from holdfast.testing.validity import problems_of_request, problems_of_session
+from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
+from holdfast.testing.memory_ledger import MemoryLedger
 
 __all__ = ["CountingClock", "FixedModels", "FixedTools", "Tape", "World", "counting_ids"]
 

@@ -17,7 +17,7 @@ from holdfast.domain.extensions import McpInfo
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.mcp.extension import McpExtension
-from holdfast.testing.loop import SeededLoop
+from holdfast.testing.seeded_loop import SeededLoop
 from holdfast.workspace.process.guard import CannotStart
 
 __all__ = ["Context", "Program", "Site", "ends", "hangs", "in_virtual_time", "now", "play", "refuses", "tool"]

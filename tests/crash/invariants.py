@@ -15,14 +15,14 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
+from crash.workspace import LOST, WRITTEN, digest, expected_answers
 from holdfast.domain.events import DurableEvent, MessageEvent, PermissionNotificationEvent, RunCompleteEvent, RunEvent
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import Message, TextPart, ToolCallPart
 from holdfast.domain.runs import Outcome, Run
 from holdfast.storage.ledger import WorkspaceTables
-from holdfast.testing.crash_stage import LOST, WRITTEN, digest, expected_answers
-from holdfast.testing.validity import problems_of_session
+from holdfast.testing.conversation_validity import problems_of_session
 
 __all__ = ["Evidence", "Remains", "Told", "look", "problems", "read_diary"]
 

@@ -15,8 +15,8 @@ from holdfast.domain.message_delta import grow, text_length
 from holdfast.domain.messages import Message
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.runs import Prompt, Run
+from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
 from holdfast.testing.harness import World
-from holdfast.testing.validity import problems_of_request, problems_of_session
 
 __all__ = ["Witness", "judge"]
 
