@@ -88,7 +88,6 @@ PURE = (
     "tui/blocks.py",
     "tui/widgets/transcript.py",
     "tui/block_render.py",
-    "workspace/files/line_diff.py",
     "workspace/files/text_edit.py",
     "workspace/files/undo.py",
     "workspace/process/shell_call.py",
@@ -411,7 +410,7 @@ def loaded_by(script: str) -> set[str]:
     return set(done.stdout.split())
 
 
-SERVERS = {f"holdfast.{room}" for room in ("engine", "storage", "bus", "core", "tools", "providers", "app")}
+SERVERS = {f"holdfast.{room}" for room in ("engine", "storage", "bus", "runtime", "tools", "providers", "server")}
 LOOPS = {"asyncio", "uvloop", "ssl", "logging", "subprocess"}
 
 

@@ -468,7 +468,7 @@ async def who_cancels(api: Api) -> None:
 
 @row("default_small_model?provider_id")
 async def small_models(api: Api) -> None:
-    """What a provider names: tests/choosing. Here one model is given."""
+    """What a provider names: tests/runtime. Here one model is given."""
     assert await api.ok("default_small_model") == await api.ok("default_small_model", query={"provider_id": "x"})
 
 
