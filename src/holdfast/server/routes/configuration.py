@@ -56,7 +56,7 @@ async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
     """Return the effective configuration for clients. Crush clients require `providers`, `options` and
     `options.tui`.
     """
-    models = handle.workspace.engine.kit.models
+    models = handle.workspace.engine.run_context.models
     infos: dict[Size, ModelInfo] = {}
     # Without a usable model a workspace can still be opened, viewed and configured.
     with suppress(ProviderError):
@@ -269,7 +269,7 @@ async def default_small_model(request: Request) -> ModelChoice:
     if choice is not None and (provider := request.query.get("provider_id")):
         selection = await choice.default_small(provider)
         return ModelChoice(selection.model, selection.provider, selection.max_tokens)
-    return choice_of(request.handle, "small", (await request.handle.workspace.engine.kit.models.small()).info)
+    return choice_of(request.handle, "small", (await request.handle.workspace.engine.run_context.models.small()).info)
 
 
 def _set(handle: WorkspaceHandle, scope: int, key: str, value: object) -> None:

@@ -93,14 +93,14 @@ async def undo_changes(request: Request) -> UndoReport:
         versions,
         root=workspace.record.path,
         record=record,
-        now_ms=engine.outside.clock.now_ms,
-        new_id=engine.outside.new_id,
+        now_ms=engine.clock.now_ms,
+        new_id=engine.new_id,
     )
 
 
 async def _history(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the requested session and its file changes."""
-    ledger = request.handle.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     if ask.session_id:
         if await ledger.session(request.handle.id, ask.session_id) is None:
             raise NotFound("There is no such session: look at the list for one.")
@@ -115,7 +115,7 @@ async def _history(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[
 
 async def _latest(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the session with the most recent change, of the given file if any, that has not been reverted."""
-    ledger = request.handle.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     best: tuple[int, SessionId, Sequence[FileVersion]] = (-1, SessionId(""), ())
     for session in list(await ledger.sessions(request.handle.id))[:_MOST_SESSIONS]:
         versions = await ledger.files(request.handle.id, session.id)
