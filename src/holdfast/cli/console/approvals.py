@@ -275,10 +275,10 @@ def _change(ask: PermissionRequest) -> str:
     old, new, diff = (ask.params.get(name) for name in ("old_content", "new_content", "diff"))
     if isinstance(new, str):
         # Imported only if an approval with a change is shown.
-        from difflib import unified_diff
+        from holdfast.domain.line_diff import hunk_text
 
         before = old.splitlines() if isinstance(old, str) else []
-        lines = list(unified_diff(before, new.splitlines(), lineterm="", n=2))[2:]
+        lines = list(hunk_text(before, new.splitlines(), context=2))
     else:
         lines = diff.splitlines() if isinstance(diff, str) else []
     more = f"  … {len(lines) - _MOST_LINES} more lines\n" if len(lines) > _MOST_LINES else ""
