@@ -40,15 +40,15 @@ from holdfast.testing.conformance import Desk, message, run, session
 from holdfast.testing.memory_ledger import MemoryLedger
 
 LOWEST = {
-    "runs._LONG": 0,
-    "large._LARGE": 0,
-    "reserve.LOG_PAGES": 1,
+    "tables._LONG": 0,
+    "tables._LARGE": 0,
+    "data_directory.LOG_PAGES": 1,
     "writer.LOG_PAGES": 1,
-    "shrink.SPARE": 0,
-    "shrink._STEP": 1,
+    "vacuum.SPARE": 0,
+    "vacuum._STEP": 1,
     "database.LOG_BYTES": 1,
     "database._READERS": 1,
-    "checks._SMALL": 0,
+    "database._SMALL": 0,
 }
 
 
