@@ -167,7 +167,7 @@ class _Listener:
         for entry in heard:
             self._diary.note("event", str(entry.number), digest(entry.body))
             if isinstance(entry.event, RunCompleteEvent):
-                end = entry.event.payload.payload
+                end = entry.event.change.object
                 self._diary.note("ended", end.run_id, end.outcome)
         self._outlet.publish(heard)
 

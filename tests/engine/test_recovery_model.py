@@ -233,7 +233,7 @@ class Life:
 
 def ends_in(bodies: Sequence[bytes]) -> list[RunComplete]:
     events = map(decode_event, bodies)
-    return [event.payload.payload for event in events if isinstance(event, RunCompleteEvent)]
+    return [event.change.object for event in events if isinstance(event, RunCompleteEvent)]
 
 
 def check(before: Stored, after: Stored, acted: set[str]) -> None:

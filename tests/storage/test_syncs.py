@@ -50,7 +50,6 @@ WRITERS = {
     "cli/main.py": "standard output",
     "client/locate.py": "lock, and log of a server that starts",
     "config/credentials.py": "lock",
-    "providers/catalog_refresh.py": "a catalogue that can be fetched again",
     "server/web/web_app.py": "a note of open pages: without it they need a new link",
     "server/http/listen.py": "lock",
     "tui/prompt_actions.py": "text for an external editor",

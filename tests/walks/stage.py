@@ -217,7 +217,7 @@ class Watched:
             seen = await read_until(events, end_of(run))
         last = seen[-1].event
         assert isinstance(last, RunCompleteEvent)
-        return last.payload.payload, seen
+        return last.change.object, seen
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[EventStream]:

@@ -67,7 +67,7 @@ async def test_2_usage_and_cost_land_in_the_session(stage: Stage) -> None:
     def is_counted(item: StreamEvent) -> bool:
         """The title is made beside the turn: its cost is stored before or after the end of the run."""
         ended.extend([True] * isinstance(item.event, RunCompleteEvent))
-        titled.extend([True] * (isinstance(item.event, SessionEvent) and "what" in item.event.payload.payload.title))
+        titled.extend([True] * (isinstance(item.event, SessionEvent) and "what" in item.event.change.object.title))
         return bool(ended and titled)
 
     async with place.watching() as events:

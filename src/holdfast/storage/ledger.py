@@ -82,7 +82,7 @@ def _packed(answer: Answer) -> int | _Done | _Refused:
 def _created(entries: Iterable[Entry]) -> tuple[Run, ...]:
     events = [entry.event for entry in entries]
     return tuple(
-        [event.payload.payload for event in events if type(event) is RunEvent and event.payload.type == "created"]
+        [event.change.object for event in events if type(event) is RunEvent and event.change.type == "created"]
     )
 
 

@@ -42,13 +42,13 @@ class _Run(msgspec.Struct, frozen=True):
 
 
 class _Told(msgspec.Struct, frozen=True):
-    payload: _Run
+    object: _Run = msgspec.field(name="payload")
 
 
 class _Event(msgspec.Struct, frozen=True):
     """The event of a run that nothing has happened to since it was accepted."""
 
-    payload: _Told
+    change: _Told = msgspec.field(name="payload")
 
 
 _CUT = ("canceled", "error")
@@ -138,7 +138,7 @@ def counted(connection: apsw.Connection, workspace: str | None, zone: int) -> St
         for (body,) in _rows(connection, "SELECT body FROM messages WHERE workspace = ?", key):
             tally.add_message(body)
         for outcome, body, event in _rows(connection, _RUNS, key):
-            tally.add_run(outcome, _runs.decode(body) if body is not None else _events.decode(event).payload.payload)
+            tally.add_run(outcome, _runs.decode(body) if body is not None else _events.decode(event).change.object)
     return tally.result(tuple(paths))
 
 
