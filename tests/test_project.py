@@ -88,7 +88,6 @@ PURE = (
     "tui/blocks.py",
     "tui/widgets/transcript.py",
     "tui/block_render.py",
-    "workspace/files/line_diff.py",
     "workspace/files/text_edit.py",
     "workspace/files/undo.py",
     "workspace/process/shell_call.py",

@@ -10,7 +10,7 @@ from config.place import Place
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.domain.errors import ProviderError
-from holdfast.providers.catalog import CatalogModel, encode_catalog, load_catalog, refreshed_file
+from holdfast.providers.catalog import CatalogModel, encode_catalog, load_catalog, newer_catalog_file
 from holdfast.runtime.model_selection import SelectedModels, means_of
 
 OFF = {"HOLDFAST_KEYRING": "0"}
@@ -31,7 +31,7 @@ class Files:
         return f"{info.provider}/{info.model}"
 
     def refresh(self, model: str) -> None:
-        """What `models --refresh` writes: a newer catalogue, in which Groq has this model."""
+        """Store a newer catalogue in the data directory, in which Groq has this model."""
         known = load_catalog()
         groq = next(item for item in known.providers if item.id == "groq")
         fresh = msgspec.structs.replace(
@@ -39,7 +39,7 @@ class Files:
         )
         source = msgspec.structs.replace(known.source, made="2031-01-01")
         data = encode_catalog(msgspec.structs.replace(known, source=source, providers=(fresh,)))
-        refreshed_file(self.place.data).write_bytes(data)
+        newer_catalog_file(self.place.data).write_bytes(data)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def files(tmp_path: Path) -> AsyncIterator[Files]:
     await made.models.close()
 
 
-async def test_a_refreshed_catalogue_is_noticed(files: Files) -> None:
+async def test_a_newer_catalogue_is_noticed(files: Files) -> None:
     """Also by a workspace that is open, and again when it is refreshed once more."""
     files.credentials.put("groq", "k")
     before = await files.large()
@@ -60,7 +60,7 @@ async def test_a_refreshed_catalogue_is_noticed(files: Files) -> None:
     files.refresh("fresher")
     assert await files.large() == "groq/fresher"
     assert (await files.models.small()).info.model == "fresher"
-    refreshed_file(files.place.data).unlink()
+    newer_catalog_file(files.place.data).unlink()
     assert await files.large() == before
 
 

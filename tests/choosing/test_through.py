@@ -10,8 +10,8 @@ from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.domain.models import ModelRequest, TextDelta
 from holdfast.engine.ports import Model
-from holdfast.testing.model_server import Asked, ModelServer
-from holdfast.testing.wires.script import Reply, Say
+from model_server.script import Reply, Say
+from model_server.server import Asked, ModelServer
 
 REQUEST = ModelRequest(
     SessionId("s"), "", (Message((TextPart(Text("Hello")),), MessageId("m"), "user", SessionId("s"), "", "", 0, 0),)

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from cli.house import PATIENCE, House, house, shown_on
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from walks.stage import asks, staged
 
 PROVIDER = '[providers.acme]\ntype = "openai-compat"\nbase_url = "http://127.0.0.1:{port}/v1"\n{rest}\n'

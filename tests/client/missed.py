@@ -60,7 +60,7 @@ class Scene:
     async def end(self) -> None:
         async with self.one.client.events(self.one.workspace, since=0) as events:
             async for item in events:
-                if isinstance(item.event, RunCompleteEvent) and item.event.payload.payload.run_id == self.run:
+                if isinstance(item.event, RunCompleteEvent) and item.event.change.object.run_id == self.run:
                     return
 
 

@@ -43,12 +43,12 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
     except StorageUnavailable:
         refused = True
     ends_meanwhile = sum(isinstance(event, RunCompleteEvent) for _, event in tapes[0].events)
-    notices = [event.payload.payload.type for _, event in tapes[0].events if isinstance(event, AgentEvent)]
+    notices = [event.change.object.type for _, event in tapes[0].events if isinstance(event, AgentEvent)]
     make_room()
     await workspace.inputs.submit(Prompt(session, "three", run_id=RunId("r3")))
     await workspace.engine.until_quiet(session)
     log = [decode_event(body) for _, body in await ledger.events_after(workspace.record.id, 0, 10_000)]
-    ends = [event.payload.payload for event in log if isinstance(event, RunCompleteEvent)]
+    ends = [event.change.object for event in log if isinstance(event, RunCompleteEvent)]
     await workspace.close()
     await ledger.close()
     return {

@@ -21,7 +21,7 @@ from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import WorkspaceParts, open_workspace
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, Tape, counting_ids
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 PERMIT = Permit("tool", "execute", "/project", "run", {"n": 1})
 

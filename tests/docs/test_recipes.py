@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from walks.stage import PATIENCE, Done, Stage, staged
 
 DOCS = Path(__file__).parents[2] / "docs"

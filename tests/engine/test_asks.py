@@ -40,8 +40,8 @@ from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate, SimpleTool, settle_down, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time, run_seeded
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 ACTIONS: tuple[GrantAction, ...] = ("allow", "allow_session", "allow_always", "deny")
 
@@ -89,9 +89,9 @@ async def test_r4_what_a_dead_server_had_asked_is_withdrawn_with_the_runs_that_a
     told = [event for _, event in again.tape.events]
     kinds = [type(event) for event in told]
     assert kinds.count(RunCompleteEvent) == 2
-    notices = [event.payload.payload for event in told if isinstance(event, PermissionNotificationEvent)]
+    notices = [event.change.object for event in told if isinstance(event, PermissionNotificationEvent)]
     assert [(item.session_id, item.withdrawn, item.by) for item in notices] == [(other, True, "")]
-    closed = [event.payload.payload for event in told if isinstance(event, QuestionNotificationEvent)]
+    closed = [event.change.object for event in told if isinstance(event, QuestionNotificationEvent)]
     assert {(item.session_id, item.withdrawn, item.by) for item in closed} == {
         (dead.session, True, ""),
         (other, True, ""),
@@ -217,19 +217,19 @@ def _check(world: World) -> None:
     ended: set[str] = set()
     for number, event in world.tape.events:
         match event:
-            case PermissionRequestEvent(payload=change) | QuestionRequestEvent(payload=change):
+            case PermissionRequestEvent(change=change) | QuestionRequestEvent(change=change):
                 assert number is not None
-                assert change.payload.run_id not in ended
-                opened[change.payload.id] = change.payload.run_id
-            case PermissionNotificationEvent(payload=change) if change.payload.granted or change.payload.denied:
-                assert opened[change.payload.id] not in ended
-                closed.append(change.payload.id)
-            case QuestionNotificationEvent(payload=change):
-                assert opened[change.payload.batch_id] not in ended
-                closed.append(change.payload.batch_id)
-            case RunCompleteEvent(payload=change):
-                ended.add(change.payload.run_id)
-                open_now = {ask for ask, run in opened.items() if run == change.payload.run_id} - set(closed)
+                assert change.object.run_id not in ended
+                opened[change.object.id] = change.object.run_id
+            case PermissionNotificationEvent(change=change) if change.object.granted or change.object.denied:
+                assert opened[change.object.id] not in ended
+                closed.append(change.object.id)
+            case QuestionNotificationEvent(change=change):
+                assert opened[change.object.batch_id] not in ended
+                closed.append(change.object.batch_id)
+            case RunCompleteEvent(change=change):
+                ended.add(change.object.run_id)
+                open_now = {ask for ask, run in opened.items() if run == change.object.run_id} - set(closed)
                 assert not open_now, "R4: a run's end is told while an ask of it is open"
             case _:
                 pass
@@ -255,7 +255,7 @@ def test_r10_no_interleaving_closes_an_ask_twice_or_leaves_one_open(first: int) 
         assert world.workspace.asks.permissions == ()
         assert world.workspace.asks.questions == ()
         granted = [
-            event.payload.payload.granted
+            event.change.object.granted
             for _, event in world.tape.events
             if isinstance(event, PermissionNotificationEvent)
         ]

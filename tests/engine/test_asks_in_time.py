@@ -20,7 +20,7 @@ from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedLedger, SimpleTool, start, until
 from holdfast.testing.harness import World
-from holdfast.testing.loop import in_virtual_time, run_seeded
+from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 PERMIT = Permit("bash", "execute", "/project", "run", {"command": "make"}, "make")
 OTHER = Permit("bash", "execute", "/project", "run", {"command": "ls"}, "ls")
@@ -338,9 +338,9 @@ def test_what_a_run_does_after_a_refusal(way: str, *, interactive: bool) -> None
         texts = {"expired": "Nobody was there", "denied with a reason": "not now"}
         assert texts.get(way, "") in result.content
         (notice,) = (
-            event.payload.payload
+            event.change.object
             for _, event in world.tape.events
-            if isinstance(event, PermissionNotificationEvent) and event.payload.payload.denied
+            if isinstance(event, PermissionNotificationEvent) and event.change.object.denied
         )
         assert notice.withdrawn == (way == "expired")
         assert world.end_of("r1").outcome == "completed"
@@ -367,7 +367,7 @@ def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
         assert await asks.dismiss()
         assert await second is None
         closed = [event for _, event in world.tape.events if isinstance(event, QuestionNotificationEvent)]
-        assert [event.payload.payload.cancelled for event in closed] == [True, True]
+        assert [event.change.object.cancelled for event in closed] == [True, True]
         await world.close()
 
     in_virtual_time(scene)

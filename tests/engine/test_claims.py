@@ -51,8 +51,8 @@ from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, St
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
-from holdfast.testing.loop import in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time
 
 
 class Choosy(MemoryLedger):

@@ -28,7 +28,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import SimpleTool, start, until
 from holdfast.testing.harness import FixedModels, World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 FILE = Attachment(b"12345", "/tmp/a.txt", "a.txt", "text/plain")
 
@@ -198,7 +198,7 @@ async def opened() -> World:
 def told(world: World, kind: type) -> list[dict[str, object]]:
     """The payloads of all events of a kind."""
     events: list[Any] = [event for _, event in world.tape.events if isinstance(event, kind)]
-    return [msgspec.structs.asdict(event.payload.payload) for event in events]
+    return [msgspec.structs.asdict(event.change.object) for event in events]
 
 
 async def test_a_request_tells_all_there_is_to_tell() -> None:
@@ -290,7 +290,7 @@ def test_notices_name_their_run() -> None:
         prompt = Prompt(world.session, "go", run_id=RunId("r1"), brief=Brief("go", model="a/b"))
         await world.workspace.inputs.submit(prompt)
         await world.quiet()
-        notices = [event.payload.payload for _, event in world.tape.events if isinstance(event, AgentEvent)]
+        notices = [event.change.object for _, event in world.tape.events if isinstance(event, AgentEvent)]
         kinds = [notice.type for notice in notices]
         assert kinds == ["fallback", "retrying", "re_authenticate", "error", "agent_finished"]
         assert {(notice.run_id, notice.session_id) for notice in notices[:-1]} == {("r1", world.session)}

@@ -18,7 +18,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedTool, SimpleTool, settle_down, until
 from holdfast.testing.harness import FixedModels, FixedTools, World
-from holdfast.testing.loop import in_virtual_time
+from holdfast.testing.seeded_loop import in_virtual_time
 
 ERRAND = Errand("look for it", "A helper's session")
 
@@ -242,7 +242,7 @@ async def test_a_shutdown_ends_both() -> None:
     await world.prompt("find it", "r1")
     await tool.gate.reached.wait()
     await world.close()
-    told = [event.payload.payload for _, event in world.tape.events if isinstance(event, RunCompleteEvent)]
+    told = [event.change.object for _, event in world.tape.events if isinstance(event, RunCompleteEvent)]
     assert sorted((end.outcome, end.run_id == RunId("r1")) for end in told) == [
         ("interrupted", False),
         ("interrupted", True),

@@ -90,7 +90,7 @@ async def test_what_a_hook_rewrote_is_shown_before_it_is_done() -> None:
     assert json.loads(call.input) == {"n": 2, "extra": "é"}
     sent = [call for message in model.requests[-1].messages for call in message.tool_calls]
     assert json.loads(sent[0].input) == {"n": 2, "extra": "é"}
-    told = [event.payload.payload for event in world.message_events()]
+    told = [event.change.object for event in world.message_events()]
     with_new = next(i for i, item in enumerate(told) if any("extra" in one.input for one in item.tool_calls))
     result = next(i for i, item in enumerate(told) if item.tool_results)
     assert with_new < result, "it is published before the tool has run"

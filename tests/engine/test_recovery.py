@@ -10,7 +10,7 @@ from holdfast.engine.recovery import plan
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, GatedTool, SimpleTool
 from holdfast.testing.harness import World
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 
 def echo(request: ModelRequest) -> Step:

@@ -39,11 +39,11 @@ from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
+from holdfast.testing.conversation_validity import problems_of_session
 from holdfast.testing.gates import SimpleTool, start
 from holdfast.testing.harness import FixedTools, World
-from holdfast.testing.loop import run_seeded
-from holdfast.testing.memory import MemoryLedger
-from holdfast.testing.validity import problems_of_session
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import run_seeded
 
 SETTINGS = EngineSettings(
     titles=False, grace=0.5, retries=RetryPolicy(most=2, first=0.1), pace=Pace(seconds=0.01, characters=8)
@@ -233,7 +233,7 @@ class Life:
 
 def ends_in(bodies: Sequence[bytes]) -> list[RunComplete]:
     events = map(decode_event, bodies)
-    return [event.payload.payload for event in events if isinstance(event, RunCompleteEvent)]
+    return [event.change.object for event in events if isinstance(event, RunCompleteEvent)]
 
 
 def check(before: Stored, after: Stored, acted: set[str]) -> None:

@@ -18,8 +18,8 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start
 from holdfast.testing.harness import World
-from holdfast.testing.loop import SeededLoop, in_virtual_time
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import SeededLoop, in_virtual_time
 
 _SHORT = EngineSettings(titles=False, grace=0.5, margin=0.1)
 

@@ -20,7 +20,7 @@ from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.testing.gates import GatedLedger, GatedTool, SimpleTool, start
 from holdfast.testing.harness import FixedModels, FixedTools, World
-from holdfast.testing.loop import in_virtual_time, run_seeded
+from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 
 SETTINGS = EngineSettings(titles=False, grace=0.5, retries=RetryPolicy(most=3, first=0.1))
 

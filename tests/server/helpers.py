@@ -362,7 +362,7 @@ async def read_until(
 
 def end_of(run: RunId | str) -> Callable[[StreamEvent], bool]:
     def is_end(item: StreamEvent) -> bool:
-        return isinstance(item.event, RunCompleteEvent) and item.event.payload.payload.run_id == run
+        return isinstance(item.event, RunCompleteEvent) and item.event.change.object.run_id == run
 
     return is_end
 
@@ -375,8 +375,8 @@ async def collect(client: Client, workspace: WorkspaceId, runs: Sequence[str], s
 
         def note(item: StreamEvent) -> bool:
             if isinstance(item.event, RunCompleteEvent):
-                ends.append(item.event.payload.payload)
-                missing.discard(item.event.payload.payload.run_id)
+                ends.append(item.event.change.object)
+                missing.discard(item.event.change.object.run_id)
             return not missing
 
         await read_until(events, note)

@@ -157,9 +157,7 @@ async def test_c47_asks_are_seen_late_vanish_with_their_run_and_block_nobody() -
             await one.client.cancel_session(one.workspace, session)
             seen = await read_until(
                 events,
-                lambda item: (
-                    isinstance(item.event, RunCompleteEvent) and item.event.payload.payload.run_id == run.run_id
-                ),
+                lambda item: isinstance(item.event, RunCompleteEvent) and item.event.change.object.run_id == run.run_id,
             )
         withdrawn = [item for item in notices(seen) if item.id == ask.id and item.withdrawn]
         assert [(item.granted, item.denied) for item in withdrawn] == [(False, True)]
@@ -189,7 +187,7 @@ async def test_c45_c54_nothing_of_a_step_happens_after_its_cancel() -> None:
             for more in await one.client.pending_permissions(one.workspace):
                 await one.grant(more)
             items = await one.end(run)
-            assert [item.event.payload.payload.outcome for item in items if isinstance(item.event, RunCompleteEvent)][
+            assert [item.event.change.object.outcome for item in items if isinstance(item.event, RunCompleteEvent)][
                 -1
             ] == "cancelled"
             assert not (project / "x").exists()
@@ -286,9 +284,9 @@ async def test_c55_a_stopped_server_withdraws_what_is_open() -> None:
             events += [frame.event for frame in frames]
         kinds = [event for event in events if isinstance(event, PermissionNotificationEvent | RunCompleteEvent)]
         assert isinstance(kinds[-2], PermissionNotificationEvent)
-        assert kinds[-2].payload.payload.withdrawn
+        assert kinds[-2].change.object.withdrawn
         assert isinstance(kinds[-1], RunCompleteEvent)
-        assert kinds[-1].payload.payload.run_id == run.run_id
+        assert kinds[-1].change.object.run_id == run.run_id
         assert desk.workspace.asks.permissions == ()
 
 
@@ -383,7 +381,7 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
                 view.apply(item)
             assert view.permissions == {}, "R4: it is closed before the end"
             notices = [item.event for item in told if isinstance(item.event, PermissionNotificationEvent)]
-            closed = [notice.payload.payload for notice in notices if notice.payload.payload.denied]
+            closed = [notice.change.object for notice in notices if notice.change.object.denied]
             assert [(notice.withdrawn, notice.by, notice.action) for notice in closed] == [(True, "", "")]
             assert not (Path(project) / "x").exists()
             (result,) = [item for message in snapshot.messages for item in message.tool_results]

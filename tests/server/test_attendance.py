@@ -274,8 +274,8 @@ async def test_those_who_look_at_a_session_hear_who_else_does() -> None:
         def count_of(item: StreamEvent) -> bool:
             if isinstance(item.event, AttachedEvent):
                 assert item.number is None
-                assert item.event.payload.payload.session_id == session
-                heard.append(item.event.payload.payload.clients)
+                assert item.event.change.object.session_id == session
+                heard.append(item.event.change.object.clients)
             return isinstance(item.event, AttachedEvent)
 
         async with one.events(workspace, since=0) as events:

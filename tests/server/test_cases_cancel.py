@@ -29,7 +29,7 @@ async def outline(client: Client, workspace: WorkspaceId, session: SessionId) ->
 
 
 def errors(items: list[StreamEvent]) -> list[StreamEvent]:
-    return [item for item in items if isinstance(item.event, AgentEvent) and item.event.payload.payload.type == "error"]
+    return [item for item in items if isinstance(item.event, AgentEvent) and item.event.change.object.type == "error"]
 
 
 async def test_c21_c36_a_cancel_right_after_the_202_is_not_lost() -> None:
@@ -121,10 +121,10 @@ async def test_c31_ids_errors_and_cancelled_survive_the_wire() -> None:
             items = await read_until(events, end_of("Run.1_-x"))
         end = items[-1].event
         assert isinstance(end, RunCompleteEvent)
-        told = end.payload.payload
+        told = end.change.object
         assert (told.run_id, told.session_id, told.outcome, told.cancelled) == ("Run.1_-x", session, "failed", False)
         assert "It broke: <&> “quoted” \n next" in told.error
-        notices = [item.event.payload.payload for item in items if isinstance(item.event, AgentEvent)]
+        notices = [item.event.change.object for item in items if isinstance(item.event, AgentEvent)]
         assert [(notice.run_id, notice.session_id) for notice in notices if notice.type == "error"] == [
             ("Run.1_-x", session)
         ]
@@ -199,9 +199,9 @@ async def test_c35_a_cancel_by_another_client_is_no_error_for_anybody() -> None:
                 items = await read_until(events, end_of("r1"))
                 assert errors(items) == []
                 finishes = [
-                    item.event.payload.payload.finish.reason
+                    item.event.change.object.finish.reason
                     for item in items
-                    if isinstance(item.event, MessageEvent) and item.event.payload.payload.finish
+                    if isinstance(item.event, MessageEvent) and item.event.change.object.finish
                 ]
                 assert finishes[-1] == "canceled"
         run = await client.get_run(workspace, RunId("r1"))
@@ -261,7 +261,7 @@ async def test_c39_a_run_survives_everybody_leaving() -> None:
             items = await read_until(events, end_of("r1"))
         end = items[-1].event
         assert isinstance(end, RunCompleteEvent)
-        assert end.payload.payload.outcome == "completed"
+        assert end.change.object.outcome == "completed"
 
 
 async def test_c40_one_cancel_stops_the_active_run_and_the_accepted_follow_up() -> None:

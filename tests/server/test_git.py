@@ -17,9 +17,9 @@ from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import start
-from holdfast.testing.hostile_repositories import FORMS, KEYS, Arena
 from holdfast.workspace.git.readonly_check import git_runs_nothing_else
 from server.helpers import EchoModel, collect, place, serving
+from trials.hostile_repositories import FORMS, KEYS, Arena
 
 TOOLS = (
     Call("grep", '{"pattern": "one"}'),

@@ -104,9 +104,9 @@ async def test_c55_sigkill_in_the_middle_of_a_stream() -> None:
             assert kept.startswith("word1 word2 word3")
             assert len(kept.split()) >= 20
             told = [
-                text_of(item.event.payload.payload)
+                text_of(item.event.change.object)
                 for item in items
-                if isinstance(item.event, MessageEvent) and item.event.payload.payload.run_id == "r1"
+                if isinstance(item.event, MessageEvent) and item.event.change.object.run_id == "r1"
             ]
             assert told[-1] == kept
 

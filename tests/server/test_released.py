@@ -242,7 +242,7 @@ OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "its parts cannot be made": _parts_fail,
     "it cannot be recovered": lambda patch: patch.setattr(core, "recover", refuse_later),
     "its extensions cannot be started": lambda patch: patch.setattr(Extensions, "start", refuse),
-    "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "Joiner", refuse),
+    "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "FrameCache", refuse),
 }
 
 
@@ -309,7 +309,7 @@ async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: py
             if step == "listen":
                 monkeypatch.setattr(HttpServer, "listen", refuse_later)
             else:
-                monkeypatch.setattr(web_app, "House", refuse)
+                monkeypatch.setattr(web_app, "WebSessions", refuse)
             assert (await exchange(server.address, inside("/v1/web", "POST", b'{"port":0}'))).status == 500
             monkeypatch.undo()
             await until(lambda: not server.hub.web.house)

@@ -124,7 +124,7 @@ async def test_a_snapshot_and_what_follows_it_is_the_whole() -> None:
         ]
         last = items[-1].event
         assert isinstance(last, RunCompleteEvent)
-        assert last.payload.payload.text == "one two three"
+        assert last.change.object.text == "one two three"
         again = await client.snapshot(workspace, session)
         assert (again.cursor, [text_of(item) for item in again.messages]) == (log[-1][0], ["go", "one two three"])
 

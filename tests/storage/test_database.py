@@ -17,7 +17,7 @@ from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.data_directory import WAL_PAGES, preallocate_wal
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, run, session
-from holdfast.testing.faulty_disk import FaultyDisk
+from storage.faulty_disk import FaultyDisk
 
 PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
 SYNCED = Write((PATCH,))

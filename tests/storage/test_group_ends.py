@@ -20,8 +20,8 @@ from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.database import Database
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, session
-from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.gates import until
+from storage.faulty_disk import FaultyDisk
 
 LOG = "holdfast.db-wal"
 TABLE = "CREATE TABLE noted (name TEXT PRIMARY KEY, other REFERENCES noted(name) DEFERRABLE INITIALLY DEFERRED)"

@@ -23,8 +23,8 @@ from holdfast.storage.event_log import Retention
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.tables import is_cacheable
 from holdfast.testing.conformance import Desk, ManualClock, message, run
-from holdfast.testing.detach import DATABASE, WAL
-from holdfast.testing.faulty_disk import FaultyDisk
+from storage.faulty_disk import FaultyDisk
+from trials.replaced_data_directory import DATABASE, WAL
 
 BITS = [0o400, 0o200, 0o100, 0o040, 0o020, 0o010, 0o004, 0o002, 0o001]
 PLACES = {

@@ -16,7 +16,7 @@ from holdfast.storage import vacuum
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import WAL_SIZE_LIMIT, IncrementalVacuum
 from holdfast.testing.conformance import Desk, message, session
-from holdfast.testing.faulty_disk import FaultyDisk
+from storage.faulty_disk import FaultyDisk
 
 SPARE_PAGES = 100
 PATIENCE = 20.0

@@ -26,9 +26,9 @@ from holdfast.server.http.token_auth import read_or_make_token
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.storage.vacuum import overwrite_unused
 from holdfast.testing.conformance import Desk
-from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.open_files import FileLocation
+from storage.faulty_disk import FaultyDisk
 from storage.syncs import Call, Record
 
 SOURCE = Path(holdfast.__file__).parent
@@ -50,7 +50,6 @@ WRITERS = {
     "cli/main.py": "standard output",
     "client/locate.py": "lock, and log of a server that starts",
     "config/credentials.py": "lock",
-    "providers/catalog_refresh.py": "a catalogue that can be fetched again",
     "server/web/web_app.py": "a note of open pages: without it they need a new link",
     "server/http/listen.py": "lock",
     "tui/prompt_actions.py": "text for an external editor",

@@ -37,7 +37,7 @@ from holdfast.domain.runs import Attachment, Brief
 from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import Desk, message, run, session
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 LOWEST = {
     "tables._INLINE_PROMPT_LIMIT": 0,

@@ -20,7 +20,7 @@ from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceParts, open_workspace
 from holdfast.testing.gates import Gate
 from holdfast.testing.harness import FixedModels, Tape, World, counting_ids
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
 
 

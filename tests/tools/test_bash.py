@@ -18,13 +18,13 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate
 from holdfast.testing.harness import World
-from holdfast.testing.hostile import new_token, survivors
 from holdfast.tools.bash import Bash, BashArguments, BashTimes
 from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.shell_call import Shell
+from trials.hostile_commands import new_token, survivors
 
 GRACE = 0.2
 LONG, SOON = 3_600.0, 0.05

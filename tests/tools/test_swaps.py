@@ -11,7 +11,6 @@ import pytest
 from holdfast.domain.tools import Permit
 from holdfast.extensions import markdown_dir
 from holdfast.extensions.search_paths import SearchPath
-from holdfast.testing.swaps import SECRET, Swapped, exchange, try_swap
 from holdfast.tools import ls
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.files import open_files
@@ -21,6 +20,7 @@ from holdfast.workspace.process.child_process import Child, spawn
 from holdfast.workspace.project_context import context_files, context_places
 from holdfast.workspace.search.fallback_scan import walk
 from tools.desk import Desk
+from trials.link_swaps import SECRET, Swapped, exchange, try_swap
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import html_to_markdown
 import pytest
 
 from holdfast.domain.errors import PermissionDenied, ToolError
-from holdfast.testing.loop import elapse, in_virtual_time
+from holdfast.testing.seeded_loop import elapse, in_virtual_time
 from holdfast.tools import download
 from holdfast.tools.agentic_fetch import WebFetch
 from holdfast.tools.fetch import without_clock

@@ -25,7 +25,7 @@ from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.testing.model_server import ModelServer
+from model_server.server import ModelServer
 from server.helpers import end_of, read_until
 from upgrade.story import DELETED, ROOT_LENGTH, answer, calls, free_port, read_all
 from walks.stage import Stage

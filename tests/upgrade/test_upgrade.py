@@ -23,7 +23,7 @@ from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.server.web.web_auth import proof
-from holdfast.testing.model_server import ModelServer
+from model_server.server import ModelServer
 from server.helpers import end_of, read_until
 from upgrade.story import DELETED, answer, free_port, read_all
 from walks.stage import Stage

@@ -66,7 +66,7 @@ class Hands:
     async def end(self, run: Accepted) -> RunComplete:
         event = (await self.items(run))[-1].event
         assert isinstance(event, RunCompleteEvent)
-        return event.payload.payload
+        return event.change.object
 
     async def do(self, *calls: tuple[str, object], session: SessionId | None = None) -> list[ToolResult]:
         """The results of these calls."""

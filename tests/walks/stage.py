@@ -23,8 +23,8 @@ from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
-from holdfast.testing.model_server import Asked, ModelServer
-from holdfast.testing.wires.script import Reply, Say
+from model_server.script import Reply, Say
+from model_server.server import Asked, ModelServer
 from scratch import new_directory
 from server.helpers import RawStream, end_of, read_until
 
@@ -217,7 +217,7 @@ class Watched:
             seen = await read_until(events, end_of(run))
         last = seen[-1].event
         assert isinstance(last, RunCompleteEvent)
-        return last.payload.payload, seen
+        return last.change.object, seen
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[EventStream]:

@@ -103,7 +103,7 @@ async def check_stream(client: Client, workspace: WorkspaceId, session: SessionI
         seen = await read_until(events, lambda item: item.number == cursor)
     assert [item.number for item in seen if item.number] == list(range(1, cursor + 1))
     assert CANARY not in str([item.event for item in seen])
-    ends = [item.event.payload.payload for item in seen if isinstance(item.event, RunCompleteEvent)]
+    ends = [item.event.change.object for item in seen if isinstance(item.event, RunCompleteEvent)]
     found = {str(end.run_id): (end.outcome, end.text, end.error) for end in ends}
     assert found["deleted-1"] == found["deleted-2"] == ("completed", "", "")
     assert found["deleted-3"] == ("failed", "", "")
@@ -112,7 +112,7 @@ async def check_stream(client: Client, workspace: WorkspaceId, session: SessionI
     assert {item.event.payload.session_id for item in gone if isinstance(item.event, RemovedEvent)} >= {session}
     assert all(item.number is not None and item.number <= numbers for item in gone)
     last = [item.event for item in seen if isinstance(item.event, SessionEvent)][-1]
-    assert (last.payload.type, last.payload.payload.id, last.payload.payload.title) == ("deleted", session, "")
+    assert (last.change.type, last.change.object.id, last.change.object.title) == ("deleted", session, "")
 
 
 async def check_run_ids(client: Client, workspace: WorkspaceId, kept: SessionId) -> None:

@@ -12,8 +12,8 @@ from holdfast.domain.models import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, ScriptedModel, Step
 from holdfast.testing.gates import start
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from server.helpers import prompt
 from walks.hands import Hands, bash, hands, script, until
 from walks.home import Home, trust, written

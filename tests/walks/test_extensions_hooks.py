@@ -10,10 +10,10 @@ import pytest
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import ToolCall, text_of
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.testing.hostile import SHAPES, new_token, survivors
-from holdfast.testing.validity import problems_of_session
-from holdfast.testing.wires.script import Ask, Reply
+from holdfast.testing.conversation_validity import problems_of_session
+from model_server.script import Ask, Reply
 from server.helpers import place, prompt
+from trials.hostile_commands import SHAPES, new_token, survivors
 from walks.hands import Hands, bash, hands, until
 from walks.home import Home, trust, written
 from walks.stage import staged

@@ -115,7 +115,7 @@ async def test_a_change_is_told_and_counts_with_the_next_prompt(home: Home) -> N
             seen = await read_until(events, lambda item: isinstance(item.event, SkillsEvent))
             event = seen[-1].event
             assert isinstance(event, SkillsEvent)
-            assert event.payload.payload.states == (SkillState("fresh", str(file), 0),)
+            assert event.change.object.states == (SkillState("fresh", str(file), 0),)
         assert "fresh" not in one.model.requests[0].system
         assert "fresh" in one.model.requests[1].system
         file.unlink()

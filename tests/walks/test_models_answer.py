@@ -12,8 +12,8 @@ from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, Session
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
 from holdfast.protocol.bodies import ConfigModel, ModelChoice
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from server.helpers import read_until
 from walks.stage import Stage, asks, staged, text
 
@@ -67,7 +67,7 @@ async def test_2_usage_and_cost_land_in_the_session(stage: Stage) -> None:
     def is_counted(item: StreamEvent) -> bool:
         """The title is made beside the turn: its cost is stored before or after the end of the run."""
         ended.extend([True] * isinstance(item.event, RunCompleteEvent))
-        titled.extend([True] * (isinstance(item.event, SessionEvent) and "what" in item.event.payload.payload.title))
+        titled.extend([True] * (isinstance(item.event, SessionEvent) and "what" in item.event.change.object.title))
         return bool(ended and titled)
 
     async with place.watching() as events:

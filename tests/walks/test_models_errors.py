@@ -12,8 +12,8 @@ from holdfast.client.events import StreamEvent
 from holdfast.domain.events import AgentEvent, MessageEvent
 from holdfast.domain.messages import text_of
 from holdfast.testing.gates import Gate
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Reply, Say
+from model_server.script import Reply, Say
+from model_server.server import Asked
 from server.helpers import RawStream
 from walks.stage import asks, staged
 
@@ -24,7 +24,7 @@ def said(status: int, message: str, *, code: str = "", headers: Sequence[tuple[s
 
 
 def notices(seen: Sequence[StreamEvent]) -> list[tuple[str, str]]:
-    told = [item.event.payload.payload for item in seen if isinstance(item.event, AgentEvent)]
+    told = [item.event.change.object for item in seen if isinstance(item.event, AgentEvent)]
     return [(notice.type, notice.error) for notice in told]
 
 
@@ -104,7 +104,7 @@ async def test_4_a_busy_provider_is_asked_again_and_the_partial_answer_withdrawn
         end, seen = await place.asked("hi")
         assert (end.text, end.error) == ("All is well.", "")
         assert [kind for kind, _ in notices(seen) if kind == "retrying"] == ["retrying"] * 2
-        updates = [item.event.payload.payload for item in seen if isinstance(item.event, MessageEvent)]
+        updates = [item.event.change.object for item in seen if isinstance(item.event, MessageEvent)]
         answers = [message for message in updates if message.role == "assistant"]
         assert len({message.id for message in answers}) == 1
         assert any(not text_of(message) for message in answers[1:]), "what was said first is taken back"

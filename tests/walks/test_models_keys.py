@@ -14,8 +14,8 @@ import pytest
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import ToolOutputEvent
 from holdfast.protocol.routes import PREFIX, ROUTES
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from server.helpers import RawStream, end_of, exchange, inside, read_until
 from walks.stage import Stage, Watched, asks, staged, text
 

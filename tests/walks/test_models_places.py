@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.testing.gates import Gate
-from holdfast.testing.model_server import Asked, ModelServer, Wire
-from holdfast.testing.wires.script import Reply, Say, Think
+from model_server.script import Reply, Say, Think
+from model_server.server import Asked, ModelServer, Wire
 from walks.stage import Stage, asks, staged
 
 ALONE = "[providers.lmstudio]\ndisable = true\n"

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from holdfast.client.errors import ServerProblem
-from holdfast.testing.model_server import ModelServer
-from holdfast.testing.wires.script import Reply, Say
+from model_server.script import Reply, Say
+from model_server.server import ModelServer
 from walks.stage import Stage, asks, staged
 
 ELSEWHERE = Reply((Say(("I have your key.",)),))

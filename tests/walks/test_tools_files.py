@@ -98,7 +98,7 @@ async def test_versions_are_kept_and_told_as_stock_clients_expect() -> None:
         calls = (view("a.txt"), edit("a.txt", "one", "two"), edit("a.txt", "two", "three"), write("b.txt", "b"))
         run = await one.ask(session, *calls)
         items = await one.items(run)
-        told = [item.event.payload.payload for item in items if isinstance(item.event, FileEvent)]
+        told = [item.event.change.object for item in items if isinstance(item.event, FileEvent)]
         listed = await one.client.list_history(one.workspace, session)
         a = [(version.version, version.content) for version in listed if version.path.endswith("a.txt")]
         assert a == [(0, "one\n"), (1, "two\n"), (2, "three\n")]

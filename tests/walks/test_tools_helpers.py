@@ -11,7 +11,7 @@ from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo
 from holdfast.domain.usage import Price, Usage
 from holdfast.providers.scripted_model import ScriptedModel
-from holdfast.testing.validity import problems_of_session
+from holdfast.testing.conversation_validity import problems_of_session
 from server.helpers import prompt
 from walks.hands import bash, hands, script
 from workspace.web_server import web_server
@@ -33,12 +33,12 @@ async def test_a_helper_works_in_a_session_below_its_call() -> None:
         (asked,) = [message for message in messages if message.tool_calls]
         nested = f"{asked.id}$${call.id}"
         (child,) = [
-            item.event.payload.payload
+            item.event.change.object
             for item in items
-            if isinstance(item.event, SessionEvent) and item.event.payload.payload.id == nested
+            if isinstance(item.event, SessionEvent) and item.event.change.object.id == nested
         ][:1]
         assert (child.parent_session_id, child.title) == (session, "New Agent Session")
-        heard = [item.event.payload.payload for item in items if isinstance(item.event, MessageEvent)]
+        heard = [item.event.change.object for item in items if isinstance(item.event, MessageEvent)]
         assert {message.role for message in heard if message.session_id == nested} == {"user", "assistant", "tool"}
         seen, refused = await one.results(child.id)
         assert "inside" in seen.content
@@ -46,7 +46,7 @@ async def test_a_helper_works_in_a_session_below_its_call() -> None:
         assert not (one.project / "never").exists()
         (result,) = await one.results(session)
         assert (result.content, result.is_error) == ("done", False)
-        ends = [item.event.payload.payload.session_id for item in items if isinstance(item.event, RunCompleteEvent)]
+        ends = [item.event.change.object.session_id for item in items if isinstance(item.event, RunCompleteEvent)]
         assert ends == [nested, session]
         with pytest.raises(ServerProblem) as caught:
             await prompt(one.client, one.workspace, child.id, "hello")
@@ -64,7 +64,7 @@ async def test_a_helper_is_cancelled_with_its_run_and_asks_nobody_any_more() -> 
         await one.client.cancel_run(one.workspace, run.run_id)
         items = await one.items(run)
         assert await one.client.pending_permissions(one.workspace) == ()
-        ends = [item.event.payload.payload for item in items if isinstance(item.event, RunCompleteEvent)]
+        ends = [item.event.change.object for item in items if isinstance(item.event, RunCompleteEvent)]
         assert [end.cancelled for end in ends] == [True, True, True]
         assert ends[-1].session_id == session
         for place in (session, *(ask.session_id for ask in asks)):

@@ -10,8 +10,8 @@ import pytest
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import WorkspaceId
-from holdfast.testing.hostile import SHAPES, new_token, survivors
 from server.helpers import Server
+from trials.hostile_commands import SHAPES, new_token, survivors
 from walks.hands import Hands, bash, hands, until
 
 _GATE = "until [ -e go ]; do sleep 0.01; done"

@@ -13,9 +13,9 @@ from holdfast.client.client import Client
 from holdfast.domain.events import MessageEvent, ToolOutputEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.testing.hostile import SHAPES, new_token, survivors
-from holdfast.testing.validity import problems_of_session
+from holdfast.testing.conversation_validity import problems_of_session
 from server.helpers import Place, RawStream, end_of, place, process, read_until
+from trials.hostile_commands import SHAPES, new_token, survivors
 from walks.hands import bash, hands, until
 
 _LEFT = ("own session", "trapped TERM", "daemon that holds stdout", "respawner", "stopped child")

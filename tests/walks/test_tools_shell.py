@@ -9,10 +9,10 @@ from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.models import ModelRequest
+from holdfast.testing.conversation_validity import problems_of_request
 from holdfast.testing.gates import start
-from holdfast.testing.hostile import new_token, survivors
-from holdfast.testing.validity import problems_of_request
 from server.helpers import inside, open_raw
+from trials.hostile_commands import new_token, survivors
 from walks.hands import Hands, bash, hands, until
 
 

@@ -23,7 +23,7 @@ async def test_todos_are_the_sessions_list() -> None:
         ]
         run = await one.ask(session, ("todos", {"todos": todos}))
         items = await one.items(run)
-        heard = [item.event.payload.payload.todos for item in items if isinstance(item.event, SessionEvent)]
+        heard = [item.event.change.object.todos for item in items if isinstance(item.event, SessionEvent)]
         assert any(list_ and [todo.content for todo in list_] == ["look", "do"] for list_ in heard)
         known = (await one.client.get_session(one.workspace, session)).todos
         assert known is not None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files.line_diff import diff, excerpt
+from holdfast.domain.line_diff import excerpt, unified_diff
 from holdfast.workspace.files.text_edit import replaced
 from holdfast.workspace.files.text_encoding import TextFormat, decoded, line_end
 
@@ -95,7 +95,7 @@ LINES = st.lists(st.sampled_from(["", "a", "b", " a", "c c", "\t"]), max_size=30
 @given(LINES, LINES)
 def test_a_diff_can_be_applied(old: str, new: str) -> None:
     """What it says leads from the one text to the other."""
-    difference = diff(old, new, "x")
+    difference = unified_diff(old, new, "x")
     before, after = old.split("\n"), new.split("\n")
     before, after = (lines[:-1] if lines[-1] == "" else lines for lines in (before, after))
     hunks = difference.text.split("\n")[2:] if difference.text else []
@@ -121,19 +121,19 @@ def test_a_diff_can_be_applied(old: str, new: str) -> None:
 def test_a_diff_looks_like_one() -> None:
     old = "".join(f"{number}\n" for number in range(20))
     new = old.replace("3\n", "three\n", 1).replace("17\n", "")
-    ours = diff(old, new, "f")
+    ours = unified_diff(old, new, "f")
     theirs = difflib.unified_diff(old.splitlines(), new.splitlines(), "f", "f", lineterm="")
     assert ours.text.splitlines() == [*theirs]
 
 
 def test_large_texts_are_compared_in_time() -> None:
     old = "same\n" * 400_000
-    assert diff(old, "x\n" + old + "y\n", "f").additions >= 2
+    assert unified_diff(old, "x\n" + old + "y\n", "f").additions >= 2
     lines = [f"line {number}\n" for number in range(100_000)]
     new = [*lines[:10], "new\n", *lines[10:99_990], *lines[99_995:]]
-    difference = diff("".join(lines), "".join(new), "f")
+    difference = unified_diff("".join(lines), "".join(new), "f")
     assert (difference.additions, difference.removals) == (1, 5)
-    assert len(diff("".join(lines), "", "f").text) < 101_000
+    assert len(unified_diff("".join(lines), "", "f").text) < 101_000
 
 
 @given(LINES, LINES, st.integers(0, 40))

@@ -11,7 +11,6 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo
-from holdfast.testing.escapes import git
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.status_scan import GitScan, Scan
 from holdfast.workspace.process import command_process
@@ -21,6 +20,7 @@ from holdfast.workspace.process.guard import LOST, UNPROVEN, TreeEnd
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.output import OutputFiles
 from holdfast.workspace.project_context import ContextLoader, ContextOptions
+from trials.sandbox_escapes import git
 from workspace.test_search_ways import Played
 
 SESSION = SessionId("s1")

@@ -9,7 +9,6 @@ import pytest
 from holdfast.config.locations import PROJECT_FILES
 from holdfast.domain.processes import PROTECTED
 from holdfast.extensions import search_paths
-from holdfast.testing.escapes import MECHANISMS, git
 from holdfast.workspace.files.file_paths import in_one_line
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Guard
@@ -17,6 +16,7 @@ from holdfast.workspace.process.shell_call import Shell
 from holdfast.workspace.sandbox.cleanup import SandboxCleanup
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
+from trials.sandbox_escapes import MECHANISMS, git
 
 
 @pytest.fixture

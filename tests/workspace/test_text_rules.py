@@ -9,14 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.domain import line_diff
 from holdfast.domain.errors import NotFound, ToolError
 from holdfast.domain.files import FileVersion, Origin
 from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.line_diff import excerpt, unified_diff
 from holdfast.workspace import project_context
-from holdfast.workspace.files import ignore_files, line_diff, text_edit, text_encoding
+from holdfast.workspace.files import ignore_files, text_edit, text_encoding
 from holdfast.workspace.files import undo as history
 from holdfast.workspace.files.ignore_files import Ignore
-from holdfast.workspace.files.line_diff import diff, excerpt
 from holdfast.workspace.files.text_edit import replaced
 from holdfast.workspace.files.text_encoding import TextFormat, decoded, line_end, with_line_end
 from holdfast.workspace.files.undo import last_change, last_run, plan
@@ -199,21 +200,21 @@ def test_clauses_of_edits() -> None:
 def test_differences_are_small() -> None:
     """Lines that stand once in both texts hold the rest in place."""
     old = "one\ntwo\nsame\nsame\nthree\nfour\n"
-    assert diff(old, "one\nsame\nsame\ntwo\nthree\nfour\n", "f").removals == 2
-    moved = diff("a\nb\nc\nd\ne\n", "e\na\nb\nc\nd\n", "f")
+    assert unified_diff(old, "one\nsame\nsame\ntwo\nthree\nfour\n", "f").removals == 2
+    moved = unified_diff("a\nb\nc\nd\ne\n", "e\na\nb\nc\nd\n", "f")
     assert (moved.additions, moved.removals) == (1, 1)
-    assert (diff(old, old, "f").text, diff(old, old, "f").additions) == ("", 0)
-    only = diff("a\n", "a", "f")
+    assert (unified_diff(old, old, "f").text, unified_diff(old, old, "f").additions) == ("", 0)
+    only = unified_diff("a\n", "a", "f")
     assert (only.text, only.additions, only.removals) == (
         "--- f\n+++ f\n(only line ends or the end of the file differ)",
         0,
         0,
     )
-    plain = diff("a\nb\n", "a\nc\nd\n", "f")
+    plain = unified_diff("a\nb\n", "a\nc\nd\n", "f")
     assert plain.text == "--- f\n+++ f\n@@ -1,2 +1,3 @@\n a\n-b\n+c\n+d"
     assert plain.counts == "2 lines added, 1 removed"
-    assert diff("", "a\n", "f").counts == "1 line added, 0 removed"
-    assert diff("", "a\n", "f").text.split("\n")[2] == "@@ -0,0 +1,1 @@"
+    assert unified_diff("", "a\n", "f").counts == "1 line added, 0 removed"
+    assert unified_diff("", "a\n", "f").text.split("\n")[2] == "@@ -0,0 +1,1 @@"
 
 
 def test_changes_that_are_near_share_a_hunk() -> None:
@@ -221,29 +222,29 @@ def test_changes_that_are_near_share_a_hunk() -> None:
     for gap, hunks in ((6, 1), (7, 2)):
         new = list(lines)
         new[3], new[4 + gap] = "x", "y"
-        assert diff("\n".join(lines), "\n".join(new), "f").text.count("@@ -") == hunks, gap
+        assert unified_diff("\n".join(lines), "\n".join(new), "f").text.count("@@ -") == hunks, gap
     new = list(lines)
     new[9] = "x"
-    assert diff("\n".join(lines), "\n".join(new), "f").text.split("\n")[2:] == [
+    assert unified_diff("\n".join(lines), "\n".join(new), "f").text.split("\n")[2:] == [
         "@@ -7,7 +7,7 @@", " 7", " 8", " 9", "-10", "+x", " 11", " 12", " 13",
     ]  # fmt: skip
 
 
 def test_a_long_difference_is_cut_and_its_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = diff("", "ab\ncd\n", "f")
+    whole = unified_diff("", "ab\ncd\n", "f")
     for most, is_cut in ((len(whole.text) + 1, False), (len(whole.text), True)):
-        monkeypatch.setattr(line_diff, "_MOST_TEXT", most)
-        found = diff("", "ab\ncd\n", "f")
+        monkeypatch.setattr(line_diff, "MAX_DIFF_TEXT", most)
+        found = unified_diff("", "ab\ncd\n", "f")
         assert found.text.endswith("… the rest of the difference is left out") is is_cut
         assert (found.additions, found.removals) == (2, 0)
-    monkeypatch.setattr(line_diff, "_MOST_TEXT", 0)
-    assert diff("", "a\n", "f").text == "… the rest of the difference is left out"
+    monkeypatch.setattr(line_diff, "MAX_DIFF_TEXT", 0)
+    assert unified_diff("", "a\n", "f").text == "… the rest of the difference is left out"
     monkeypatch.undo()
     # Without fixed points a short stretch is compared line by line, a long one is replaced whole.
     old, new = "a\na\nb\nb\n", "b\nb\na\na\n"
     for most, additions in ((16, 2), (15, 4)):
-        monkeypatch.setattr(line_diff, "_MOST_COMPARED", most)
-        assert diff(old, new, "f").additions == additions
+        monkeypatch.setattr(line_diff, "MAX_COMPARED_PAIRS", most)
+        assert unified_diff(old, new, "f").additions == additions
 
 
 def test_an_excerpt_has_a_few_lines_around_the_change() -> None:

@@ -50,7 +50,7 @@ def list_skills(*, as_json: bool, **where: str | None) -> None:
             complain(f"holdfast: {printable(str(state.get('path')))}: {state.get('error')}")
 
 
-@skills_command.command()
+@skills_command.command("show")
 @click.argument("skill", metavar="NAME")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options
@@ -103,7 +103,7 @@ def list_commands(*, as_json: bool, **where: str | None) -> None:
                 complain(f"holdfast: {printable(note.path)}: {keys} without effect until you say holdfast trust.")
 
 
-@commands_command.command(context_settings={"ignore_unknown_options": True})
+@commands_command.command("show", context_settings={"ignore_unknown_options": True})
 @click.argument("words", metavar="/NAME [ARGUMENTS]", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @where_options

@@ -198,7 +198,7 @@ def _pack_answer(answer: Answer) -> int | _PackedReceipt | _PackedRefusal:
 def _created_runs(entries: Iterable[Entry]) -> tuple[Run, ...]:
     events = [entry.event for entry in entries]
     return tuple(
-        [event.payload.payload for event in events if type(event) is RunEvent and event.payload.type == "created"]
+        [event.change.object for event in events if type(event) is RunEvent and event.change.type == "created"]
     )
 
 

@@ -48,13 +48,13 @@ class _Run(msgspec.Struct, frozen=True):
 class _RunChange(msgspec.Struct, frozen=True):
     """The envelope of an event's payload."""
 
-    payload: _Run
+    object: _Run = msgspec.field(name="payload")
 
 
 class _RunEvent(msgspec.Struct, frozen=True):
     """The `created` event of a run, which serves as its body until the run changes."""
 
-    payload: _RunChange
+    change: _RunChange = msgspec.field(name="payload")
 
 
 _ABORTED_REASONS = ("canceled", "error")
@@ -155,7 +155,7 @@ def collect_stats(connection: apsw.Connection, workspace: str | None, zone: int)
         for (body,) in _rows(connection, "SELECT body FROM messages WHERE workspace = ?", key):
             builder.add_message(body)
         for outcome, body, event in _rows(connection, _RUNS_QUERY, key):
-            run = _run_decoder.decode(body) if body is not None else _event_decoder.decode(event).payload.payload
+            run = _run_decoder.decode(body) if body is not None else _event_decoder.decode(event).change.object
             builder.add_run(outcome, run)
     return builder.result(tuple(paths))
 

@@ -388,7 +388,7 @@ class RunTable:
 
     def _decode(self, key: int, body: bytes | None, prompt: str | None, event: bytes | None) -> Run:
         if body is None:
-            return self._new_runs[key] if event is None else _event_decoder.decode(event).payload.payload
+            return self._new_runs[key] if event is None else _event_decoder.decode(event).change.object
         run = _run_decoder.decode(body)
         return msgspec.structs.replace(run, prompt=prompt) if prompt else run
 

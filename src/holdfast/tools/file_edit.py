@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from holdfast.domain import line_diff
 from holdfast.domain.errors import ToolError
 from holdfast.domain.files import FileVersion, Origin, ReadMark
 from holdfast.domain.ledger import AddFile, MarkRead
 from holdfast.domain.tools import Permit, ToolContext
-from holdfast.workspace.files import line_diff
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.open_files import Digest, FileLocation, digest_of, locate, look, read, require
 from holdfast.workspace.files.text_encoding import TextFormat, decoded, stand_in
@@ -117,7 +117,7 @@ async def planned(context: ToolContext, tool: str, now: Current, text: str) -> P
     data = now.form.encoded(text)
     if len(data) > MOST_BYTES:
         raise ToolError(f"The content has {len(data):,} bytes; at most {MOST_BYTES:,} are written.")
-    difference = await asyncio.to_thread(line_diff.diff, old, text, name)
+    difference = await asyncio.to_thread(line_diff.unified_diff, old, text, name)
     before, after = line_diff.excerpt(old, text, _MOST_IN_METADATA)
     verb = "Create" if now.text is None else "Change"
     params = {"file_path": place.path, "old_content": before, "new_content": after}

@@ -16,8 +16,8 @@ from holdfast.domain.extensions import LspState
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.testing.hostile import new_token, survivors
 from server.helpers import place, process
+from trials.hostile_commands import new_token, survivors
 from walks.hands import until
 
 

@@ -118,9 +118,9 @@ async def test_states_and_counts_are_told_to_everybody() -> None:
             await speak.says(edit("a.zz", "one", "BAD ODD"), session)
             told = await read_until(
                 events,
-                lambda item: isinstance(item.event, LspEvent) and item.event.payload.payload.diagnostic_count > 0,
+                lambda item: isinstance(item.event, LspEvent) and item.event.change.object.diagnostic_count > 0,
             )
-        notices = [item.event.payload.payload for item in told if isinstance(item.event, LspEvent)]
+        notices = [item.event.change.object for item in told if isinstance(item.event, LspEvent)]
         assert [(notice.type, notice.state) for notice in notices] == [
             ("state_changed", LspState.STARTING),
             ("state_changed", LspState.READY),

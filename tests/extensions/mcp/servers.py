@@ -13,8 +13,8 @@ import pytest
 from holdfast.domain.events import HelloEvent, McpEvent
 from holdfast.domain.extensions import McpInfo
 from holdfast.domain.messages import ToolResult
-from holdfast.testing.hostile import survivors
 from server.helpers import read_until
+from trials.hostile_commands import survivors
 from walks.hands import Hands
 
 __all__ = [

@@ -180,7 +180,7 @@ async def test_states_are_told_to_those_who_listen() -> None:
             seen = await read_until(events, lambda item: isinstance(item.event, McpEvent))
             event = seen[-1].event
             assert isinstance(event, McpEvent)
-            states.append((event.payload.payload.state, event.payload.payload.tool_count))
+            states.append((event.change.object.state, event.change.object.tool_count))
         assert states == [("starting", 0), ("connected", 2)]
 
 

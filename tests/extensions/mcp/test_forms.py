@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extensions.mcp.anything import anything, unhurried
+from extensions.mcp.anything import anything
 from extensions.mcp.servers import EVERYTHING, add, needs_node
 from holdfast.domain.approvals import QuestionAnswer, QuestionRequest
 from holdfast.domain.messages import ToolResult
@@ -106,7 +106,6 @@ def test_addresses_and_empty_forms_want_a_yes() -> None:
 _JSON = anything("type", "enum", "oneOf", "items", "title", "properties", "required", "const")
 
 
-@unhurried
 @given(_JSON, st.dictionaries(st.sampled_from(["type", "enum", "oneOf", "items", "title", "enumNames"]), _JSON))
 def test_whatever_a_server_asks_is_a_question(schema: object, inside: dict[str, Any]) -> None:
     for wanted in ({"requestedSchema": schema}, form(x=inside), form(x=schema)):

@@ -140,12 +140,12 @@ async def test_lists_that_change_are_read_again_and_told() -> None:
             seen = await read_until(
                 events,
                 lambda item: (
-                    isinstance(item.event, McpEvent) and item.event.payload.payload.type == "resources_list_changed"
+                    isinstance(item.event, McpEvent) and item.event.change.object.type == "resources_list_changed"
                 ),
             )
         notice = seen[-1].event
         assert isinstance(notice, McpEvent)
-        assert notice.payload.payload.resource_count == before + 1
+        assert notice.change.object.resource_count == before + 1
         assert msgspec.to_builtins(notice)["payload"]["payload"]["state"] == "connected"
 
 

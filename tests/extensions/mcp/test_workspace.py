@@ -27,8 +27,8 @@ from holdfast.domain.extensions import McpInfo
 from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
-from holdfast.testing.model_server import Asked
-from holdfast.testing.wires.script import Ask, Reply, Say
+from model_server.script import Ask, Reply, Say
+from model_server.server import Asked
 from server.helpers import end_of, place, read_until
 from walks.hands import hands, until
 from walks.stage import Stage, asks, staged

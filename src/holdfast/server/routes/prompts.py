@@ -142,8 +142,8 @@ async def _end_of(run: RunId, heard: Subscription) -> RunComplete | None:
     """Return the end of the run, or None if the workspace is closed first."""
     while frames := await heard.take():
         for frame in frames:
-            if isinstance(frame.event, RunCompleteEvent) and frame.event.payload.payload.run_id == run:
-                return frame.event.payload.payload
+            if isinstance(frame.event, RunCompleteEvent) and frame.event.change.object.run_id == run:
+                return frame.event.change.object
     return None
 
 

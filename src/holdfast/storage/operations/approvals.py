@@ -30,8 +30,8 @@ def perform(operation: Announce | CloseRequest, context: Context) -> None:
 
 def _record_request(event: AskEvent, context: Context) -> None:
     match event:
-        case PermissionRequestEvent(payload=change) | QuestionRequestEvent(payload=change):
-            context.tables.requests.add(change.payload.id, change.payload.session_id)
+        case PermissionRequestEvent(change=change) | QuestionRequestEvent(change=change):
+            context.tables.requests.add(change.object.id, change.object.session_id)
         case PermissionNotificationEvent() | QuestionNotificationEvent():
             context.tables.requests.remove(_closed_by(event))
         case _:
@@ -41,6 +41,6 @@ def _record_request(event: AskEvent, context: Context) -> None:
 def _closed_by(event: PermissionNotificationEvent | QuestionNotificationEvent) -> str:
     """Return the id of the request that the event closes. The first notification of a permission closes none."""
     if isinstance(event, QuestionNotificationEvent):
-        return event.payload.payload.batch_id
-    notice = event.payload.payload
+        return event.change.object.batch_id
+    notice = event.change.object
     return notice.id if notice.granted or notice.denied else ""

@@ -11,9 +11,9 @@ from holdfast.domain.errors import BadRequest, NotFound, ToolError
 from holdfast.domain.files import FileVersion, UndoAsk, UndoneFile, UndoReport
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import AddFile, Operation
+from holdfast.domain.line_diff import unified_diff
 from holdfast.workspace.files.atomic_write import AtomicWrite
 from holdfast.workspace.files.file_paths import joined
-from holdfast.workspace.files.line_diff import diff
 from holdfast.workspace.files.open_files import FileLocation, locate, look, read, weigh
 from holdfast.workspace.files.text_encoding import TextFormat, decoded, stand_in
 
@@ -206,11 +206,11 @@ def _judged(item: Return, now: _Now, *, force: bool) -> UndoneFile:
     is_missing = now.status is None
     if item.is_done or (now.text == target.content and is_missing == target.is_missing):
         return UndoneFile(item.path, "unchanged", target.version)
-    difference = diff(now.text, target.content, item.path).text
+    difference = unified_diff(now.text, target.content, item.path).text
     reason = item.reason
     if now.text != expected.content or is_missing != expected.is_missing:
         reason = "it was removed since" if is_missing else "it has changed since"
-        difference = diff(expected.content, now.text, item.path).text
+        difference = unified_diff(expected.content, now.text, item.path).text
         if not now.is_text:
             # No version could restore it.
             reason += " and is no text: move it away first"

@@ -12,8 +12,8 @@ from holdfast.engine.ports import Ledger
 from holdfast.storage.event_log import Retention
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import ManualClock, Subject
-from holdfast.testing.faulty_disk import FaultyDisk
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from storage.faulty_disk import FaultyDisk
 
 __all__ = ["SUBJECTS", "Make"]
 

@@ -32,13 +32,13 @@ from holdfast.engine.turn import Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceParts, open_workspace
 from holdfast.storage.ledger import SqliteLedger, WorkspaceTables
-from holdfast.testing.faulty_disk import FaultyDisk
+from holdfast.testing.conversation_validity import problems_of_request
 from holdfast.testing.gates import Gate, SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, counting_ids
-from holdfast.testing.validity import problems_of_request
 from holdfast.tools.agent import Agent
 from holdfast.tools.write import Write as WriteFile
 from holdfast.workspace.files.undo import undo
+from storage.faulty_disk import FaultyDisk
 
 __all__ = [
     "ANSWER",
@@ -167,7 +167,7 @@ class _Listener:
         for entry in heard:
             self._diary.note("event", str(entry.number), digest(entry.body))
             if isinstance(entry.event, RunCompleteEvent):
-                end = entry.event.payload.payload
+                end = entry.event.change.object
                 self._diary.note("ended", end.run_id, end.outcome)
         self._outlet.publish(heard)
 

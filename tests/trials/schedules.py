@@ -19,10 +19,10 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import World
-from holdfast.testing.hooked import RandomHooks
-from holdfast.testing.judgement import Witness, judge
-from holdfast.testing.loop import run_seeded
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import run_seeded
+from trials.random_hooks import RandomHooks
+from trials.schedule_invariants import Witness, judge
 
 __all__ = ["Life", "try_schedule"]
 

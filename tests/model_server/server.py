@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.tasks import TaskOwner
-from holdfast.testing.wires import anthropic, bedrock, chat, gemini, mistral, responses
-from holdfast.testing.wires.discovery import answer_about_models
-from holdfast.testing.wires.script import Item, Reply
+from model_server import anthropic, bedrock, chat, gemini, mistral, responses
+from model_server.discovery import answer_about_models
+from model_server.script import Item, Reply
 
 __all__ = ["WIRES", "Asked", "ModelServer", "Wire"]
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.testing.wires.script import Ask, Item, Reply, Say, Think, event, finish_of
+from model_server.script import Ask, Item, Reply, Say, Think, event, finish_of
 
 __all__ = ["items"]
 

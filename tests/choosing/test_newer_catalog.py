@@ -1,4 +1,4 @@
-"""A catalogue that `models --refresh` fetches while a workspace is open: the next look at models knows it."""
+"""A newer catalogue in the data directory takes effect in workspaces that are open."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ import msgspec
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.config.locations import places_for
-from holdfast.providers.catalog import CatalogModel, encode_catalog, load_catalog, refreshed_file
+from holdfast.providers.catalog import CatalogModel, encode_catalog, load_catalog, newer_catalog_file
 from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.runtime.model_selection import SelectedModels, means_of
 
 
-async def test_an_open_workspace_notices_a_refreshed_catalogue(tmp_path: Path) -> None:
+async def test_an_open_workspace_notices_a_newer_catalogue(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "data").mkdir()
     environment = {"HOME": str(tmp_path), "GROQ_API_KEY": "k"}
@@ -36,10 +36,10 @@ async def test_an_open_workspace_notices_a_refreshed_catalogue(tmp_path: Path) -
     others = tuple(more if provider is groq else provider for provider in catalog.providers)
     source = msgspec.structs.replace(catalog.source, made="2999-01-01")
     newer = msgspec.structs.replace(catalog, providers=others, source=source)
-    refreshed_file(tmp_path / "data").write_bytes(encode_catalog(newer))
+    newer_catalog_file(tmp_path / "data").write_bytes(encode_catalog(newer))
     assert (before, await known() - before) == (before, {"brand-new"})
     assert ((await models.large()).info.model, chosen.model != "brand-new") == ("brand-new", True)
-    refreshed_file(tmp_path / "data").unlink()
+    newer_catalog_file(tmp_path / "data").unlink()
     assert await known() == before
     await models.close()
     await discovery.close()

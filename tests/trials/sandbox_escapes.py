@@ -19,11 +19,11 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.testing import escape_lines as lines
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.sandbox.privileges import landlock_version
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
+from trials import sandbox_escape_lines as lines
 
 __all__ = ["MECHANISMS", "PARTS", "Case", "Stage", "find_escapes", "find_escapes_as_user", "git", "try_escapes"]
 

@@ -202,7 +202,7 @@ async def cancel_plan(processes: Processes, plan: Plan, folder: Path, grace: flo
 _SERVER = """
 import asyncio, json, os, sys
 from pathlib import Path
-from holdfast.testing.hostile_killers import Plan
+from trials.supervisor_killers import Plan
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.command_process import Processes
 

@@ -33,7 +33,7 @@ DATABASE, WAL = "holdfast.db", "holdfast.db-wal"
 _LINK = "link_changed"
 _COVERED = "covered"
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["holdfast.testing.detach"])
+_context.set_forkserver_preload(["trials.replaced_data_directory"])
 
 
 def move(data: Path) -> None:

@@ -17,7 +17,6 @@ import msgspec
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.testing.hostile_repositories import FORMS, KEYS, Arena
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.readonly_check import git_runs_nothing_else
 from holdfast.workspace.git.status_scan import GitScan
@@ -25,6 +24,7 @@ from holdfast.workspace.process.child_process import spawn
 from holdfast.workspace.process.shell_call import command_environment
 from holdfast.workspace.project_context import git_state
 from holdfast.workspace.search.search import GrepRequest, Search, Searcher
+from trials.hostile_repositories import FORMS, KEYS, Arena
 
 __all__ = ["LINES", "Probed", "probe", "try_repository"]
 

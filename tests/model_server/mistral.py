@@ -6,7 +6,7 @@ It has no redacted blocks, and no word for an answer that was held back.
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.testing.wires.script import Ask, Item, Redact, Reply, Say, Think, event, finish_of
+from model_server.script import Ask, Item, Redact, Reply, Say, Think, event, finish_of
 
 __all__ = ["items"]
 

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from crash.faulty_stores import stores
+from crash.workspace import Killer, Life, Stage, serve
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.runs import Attachment, Delivery, Prompt
 from holdfast.engine.turn import Pace
-from holdfast.testing.crash_flaws import stores
-from holdfast.testing.crash_stage import Killer, Life, Stage, serve
 
 __all__ = ["STORIES", "live", "play_life"]
 

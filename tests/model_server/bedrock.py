@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.testing.wires.script import Act, Ask, Item, Redact, Reply, Say, Think, encoded, finish_of
+from model_server.script import Act, Ask, Item, Redact, Reply, Say, Think, encoded, finish_of
 
 __all__ = ["framed", "items"]
 

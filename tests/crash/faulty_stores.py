@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from crash.workspace import Disk, Killer, Life
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Answer, CancelSession, Receipt, StartRun, WorkspaceRecord, Write
 from holdfast.engine.ports import Ledger
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
-from holdfast.testing.crash_stage import Disk, Killer, Life
-from holdfast.testing.memory import MemoryLedger
+from holdfast.testing.memory_ledger import MemoryLedger
 
 __all__ = ["FLAWS", "stores"]
 

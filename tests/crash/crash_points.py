@@ -3,7 +3,7 @@
 A trial is a `Point`: which story is played, at which of its write points the server dies, and at which write
 point of the next start it dies again, if it does. To see one again, from Python:
 
-    from holdfast.testing.crash import Point, try_point
+    from crash.crash_points import Point, try_point
     try_point(Point("working", 17, again=5))
 
 A killed process is a fork of a small process that has everything imported and no threads. The start that has
@@ -19,9 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.testing.crash_check import Evidence, Remains, look, problems, read_diary
-from holdfast.testing.crash_stage import Level, Life
-from holdfast.testing.crash_story import STORIES, live, play_life
+from crash.invariants import Evidence, Remains, look, problems, read_diary
+from crash.scenarios import STORIES, live, play_life
+from crash.workspace import Level, Life
 
 __all__ = ["Point", "Violation", "count_points", "evidence_of", "try_crash", "try_point"]
 
@@ -33,7 +33,7 @@ _MEMORY = "/dev/shm"
 """A kill loses nothing that was written, synced or not, so a disk would only take its time."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["holdfast.testing.crash_story"])
+_context.set_forkserver_preload(["crash.scenarios"])
 
 
 class Violation(AssertionError):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.testing.wires.script import Act, Ask, Item, Reply, Say, Think, event, finish_of
+from model_server.script import Act, Ask, Item, Reply, Say, Think, event, finish_of
 
 __all__ = ["items"]
 
