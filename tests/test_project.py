@@ -410,7 +410,7 @@ def loaded_by(script: str) -> set[str]:
     return set(done.stdout.split())
 
 
-SERVERS = {f"holdfast.{room}" for room in ("engine", "storage", "bus", "core", "tools", "providers", "app")}
+SERVERS = {f"holdfast.{room}" for room in ("engine", "storage", "bus", "runtime", "tools", "providers")}
 LOOPS = {"asyncio", "uvloop", "ssl", "logging", "subprocess"}
 
 

@@ -69,7 +69,7 @@ class Scene:
 
         tools = [SimpleTool("bash", act, is_parallel=True), SimpleTool("ask", inquire, is_parallel=True)]
         world = await World.open(ScriptedModel(script), tools=tools, ledger=self._ledger)
-        world.workspace.asks.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
+        world.workspace.approvals.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
         return world
 
 
@@ -81,7 +81,7 @@ async def test_r4_what_a_dead_server_had_asked_is_withdrawn_with_the_runs_that_a
     other = (await dead.workspace.sessions.create("other")).id
     for session in (dead.session, other):
         await dead.workspace.inputs.submit(_prompt(session))
-    asks = dead.workspace.asks
+    asks = dead.workspace.approvals
     await until(lambda: len(asks.permissions) == len(asks.questions) == 2)
     await asks.grant(asks.permissions[0].id, "allow", by="somebody")
     bodies = [body for _, body in await ledger.events_after(dead.workspace.record.id, 0, 1_000)]
@@ -106,7 +106,7 @@ async def test_r4_what_a_dead_server_had_asked_is_withdrawn_with_the_runs_that_a
 
 
 async def _until_asked(world: World) -> None:
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     await until(lambda: len(asks.permissions) == len(asks.questions) == 1)
 
 
@@ -185,9 +185,9 @@ async def test_a_request_after_another_says_so() -> None:
         return ToolOutcome("done")
 
     world = await World.open(ScriptedModel([Step((Call("fetch"),))]), tools=[SimpleTool("fetch", act)])
-    world.workspace.asks.judge = lambda permit: Verdict("allow" if permit.path == "/one" else "ask")
+    world.workspace.approvals.judge = lambda permit: Verdict("allow" if permit.path == "/one" else "ask")
     await world.prompt("go", "r1")
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     await until(lambda: len(asks.permissions) == 1)
     assert asks.permissions[0].continues
     await world.cancel()
@@ -197,7 +197,7 @@ async def test_a_request_after_another_says_so() -> None:
 
 async def _answer(world: World, dice: random.Random, seen: list[bool]) -> None:
     """Somebody who answers whatever is open, in some way, at some time."""
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     for _ in range(dice.randint(0, 60)):
         await asyncio.sleep(0)
     for ask in asks.permissions:
@@ -252,8 +252,8 @@ def test_r10_no_interleaving_closes_an_ask_twice_or_leaves_one_open(first: int) 
             await asyncio.sleep(dice.random() / 100)
         await world.quiet()
         _check(world)
-        assert world.workspace.asks.permissions == ()
-        assert world.workspace.asks.questions == ()
+        assert world.workspace.approvals.permissions == ()
+        assert world.workspace.approvals.questions == ()
         granted = [
             event.change.object.granted
             for _, event in world.tape.events
@@ -296,7 +296,7 @@ def test_an_ask_that_cannot_be_stored_fails_its_run_and_is_never_shown() -> None
         disk = Breaking()
         scene = Scene(MemoryLedger(fail=disk.fail))
         world = await scene.open()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.judge = disk.judge
         await world.workspace.inputs.submit(_prompt(world.session))
         await settle_down(200)
@@ -311,7 +311,7 @@ def test_an_ask_that_cannot_be_stored_fails_its_run_and_is_never_shown() -> None
 
 
 def _open(world: World) -> tuple[int, int]:
-    return len(world.workspace.asks.permissions), len(world.workspace.asks.questions)
+    return len(world.workspace.approvals.permissions), len(world.workspace.approvals.questions)
 
 
 def test_an_ask_waits_a_day_for_somebody_and_no_longer() -> None:
@@ -320,7 +320,7 @@ def test_an_ask_waits_a_day_for_somebody_and_no_longer() -> None:
     async def live() -> None:
         scene = Scene()
         world = await scene.open()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         asks.reader_came()
         await world.workspace.inputs.submit(_prompt(world.session))
         await asyncio.sleep(10 * asks.timeout)
@@ -401,7 +401,7 @@ def test_what_is_allowed_for_a_session_counts_for_its_helpers() -> None:
     async def live() -> None:
         scene = Scene()
         world = await scene.open()
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         other = (await world.workspace.sessions.create("Other")).id
         below = (await world.workspace.sessions.create("Below", world.session)).id
         for session, is_asked in ((world.session, True), (below, False), (other, True)):
@@ -442,7 +442,7 @@ async def test_r10_an_answer_takes_effect_when_it_is_stored() -> None:
     ledger = HeldLedger()
     scene = Scene(ledger)
     world = await scene.open()
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     saved: list[str] = []
     asks.save_rule = saved.append
     await world.workspace.inputs.submit(_prompt(world.session))
@@ -467,7 +467,7 @@ async def test_r10_an_answer_that_cannot_be_stored_leaves_the_request_open() -> 
     ledger.gate.open()
     scene = Scene(ledger)
     world = await scene.open()
-    asks = world.workspace.asks
+    asks = world.workspace.approvals
     saved: list[str] = []
     asks.save_rule = saved.append
     await world.workspace.inputs.submit(_prompt(world.session))

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
+from e2e.home import written
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import SettingsLocations, places_for
 from holdfast.config.trust import TrustStore
 from holdfast.extensions.trusted_files import brought_files, digest_with, give_trust, take_trust_back, untrusted
-from walks.home import written
 
 HOOKS = {"hooks": {"PreToolUse": [{"matcher": "", "hooks": [{"type": "command", "command": "make"}]}]}}
 

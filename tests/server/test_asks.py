@@ -110,14 +110,14 @@ async def test_c60_allow_for_this_session_covers_what_was_shown_in_its_session_o
 
 async def test_allow_always_saves_the_rules_that_were_shown() -> None:
     async with asking() as one:
-        desk = one.server.hub.desks[0]
-        asks, project = desk.workspace.asks, one.server.place.project()
+        handle = one.server.manager.handles[0]
+        asks, project = handle.workspace.approvals, one.server.place.project()
         session, other = await one.session(), await one.session()
         run = await one.bash(session, "make; npm test")
         (ask,) = await one.permissions()
         assert await one.grant(ask, "allow_always")
         await one.end(run)
-        saved = desk.config.scope(1)["permissions"]["allow"]
+        saved = handle.config.scope(1)["permissions"]["allow"]
         assert saved == list(ask.rules) == [f"bash(make) in {project}", f"bash(npm test) in {project}"]
         await one.end(await one.bash(other, "make; npm test"))
         assert one.ran == ["make; npm test"] * 2
@@ -276,9 +276,9 @@ async def test_c55_a_stopped_server_withdraws_what_is_open() -> None:
         session = await one.session()
         run = await one.bash(session, "make")
         await one.permissions()
-        desk = one.server.hub.desks[0]
-        heard = desk.workspace.bus.subscribe(0)
-        await desk.workspace.close()
+        handle = one.server.manager.handles[0]
+        heard = handle.workspace.bus.subscribe(0)
+        await handle.workspace.close()
         events = []
         while frames := await heard.take():
             events += [frame.event for frame in frames]
@@ -287,12 +287,12 @@ async def test_c55_a_stopped_server_withdraws_what_is_open() -> None:
         assert kinds[-2].change.object.withdrawn
         assert isinstance(kinds[-1], RunCompleteEvent)
         assert kinds[-1].change.object.run_id == run.run_id
-        assert desk.workspace.asks.permissions == ()
+        assert handle.workspace.approvals.permissions == ()
 
 
 async def test_an_ask_waits_while_somebody_is_there_and_runs_out_when_nobody_is() -> None:
     async with asking() as one:
-        asks = one.server.hub.desks[0].workspace.asks
+        asks = one.server.manager.handles[0].workspace.approvals
         asks.timeout = 0.0
         session = await one.session()
         async with one.client.events(one.workspace, since=0) as events:
@@ -390,8 +390,8 @@ async def test_c55_after_a_kill_no_ask_is_left_and_nothing_is_done() -> None:
 
 async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_asked_about_once_more() -> None:
     async with asking() as one:
-        desk, project = one.server.hub.desks[0], one.server.place.project()
-        desk.config.set(1, "permissions.allow", ["bash(./run.sh)", "bash(make)"])
+        handle, project = one.server.manager.handles[0], one.server.place.project()
+        handle.config.set(1, "permissions.allow", ["bash(./run.sh)", "bash(make)"])
         session = await one.session()
         await one.end(await one.bash(session, "make"))
         run = await one.bash(session, "./run.sh")
@@ -402,7 +402,7 @@ async def test_a_saved_rule_of_an_earlier_version_for_a_relative_program_is_aske
         assert await one.grant(ask, "allow_always")
         await one.end(run)
         new = f"bash(./run.sh) in {project} using {project}/run.sh"
-        assert desk.config.scope(1)["permissions"]["allow"] == ["bash(make)", new]
+        assert handle.config.scope(1)["permissions"]["allow"] == ["bash(make)", new]
         await one.end(await one.bash(session, "./run.sh"))
         assert one.ran == ["make", "./run.sh", "./run.sh"]
         assert await one.client.config_problems(one.workspace) == ()

@@ -102,7 +102,7 @@ async def test_c25_a_closing_workspace_takes_no_prompt() -> None:
     async with place() as where, serving(where, model) as server:
         client, workspace = await server.opened()
         session = (await client.create_session(workspace, "s")).id
-        server.hub.desk(workspace).workspace.engine.closing = True
+        server.manager.handle(workspace).workspace.engine.closing = True
         with pytest.raises(ServerProblem) as caught:
             await prompt(client, workspace, session, "x")
         assert caught.value.status == 409
@@ -160,7 +160,7 @@ async def test_c34_a_dropped_request_changes_nothing(is_answer_awaited: bool) ->
         if is_answer_awaited:
             assert (await reader.readline()).startswith(b"HTTP/1.1 202")
         else:
-            await until(server.hub.desk(workspace).workspace.engine.is_busy)
+            await until(server.manager.handle(workspace).workspace.engine.is_busy)
         writer.transport.abort()
         await asyncio.wait_for(model.before.reached.wait(), 10)
         model.before.open()
@@ -253,7 +253,7 @@ async def test_c39_a_run_survives_everybody_leaving() -> None:
         await asyncio.wait_for(model.midway.reached.wait(), 10)
         await client.leave_workspace(workspace)
         await client.retire_client()
-        await until(lambda: not server.hub.presence.workspaces[workspace].claims)
+        await until(lambda: not server.manager.presence.workspaces[workspace].claims)
         other, again = await server.opened()
         assert again == workspace
         async with other.events(workspace, since=0) as events:

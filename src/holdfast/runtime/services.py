@@ -1,6 +1,6 @@
 """What a workspace is furnished with: settings, models, tools, processes, rules.
 
-A house is what all workspaces of a server share; an outfit is what one of them has for itself. Nothing here
+A house is what all workspaces of a server share; an services is what one of them has for itself. Nothing here
 decides anything: it hands the parts to each other.
 """
 
@@ -69,19 +69,19 @@ _KNOWING = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", 
 class _ConfinedBash(Bash):
     """Never starts before the sandbox is what the settings say."""
 
-    def __init__(self, outfit: "WorkspaceServices") -> None:
-        super().__init__(outfit.shell, outfit.jobs)
-        self._outfit = outfit
+    def __init__(self, services: "WorkspaceServices") -> None:
+        super().__init__(services.shell, services.jobs)
+        self._services = services
 
     async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
         await self.prepare()
-        path, shell = self._outfit.record.path, self._outfit.shell
+        path, shell = self._services.record.path, self._services.shell
         async with examined_git(path, shell, context.environment, arguments.command):
             return await super().act(context, arguments)
 
     async def prepare(self) -> None:
         """Also after somebody was asked: the settings may be others by then."""
-        await self._outfit.confine()
+        await self._services.confine()
 
 
 class ServiceOverrides(msgspec.Struct, frozen=True):

@@ -166,21 +166,21 @@ _STARTED = time.time()
 class ServerMetrics(Metrics):
     """Metrics of one server."""
 
-    def told(self, hub: WorkspaceManager) -> str:
+    def told(self, manager: WorkspaceManager) -> str:
         """Render the counters and the current values."""
-        return render([*self.families(), *_now(hub)])
+        return render([*self.families(), *_now(manager)])
 
 
-def _now(hub: WorkspaceManager) -> list[Family]:
-    presence = hub.presence
+def _now(manager: WorkspaceManager) -> list[Family]:
+    presence = manager.presence
     clients = {claim for workspace in presence.workspaces.values() for claim in workspace.claims}
-    busy = sum(desk.workspace.engine.is_busy() for desk in hub.desks)
+    busy = sum(handle.workspace.engine.is_busy() for handle in manager.handles)
     used = resource.getrusage(resource.RUSAGE_SELF)
     families = [
-        Family("workspaces_open", "gauge", "Workspaces that are open.").set(len(hub.desks)),
+        Family("workspaces_open", "gauge", "Workspaces that are open.").set(len(manager.handles)),
         Family("workspaces_busy", "gauge", "Workspaces with a run at work or waiting.").set(busy),
         Family("clients", "gauge", "Clients that hold a workspace.").set(len(clients)),
-        Family("database_bytes", "gauge", "Size of the database.").set(_size(hub.data_dir / "holdfast.db")),
+        Family("database_bytes", "gauge", "Size of the database.").set(_size(manager.data_dir / "holdfast.db")),
         Family("process_cpu_seconds_total", "counter", "CPU time of the server.").set(used.ru_utime + used.ru_stime),
         Family("process_resident_memory_bytes", "gauge", "Memory of the server.").set(_memory(used.ru_maxrss)),
         Family("start_time_seconds", "gauge", "When it was started, in Unix seconds.").set(_STARTED),

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from choosing.home import Home, home
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, Text, TextPart
@@ -12,6 +11,7 @@ from holdfast.domain.models import ModelRequest, TextDelta
 from holdfast.engine.ports import Model
 from model_server.script import Reply, Say
 from model_server.server import Asked, ModelServer
+from runtime.settings_home import Home, home
 
 REQUEST = ModelRequest(
     SessionId("s"), "", (Message((TextPart(Text("Hello")),), MessageId("m"), "user", SessionId("s"), "", "", 0, 0),)

@@ -28,7 +28,7 @@ from model_server.server import Asked, ModelServer
 from scratch import new_directory
 from server.helpers import RawStream, end_of, read_until
 
-__all__ = ["PATIENCE", "Done", "Stage", "Watched", "asks", "staged", "text"]
+__all__ = ["PATIENCE", "CliEnvironment", "Done", "Watched", "asks", "cli_environment", "text"]
 
 PATIENCE = 20.0
 _HIDDEN = ("_API_KEY", "_TOKEN")
@@ -43,7 +43,7 @@ class Done(msgspec.Struct, frozen=True):
     err: str
 
 
-class Stage:
+class CliEnvironment:
     """The path is short: sockets live in it, and their paths have at most 104 bytes."""
 
     def __init__(self, provider: ModelServer) -> None:
@@ -249,17 +249,17 @@ def text(body: object) -> str:
 
 
 @asynccontextmanager
-async def staged(
+async def cli_environment(
     script: Callable[[Asked], Reply] | Iterable[Reply] | None = None,
     *,
     models: Mapping[str, int] | None = None,
     serves: bool = True,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[CliEnvironment]:
     """With a provider that says `Hello.` unless told otherwise, and a server."""
     async with ModelServer(
         script or [Reply((Say(("Hel", "lo.")),))], models=models or {"big": 1, "other": 1}
     ) as provider:
-        stage = Stage(provider)
+        stage = CliEnvironment(provider)
         stage.write()
         try:
             if serves:

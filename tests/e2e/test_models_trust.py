@@ -4,15 +4,15 @@ import json
 
 import pytest
 
+from e2e.cli_environment import CliEnvironment, asks, cli_environment
 from holdfast.client.errors import ServerProblem
 from model_server.script import Reply, Say
 from model_server.server import ModelServer
-from walks.stage import Stage, asks, staged
 
 ELSEWHERE = Reply((Say(("I have your key.",)),))
 
 
-def plant(stage: Stage, address: str) -> None:
+def plant(stage: CliEnvironment, address: str) -> None:
     """A clone that would like to have the key, and to run something."""
     (stage.project / "holdfast.toml").write_text(
         f"""
@@ -39,7 +39,7 @@ command = "touch {stage.root}/ran"
 
 async def test_1_nothing_is_redirected_or_run_before_trust() -> None:
     """It may choose a model among the user's; the rest is withheld, and listed."""
-    async with staged() as stage, ModelServer([ELSEWHERE]) as other:
+    async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
         stage.environment["A_SECRET"] = "a-secret-value"
         assert await stage.say("run", "hi") == "Hello."
@@ -58,7 +58,7 @@ async def test_1_nothing_is_redirected_or_run_before_trust() -> None:
 
 
 async def test_2_after_trust_it_counts_until_it_changes() -> None:
-    async with staged() as stage, ModelServer([ELSEWHERE]) as other:
+    async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
         stage.environment["A_SECRET"] = "a-secret-value"
         place = await stage.opened()
@@ -74,7 +74,7 @@ async def test_2_after_trust_it_counts_until_it_changes() -> None:
 
 
 async def test_3_trust_over_the_wire_is_given_to_what_was_shown() -> None:
-    async with staged() as stage, ModelServer([ELSEWHERE]) as other:
+    async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
         place = await stage.opened({"A_SECRET": "a-secret-value"})
         shown = await place.client.get_trust(place.id)
@@ -91,7 +91,7 @@ async def test_3_trust_over_the_wire_is_given_to_what_was_shown() -> None:
 
 
 async def test_4_where_a_setting_comes_from_is_shown() -> None:
-    async with staged() as stage:
+    async with cli_environment() as stage:
         (stage.project / ".holdfast.toml").write_text('[models.large]\nmodel = "other"\n')
         rows = json.loads(await stage.say("config", "show", "--origin", "--json"))
         origins = {row["key"]: (row["value"], row["origin"]) for row in rows}

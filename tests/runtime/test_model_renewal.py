@@ -2,8 +2,8 @@
 
 import asyncio
 
-from choosing.home import GROQ_LARGE, Home, refusal
 from holdfast.providers.openai_compatible import CompatibleModel
+from runtime.settings_home import GROQ_LARGE, Home, refusal
 
 # Again
 

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from e2e.cli_environment import CliEnvironment, cli_environment
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import RemovedEvent, RunCompleteEvent, SessionEvent
@@ -14,12 +15,11 @@ from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
 from server.helpers import end_of, read_until
 from upgrade.story import answer, calls
-from walks.stage import Stage, staged
 
 CANARY = "canary-of-the-deleted-session"
 
 
-async def work(stage: Stage, client: Client, workspace: WorkspaceId) -> SessionId:
+async def work(stage: CliEnvironment, client: Client, workspace: WorkspaceId) -> SessionId:
     """A session with its text in: title, prompts, attachments, answers, errors, files, output, sub-agents, to-dos."""
     session = (await client.create_session(workspace, f"{CANARY}-title")).id
     note = Attachment(f"{CANARY}-attachment".encode(), f"/x/{CANARY}-path", f"{CANARY}-name.txt", "text/plain")
@@ -76,7 +76,7 @@ async def answers(client: Client, workspace: WorkspaceId, session: SessionId) ->
 
 
 async def test_nothing_of_a_deleted_session_is_found_again() -> None:
-    async with staged(answer) as stage:
+    async with cli_environment(answer) as stage:
         given = tuple(f"{key}={value}" for key, value in stage.environment.items())
         client = await stage.client()
         workspace = (await client.create_workspace(str(stage.project), env=given)).id

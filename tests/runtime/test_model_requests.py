@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from choosing.home import GROQ, GROQ_LARGE, GROQ_SMALL, Home, local
 from holdfast.domain.usage import Price
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.pydantic_ai import PydanticModel
 from providers.json_server import JsonServer
+from runtime.settings_home import GROQ, GROQ_LARGE, GROQ_SMALL, Home, local
 
 # How it is asked
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from cli.house import House, house
+from e2e.tool_client import ToolClient, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import FileEvent
 from holdfast.domain.files import UndoAsk
 from server.helpers import place
-from walks.hands import Hands, hands
 
 
 def view(path: str) -> tuple[str, dict[str, object]]:
@@ -30,7 +30,7 @@ def edit(path: str, old: str, new: str) -> tuple[str, dict[str, object]]:
 
 async def test_read_before_write_goes_by_content_also_after_a_restart() -> None:
     async with place() as where:
-        async with hands(where) as one:
+        async with tool_client(where) as one:
             file = one.project / "a.txt"
             file.write_text("one\n")
             session = await one.session()
@@ -38,7 +38,7 @@ async def test_read_before_write_goes_by_content_also_after_a_restart() -> None:
             assert unread.is_error
             await one.do(view("a.txt"), session=session)
         was = file.stat()
-        async with hands(where) as again:
+        async with tool_client(where) as again:
             file.write_text("eno\n")
             os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
             (changed,) = await again.do(write("a.txt", "two\n"), session=session)
@@ -52,7 +52,7 @@ async def test_read_before_write_goes_by_content_also_after_a_restart() -> None:
 
 
 async def test_line_ends_mode_and_diff() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         file = one.project / "a.sh"
         file.write_bytes(b"one\r\ntwo\r\n")
         file.chmod(0o750)
@@ -69,7 +69,7 @@ async def test_line_ends_mode_and_diff() -> None:
 @pytest.mark.parametrize("how", ["absolute", "dots", "link", "link of a directory"])
 async def test_outside_of_the_workspace_somebody_is_asked(how: str) -> None:
     """Where a link leads is what is asked about, and what is shown."""
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         await one.client.config_set(one.workspace, "permissions.allow", ["write(**)", "view(**)"], scope=1)
         outside = one.server.place.root / "outside"
         outside.mkdir()
@@ -92,7 +92,7 @@ async def test_outside_of_the_workspace_somebody_is_asked(how: str) -> None:
 
 
 async def test_versions_are_kept_and_told_as_stock_clients_expect() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         (one.project / "a.txt").write_text("one\n")
         session = await one.session()
         calls = (view("a.txt"), edit("a.txt", "one", "two"), edit("a.txt", "two", "three"), write("b.txt", "b"))
@@ -109,7 +109,7 @@ async def test_versions_are_kept_and_told_as_stock_clients_expect() -> None:
         assert await one.client.list_read_files(one.workspace, session)
 
 
-async def _changed(one: Hands) -> tuple[str, str]:
+async def _changed(one: ToolClient) -> tuple[str, str]:
     """Two runs: the second changes a file and makes one."""
     session = await one.session()
     (one.project / "a.txt").write_text("one\n")
@@ -120,7 +120,7 @@ async def _changed(one: Hands) -> tuple[str, str]:
 
 
 async def test_undo_of_a_run_and_of_a_file_over_the_wire() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         _, run = await _changed(one)
         file, new = one.project / "a.txt", one.project / "new.txt"
         plan = await one.client.undo_changes(one.workspace, UndoAsk(dry_run=True))

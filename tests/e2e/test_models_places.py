@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from e2e.cli_environment import CliEnvironment, asks, cli_environment
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say, Think
 from model_server.server import Asked, ModelServer, Wire
-from walks.stage import Stage, asks, staged
 
 ALONE = "[providers.lmstudio]\ndisable = true\n"
 """Whoever runs these tests may have one."""
@@ -18,7 +18,7 @@ ALONE = "[providers.lmstudio]\ndisable = true\n"
 
 async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
     """Every feature can be tried; nobody can take it for a model."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         stage.settings.write_text(ALONE)
         refused = await stage.call("run", "hello")
         assert (refused.code, refused.out) == (4, "")
@@ -41,7 +41,7 @@ async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
 
 async def test_2_a_local_server_is_found_by_itself() -> None:
     """At the place that OLLAMA_HOST names, with the size of its context; one that is configured comes before it."""
-    async with staged(models={"qwen3:8b": 40_960}) as stage:
+    async with cli_environment(models={"qwen3:8b": 40_960}) as stage:
         stage.settings.write_text(ALONE)
         stage.environment["OLLAMA_HOST"] = stage.provider.root.removeprefix("http://")
         place = await stage.opened()
@@ -56,7 +56,7 @@ async def test_2_a_local_server_is_found_by_itself() -> None:
 
 
 async def test_3_a_server_of_ones_own_is_asked_what_it_has() -> None:
-    async with staged(models={"found": 8_192}) as stage:
+    async with cli_environment(models={"found": 8_192}) as stage:
         stage.settings.write_text(
             f'{ALONE}[providers.box]\nbase_url = "{stage.provider.base_url()}"\n[models.large]\nprovider = "box"\n'
         )
@@ -72,7 +72,7 @@ WIRES: list[tuple[Wire, str]] = [
 ]
 
 
-def other_wire(stage: Stage, wire: Wire, kind: str) -> None:
+def other_wire(stage: CliEnvironment, wire: Wire, kind: str) -> None:
     written = stage.settings.read_text().replace('"openai-compat"', f'"{kind}"')
     written = written.replace(stage.provider.base_url(), stage.provider.base_url(wire))
     stage.settings.write_text(written)
@@ -90,7 +90,7 @@ async def test_4_other_wires(wire: Wire, kind: str) -> None:
             return Reply((Say(("One ",)), gate, Say(("two",))))
         return Reply((Think(("Hm.",), "c2lnbmVk"), Say(("Hel", "lo."))))
 
-    async with staged(script) as stage:
+    async with cli_environment(script) as stage:
         other_wire(stage, wire, kind)
         place = await stage.opened()
         end, _ = await place.asked("hi")
@@ -114,7 +114,7 @@ async def test_4_other_wires(wire: Wire, kind: str) -> None:
 
 async def test_5_the_prompt_can_be_seen() -> None:
     """`holdfast prompt` shows what the model is told, word for word."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         (stage.project / "AGENTS.md").write_text("Measure twice.\n")
         shown = await stage.say("prompt")
         assert "Measure twice." in shown
@@ -125,7 +125,7 @@ async def test_5_the_prompt_can_be_seen() -> None:
 
 async def test_6_workspaces_have_models_of_their_own() -> None:
     """What is chosen for one workspace leaves the other alone."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         other = stage.root / "w2"
         other.mkdir()
         assert await stage.say("run", "-m", "local/other", "hi") == "Hello."
@@ -135,7 +135,7 @@ async def test_6_workspaces_have_models_of_their_own() -> None:
 
 async def test_7_nobody_is_asked_before_a_prompt() -> None:
     """Opening a workspace whose provider is set up and described asks nobody."""
-    async with staged() as stage, ModelServer([Reply((Say(("No.",)),))]) as other:
+    async with cli_environment() as stage, ModelServer([Reply((Say(("No.",)),))]) as other:
         stage.environment["GROQ_API_KEY"] = "k"
         place = await stage.opened()
         await place.client.get_config(place.id)

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.cli_environment import cli_environment
+from e2e.home import Home, trust, written
+from e2e.tool_client import ToolClient, bash, tool_client, until
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import ToolCall, text_of
 from holdfast.protocol.bodies import AgentMessage
@@ -14,9 +17,6 @@ from holdfast.testing.conversation_validity import problems_of_session
 from model_server.script import Ask, Reply
 from server.helpers import place, prompt
 from trials.hostile_commands import SHAPES, new_token, survivors
-from walks.hands import Hands, bash, hands, until
-from walks.home import Home, trust, written
-from walks.stage import staged
 
 QUIET = "cat > /dev/null; "
 
@@ -31,7 +31,7 @@ def says(tree: object) -> str:
     return f"{QUIET}printf '%s' '{json.dumps(tree)}'"
 
 
-async def calls_of(one: Hands, session: SessionId) -> list[ToolCall]:
+async def calls_of(one: ToolClient, session: SessionId) -> list[ToolCall]:
     messages = await one.client.list_messages(one.workspace, session)
     return [call for message in messages for call in message.tool_calls]
 
@@ -39,7 +39,7 @@ async def calls_of(one: Hands, session: SessionId) -> list[ToolCall]:
 async def test_a_hook_refuses_with_an_exit_code(home: Home) -> None:
     home.hooks("PreToolUse", QUIET + "echo 'no touching' >&2; exit 2", matcher="^bash$")
     home.hooks("PreToolUse", says({"decision": "allow"}))
-    async with hands() as one:
+    async with tool_client() as one:
         refused, looked = await one.do(bash("touch it"), ("ls", {}))
         assert (refused.content, refused.is_error) == ("no touching", True)
         assert not (one.project / "it").exists()
@@ -55,7 +55,7 @@ async def test_what_a_hook_rewrote_is_shown_judged_and_run(home: Home) -> None:
     event = {"hooks": [{"type": "command", "command": says(answer)}], "matcher": "Bash"}
     settings = home.path / ".claude/settings.json"
     written(settings, json.dumps({"hooks": {"PreToolUse": [event]}}))
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         session = await one.session()
         (result,) = await one.do(bash("echo old > out"), session=session)
         assert not result.is_error
@@ -86,7 +86,7 @@ async def test_what_hooks_are_told(home: Home, tmp_path: Path) -> None:
     home.hooks("PostToolUse", f"cat > {out}.after", matcher="view")
     theirs = {"matcher": "Read", "hooks": [{"type": "command", "command": f"cat > {out}.theirs"}]}
     written(home.path / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": [theirs]}}))
-    async with hands(env=("SOME_NAME=x",)) as one:
+    async with tool_client(env=("SOME_NAME=x",)) as one:
         (one.project / "a.txt").write_text("inside\n")
         session = await one.session()
         await one.do(("view", {"file_path": "a.txt"}), session=session)
@@ -117,7 +117,7 @@ async def test_what_hooks_are_told(home: Home, tmp_path: Path) -> None:
 
 async def test_a_project_s_hooks_are_run_only_when_it_is_trusted(home: Home) -> None:
     """R12: by what the file says, until it says something else."""
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         event = {"matcher": "", "hooks": [{"type": "command", "command": "echo ran >> hooks.log"}]}
         file = written(one.project / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": [event]}}))
@@ -139,7 +139,7 @@ async def test_hooks_that_fail_hang_or_flood_end_no_turn(home: Home) -> None:
     home.hooks("PreToolUse", "exit 7", "kill -9 $$", "yes", "/no/such/program", matcher="ls")
     home.hooks("PreToolUse", "sleep 1000", matcher="ls", timeout=1)
     home.hooks("PreToolUse", "echo not json; exec < /dev/null", matcher="glob")
-    async with hands() as one:
+    async with tool_client() as one:
         results = await one.do(("ls", {}), ("glob", {"pattern": "*" * 100_000}))
         other, result = sorted(results, key=lambda item: item.name)
         assert not result.is_error
@@ -160,7 +160,7 @@ async def test_r4_a_hook_is_killed_with_its_run(home: Home, shape: str) -> None:
     token = new_token()
     line = SHAPES[shape].format(python=sys.executable, token=token)
     home.hooks("PreToolUse", f"( {line} ) & exec sleep {token}")
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         run = await one.ask(session, bash("touch never"))
         await until(lambda: len(survivors(token)) >= 2)
@@ -174,7 +174,7 @@ async def test_r4_a_hook_is_killed_with_its_run(home: Home, shape: str) -> None:
 
 async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
     token = new_token()
-    async with staged([Reply((Ask("c1", "ls", ("{}",)),))]) as stage:
+    async with cli_environment([Reply((Ask("c1", "ls", ("{}",)),))]) as stage:
         stage.write(f"[[hooks.PreToolUse]]\ncommand = 'setsid sleep {token} & exec sleep {token}'")
         place = await stage.opened()
         await place.send("go")
@@ -185,7 +185,9 @@ async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
 
 async def test_hooks_hear_of_a_run_that_a_killed_server_left_behind() -> None:
     """Its end is told by the next server, and to hooks as well; once."""
-    async with staged([Reply((Ask("c1", "bash", (json.dumps({"command": "touch up; sleep 1000"}),)),))]) as stage:
+    async with cli_environment(
+        [Reply((Ask("c1", "bash", (json.dumps({"command": "touch up; sleep 1000"}),)),))]
+    ) as stage:
         log = stage.root / "ends"
         stage.write(f"[[hooks.RunEnd]]\ncommand = 'echo $HOLDFAST_RUN_ID $HOLDFAST_OUTCOME >> {log}'")
         await stage.say("run", "--yolo", "--detach", "--run-id", "first", "go")
@@ -206,7 +208,7 @@ async def test_the_end_of_a_run_waits_for_no_hook(home: Home, tmp_path: Path) ->
         "RunEnd",
         f"echo $HOLDFAST_OUTCOME >> {log}; {QUIET}until [ -e {gate} ]; do sleep 0.01; done; echo over >> {log}",
     )
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         run = await one.ask(session, ("ls", {}))
         assert (await one.end(run)).outcome == "completed"
@@ -229,7 +231,7 @@ async def test_the_end_of_a_run_waits_for_no_hook(home: Home, tmp_path: Path) ->
 async def test_of_many_ends_at_once_none_is_forgotten(home: Home, tmp_path: Path) -> None:
     log = tmp_path / "log"
     home.hooks("RunEnd", f"echo $HOLDFAST_OUTCOME >> {log}")
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         await one.ask(session, bash("touch up; sleep 1000"))
         await until((one.project / "up").exists)
@@ -243,7 +245,7 @@ async def test_a_stop_of_the_server_is_an_end_that_hooks_hear_of(home: Home, tmp
     home.hooks("RunEnd", f"cat > {tmp_path}/told")
     theirs = {"hooks": [{"type": "command", "command": f"cat > {tmp_path}/theirs"}]}
     written(home.path / ".claude/settings.json", json.dumps({"hooks": {"Stop": [theirs]}}))
-    async with hands() as one:
+    async with tool_client() as one:
         await one.ask(await one.session(), bash("touch up; sleep 1000"))
         await until((one.project / "up").exists)
     told = json.loads((tmp_path / "told").read_text())
@@ -256,7 +258,7 @@ async def test_what_still_runs_goes_with_the_workspace(home: Home) -> None:
     token = new_token()
     home.hooks("RunEnd", f"exec sleep {token}")
     async with place() as where:
-        async with hands(where) as one:
+        async with tool_client(where) as one:
             await one.end(await one.ask(await one.session(), ("ls", {})))
             await until(lambda: survivors(token))
         assert not survivors(token)
@@ -265,7 +267,7 @@ async def test_what_still_runs_goes_with_the_workspace(home: Home) -> None:
 async def test_hooks_before_a_prompt_tell_the_model(home: Home, tmp_path: Path) -> None:
     home.hooks("SessionStart", f"cat >> {tmp_path}/starts; echo 'today is a holiday'")
     home.hooks("UserPromptSubmit", says({"hookSpecificOutput": {"additionalContext": "the build is red"}}))
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         for text in ("hello", "again"):
             await one.end(await prompt(one.client, one.workspace, session, text))
@@ -280,7 +282,7 @@ async def test_hooks_before_a_prompt_tell_the_model(home: Home, tmp_path: Path) 
 
 async def test_helpers_pass_hooks_too(home: Home) -> None:
     home.hooks("PreToolUse", QUIET + "echo 'not even you' >&2; exit 2", matcher="^view$")
-    async with hands() as one:
+    async with tool_client() as one:
         (one.project / "a.txt").write_text("x")
         await one.do(("agent", {"prompt": json.dumps([["view", {"file_path": "a.txt"}]])}))
         results = [result for request in one.model.requests for m in request.messages for result in m.tool_results]
@@ -289,7 +291,7 @@ async def test_helpers_pass_hooks_too(home: Home) -> None:
 
 async def test_a_hook_may_want_somebody_asked(home: Home) -> None:
     home.hooks("PreToolUse", says({"decision": "ask", "reason": "is this wise?"}), matcher="^ls$")
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         session = await one.session()
         run = await one.ask(session, ("ls", {}))
         (ask,) = await one.permissions()
@@ -304,7 +306,7 @@ async def test_hooks_run_at_the_same_time(home: Home, tmp_path: Path) -> None:
     """Each waits for all the others."""
     meet = f"touch {tmp_path}/m-$0; until [ $(ls {tmp_path} | grep -c m-) = 8 ]; do sleep 0.01; done"
     home.hooks("PreToolUse", *(f"bash -c '{meet}' {number}" for number in range(8)))
-    async with hands() as one:
+    async with tool_client() as one:
         (result,) = await one.do(("ls", {}))
         report = json.loads(result.metadata)["hook"]
         assert report["hook_count"] == 8

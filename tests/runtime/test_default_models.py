@@ -2,13 +2,13 @@
 
 import pytest
 
-from choosing.home import GROQ_LARGE, GROQ_SMALL, Home, local, refusal
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection
 from holdfast.providers import model_discovery as places
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.scripted_model import DemoModel
 from providers.json_server import JsonServer, silent_port
+from runtime.settings_home import GROQ_LARGE, GROQ_SMALL, Home, local, refusal
 
 # Without a selection
 

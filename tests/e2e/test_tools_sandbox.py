@@ -5,16 +5,16 @@ import sys
 
 import pytest
 
+from e2e.cli_environment import cli_environment
+from e2e.tool_client import bash, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.client.locate import locate
 from holdfast.runtime import services
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible
-from walks.hands import bash, hands
-from walks.stage import staged
 
 
 async def test_in_a_sandbox_only_the_workspace_can_be_written() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         assert (await one.client.get_sandbox(one.workspace)).mode == "off"
         await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
         state = await one.client.get_sandbox(one.workspace)
@@ -51,7 +51,7 @@ async def test_what_cannot_be_confined_is_not_run(monkeypatch: pytest.MonkeyPatc
         raise SandboxImpossible("There is neither bubblewrap nor Landlock here.")
 
     monkeypatch.setattr(services, "Sandbox", impossible)
-    async with hands() as one:
+    async with tool_client() as one:
         await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
         foreground, background = await one.do(bash("touch a"), bash("touch b", run_in_background=True))
         assert foreground.is_error
@@ -71,7 +71,7 @@ async def test_the_network_is_there_by_rule() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     knock = f"exec 3<>/dev/tcp/127.0.0.1/{listener.getsockname()[1]}"
     with listener:
-        async with hands() as one:
+        async with tool_client() as one:
             await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
             for is_there in (True, False, True):
                 await one.client.config_set(one.workspace, "options.sandbox_network", is_there, scope=1)
@@ -82,7 +82,7 @@ async def test_the_network_is_there_by_rule() -> None:
 
 async def test_a_sandbox_that_is_asked_for_meanwhile_counts() -> None:
     """The settings change while somebody is asked: what is then run is confined."""
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         outside = one.server.place.root / "outside.txt"
         run = await one.ask(await one.session(), bash(f"touch {outside}"))
         (ask,) = await one.permissions()
@@ -95,7 +95,7 @@ async def test_a_sandbox_that_is_asked_for_meanwhile_counts() -> None:
 @pytest.mark.parametrize("place", ["runtime", "apart"])
 async def test_a_command_in_it_cannot_ask_the_server_nor_read_its_keys(place: str) -> None:
     """Whoever can ask the server can switch the sandbox off: wherever it listens, it is out of reach."""
-    async with staged(serves=False) as stage:
+    async with cli_environment(serves=False) as stage:
         stage.write('[options]\nsandbox = "workspace"')
         keys = stage.settings.with_name("credentials.toml")
         keys.write_text("")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from cli.house import House, house
+from e2e.tool_client import bash, tool_client
 from holdfast.client.client import new_client_id
 from holdfast.client.errors import ServerProblem
 from holdfast.client.sync_client import SyncClient
 from holdfast.protocol.bodies import AgentMessage
 from server.helpers import place
-from walks.hands import bash, hands
 
 
 def tool(name: str, **arguments: object) -> str:
@@ -21,7 +21,7 @@ def tool(name: str, **arguments: object) -> str:
 
 async def test_rules_allow_ask_and_deny() -> None:
     """The strictest wins, and every part of a line counts."""
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         rules = {
             "allow": ["bash(touch *)", "write(src/**)"],
             "ask": ["bash(touch asked)"],
@@ -47,7 +47,7 @@ async def test_rules_allow_ask_and_deny() -> None:
 
 
 async def test_a_rule_that_cannot_be_read_is_refused_over_the_wire_and_asks_in_a_file() -> None:
-    async with hands(yolo=True) as one:
+    async with tool_client(yolo=True) as one:
         with pytest.raises(ServerProblem, match="has no effect as it is written"):
             await one.client.config_set(one.workspace, "permissions.deny", ["bash("], scope=1)
         (one.project / "holdfast.toml").write_text("permissions.deny = ['bash(']\n")
@@ -61,7 +61,7 @@ async def test_a_rule_that_cannot_be_read_is_refused_over_the_wire_and_asks_in_a
 
 async def test_allow_always_is_saved_shown_and_honoured_after_a_restart() -> None:
     async with place() as where:
-        async with hands(where, yolo=False) as one:
+        async with tool_client(where, yolo=False) as one:
             session = await one.session()
             run = await one.ask(session, bash("touch a"))
             (ask,) = await one.permissions()
@@ -71,7 +71,7 @@ async def test_allow_always_is_saved_shown_and_honoured_after_a_restart() -> Non
             assert config["permissions"]["allow"] == list(ask.rules)
             saved = json.loads((where.data / "workspaces" / one.workspace / "config.json").read_text())
             assert saved["permissions"]["allow"] == list(ask.rules)
-        async with hands(where, yolo=False) as again:
+        async with tool_client(where, yolo=False) as again:
             (result,) = await again.do(bash("touch a"))
             assert not result.is_error
             run = await again.ask(await again.session(), bash("touch b"))
@@ -138,7 +138,7 @@ def test_who_works_where_nobody_is_asked_is_told(home: House) -> None:
 
 
 async def test_yolo_of_a_run_is_its_helpers_too_and_denies_what_is_denied() -> None:
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         await one.client.config_set(one.workspace, "permissions.deny", ["bash(touch denied)"], scope=1)
         session = await one.session()
         helper = json.dumps([["ls", {"path": "/"}]])

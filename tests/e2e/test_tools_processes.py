@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.tool_client import bash, tool_client, until
 from holdfast.client.client import Client
 from holdfast.domain.events import MessageEvent, ToolOutputEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
@@ -16,7 +17,6 @@ from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.conversation_validity import problems_of_session
 from server.helpers import Place, RawStream, end_of, place, process, read_until
 from trials.hostile_commands import SHAPES, new_token, survivors
-from walks.hands import bash, hands, until
 
 _LEFT = ("own session", "trapped TERM", "daemon that holds stdout", "respawner", "stopped child")
 
@@ -29,7 +29,7 @@ def line_of(shape: str, token: str) -> str:
 async def test_c53_a_cancel_leaves_no_process_when_its_end_is_told(shape: str) -> None:
     """R4, R5, C-45, C-53: the end is told after the last process is gone, and nothing that came later has begun."""
     token = new_token()
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         # The command itself stays, whatever its children do.
         line = f"( {line_of(shape, token)} ) & exec sleep {token}"
@@ -48,7 +48,7 @@ async def test_c53_a_cancel_leaves_no_process_when_its_end_is_told(shape: str) -
 
 async def test_c54_no_write_takes_effect_after_a_cancel() -> None:
     """C-54, hazard 6: an edit that waits for its permission is not done when the run is cancelled meanwhile."""
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         session = await one.session()
         run = await one.ask(session, ("write", {"file_path": "a.txt", "content": "x"}))
         (ask,) = await one.permissions()
@@ -109,7 +109,7 @@ async def test_c55_the_server_goes_and_every_process_with_it(number: signal.Sign
 
 async def test_what_a_command_says_is_seen_while_it_runs() -> None:
     """The command waits for a file that is made when its first words have arrived."""
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         path = f"/v1/workspaces/{one.workspace}/events?client_id={one.client.client_id}"
         crush = await RawStream.open(one.server.address, path)
@@ -133,7 +133,7 @@ async def test_what_a_command_says_is_seen_while_it_runs() -> None:
 
 
 async def test_long_output_is_bounded_and_the_model_can_view_the_rest() -> None:
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         await one.client.config_set(one.workspace, "permissions.allow", ["bash(seq *)"], scope=1)
         session = await one.session()
         run = await one.ask(session, bash("seq 1 400000"))

@@ -36,13 +36,13 @@ class Place:
     root: Path
     ledger: SqliteLedger
     house: ServerServices
-    outfit: WorkspaceServices
+    services: WorkspaceServices
     given: ServiceOverrides
     heard: list[str]
 
     @property
     def parts(self) -> WorkspaceParts:
-        return self.outfit.parts()
+        return self.services.parts()
 
 
 class Silent:
@@ -68,7 +68,7 @@ async def ledger(place: Place) -> None:
 
 
 async def models(place: Place) -> None:
-    assert place.parts.models is (place.given.models or place.outfit.choice)
+    assert place.parts.models is (place.given.models or place.services.choice)
 
 
 async def tools(place: Place) -> None:
@@ -85,8 +85,8 @@ async def settings_now(place: Place) -> None:
     found = now()
     assert (found.limits.steps, found.helpers, found.grace) == (7, 3, 9.0), "the files', and those of the server"
     assert now() is found, "made when they change"
-    place.outfit.store.set(1, "options.max_steps", 8)
-    place.outfit.configuration.current()
+    place.services.store.set(1, "options.max_steps", 8)
+    place.services.configuration.current()
     assert now().limits.steps == 8
 
 
@@ -120,15 +120,15 @@ async def environment(place: Place) -> None:
 
 
 async def farewell(place: Place) -> None:
-    assert place.parts.farewell == place.outfit.jobs.end_run
+    assert place.parts.farewell == place.services.jobs.end_run
 
 
 async def fault_of(place: Place) -> None:
-    assert place.parts.fault_of == place.outfit.jobs.fault_of
+    assert place.parts.fault_of == place.services.jobs.fault_of
 
 
 async def settled(place: Place) -> None:
-    assert place.parts.settled == place.outfit.extensions.settled
+    assert place.parts.settled == place.services.extensions.settled
 
 
 async def judge(place: Place) -> None:
@@ -139,7 +139,7 @@ async def judge(place: Place) -> None:
 
 
 async def hooks(place: Place) -> None:
-    assert place.parts.hooks is place.outfit.extensions.hooks
+    assert place.parts.hooks is place.services.extensions.hooks
 
 
 async def allows(place: Place) -> None:
@@ -150,7 +150,7 @@ async def allows(place: Place) -> None:
 
 async def named_model(place: Place) -> None:
     found = place.parts.named_model
-    if place.outfit.choice is None:
+    if place.services.choice is None:
         assert found is None
     else:
         assert found is not None
@@ -167,7 +167,7 @@ async def find_crew(place: Place) -> None:
         assert tools is not parts.crews["task"].tools, "all there are, to choose from"
         return crew
 
-    place.outfit.extensions.agents.crew = known  # type: ignore[method-assign]
+    place.services.extensions.agents.crew = known  # type: ignore[method-assign]
     assert parts.find_crew("agent:x") is crew
     assert asked == ["agent:x"]
 
@@ -209,12 +209,12 @@ async def test_each_part_is_filled(tmp_path: Path, is_given: bool, monkeypatch: 
         given = ServiceOverrides(EngineSettings(grace=9.0), FixedModels(model), FixedTools([]), listen)
     store = SqliteLedger(tmp_path / "data")
     house = ServerServices(tmp_path / "data", store, given)
-    outfit = WorkspaceServices(house, await store.open_workspace(str(root)), ENVIRONMENT)
-    place = Place(root, store, house, outfit, given, heard)
+    services = WorkspaceServices(house, await store.open_workspace(str(root)), ENVIRONMENT)
+    place = Place(root, store, house, services, given, heard)
     try:
         for row in ROWS.values():
             await row(place)
     finally:
-        await outfit.close()
+        await services.close()
         await house.close()
         await store.close()

@@ -7,12 +7,12 @@ import os
 
 import pytest
 
+from e2e.tool_client import ToolClient, bash, tool_client, until
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import WorkspaceId
 from server.helpers import Server
 from trials.hostile_commands import SHAPES, new_token, survivors
-from walks.hands import Hands, bash, hands, until
 
 _GATE = "until [ -e go ]; do sleep 0.01; done"
 
@@ -29,7 +29,7 @@ async def gone(client: Client, workspace: WorkspaceId) -> None:
         await look_on()
 
 
-async def job_of(one: Hands, line: str, **more: object) -> str:
+async def job_of(one: ToolClient, line: str, **more: object) -> str:
     """A run that leaves this job behind, and is completed."""
     (result,) = await one.do(bash(line, run_in_background=True, **more))
     metadata = json.loads(result.metadata)
@@ -40,7 +40,7 @@ async def job_of(one: Hands, line: str, **more: object) -> str:
 
 async def test_a_job_is_listed_read_and_killed_through_the_api() -> None:
     token = new_token()
-    async with hands() as one:
+    async with tool_client() as one:
         job = await job_of(one, f"echo begun; setsid sleep {token} & sleep {token}")
         (info,) = await one.client.list_jobs(one.workspace)
         assert (info.id, info.state, info.working_directory) == (job, "running", str(one.project))
@@ -59,7 +59,7 @@ async def test_a_job_is_listed_read_and_killed_through_the_api() -> None:
 
 
 async def test_the_model_reads_and_kills_its_jobs() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         line = f"echo begun; {_GATE}; echo over; exit 3"
         (started,) = await one.do(bash(line, run_in_background=True), session=session)
@@ -79,7 +79,7 @@ async def test_the_model_reads_and_kills_its_jobs() -> None:
 
 
 async def test_a_command_that_takes_long_goes_on_in_the_background() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         (result,) = await one.do(bash(f"echo begun; {_GATE}; touch over", auto_background_after=1))
         assert json.loads(result.metadata)["background"]
         assert "begun" in result.content
@@ -89,7 +89,7 @@ async def test_a_command_that_takes_long_goes_on_in_the_background() -> None:
 
 async def test_r4_jobs_of_a_cancelled_run_are_gone_when_its_end_is_told() -> None:
     token = new_token()
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         shape = SHAPES["respawner"].format(token=token)
         run = await one.ask(session, bash(shape, run_in_background=True), bash("echo waits; sleep 99"))
@@ -102,7 +102,7 @@ async def test_r4_jobs_of_a_cancelled_run_are_gone_when_its_end_is_told() -> Non
 
 
 async def test_a_job_of_a_completed_run_keeps_its_workspace_open_until_it_is_over() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         await job_of(one, f"{_GATE}; touch over")
         await one.client.leave_workspace(one.workspace)
         assert len(await one.client.list_jobs(one.workspace)) == 1
@@ -113,7 +113,7 @@ async def test_a_job_of_a_completed_run_keeps_its_workspace_open_until_it_is_ove
 
 async def test_a_job_keeps_a_workspace_that_nobody_looks_at_for_its_time_only() -> None:
     token = new_token()
-    async with hands() as one:
+    async with tool_client() as one:
         await one.client.config_set(one.workspace, "options.job_linger", 1, scope=1)
         await job_of(one, f"sleep {token}")
         assert survivors(token)
@@ -126,10 +126,10 @@ async def test_a_job_keeps_a_workspace_that_nobody_looks_at_for_its_time_only() 
 async def test_c49_jobs_die_with_their_workspace_and_no_other_is_disturbed() -> None:
     """C-49: what another workspace has running goes on."""
     mine, theirs = new_token(), new_token()
-    async with hands() as one:
+    async with tool_client() as one:
         await job_of(one, f"sleep {mine}")
         client, other = await one.server.client(), one.server.place.project("other")
-        second = Hands(one.server, client, (await client.create_workspace(other, yolo=True)).id, one.model)
+        second = ToolClient(one.server, client, (await client.create_workspace(other, yolo=True)).id, one.model)
         await job_of(second, f"sleep {theirs}")
         await _close(one.server, one.workspace)
         assert not survivors(mine)
@@ -138,13 +138,13 @@ async def test_c49_jobs_die_with_their_workspace_and_no_other_is_disturbed() -> 
 
 
 async def _close(server: Server, workspace: WorkspaceId) -> None:
-    desk = server.hub.desk(workspace)
-    await server.hub.app.close_workspace(desk.workspace)
+    handle = server.manager.handle(workspace)
+    await server.manager.app.close_workspace(handle.workspace)
 
 
 async def test_a_deleted_session_takes_its_jobs_along() -> None:
     token = new_token()
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         await one.do(bash(f"sleep {token}", run_in_background=True), session=session)
         assert survivors(token)
@@ -155,8 +155,8 @@ async def test_a_deleted_session_takes_its_jobs_along() -> None:
 
 async def test_c57_jobs_that_are_over_use_up_no_limit() -> None:
     """C-57: after more jobs than may run at once, a command still works."""
-    async with hands() as one:
-        jobs = one.server.hub.desk(one.workspace).outfit.jobs
+    async with tool_client() as one:
+        jobs = one.server.manager.handle(one.workspace).services.jobs
         gate = one.project / "gate"
         os.mkfifo(gate)
         for _ in range(2):
@@ -174,7 +174,7 @@ async def test_c57_jobs_that_are_over_use_up_no_limit() -> None:
 async def test_c56_a_stubborn_command_holds_up_the_closing_for_its_grace_only() -> None:
     """C-56: meanwhile the directory is not opened a second time: who comes waits, and finds nothing left."""
     token = new_token()
-    async with hands() as one:
+    async with tool_client() as one:
         await one.client.config_set(one.workspace, "options.job_linger", 0, scope=1)
         shape = SHAPES["trapped TERM"].format(token=token)
         (result,) = await one.do(bash(shape, run_in_background=True))

@@ -4,18 +4,18 @@ import json
 
 import pytest
 
+from e2e.tool_client import ToolClient, tool_client
 from holdfast.domain.approvals import QuestionRequest
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import RunId
 from server.asking import question
-from walks.hands import Hands, hands
 from workspace.web_server import web_server
 
 CANARY = "sk-canary-0123456789abcdef0123456789"
 
 
 async def test_todos_are_the_sessions_list() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         todos = [
             {"content": "look", "status": "completed", "active_form": "Looking"},
@@ -35,14 +35,14 @@ async def test_todos_are_the_sessions_list() -> None:
         assert wrong.is_error
 
 
-async def _asked(one: Hands) -> QuestionRequest:
+async def _asked(one: ToolClient) -> QuestionRequest:
     while not (found := await one.client.pending_questions(one.workspace)):
         pass
     return found[0]
 
 
 async def test_a_question_is_answered_and_the_model_is_told() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         run = await one.ask(session, ("question", {"questions": [question("Shall I?"), question("Sure?")]}))
         batch = await _asked(one)
@@ -58,7 +58,7 @@ async def test_a_question_is_answered_and_the_model_is_told() -> None:
 
 
 async def test_where_nobody_can_be_asked_no_questions_are_offered() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         call = ("question", {"questions": [question("Shall I?")]})
         await one.end(await one.ask(session, call, interactive=False))
@@ -70,7 +70,7 @@ async def test_where_nobody_can_be_asked_no_questions_are_offered() -> None:
 
 
 async def test_pages_and_files_of_the_web_are_asked_for() -> None:
-    async with web_server() as web, hands(yolo=False) as one:
+    async with web_server() as web, tool_client(yolo=False) as one:
         web.page("/page", b"<h1>Head</h1>")
         session = await one.session()
         calls = (
@@ -93,7 +93,7 @@ async def test_pages_and_files_of_the_web_are_asked_for() -> None:
 
 async def test_what_the_model_may_know_of_its_server_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
-    async with hands(env=(f"OPENAI_API_KEY={CANARY}",)) as one:
+    async with tool_client(env=(f"OPENAI_API_KEY={CANARY}",)) as one:
         await one.client.config_set(one.workspace, "providers.mine", {"type": "openai", "api_key": CANARY}, scope=1)
         log = one.server.place.data / "logs"
         log.mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ async def test_what_the_model_may_know_of_its_server_has_no_secrets(monkeypatch:
 
 async def test_wrong_calls_are_results_and_the_turn_goes_on() -> None:
     """A tool's failure is a result; arguments that do not fit say what does."""
-    async with hands() as one:
+    async with tool_client() as one:
         calls: tuple[tuple[str, object], ...] = (
             ("nonsense", {}),
             ("bash", {"comand": "ls"}),

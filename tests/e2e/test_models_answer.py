@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from e2e.cli_environment import CliEnvironment, asks, cli_environment, text
 from holdfast.client.events import StreamEvent
 from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.runs import Attachment
@@ -15,7 +16,6 @@ from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
 from server.helpers import read_until
-from walks.stage import Stage, asks, staged, text
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -33,12 +33,12 @@ def answer(asked: Asked) -> Reply:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with staged(answer) as stage:
+async def stage() -> AsyncIterator[CliEnvironment]:
+    async with cli_environment(answer) as stage:
         yield stage
 
 
-async def test_1_what_the_settings_name_answers(stage: Stage) -> None:
+async def test_1_what_the_settings_name_answers(stage: CliEnvironment) -> None:
     """One file, one command: the answer comes from that server, which was told everything it needs."""
     (stage.project / "AGENTS.md").write_text("Always be brief.\n")
     assert await stage.say("run", "good morning") == "big: good morning"
@@ -58,7 +58,7 @@ async def test_1_what_the_settings_name_answers(stage: Stage) -> None:
     assert history[0] == messages[0], "what is told first stays the same: providers keep it"
 
 
-async def test_2_usage_and_cost_land_in_the_session(stage: Stage) -> None:
+async def test_2_usage_and_cost_land_in_the_session(stage: CliEnvironment) -> None:
     """What the provider counts is told, and costs what the settings say."""
     place = await stage.opened()
     ended: list[bool] = []
@@ -79,7 +79,7 @@ async def test_2_usage_and_cost_land_in_the_session(stage: Stage) -> None:
     assert session.cost == pytest.approx(2 * (0.02 + 0.01))
 
 
-async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: Stage) -> None:
+async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: CliEnvironment) -> None:
     """By a screen and by a command: from the next prompt on, and everybody who watches is told."""
     place = await stage.opened()
     assert (await place.asked("one"))[0].text == "big: one"
@@ -104,7 +104,7 @@ async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: Stage) -
     assert "big: one" in [text(item) for item in history]
 
 
-async def test_4_a_run_may_name_its_models(stage: Stage) -> None:
+async def test_4_a_run_may_name_its_models(stage: CliEnvironment) -> None:
     assert await stage.say("run", "--model", "local/other", "--small-model", "local/big", "hi") == "other: hi"
     config = json.loads(await stage.say("models", "--json"))
     assert (config["large"]["model"], config["small"]["model"]) == ("other", "big")
@@ -119,7 +119,7 @@ async def test_4_a_run_may_name_its_models(stage: Stage) -> None:
     assert await stage.say("run", "hi") == "big: hi", "what cannot be used is not kept"
 
 
-async def test_5_how_a_model_is_asked(stage: Stage) -> None:
+async def test_5_how_a_model_is_asked(stage: CliEnvironment) -> None:
     """Everything that can be set about a request is in the request."""
     stage.write(
         provider='system_prompt_prefix = "You are a guest."\n'
@@ -146,7 +146,7 @@ async def test_5_how_a_model_is_asked(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("sees", [True, False])
-async def test_6_images(stage: Stage, *, sees: bool) -> None:
+async def test_6_images(stage: CliEnvironment, *, sees: bool) -> None:
     """A model that sees gets the image; one that does not is told its name."""
     stage.write(model=f"supports_attachments = {str(sees).lower()}")
     place = await stage.opened()
@@ -162,7 +162,7 @@ async def test_6_images(stage: Stage, *, sees: bool) -> None:
         assert "dot.png" in json.dumps(messages[-1])
 
 
-async def test_7_tools_are_called_and_their_results_sent_back(stage: Stage) -> None:
+async def test_7_tools_are_called_and_their_results_sent_back(stage: CliEnvironment) -> None:
     (stage.project / "a.txt").write_text("forty-two\n")
 
     def script(asked: Asked) -> Reply:
@@ -171,14 +171,14 @@ async def test_7_tools_are_called_and_their_results_sent_back(stage: Stage) -> N
             return Reply((Say(("It says ", text(messages[-1])[-20:])),))
         return Reply((Ask("c1", "view", ('{"file_path"', ':"a.txt"}')),))
 
-    async with staged(script) as other:
+    async with cli_environment(script) as other:
         (other.project / "a.txt").write_text("forty-two\n")
         said = await other.say("run", "what is in a.txt?")
     assert said.startswith("It says")
     assert "forty-two" in said
 
 
-async def test_8_the_crush_file_is_a_source_too(stage: Stage) -> None:
+async def test_8_the_crush_file_is_a_source_too(stage: CliEnvironment) -> None:
     stage.settings.unlink()
     place = stage.root / "c/crush/crush.json"
     place.parent.mkdir()

@@ -250,19 +250,19 @@ OUTFIT = ("scan", "jobs", "extensions", "choice", "refresher")
 async def test_an_outfit_closes_all_it_has(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = SqliteLedger(tmp_path / "data")
     house = ServerServices(tmp_path / "data", ledger, ServiceOverrides())
-    outfit = WorkspaceServices(house, await ledger.open_workspace(str(tmp_path)), {})
-    assert closable(outfit) == {*OUTFIT, "git"}, "git is the house's"
+    services = WorkspaceServices(house, await ledger.open_workspace(str(tmp_path)), {})
+    assert closable(services) == {*OUTFIT, "git"}, "git is the house's"
     closing = Closing(fails)
     for name in OUTFIT:
-        monkeypatch.setattr(getattr(outfit, name), "close", closing.of(name))
+        monkeypatch.setattr(getattr(services, name), "close", closing.of(name))
     if fails:
         with pytest.raises(Broken):
-            await outfit.close()
+            await services.close()
     else:
-        await outfit.close()
+        await services.close()
     assert closing.names == list(OUTFIT)
     monkeypatch.undo()
-    await outfit.close()
+    await services.close()
     await house.close()
     await ledger.close()
 

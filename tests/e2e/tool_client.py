@@ -23,7 +23,7 @@ from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.harness import FixedModels
 from server.helpers import QUICK, Place, Server, end_of, place, read_until, serving
 
-__all__ = ["Hands", "bash", "hands", "script", "until"]
+__all__ = ["ToolClient", "bash", "script", "tool_client", "until"]
 
 
 def script(request: ModelRequest) -> Step:
@@ -41,7 +41,7 @@ def bash(line: str, **more: object) -> tuple[str, dict[str, object]]:
     return ("bash", {"command": line, "description": "a test", **more})
 
 
-class Hands:
+class ToolClient:
     """One client in one workspace."""
 
     def __init__(self, server: Server, client: Client, workspace: WorkspaceId, model: ScriptedModel) -> None:
@@ -104,7 +104,7 @@ class Hands:
 
 
 @asynccontextmanager
-async def hands(
+async def tool_client(
     where: Place | None = None,
     *,
     yolo: bool = True,
@@ -113,7 +113,7 @@ async def hands(
     env: tuple[str, ...] = (),
     model: ScriptedModel | None = None,
     small: ScriptedModel | None = None,
-) -> AsyncIterator[Hands]:
+) -> AsyncIterator[ToolClient]:
     """With `yolo` nothing is asked."""
     model = model or ScriptedModel(script)
     async with (
@@ -122,7 +122,7 @@ async def hands(
     ):
         client = await server.client()
         body = await client.create_workspace(server.place.project(), yolo=yolo, env=env)
-        yield Hands(server, client, body.id, model)
+        yield ToolClient(server, client, body.id, model)
 
 
 async def until(condition: Callable[[], object]) -> None:

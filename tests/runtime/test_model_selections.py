@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from choosing.home import DEEPSEEK, GROQ, GROQ_LARGE, GROQ_SMALL, Home, local, refusal
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection
 from holdfast.providers.openai_compatible import CompatibleModel
 from providers.json_server import JsonServer, silent_port
+from runtime.settings_home import DEEPSEEK, GROQ, GROQ_LARGE, GROQ_SMALL, Home, local, refusal
 
 # Selections
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from e2e.home import Home, written
+from e2e.tool_client import tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, SkillsEvent
 from holdfast.domain.extensions import SkillState
 from holdfast.domain.messages import text_of
 from server.helpers import Place, exchange, inside, place, prompt, read_until
-from walks.hands import hands
-from walks.home import Home, written
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_found_where_people_have_them(home: Home) -> None:
         project = Path(where.project())
         skill(project / ".agents/skills", "pdf", "the project's")
         skill(project / ".cursor/skills", "bad", "", body="x")
-        async with hands(where) as one:
+        async with tool_client(where) as one:
             listed = await one.client.list_skills(one.workspace)
             told = {item.name: (item.source, item.description) for item in listed}
             assert told.pop("holdfast-config")[0] == "system"
@@ -56,7 +56,7 @@ async def test_found_where_people_have_them(home: Home) -> None:
 async def test_the_shapes_that_stock_clients_read(home: Home) -> None:
     """Keys and their kinds, as they are on the wire."""
     file = skill(home.path / ".claude/skills", "pdf", "Works with PDF.")
-    async with hands() as one:
+    async with tool_client() as one:
         path = f"/v1/workspaces/{one.workspace}/skills"
         listed = (await exchange(one.server.address, inside(path, "GET"))).json
         assert [item for item in listed if item["name"] == "pdf"] == [
@@ -84,7 +84,7 @@ async def test_models_are_told_and_read_them_without_asking(home: Home) -> None:
     file = skill(home.path / ".agents/skills", "pdf", "Works with PDF.", body=long)
     beside = written(file.parent / "scripts/run.py", "print()")
     hidden = skill(home.path / ".agents/skills", "hidden", "x", "disable-model-invocation: true")
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         session = await one.session()
         views = [("view", {"file_path": str(path)}) for path in (file, beside)]
         first, second = sorted(await one.do(*views, session=session), key=lambda item: len(item.content), reverse=True)
@@ -104,7 +104,7 @@ async def test_models_are_told_and_read_them_without_asking(home: Home) -> None:
 
 
 async def test_a_change_is_told_and_counts_with_the_next_prompt(home: Home) -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         await one.end(await prompt(one.client, one.workspace, session, "one"))
         cursor = (await one.client.snapshot(one.workspace)).cursor
@@ -125,7 +125,7 @@ async def test_a_change_is_told_and_counts_with_the_next_prompt(home: Home) -> N
 async def test_a_skill_is_a_command(home: Home) -> None:
     skill(home.path / ".claude/skills", "pdf", "Works with PDF.", body="Use pdftk.")
     skill(home.path / ".claude/skills", "quiet", "x", "user-invocable: false")
-    async with hands() as one:
+    async with tool_client() as one:
         listed = {note.name: note for note in await one.client.list_commands(one.workspace)}
         assert (listed["pdf"].source, listed["pdf"].description) == ("skill", "Works with PDF.")
         assert "quiet" not in listed
@@ -153,7 +153,7 @@ async def test_what_is_wrong_is_in_the_doctors_list(home: Home) -> None:
 
 
 async def _doctor(where: Place, project: Path) -> None:
-    async with hands(where) as one:
+    async with tool_client(where) as one:
         health = await one.client.doctor(one.workspace, "skills,hooks,commands,agents")
         found = {(item.area, item.severity, item.file.rpartition("/")[2], item.line) for item in health.findings}
         assert found == {

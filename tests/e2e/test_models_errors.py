@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from e2e.cli_environment import asks, cli_environment
 from holdfast.client.errors import ServerProblem
 from holdfast.client.events import StreamEvent
 from holdfast.domain.events import AgentEvent, MessageEvent
@@ -15,7 +16,6 @@ from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say
 from model_server.server import Asked
 from server.helpers import RawStream
-from walks.stage import asks, staged
 
 
 def said(status: int, message: str, *, code: str = "", headers: Sequence[tuple[str, str]] = ()) -> Reply:
@@ -41,7 +41,7 @@ OK = Reply((Say(("All ", "is well.")),))
 )
 async def test_1_what_cannot_be_used_is_refused_at_once(change: str, words: tuple[str, ...]) -> None:
     """With the names that are close, the variable and the command; nothing is stored, and the rest goes on."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         rest = stage.settings.read_text().partition("[providers.local]")[2]
         stage.settings.write_text(f"{change}\n[providers.local]{rest}")
         done = await stage.call("run", "hi")
@@ -70,7 +70,7 @@ async def test_1_what_cannot_be_used_is_refused_at_once(change: str, words: tupl
     ],
 )
 async def test_2_what_a_provider_refuses_is_explained_and_not_repeated(reply: Reply, words: tuple[str, ...]) -> None:
-    async with staged([reply]) as stage:
+    async with cli_environment([reply]) as stage:
         done = await stage.call("run", "hi")
         assert done.code == 1
         assert all(word in done.err for word in words), done.err
@@ -80,7 +80,7 @@ async def test_2_what_a_provider_refuses_is_explained_and_not_repeated(reply: Re
 
 async def test_3_nobody_there() -> None:
     """A wrong address on this machine: the run fails at once, and its error names the address."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         stage.settings.write_text(stage.settings.read_text().replace(stage.provider.root, "http://127.0.0.1:9"))
         place = await stage.opened()
         end, seen = await place.asked("hi")
@@ -98,7 +98,7 @@ async def test_4_a_busy_provider_is_asked_again_and_the_partial_answer_withdrawn
     def script(asked: Asked) -> Reply:
         return replies.pop(0) if "tools" in asked.json and len(replies) > 1 else OK
 
-    async with staged(script) as stage:
+    async with cli_environment(script) as stage:
         place = await stage.opened()
         whole = await place.whole_stream()
         end, seen = await place.asked("hi")
@@ -122,7 +122,7 @@ async def test_4_a_streamed_answer_that_is_withdrawn_comes_anew() -> None:
     def script(asked: Asked) -> Reply:
         return replies.pop(0) if "tools" in asked.json and len(replies) > 1 else OK
 
-    async with staged(script) as stage:
+    async with cli_environment(script) as stage:
         done = await stage.call("run", "--stream", "hi")
         first, second = done.out.splitlines()
         assert (done.code, second) == (0, "All is well.")
@@ -150,7 +150,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
         is_known = asked.headers["authorization"].removeprefix("Bearer ") in keys
         return OK if is_known else said(401, "Incorrect API key provided")
 
-    async with staged(script) as stage:
+    async with cli_environment(script) as stage:
         stage.write()
         key = stage.root / "key"
         key.write_text("old\n")
@@ -175,7 +175,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
 
 
 async def test_6_a_key_that_stays_wrong_asks_for_a_new_one() -> None:
-    async with staged([said(401, "Incorrect API key provided: a-walking-key")]) as stage:
+    async with cli_environment([said(401, "Incorrect API key provided: a-walking-key")]) as stage:
         place = await stage.opened()
         end, seen = await place.asked("hi")
         assert "holdfast login local" in end.error
@@ -195,7 +195,7 @@ async def test_7_a_conversation_that_is_too_long_is_summarised_once() -> None:
         is_short = b"Summary of it all." in asked.body
         return OK if fits[0] == "all" or (fits[0] == "short" and is_short) else overflow
 
-    async with staged(script) as stage:
+    async with cli_environment(script) as stage:
         place = await stage.opened()
         assert (await place.asked("one"))[0].text == "All is well."
         fits[0] = "short"
@@ -218,7 +218,7 @@ async def test_8_a_cancel_closes_the_connection(moment: str, who: str) -> None:
             return OK
         return Reply(before_head=gate) if moment == "before the head" else Reply((Say(("One ",)), gate, Say(("two",))))
 
-    async with staged(script) as stage:
+    async with cli_environment(script) as stage:
         place = await stage.opened()
         run = await place.send("hi")
         async with asyncio.timeout(20):
@@ -234,7 +234,7 @@ async def test_8_a_cancel_closes_the_connection(moment: str, who: str) -> None:
 
 async def test_9_a_broken_file_changes_nothing_and_is_explained() -> None:
     """File, line, key and what was expected: over the wire, by the command, in the log."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         place = await stage.opened()
         assert (await place.asked("one"))[0].text == "Hello."
         whole = stage.settings.read_text()

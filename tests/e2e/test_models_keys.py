@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from e2e.cli_environment import CliEnvironment, Watched, asks, cli_environment, text
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import ToolOutputEvent
 from holdfast.protocol.routes import PREFIX, ROUTES
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
 from server.helpers import RawStream, end_of, exchange, inside, read_until
-from walks.stage import Stage, Watched, asks, staged, text
 
 CANARY = "canary-7f3a9c51d0"
 OK = Reply((Say(("All is well.",)),))
@@ -31,13 +31,13 @@ COMMANDS = (
 )  # fmt: skip
 
 
-def used(stage: Stage) -> list[str]:
+def used(stage: CliEnvironment) -> list[str]:
     return [asked.headers["authorization"].removeprefix("Bearer ") for asked in asks(stage.provider)]
 
 
 async def test_1_a_key_is_stored_and_forgotten() -> None:
     """`login` reads it from a pipe, keeps it for its owner alone, and the running server uses it at once."""
-    async with staged([OK]) as stage:
+    async with cli_environment([OK]) as stage:
         stage.settings.write_text(
             stage.settings.read_text().replace('api_key = "a-walking-key"', 'api_key = "$NOT_SET"')
         )
@@ -61,7 +61,7 @@ async def test_1_a_key_is_stored_and_forgotten() -> None:
 
 async def test_2_a_screen_may_set_a_key() -> None:
     """It is stored for its owner alone, used with the next prompt, and never given out."""
-    async with staged([OK]) as stage:
+    async with cli_environment([OK]) as stage:
         place = await stage.opened()
         body = {"scope": 0, "provider_id": "local", "kind": "string", "api_key": CANARY}
         await place.client.config_provider_key(place.id, body)
@@ -76,7 +76,7 @@ async def test_2_a_screen_may_set_a_key() -> None:
 
 async def test_7_a_variable_that_is_set_later_counts() -> None:
     """The workspace is open, without the key or with an old one; the next command brings the right one."""
-    async with staged([OK]) as stage:
+    async with cli_environment([OK]) as stage:
         stage.settings.write_text(stage.settings.read_text().replace("a-walking-key", "$LATE_KEY"))
         place = await stage.opened()
         with pytest.raises(ServerProblem, match="LATE_KEY"):
@@ -92,7 +92,7 @@ def token_script(asked: Asked) -> Reply:
     return OK if asked.headers["authorization"] == "Bearer fresh-token" else Reply(status=401, body=b"{}")
 
 
-def sign_in(stage: Stage, refresh: str = "refresh-me") -> None:
+def sign_in(stage: CliEnvironment, refresh: str = "refresh-me") -> None:
     stage.settings.write_text(stage.settings.read_text().replace('api_key = "a-walking-key"', ""))
     file = stage.root / "c/holdfast/credentials.toml"
     file.write_text(
@@ -104,7 +104,7 @@ def sign_in(stage: Stage, refresh: str = "refresh-me") -> None:
 
 async def test_3_a_token_is_exchanged_when_it_is_refused() -> None:
     """Once, in the middle of the run; what came is stored, and used by the next run."""
-    async with staged(token_script) as stage:
+    async with cli_environment(token_script) as stage:
         sign_in(stage)
         stage.provider.pages["/token"] = {"access_token": "fresh-token", "expires_in": 3600}
         place = await stage.opened()
@@ -119,7 +119,7 @@ async def test_3_a_token_is_exchanged_when_it_is_refused() -> None:
 
 
 async def test_4_a_sign_in_that_is_over_is_told() -> None:
-    async with staged(token_script) as stage:
+    async with cli_environment(token_script) as stage:
         sign_in(stage)
         stage.provider.pages["/token"] = {"error": "invalid_grant"}
         place = await stage.opened()
@@ -129,7 +129,7 @@ async def test_4_a_sign_in_that_is_over_is_told() -> None:
 
 
 async def test_5_a_screen_may_refresh_a_token() -> None:
-    async with staged(token_script) as stage:
+    async with cli_environment(token_script) as stage:
         place = await stage.opened()
         with pytest.raises(ServerProblem) as caught:
             await place.client.config_refresh_oauth(place.id, {"scope": 0, "provider_id": "local"})
@@ -147,7 +147,7 @@ async def test_5_a_screen_may_refresh_a_token() -> None:
 
 async def test_5_screens_are_told_where_a_key_comes_from() -> None:
     """As its template, or that there is one; an address without who logs in there."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         with stage.settings.open("a") as file:
             file.write('[providers.named]\nbase_url = "http://me:secret@127.0.0.1:9/v1"\napi_key = "${MY_KEY:-x}"\n')
             file.write('extra_headers = { X-Key = "secret" }\n[[providers.named.models]]\nid = "n"\n')
@@ -175,7 +175,7 @@ def leaky(asked: Asked) -> Reply:
 
 async def test_6_canary() -> None:
     """Keys from files, the environment, a login, a screen: in no answer, event, log, error or process list."""
-    async with staged(leaky) as stage:
+    async with cli_environment(leaky) as stage:
         stage.environment |= {"GROQ_API_KEY": f"{CANARY}-2", "MY_KEY": f"{CANARY}-3"}
         stage.settings.write_text(stage.settings.read_text().replace("a-walking-key", f"{CANARY}-1"))
         with stage.settings.open("a") as file:
@@ -226,7 +226,7 @@ async def test_6_canary() -> None:
 )
 async def test_8_a_broken_file_keeps_its_secrets(broken: str) -> None:
     """What is wrong with it is told without repeating what it says."""
-    async with staged() as stage:
+    async with cli_environment() as stage:
         stage.settings.write_text(broken)
         (stage.root / "key").write_text(CANARY)
         place = await stage.opened()
@@ -261,7 +261,7 @@ def whole_is_clean(stream: RawStream) -> bool:
     return CANARY.encode() not in stream.raw
 
 
-async def while_a_command_runs(stage: Stage, place: Watched, server: int) -> str:
+async def while_a_command_runs(stage: CliEnvironment, place: Watched, server: int) -> str:
     """What the command of a model sees in its environment, is told about it, and what `ps` shows to everybody."""
     gate = stage.project / "gate"
     os.mkfifo(gate)

@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from e2e.tool_client import bash, script, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import MessageEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.messages import text_of
@@ -13,7 +14,6 @@ from holdfast.domain.usage import Price, Usage
 from holdfast.providers.scripted_model import ScriptedModel
 from holdfast.testing.conversation_validity import problems_of_session
 from server.helpers import prompt
-from walks.hands import bash, hands, script
 from workspace.web_server import web_server
 
 
@@ -23,7 +23,7 @@ def agent(*calls: tuple[str, object]) -> tuple[str, dict[str, object]]:
 
 
 async def test_a_helper_works_in_a_session_below_its_call() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         (one.project / "a.txt").write_text("inside\n")
         session = await one.session()
         run = await one.ask(session, agent(("view", {"file_path": "a.txt"}), bash("touch never")))
@@ -54,7 +54,7 @@ async def test_a_helper_works_in_a_session_below_its_call() -> None:
 
 
 async def test_a_helper_is_cancelled_with_its_run_and_asks_nobody_any_more() -> None:
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         outside = one.server.place.root / "outside.txt"
         outside.write_text("x")
         session = await one.session()
@@ -74,7 +74,7 @@ async def test_a_helper_is_cancelled_with_its_run_and_asks_nobody_any_more() -> 
 async def test_what_a_helper_costs_is_added() -> None:
     info = ModelInfo("demo", "scripted", 200_000, 4_096, price=Price(1_000.0))
     model = ScriptedModel(lambda request: msgspec.structs.replace(script(request), usage=Usage(1_000, 0)), info=info)
-    async with hands(model=model) as one:
+    async with tool_client(model=model) as one:
         session = await one.session()
         await one.do(agent(), session=session)
         assert len(model.requests) == 3
@@ -86,7 +86,7 @@ async def test_a_helper_reads_the_web_and_never_this_machine() -> None:
     async with web_server() as web:
         web.page("http://pages.example/page", b"<h1>Head</h1><p>far away</p>")
         web.page("/page", b"<p>near</p>")
-        async with hands(yolo=False, env=(f"http_proxy={web.url}",)) as one:
+        async with tool_client(yolo=False, env=(f"http_proxy={web.url}",)) as one:
             session = await one.session()
             calls = [["web_fetch", {"url": url}] for url in ("http://pages.example/page", f"{web.url}/page")]
             run = await one.ask(session, ("agentic_fetch", {"prompt": json.dumps(calls)}))

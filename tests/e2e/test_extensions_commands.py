@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.cli_environment import asks, cli_environment, text
+from e2e.home import Home, trust, written
+from e2e.tool_client import ToolClient, bash, script, tool_client, until
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
@@ -15,9 +18,6 @@ from holdfast.testing.gates import start
 from model_server.script import Ask, Reply, Say
 from model_server.server import Asked
 from server.helpers import prompt
-from walks.hands import Hands, bash, hands, script, until
-from walks.home import Home, trust, written
-from walks.stage import asks, staged, text
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def test_what_was_typed_is_shown_and_what_it_stands_for_is_read(home: Home
         home.path / ".claude/commands/git/review.md", "---", "description: Looks", "---", "Review $1 for $ARGUMENTS"
     )
     written(home.path / ".crush/commands/fix.md", "Fix $TICKET on $BRANCH.")
-    async with hands() as one:
+    async with tool_client() as one:
         listed = {note.name: note for note in await one.client.list_commands(one.workspace)}
         assert (listed["git:review"].source, listed["git:review"].description) == ("user", "Looks")
         assert [item.name for item in listed["fix"].arguments] == ["TICKET", "BRANCH"]
@@ -62,7 +62,7 @@ async def test_what_was_typed_is_shown_and_what_it_stands_for_is_read(home: Home
 async def test_the_same_request_again_is_the_same_run_whatever_the_file_says_now(home: Home) -> None:
     """R1: what a prompt stands for is kept with it."""
     file = written(home.path / ".config/holdfast/commands/x.md", "old words")
-    async with hands() as one:
+    async with tool_client() as one:
         message = AgentMessage(await one.session(), "/x", RunId("r1"))
         first = await one.client.send_prompt(one.workspace, message)
         await one.end(first)
@@ -74,7 +74,7 @@ async def test_the_same_request_again_is_the_same_run_whatever_the_file_says_now
 async def test_a_project_s_command_is_allowed_things_only_when_it_is_trusted(home: Home) -> None:
     """R12. Its text is only text; what its front matter widens waits for trust, and holds for its own run."""
     calls = json.dumps([bash("touch it")])
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         front = ("---", "allowed-tools: Bash(touch:*)", "model: haiku", "---")
         file = written(one.project / ".claude/commands/go.md", *front, calls)
         (note,) = [item for item in await one.client.list_commands(one.workspace) if item.name == "go"]
@@ -102,14 +102,14 @@ async def test_a_project_s_command_is_allowed_things_only_when_it_is_trusted(hom
         assert not await goes("/go"), "what was not shown is not trusted"
 
 
-def one_asks(one: Hands) -> bool:
-    (desk,) = one.server.hub.desks
-    return bool(desk.workspace.asks.permissions)
+def one_asks(one: ToolClient) -> bool:
+    (handle,) = one.server.manager.handles
+    return bool(handle.workspace.approvals.permissions)
 
 
 async def test_the_command_line_and_the_chosen_model() -> None:
     """`holdfast run "/review src"`, with the model that the command names."""
-    async with staged([Reply((Say(("Looks good.",)),))]) as stage:
+    async with cli_environment([Reply((Say(("Looks good.",)),))]) as stage:
         folder = stage.settings.parent / "commands"
         written(folder / "review.md", "---", "model: local/other", "---", "Review $1 with care.")
         assert await stage.say("run", "/review src") == "Looks good."
@@ -138,7 +138,7 @@ async def test_what_front_matter_names_in_vain_is_told() -> None:
             return sent
         return Reply((Say(("Looked." if "Be strict." in said else "All is well.",)),))
 
-    async with staged(script) as stage:
+    async with cli_environment(script) as stage:
         review = written(stage.settings.parent / "commands/review.md", "---", "model: local/gone", "---", "Review.")
         front = ("---", "description: x", "tools: Read, Reed", "model: gone", "---")
         critic = written(stage.settings.parent / "agents/critic.md", *front, "Be strict.")
@@ -165,7 +165,7 @@ async def test_what_front_matter_names_in_vain_is_told() -> None:
 
 
 async def test_trust_on_the_command_line_shows_what_would_run() -> None:
-    async with staged() as stage:
+    async with cli_environment() as stage:
         command = {"type": "command", "command": "rm -rf /"}
         hooks = {"PreToolUse": [{"matcher": "", "hooks": [command]}]}
         written(stage.project / ".claude/settings.json", json.dumps({"hooks": hooks}))
@@ -187,7 +187,7 @@ def agent(name: str, *calls: tuple[str, object]) -> tuple[str, dict[str, object]
     return ("agent", {"prompt": json.dumps(calls), "agent": name})
 
 
-def systems(one: Hands) -> list[ModelRequest]:
+def systems(one: ToolClient) -> list[ModelRequest]:
     """The requests of helpers."""
     return [request for request in one.model.requests if "Be strict." in request.system]
 
@@ -195,7 +195,7 @@ def systems(one: Hands) -> list[ModelRequest]:
 async def test_an_agent_works_with_its_own_words_and_tools(home: Home) -> None:
     front = ("---", "name: critic", "description: Finds faults.", "tools: Read, Write, AskUserQuestion", "---")
     written(home.path / ".claude/agents/critic.md", *front, "Be strict.")
-    async with hands() as one:
+    async with tool_client() as one:
         written(one.project / "AGENTS.md", "Speak softly.")
         session = await one.session()
         make = ("write", {"file_path": "made.txt", "content": "x"})
@@ -213,7 +213,7 @@ async def test_an_agent_works_with_its_own_words_and_tools(home: Home) -> None:
 
 
 async def test_a_project_s_agent_only_looks_until_it_is_trusted(home: Home) -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         written(one.project / ".holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
         make = ("write", {"file_path": "made.txt", "content": "x"})
         await one.do(agent("critic", make))
@@ -229,7 +229,7 @@ async def test_a_project_s_agent_only_looks_until_it_is_trusted(home: Home) -> N
 
 async def test_a_prompt_names_agents_with_an_at(home: Home) -> None:
     written(home.path / ".config/holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         await one.end(await prompt(one.client, one.workspace, session, "let @critic look at a@b.org"))
         read = text_of(one.model.requests[0].messages[-1])
@@ -243,7 +243,7 @@ async def test_a_prompt_names_agents_with_an_at(home: Home) -> None:
 async def test_agents_side_by_side_are_cancelled_with_their_run(home: Home) -> None:
     """Each in a session of its own; none is left when the end is told."""
     written(home.path / ".config/holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         work = [agent("critic", bash(f"touch up-{number}; sleep 1000")) for number in range(4)]
         run = await one.ask(session, *work)
@@ -261,7 +261,7 @@ async def test_agents_side_by_side_are_cancelled_with_their_run(home: Home) -> N
 async def test_agents_stand_only_so_deep(home: Home) -> None:
     written(home.path / ".config/holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
     home.settings("[options]", "max_agent_depth = 2")
-    async with hands() as one:
+    async with tool_client() as one:
         deepest = agent("critic", ("ls", {}))
         await one.do(agent("critic", agent("critic", deepest)))
         depths = {request.session_id for request in systems(one)}
@@ -274,7 +274,7 @@ async def test_only_so_many_agents_at_once(home: Home) -> None:
     written(home.path / ".config/holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
     home.settings("[options]", "max_agents = 2")
     release = "until [ -e go ]; do sleep 0.01; done"
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         run = await one.ask(session, *(agent("critic", bash(f"touch up-{number}; {release}")) for number in range(3)))
         await until(lambda: len(list(one.project.glob("up-*"))) == 2)
@@ -296,7 +296,7 @@ async def test_who_has_left_makes_room(home: Home) -> None:
             return script(request)
         return Step((Call("agent", json.dumps({"prompt": "x", "agent": "critic"})),))
 
-    async with hands(model=ScriptedModel(thrice)) as one:
+    async with tool_client(model=ScriptedModel(thrice)) as one:
         session = await one.session()
         await one.end(await prompt(one.client, one.workspace, session, "go"))
         assert [item.is_error for item in await one.results(session)] == [False, False, False]
@@ -312,6 +312,6 @@ async def test_an_agent_has_the_model_it_names(home: Home) -> None:
         assert "Be strict." not in request.system
         return script(request)
 
-    async with hands(model=ScriptedModel(large), small=small) as one:
+    async with tool_client(model=ScriptedModel(large), small=small) as one:
         await one.do(agent("critic"))
         assert len(small.requests) == 1

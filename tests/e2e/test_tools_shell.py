@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from e2e.tool_client import ToolClient, bash, tool_client, until
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ShellCommand
@@ -13,20 +14,19 @@ from holdfast.testing.conversation_validity import problems_of_request
 from holdfast.testing.gates import start
 from server.helpers import inside, open_raw
 from trials.hostile_commands import new_token, survivors
-from walks.hands import Hands, bash, hands, until
 
 
 def shell_lines(request: ModelRequest) -> str:
     return str([message for message in request.messages if message.role == "user"])
 
 
-async def shells(one: Hands, session: SessionId) -> list[ShellCommand]:
+async def shells(one: ToolClient, session: SessionId) -> list[ShellCommand]:
     messages = await one.client.list_messages(one.workspace, session)
     return [part.data for message in messages for part in message.parts if isinstance(part.data, ShellCommand)]
 
 
 async def test_a_line_is_run_stored_and_seen_by_the_model() -> None:
-    async with hands(yolo=False) as one:
+    async with tool_client(yolo=False) as one:
         session = await one.session()
         result = await one.client.run_shell(one.workspace, session, "echo seen; echo bad >&2; exit 3", 77)
         assert (result.output, result.exit_code) == ("seen\nbad\n", 3)
@@ -40,7 +40,7 @@ async def test_a_line_is_run_stored_and_seen_by_the_model() -> None:
 
 
 async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         run = await one.ask(session, bash("touch begun; until [ -e go ]; do sleep 0.01; done"))
         await until((one.project / "begun").exists)
@@ -61,7 +61,7 @@ async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
 async def test_a_line_ends_with_whoever_typed_it(*, shuts: bool) -> None:
     """The connection is cut: nothing of it is left, and nothing is stored. Also if its caller had only been reading."""
     token = new_token()
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         body = json.dumps({"command": f"touch begun; setsid sleep {token} & sleep {token}"}).encode()
         path = f"/v1/workspaces/{one.workspace}/agent/sessions/{session}/shell"
@@ -77,7 +77,7 @@ async def test_a_line_ends_with_whoever_typed_it(*, shuts: bool) -> None:
 
 
 async def test_who_shuts_its_side_of_the_connection_waits_for_its_line() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         body = json.dumps({"command": "touch begun; until [ -e go ]; do sleep 0.01; done; echo seen"}).encode()
         path = f"/v1/workspaces/{one.workspace}/agent/sessions/{session}/shell"
@@ -91,7 +91,7 @@ async def test_who_shuts_its_side_of_the_connection_waits_for_its_line() -> None
 
 
 async def test_a_line_in_an_unknown_session_runs_and_is_not_stored() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         result = await one.client.run_shell(one.workspace, SessionId("nobody"), "touch ran; echo ran")
         assert (result.output, result.exit_code) == ("ran\n", 0)
         assert (one.project / "ran").exists()
@@ -103,7 +103,7 @@ async def test_a_line_in_an_unknown_session_runs_and_is_not_stored() -> None:
 
 
 async def test_a_line_does_not_start_a_turn_and_another_session_is_not_held_up() -> None:
-    async with hands() as one:
+    async with tool_client() as one:
         session = await one.session()
         slow = start(one.client.run_shell(one.workspace, session, "touch begun; until [ -e go ]; do sleep 0.01; done"))
         await until((one.project / "begun").exists)
@@ -118,7 +118,7 @@ async def test_commands_get_the_clients_variables_and_nothing_of_the_server(monk
     for name in ("HOLDFAST_TOKEN", "HOLDFAST_HOST", "HOLDFAST_DATA_DIR", "SERVER_ONLY", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "canary-of-the-server")
     given = ("MINE=from the client", "HOLDFAST_TOKEN=canary-of-the-client", "BASH_ENV=/tmp/x", "EMPTY=", "NO_VALUE")
-    async with hands(env=given) as one:
+    async with tool_client(env=given) as one:
         (result,) = await one.do(bash("env; echo; cat /proc/$PPID/environ /proc/self/environ | tr '\\0' '\\n'"))
         typed = await one.client.run_shell(one.workspace, await one.session(), "env")
         for seen in (result.content, typed.output):
