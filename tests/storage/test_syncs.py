@@ -171,7 +171,7 @@ def _put(draft: AtomicWrite, data: bytes) -> None:
     draft.add(data[:1])
     draft.add(data[1:])
     draft.finish()
-    draft.put()
+    draft.publish()
 
 
 @pytest.mark.parametrize("is_new", [True, False])

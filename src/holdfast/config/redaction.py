@@ -1,4 +1,4 @@
-"""Which values are nobody else's business, and how they are shown instead. Pure.
+"""Which values are nobody else's business, and how they are shown instead.
 
 A template says where a key comes from and is shown as it was written; a key itself is shown as `set`. Values are
 judged by the name they stand under, and by their looks: a key in an address or an argument is a key too.

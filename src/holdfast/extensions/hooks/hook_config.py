@@ -1,4 +1,4 @@
-"""Parses hooks from our settings and from Claude Code's settings files. Pure."""
+"""Parses hooks from our settings and from Claude Code's settings files."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
 from holdfast.runtime.permission_rules import outdated_rules
 from holdfast.server.workspace_manager import WorkspaceHandle
-from holdfast.storage.database import open_to_others
+from holdfast.storage.database import find_exposed_files
 from holdfast.workspace.git.git_command import find_git
 from holdfast.workspace.process.child_process import find_program
 from holdfast.workspace.process.guard_tag import leftovers
@@ -203,8 +203,8 @@ def _data_directory(place: Path) -> Sequence[Finding]:
         # The server's own check of its storage reports this.
         return ()
     found = [
-        Finding("data directory", "warning", item.what, f"chmod {item.wanted:o} {item.path}", item.path)
-        for item in open_to_others(place)
+        Finding("data directory", "warning", item.description, f"chmod {item.wanted:o} {item.path}", item.path)
+        for item in find_exposed_files(place)
     ]
     free = shutil.disk_usage(place).free
     if free < _LITTLE:

@@ -11,11 +11,12 @@ from holdfast.domain.files import FileVersion, UndoAsk, UndoReport
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.runs import Attachment
-from holdfast.protocol.bodies import LARGEST_FILE, FileNames, kind_of
+from holdfast.protocol.attachments import LARGEST_FILE, kind_of
+from holdfast.protocol.bodies import FileNames
 from holdfast.protocol.problems import TooLarge
 from holdfast.server.http.request import Request
-from holdfast.workspace.files.open_files import locate, look, read
-from holdfast.workspace.files.undo import last_change, path_in, undo
+from holdfast.workspace.files.open_files import locate, read_whole_file, status_of
+from holdfast.workspace.files.undo import last_change, recorded_path, undo
 from holdfast.workspace.search.search import Search, Searcher
 
 __all__ = ["list_files", "read_file", "undo_changes"]
@@ -57,12 +58,12 @@ async def read_file(request: Request) -> Attachment:
 def _content(root: str, given: str) -> bytes:
     try:
         place = locate(root, given)
-        status = look(place) if place.is_inside else None
+        status = status_of(place) if place.is_inside else None
         if status is None:
             raise NoSuchFile
         if status.st_size > LARGEST_FILE:
             raise FileTooLarge
-        return read(place, LARGEST_FILE).data
+        return read_whole_file(place, LARGEST_FILE).data
     except ToolError:
         raise NoSuchFile from None
 
@@ -116,7 +117,7 @@ async def _latest(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[F
     best: tuple[int, SessionId, Sequence[FileVersion]] = (-1, SessionId(""), ())
     for session in list(await ledger.sessions(request.workspace.id))[:_MOST_SESSIONS]:
         versions = await ledger.files(request.workspace.id, session.id)
-        path = path_in(ask.path, versions, request.workspace.record.path) if ask.path else ""
+        path = recorded_path(ask.path, versions, request.workspace.record.path) if ask.path else ""
         changed = last_change(versions, path)
         if changed is not None and changed.updated_at > best[0]:
             best = (changed.updated_at, session.id, versions)

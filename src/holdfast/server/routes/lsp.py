@@ -10,7 +10,7 @@ from holdfast.config.problems import dotted
 from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest, NotFound, ToolError
 from holdfast.domain.extensions import LspInfo, LspState
-from holdfast.extensions.lsp.lsp_manager import LanguageServers
+from holdfast.extensions.lsp.extension import LanguageServers
 from holdfast.protocol.extension_routes import LspLog, LspRestarted
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request

@@ -1,4 +1,4 @@
-"""Spans for runs, steps and tool calls, derived from events alone. Pure.
+"""Spans for runs, steps and tool calls, derived from events alone.
 
 A run is a span; each step is a child of its run, and each tool call a child of its step. The run of a sub-agent is a
 child of the call that started it. Spans do not contain the text of prompts and responses.
