@@ -93,7 +93,7 @@ class WorkspaceHandle:
     def notify_settings_changed(self) -> None:
         """Notify clients of a changed setting, once, even if re-reading the files also reports the change."""
         told = self._changes
-        self.services.configuration.reading()
+        self.services.configuration.snapshot()
         if self._changes == told:
             self._publish_change()
 
@@ -295,7 +295,7 @@ class WorkspaceManager:
         del self._timers["look"]
         for handle in self.handles:
             if self.claims(handle):
-                handle.services.configuration.reading()
+                handle.services.configuration.snapshot()
         self._tasks.start(self.check_storage(), name="check storage")
         self._look_later()
 

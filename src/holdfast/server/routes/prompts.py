@@ -85,7 +85,7 @@ def _saved_choice(request: Request, info: ModelInfo) -> str:
     """
     if (info.provider, info.model) != (TOUR.provider, TOUR.model):
         return ""
-    by_hand = request.services.configuration.written_by_hand("models").get("large", {})
+    by_hand = request.services.configuration.settings_from_files("models").get("large", {})
     if TOUR.provider == by_hand.get("provider") or TOUR.model == by_hand.get("model"):
         return ""
     return (
