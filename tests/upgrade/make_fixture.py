@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import apsw
 import msgspec
 
+from holdfast.client.address import Address
 from holdfast.client.client import Client
-from holdfast.client.http_messages import Address
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment

@@ -16,9 +16,9 @@ from typing import Any
 import apsw
 import pytest
 
+from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.http_messages import Address
 from holdfast.domain.files import UndoAsk
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
