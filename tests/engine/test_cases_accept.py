@@ -45,9 +45,9 @@ async def test_c03_c04_c11_cancel_before_the_start_is_kept() -> None:
     engine = world.workspace.engine
     await world.prompt("hello", "r1")
     assert engine.lane(world.session).phase == "accepted"
-    engine.tell(world.session, Cancel())
+    engine.dispatch(world.session, Cancel())
     kept = engine.lane(world.session)
-    engine.tell(world.session, Cancel())
+    engine.dispatch(world.session, Cancel())
     assert kept == engine.lane(world.session)
     assert (kept.phase, kept.cause) == ("cancelling", "cancel")
     await world.quiet()

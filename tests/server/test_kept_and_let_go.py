@@ -410,7 +410,7 @@ async def test_nothing_of_a_deleted_session_is_left_in_memory() -> None:
         assert granted(handle, session)
         await here.client.delete_session(here.workspace, session)
         here.ran.clear()
-        cast(Any, await handle.workspace.engine.kit.models.large()).requests.clear()
+        cast(Any, await handle.workspace.engine.run_context.models.large()).requests.clear()
         for opened in readers:
             opened.close()
         await here.client.health()

@@ -188,7 +188,7 @@ async def _said_to_nobody(server: Server, workspace: str, session: SessionId) ->
     """An event that stock clients do not know."""
     output = ToolOutput(session, MessageId("m"), ToolCallId("c"), 0, "text")
     handle = server.manager.handle(workspace)
-    handle.workspace.engine.outside.outlet.publish_live(ToolOutputEvent(output))
+    handle.workspace.engine.outlet.publish_live(ToolOutputEvent(output))
     await until(lambda: handle.workspace.bus.waiting == 1)
 
 

@@ -74,7 +74,7 @@ class WorkspaceHandle:
         workspace.approvals.save_rule = self._save_rule
         workspace.approvals.timeout = services.settings.options.ask_timeout
         services.on_settings = self._settings_changed
-        services.publish = workspace.engine.outside.outlet.publish_live
+        services.publish = workspace.engine.outlet.publish_live
         services.extensions.start()
         services.scan.current()
         self.lenders: set[ClientId] = set()
@@ -96,7 +96,7 @@ class WorkspaceHandle:
     def notify_settings_changed(self) -> None:
         """Notify clients of a changed setting, once, even if re-reading the files also reports the change."""
         told = self._changes
-        self.services.configuration.reading()
+        self.services.configuration.snapshot()
         if self._changes == told:
             self._publish_change()
 
@@ -107,7 +107,7 @@ class WorkspaceHandle:
     def _publish_change(self) -> None:
         self._changes += 1
         changed = ConfigChangedEvent(Change("updated", ConfigChanged(self.id)))
-        self.workspace.engine.outside.outlet.publish_live(changed)
+        self.workspace.engine.outlet.publish_live(changed)
 
     def _save_rule(self, rule: str) -> None:
         self.services.save_rule(rule)
@@ -306,7 +306,7 @@ class WorkspaceManager:
         del self._timers["look"]
         for handle in self.handles:
             if self.claims(handle):
-                handle.services.configuration.reading()
+                handle.services.configuration.snapshot()
         self._tasks.start(self.check_storage(), name="check storage")
         self._look_later()
 
@@ -323,7 +323,7 @@ class WorkspaceManager:
             _log.error("nothing can be stored: %s", problem)
             notice = AgentEvent(Change("created", AgentNotice("error", error=problem)))
             for handle in self.handles:
-                handle.workspace.engine.outside.outlet.publish_live(notice)
+                handle.workspace.engine.outlet.publish_live(notice)
         return problem
 
     def _time_storage(self) -> None:
@@ -407,7 +407,7 @@ class WorkspaceManager:
         for session in sorted(before.keys() | now.keys()):
             if (count := now.get(session, 0)) != before.get(session, 0):
                 event = AttachedEvent(Change("updated", Attached(session, count)))
-                handle.workspace.engine.outside.outlet.publish_live(event)
+                handle.workspace.engine.outlet.publish_live(event)
 
     async def close(self) -> None:
         """Close every workspace in order; their streams end with them."""

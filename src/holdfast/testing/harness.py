@@ -138,7 +138,7 @@ class World:
         """Open the workspace. `others` are further fields of `WorkspaceParts`."""
         tapes: list[Tape] = []
 
-        def tap(outlet: Outlet) -> Outlet:
+        def wrap_outlet(outlet: Outlet) -> Outlet:
             tapes.append(Tape(outlet))
             return tapes[0]
 
@@ -151,7 +151,7 @@ class World:
             settings or EngineSettings(titles=False),
             CountingClock(),
             counting_ids(ids),
-            tap,
+            wrap_outlet,
             **others,
         )
         workspace = await open_workspace(path, parts)
@@ -176,7 +176,7 @@ class World:
 
     async def quiet(self) -> None:
         """Wait until the session is idle."""
-        await self.workspace.engine.until_quiet(self.session)
+        await self.workspace.engine.wait_until_idle(self.session)
 
     async def close(self) -> None:
         """Close the workspace."""

@@ -27,9 +27,9 @@ from holdfast.extensions.lsp.server_config import (
     surveyed,
 )
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.files.file_paths import is_within, shown
-from holdfast.workspace.files.open_files import locate, read
-from holdfast.workspace.files.text_encoding import decoded
+from holdfast.workspace.files.file_paths import display_path, is_within
+from holdfast.workspace.files.open_files import locate, read_whole_file
+from holdfast.workspace.files.text_encoding import decode
 from holdfast.workspace.process.child_process import GuardedChild
 
 __all__ = ["LspManager"]
@@ -149,8 +149,8 @@ class LspManager:
     async def read(self, path: str) -> str | None:
         """Return the text of a file, or None if it cannot be read or is too large."""
         try:
-            seen = await asyncio.to_thread(lambda: read(locate(self.root, path), _LARGEST))
-            return decoded(seen.data, path)[0]
+            seen = await asyncio.to_thread(lambda: read_whole_file(locate(self.root, path), _LARGEST))
+            return decode(seen.data, path)[0]
         except ToolError:
             return None
 
@@ -215,7 +215,7 @@ class LspManager:
                 starts = [item.range.start for item in found]
                 columns = [text.column(start) if text is not None else start.character for start in starts]
                 into = here if place == path else elsewhere
-                into += told(shown(self.root, place), server.name, zip(found, columns, strict=True))
+                into += told(display_path(self.root, place), server.name, zip(found, columns, strict=True))
         return here, elsewhere
 
     def report(self, path: str, answered: Mapping[LanguageServer, bool], *, is_brief: bool) -> str:

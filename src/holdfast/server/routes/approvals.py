@@ -28,9 +28,7 @@ async def set_skip(request: Request) -> None:
     handle = request.handle
     if handle.yolo is not request.body.skip:
         handle.yolo = request.body.skip
-        handle.workspace.engine.outside.outlet.publish_live(
-            ConfigChangedEvent(Change("updated", ConfigChanged(handle.id)))
-        )
+        handle.workspace.engine.outlet.publish_live(ConfigChangedEvent(Change("updated", ConfigChanged(handle.id))))
 
 
 async def grant(request: Request) -> Resolved:

@@ -15,8 +15,8 @@ from holdfast.protocol.attachments import LARGEST_FILE, kind_of
 from holdfast.protocol.bodies import FileNames
 from holdfast.protocol.problems import TooLarge
 from holdfast.server.http.request import Request
-from holdfast.workspace.files.open_files import locate, look, read
-from holdfast.workspace.files.undo import last_change, path_in, undo
+from holdfast.workspace.files.open_files import locate, read_whole_file, status_of
+from holdfast.workspace.files.undo import last_change, recorded_path, undo
 from holdfast.workspace.search.search import Search, Searcher
 
 __all__ = ["list_files", "read_file", "undo_changes"]
@@ -60,12 +60,12 @@ async def read_file(request: Request) -> Attachment:
 def _content(root: str, given: str) -> bytes:
     try:
         place = locate(root, given)
-        status = look(place) if place.is_inside else None
+        status = status_of(place) if place.is_inside else None
         if status is None:
             raise NoSuchFile
         if status.st_size > LARGEST_FILE:
             raise FileTooLarge
-        return read(place, LARGEST_FILE).data
+        return read_whole_file(place, LARGEST_FILE).data
     except ToolError:
         raise NoSuchFile from None
 
@@ -94,14 +94,14 @@ async def undo_changes(request: Request) -> UndoReport:
         versions,
         root=workspace.record.path,
         record=record,
-        now_ms=engine.outside.clock.now_ms,
-        new_id=engine.outside.new_id,
+        now_ms=engine.clock.now_ms,
+        new_id=engine.new_id,
     )
 
 
 async def _history(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the requested session and its file changes."""
-    ledger = request.handle.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     if ask.session_id:
         if await ledger.session(request.handle.id, ask.session_id) is None:
             raise NotFound("There is no such session: look at the list for one.")
@@ -116,11 +116,11 @@ async def _history(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[
 
 async def _latest(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the session with the most recent change, of the given file if any, that has not been reverted."""
-    ledger = request.handle.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     best: tuple[int, SessionId, Sequence[FileVersion]] = (-1, SessionId(""), ())
     for session in list(await ledger.sessions(request.handle.id))[:_MOST_SESSIONS]:
         versions = await ledger.files(request.handle.id, session.id)
-        path = path_in(ask.path, versions, request.handle.workspace.record.path) if ask.path else ""
+        path = recorded_path(ask.path, versions, request.handle.workspace.record.path) if ask.path else ""
         changed = last_change(versions, path)
         if changed is not None and changed.updated_at > best[0]:
             best = (changed.updated_at, session.id, versions)

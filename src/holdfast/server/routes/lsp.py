@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.config.problems import dotted
+from holdfast.config.problems import format_key
 from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest, NotFound, ToolError
 from holdfast.domain.extensions import LspInfo, LspState
@@ -24,7 +24,7 @@ _AREA = "language servers"
 
 def _servers(handle: WorkspaceHandle) -> LanguageServers:
     """Return the servers after re-reading the settings and the trust in the project."""
-    handle.services.configuration.reading()
+    handle.services.configuration.snapshot()
     return handle.services.extensions.lsp
 
 
@@ -97,7 +97,7 @@ def _finding(handle: WorkspaceHandle, info: LspInfo, fault: str) -> Finding | No
     if not info.error and not fault:
         return None
     file, line = place_of(handle, "lsp", info.name)
-    name = dotted(("lsp", info.name))
+    name = format_key(("lsp", info.name))
     if info.state == LspState.ERROR:
         todo = f"See what it printed: holdfast lsp logs {info.name}"
         return Finding(_AREA, "warning", f"{name} does not run: {info.error}", todo, file, line)

@@ -43,7 +43,7 @@ async def agent_info(request: Request) -> AgentInfo:
     """Return the model and whether the agent is busy. Clients poll this, so it does not access the disk."""
     engine = request.handle.workspace.engine
     try:
-        info = (await engine.kit.models.large()).info
+        info = (await engine.run_context.models.large()).info
     except ProviderError:
         # The reason is returned by `init_agent` and `send_prompt`.
         nobody = ModelInfo("", "")
@@ -56,17 +56,17 @@ async def agent_info(request: Request) -> AgentInfo:
 
 async def init_agent(request: Request) -> None:
     """Check whether a model can be used. Active runs are not affected."""
-    await request.handle.workspace.engine.kit.models.large()
+    await request.handle.workspace.engine.run_context.models.large()
 
 
 async def update_agent(request: Request) -> None:
     """Check whether a model can be used. Each run looks up models and tools itself, so there is nothing to update."""
-    await request.handle.workspace.engine.kit.models.large()
+    await request.handle.workspace.engine.run_context.models.large()
 
 
 async def send_prompt(request: Request) -> Accepted:
     """Accept a prompt. Without a usable model it is refused at once and nothing is stored."""
-    model = await request.handle.workspace.engine.kit.models.large()
+    model = await request.handle.workspace.engine.run_context.models.large()
     prompt = request.body.to_prompt()
     if prompt.require_model and (reason := model.info.fallback_reason or _saved_choice(request, model.info)):
         raise ProviderError(reason, title="No usable model", trouble="refused")
@@ -85,7 +85,7 @@ def _saved_choice(request: Request, info: ModelInfo) -> str:
     """
     if (info.provider, info.model) != (TOUR.provider, TOUR.model):
         return ""
-    by_hand = request.handle.services.configuration.written_by_hand("models").get("large", {})
+    by_hand = request.handle.services.configuration.settings_from_files("models").get("large", {})
     if TOUR.provider == by_hand.get("provider") or TOUR.model == by_hand.get("model"):
         return ""
     return (
@@ -118,7 +118,7 @@ async def list_queued(request: Request) -> list[str]:
     """Return the texts of the queued prompts of a session."""
     engine = request.handle.workspace.engine
     waiting = [item.run for item in engine.lane(request.session).queue]
-    records = [await engine.kit.ledger.run(request.handle.id, run) for run in waiting]
+    records = [await engine.run_context.ledger.run(request.handle.id, run) for run in waiting]
     return [record.run.prompt for record in records if record is not None]
 
 
@@ -157,7 +157,7 @@ async def list_runs(request: Request) -> list[Run]:
     limit = min(request.number("limit", 50), _MOST)
     session = SessionId(request.query["session_id"]) if request.query.get("session_id") else None
     before, state = request.number("before", 0), request.query.get("state")
-    ledger = request.handle.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     if state is None:
         runs = await ledger.runs(request.handle.id, session, limit, before)
         return [_now(request.handle, run) for run in runs]
@@ -173,7 +173,7 @@ async def list_runs(request: Request) -> list[Run]:
 async def _ended(request: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
     found: list[Run] = []
     while len(found) < limit:
-        page = await request.handle.workspace.engine.kit.ledger.runs(request.handle.id, session, limit, before)
+        page = await request.handle.workspace.engine.run_context.ledger.runs(request.handle.id, session, limit, before)
         found += (run for run in page if run.state == "ended")
         if len(page) < limit:
             break
@@ -183,7 +183,7 @@ async def _ended(request: Request, session: SessionId | None, limit: int, before
 
 async def get_run(request: Request) -> Run:
     """Return a run."""
-    record = await request.handle.workspace.engine.kit.ledger.run(request.handle.id, request.run)
+    record = await request.handle.workspace.engine.run_context.ledger.run(request.handle.id, request.run)
     if record is None:
         raise UnknownRun
     return _now(request.handle, record.run)

@@ -55,7 +55,7 @@ def dressed(manager: WorkspaceManager, handle: WorkspaceHandle, session: Session
 
 async def known(request: Request, session_id: SessionId | None = None) -> Session:
     """Return the given session, by default that of the path. Raises `UnknownSession`."""
-    ledger = request.handle.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     session = await ledger.session(request.handle.id, request.session if session_id is None else session_id)
     if session is None:
         raise UnknownSession
@@ -64,7 +64,7 @@ async def known(request: Request, session_id: SessionId | None = None) -> Sessio
 
 async def list_sessions(request: Request) -> list[Session]:
     """Return the sessions of a workspace."""
-    sessions = await request.handle.workspace.engine.kit.ledger.sessions(request.handle.id)
+    sessions = await request.handle.workspace.engine.run_context.ledger.sessions(request.handle.id)
     return [dressed(request.manager, request.handle, session) for session in sessions]
 
 
@@ -105,7 +105,7 @@ async def delete_session(request: Request) -> None:
 
 async def _outputs_named_in(handle: WorkspaceHandle, session: SessionId) -> tuple[str, ...]:
     """Return output files that earlier versions stored without an owner."""
-    messages = await handle.workspace.engine.kit.ledger.messages(handle.id, session)
+    messages = await handle.workspace.engine.run_context.ledger.messages(handle.id, session)
     body = msgspec.json.encode(messages).decode()
     return tuple(_OUTPUT.findall(body))
 
@@ -113,7 +113,7 @@ async def _outputs_named_in(handle: WorkspaceHandle, session: SessionId) -> tupl
 async def list_messages(request: Request) -> list[Message]:
     """Return the messages of a session, including streamed text that is not flushed yet."""
     engine = request.handle.workspace.engine
-    messages = await engine.kit.ledger.messages(request.handle.id, request.session)
+    messages = await engine.run_context.ledger.messages(request.handle.id, request.session)
     growing = engine.open_parts()
     return [grow(message, [part for part in growing if part.message_id == message.id]) for message in messages]
 
@@ -125,7 +125,7 @@ async def list_user_messages(request: Request) -> list[Message]:
 
 async def list_all_user_messages(request: Request) -> list[Message]:
     """Return the user's messages of all sessions, newest first, for the prompt history."""
-    ledger = request.handle.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     found: list[Message] = []
     for session in await ledger.sessions(request.handle.id):
         messages = await ledger.messages(request.handle.id, session.id)
@@ -136,13 +136,13 @@ async def list_all_user_messages(request: Request) -> list[Message]:
 
 async def list_history(request: Request) -> list[FileVersion]:
     """Return the versions of files that a session changed."""
-    versions = await request.handle.workspace.engine.kit.ledger.files(request.handle.id, request.session)
+    versions = await request.handle.workspace.engine.run_context.ledger.files(request.handle.id, request.session)
     return sorted(versions, key=lambda item: (item.version, item.created_at))
 
 
 async def list_read_files(request: Request) -> list[str]:
     """Return the paths that a session has read."""
-    marks = await request.handle.workspace.engine.kit.ledger.read_marks(request.handle.id, request.session)
+    marks = await request.handle.workspace.engine.run_context.ledger.read_marks(request.handle.id, request.session)
     return [mark.path for mark in marks]
 
 
@@ -150,13 +150,13 @@ async def mark_read(request: Request) -> None:
     """Mark a file as read, under its real path, which is the one that tools use."""
     session, path = await known(request, request.body.session_id), await _real_path(request, request.body.path)
     engine = request.handle.workspace.engine
-    mark = ReadMark(session.id, path, engine.outside.clock.now_ms())
+    mark = ReadMark(session.id, path, engine.clock.now_ms())
     await engine.recorder.put(MarkRead(mark), sync=False)
 
 
 async def last_read(request: Request) -> str:
     """Return when a session last read a file."""
-    ledger = request.handle.workspace.engine.kit.ledger
+    ledger = request.handle.workspace.engine.run_context.ledger
     path = await _real_path(request, request.query["path"])
     mark = await ledger.read_mark(request.handle.id, SessionId(request.query["session_id"]), path)
     if mark is None:
@@ -199,7 +199,7 @@ async def read_log(request: Request) -> LogPage:
     )
     if not 0 < limit <= _MOST:
         raise BadRequest(f"limit is from 1 to {_MOST}.")
-    ledger, cursor = request.handle.workspace.engine.kit.ledger, request.number("after", 0)
+    ledger, cursor = request.handle.workspace.engine.run_context.ledger, request.number("after", 0)
     if run:
         asked = await _run(request, run)
         session, cursor = asked.session_id, max(cursor, asked.number - 1)
@@ -222,7 +222,7 @@ async def read_log(request: Request) -> LogPage:
 
 
 async def _run(request: Request, run: str) -> Run:
-    record = await request.handle.workspace.engine.kit.ledger.run(request.handle.id, RunId(run))
+    record = await request.handle.workspace.engine.run_context.ledger.run(request.handle.id, RunId(run))
     if record is None:
         raise UnknownRun
     return record.run

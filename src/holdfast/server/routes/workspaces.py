@@ -78,7 +78,7 @@ async def snapshot(request: Request) -> SnapshotBody:
     """Return the state for a new client: one read of the store, with the streamed text that is not flushed yet."""
     handle = request.handle
     session = SessionId(request.query["session_id"]) if request.query.get("session_id") else None
-    stored = await handle.workspace.engine.kit.ledger.snapshot(handle.id, session)
+    stored = await handle.workspace.engine.run_context.ledger.snapshot(handle.id, session)
     return SnapshotBody(
         stored.cursor,
         stored.epoch,
