@@ -94,7 +94,7 @@ class Ends:
         self._outlet.publish(told)
         for entry in told:
             if isinstance(entry.event, RunCompleteEvent):
-                self._note(entry.event.payload.payload.run_id)
+                self._note(entry.event.change.object.run_id)
 
     def publish_live(self, event: LiveEvent) -> None:
         assert self._outlet is not None

@@ -167,7 +167,7 @@ class _Listener:
         for entry in heard:
             self._diary.note("event", str(entry.number), digest(entry.body))
             if isinstance(entry.event, RunCompleteEvent):
-                end = entry.event.payload.payload
+                end = entry.event.change.object
                 self._diary.note("ended", end.run_id, end.outcome)
         self._outlet.publish(heard)
 
@@ -298,7 +298,7 @@ class Stage:
 
     async def answer(self, run_id: str) -> None:
         """Two clients answer the run's request for permission at once."""
-        asks = self.workspace.asks
+        asks = self.workspace.approvals
         await until(lambda: any(ask.run_id == run_id for ask in asks.permissions), most=1_000_000)
         request = next(ask.id for ask in asks.permissions if ask.run_id == run_id)
 

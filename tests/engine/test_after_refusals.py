@@ -290,7 +290,7 @@ async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision:
 
     tool = answering(name)
     world = await World.open(ScriptedModel([Step((Call(name, '{"n":3}'),)), DONE], info=PLAIN), tools=[tool])
-    world.workspace.asks.judge = judge
+    world.workspace.approvals.judge = judge
     # Questions are offered only where somebody can answer.
     prompt = Prompt(world.session, "go", run_id=RunId("r1"), interactive=True)
     await world.workspace.inputs.submit(prompt)

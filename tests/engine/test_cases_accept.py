@@ -85,7 +85,7 @@ async def test_c05_a_canceled_turn_writes_what_is_missing(after_start: bool) -> 
         await held(model)
     await world.cancel()
     await world.quiet()
-    created = [event.payload.payload.role for event in world.message_events() if event.payload.type == "created"]
+    created = [event.change.object.role for event in world.message_events() if event.change.type == "created"]
     assert created == ["user", "assistant"]
     assert await world.finishes() == ["canceled"]
     await world.assert_valid()

@@ -128,7 +128,7 @@ class Place:
         current = self.world.workspace.engine.kit.tools
         current.current = self._current(tools)  # type: ignore[method-assign]
         self.world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(tools)))
-        self.world.workspace.asks.judge = lambda permit: Verdict("ask" if permit.tool == "ask" else "allow")
+        self.world.workspace.approvals.judge = lambda permit: Verdict("ask" if permit.tool == "ask" else "allow")
 
     def _current(self, tools: Sequence[Tool]) -> Callable[[], Coroutine[None, None, Sequence[Tool]]]:
         async def current() -> Sequence[Tool]:
@@ -328,7 +328,7 @@ for state in ("model", "tool", "ask", "inquire", "agent"):
     async def cancel(place: Place, state: str = state) -> None:
         inner = Step((Call("ask"),))
         await place.prompt(Step((Call("tool" if state == "model" else state),)), *([inner] if state == "agent" else []))
-        asks = place.world.workspace.asks
+        asks = place.world.workspace.approvals
         if state in ("ask", "inquire", "agent"):
             await until(lambda: asks.permissions or asks.questions)
         await place.world.cancel()
@@ -369,7 +369,7 @@ def test_nothing_is_held_after(name: str) -> None:
         await SCENES[name](place)
         await place.rest()
         assert place.holdings() == before
-        assert (place.world.workspace.asks.permissions, place.world.workspace.asks.questions) == ((), ())
+        assert (place.world.workspace.approvals.permissions, place.world.workspace.approvals.questions) == ((), ())
         # All of it can be done again, to its end.
         place.calls = 0
         await place.work(TOOL, DONE)

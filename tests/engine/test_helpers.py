@@ -242,7 +242,7 @@ async def test_a_shutdown_ends_both() -> None:
     await world.prompt("find it", "r1")
     await tool.gate.reached.wait()
     await world.close()
-    told = [event.payload.payload for _, event in world.tape.events if isinstance(event, RunCompleteEvent)]
+    told = [event.change.object for _, event in world.tape.events if isinstance(event, RunCompleteEvent)]
     assert sorted((end.outcome, end.run_id == RunId("r1")) for end in told) == [
         ("interrupted", False),
         ("interrupted", True),

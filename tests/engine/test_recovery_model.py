@@ -125,7 +125,7 @@ class Life:
         ]
         world = await World.open(self.model, tools=tools, settings=SETTINGS, ledger=self.ledger, ids=ids)
         world.workspace.engine.kit.crews.add("task", SubagentType(FixedTools(tools)))
-        world.workspace.asks.judge = lambda _: Verdict("ask")
+        world.workspace.approvals.judge = lambda _: Verdict("ask")
         return world
 
     async def until_it_dies(self) -> World:
@@ -183,7 +183,7 @@ class Life:
         await world.quiet()
 
     async def _answer(self, world: World) -> None:
-        asks = world.workspace.asks
+        asks = world.workspace.approvals
         for request in asks.permissions[:1]:
             await asks.grant(request.id, self.dice.choice(("allow", "deny", "allow_session")))
         for batch in asks.questions[:1]:
@@ -233,7 +233,7 @@ class Life:
 
 def ends_in(bodies: Sequence[bytes]) -> list[RunComplete]:
     events = map(decode_event, bodies)
-    return [event.payload.payload for event in events if isinstance(event, RunCompleteEvent)]
+    return [event.change.object for event in events if isinstance(event, RunCompleteEvent)]
 
 
 def check(before: Stored, after: Stored, acted: set[str]) -> None:

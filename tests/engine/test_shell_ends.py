@@ -186,7 +186,7 @@ async def test_a_session_that_is_deleted_while_busy_is_cancelled_first() -> None
     assert world.end_of("r1").outcome == "cancelled"
     last = world.tape.events[-1][1]
     assert isinstance(last, SessionEvent)
-    assert last.payload.type == "deleted"
+    assert last.change.type == "deleted"
     assert list(await world.messages()) == []
 
 
@@ -261,9 +261,9 @@ async def test_the_lane_knows_a_run_before_anybody_hears_of_it() -> None:
 
     def listen(entries: Iterable[Entry]) -> None:
         heard = list(entries)
-        created = [item.event.payload for item in heard if isinstance(item.event, RunEvent)]
+        created = [item.event.change for item in heard if isinstance(item.event, RunEvent)]
         head = world.workspace.engine.lane(world.session).head
-        known.extend(head == change.payload.run_id for change in created if change.type == "created")
+        known.extend(head == change.object.run_id for change in created if change.type == "created")
         publish(heard)
 
     world.tape.publish = listen  # type: ignore[method-assign]

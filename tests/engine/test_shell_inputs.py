@@ -109,7 +109,7 @@ async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() 
         await asking
     assert await ledger.run(world.workspace.record.id, RunId("r1")) is None
     await closing
-    kinds = [event.payload.type for _, event in world.tape.events if isinstance(event, RunEvent)]
+    kinds = [event.change.type for _, event in world.tape.events if isinstance(event, RunEvent)]
     assert kinds == ["created", "deleted"]
 
 

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.line_diff import excerpt, unified_diff
-from holdfast.workspace.files.text_edit import replaced
-from holdfast.workspace.files.text_encoding import TextFormat, decoded, line_end
+from holdfast.workspace.files.text_edit import replace_text
+from holdfast.workspace.files.text_encoding import TextFormat, decode, line_ending
 
 
 def edited(text: str, old: str, new: str, *, replace_all: bool = False) -> str:
-    return replaced(text, old, new, replace_all=replace_all).text
+    return replace_text(text, old, new, replace_all=replace_all).text
 
 
 def refused(text: str, old: str, new: str = "new") -> str:
     with pytest.raises(ToolError) as raised:
-        replaced(text, old, new, replace_all=False)
+        replace_text(text, old, new, replace_all=False)
     return str(raised.value)
 
 
@@ -54,7 +54,7 @@ def test_lines_are_removed_whole() -> None:
 
 
 def test_numbers_of_a_view_are_left_out() -> None:
-    done = replaced("one\ntwo\nthree\n", "     1|one\n     2|two", "     1|one\n     2|TWO", replace_all=False)
+    done = replace_text("one\ntwo\nthree\n", "     1|one\n     2|two", "     1|one\n     2|TWO", replace_all=False)
     assert done.text == "one\nTWO\nthree\n"
     assert "line numbers" in done.note
 
@@ -62,7 +62,7 @@ def test_numbers_of_a_view_are_left_out() -> None:
 def test_mixed_line_ends_stay_where_they_are() -> None:
     assert edited("a\r\nb\nc\r\n", "b", "x") == "a\r\nx\nc\r\n"
     assert edited("a\r\nb\r\nc\n", "a\nb\n", "x\ny\n") == "x\r\ny\r\nc\n"
-    assert line_end("a\r\nb\n") == "\n"
+    assert line_ending("a\r\nb\n") == "\n"
 
 
 def test_hints() -> None:
@@ -148,11 +148,11 @@ def test_an_excerpt_holds_the_difference(old: str, new: str, most: int) -> None:
 
 def test_forms_go_there_and_back() -> None:
     for data in (b"", b"a\r\n", "\ufeffä".encode(), "\ufeffä".encode("utf-16-le"), "\ufeffä".encode("utf-16-be")):
-        text, form = decoded(data, "f")
+        text, form = decode(data, "f")
         assert "\ufeff" not in text
-        assert form.encoded(text) == data
+        assert form.encode(text) == data
     for data in (b"\xff", b"a\0b", "é".encode("latin-1"), "ab".encode("utf-16-le")):
         with pytest.raises(ToolError, match="UTF-8"):
-            decoded(data, "f")
+            decode(data, "f")
     with pytest.raises(ToolError, match="half character"):
-        TextFormat().encoded("\ud800")
+        TextFormat().encode("\ud800")

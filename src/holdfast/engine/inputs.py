@@ -305,7 +305,7 @@ class _Placing:
         self.refusal = self._engine.tell(run.session_id, lifecycle.Accept(run.run_id, run.delivery))
         if self.refusal is not None:
             said = (entry.event for entry in answer.entries)
-            marked = [event.payload.payload.run_id for event in said if isinstance(event, RunEvent)]
+            marked = [event.change.object.run_id for event in said if isinstance(event, RunEvent)]
             # A run that somebody has cancelled meanwhile keeps the mark: it is that cancel's as well.
             others = (other for other in marked if other != run.run_id)
             spared = tuple(other for other in others if not self._is_cancelled(other))

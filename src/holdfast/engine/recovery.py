@@ -56,19 +56,19 @@ class UnansweredRequests:
             return
         match decode_event(body):
             case (PermissionRequestEvent() | QuestionRequestEvent()) as asked:
-                request = asked.payload.payload
+                request = asked.change.object
                 if request.run_id in self._runs:
                     self._open[request.id] = request
                     self._calls[request.id] = request.tool_call_id
                     if isinstance(request, QuestionRequest) or not request.continues:
                         self.not_run.add(request.tool_call_id)
-            case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
-                self._open.pop(notice.payload.id, None)
-                if notice.payload.granted:
-                    self._answered(notice.payload.id)
-            case QuestionNotificationEvent(payload=closed):
-                self._open.pop(closed.payload.batch_id, None)
-                self._answered(closed.payload.batch_id)
+            case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
+                self._open.pop(notice.object.id, None)
+                if notice.object.granted:
+                    self._answered(notice.object.id)
+            case QuestionNotificationEvent(change=closed):
+                self._open.pop(closed.object.batch_id, None)
+                self._answered(closed.object.batch_id)
             case _:
                 pass
 

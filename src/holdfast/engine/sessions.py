@@ -62,7 +62,7 @@ class Sessions:
         answer = await self._engine.recorder.put(PatchSession(patch))
         if isinstance(answer, Refusal):
             raise UnknownSession
-        return next(entry.event.payload.payload for entry in answer.entries if isinstance(entry.event, SessionEvent))
+        return next(entry.event.change.object for entry in answer.entries if isinstance(entry.event, SessionEvent))
 
     async def delete(self, session: SessionId, clean_up: CleanUp | None = None) -> None:
         """Delete a session with its children. A busy one is cancelled first; its end is published, and `session

@@ -1,4 +1,4 @@
-"""What a model is told before the conversation: our own words, then the facts of the place. Pure.
+"""What a model is told before the conversation: our own words, then the facts of the place.
 
 The order goes from what never changes to what changes most, so that a provider can keep the beginning.
 """

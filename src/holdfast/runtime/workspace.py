@@ -59,8 +59,8 @@ class Workspace:
     def __init__(self, engine: Engine, bus: Bus, recovered: RecoveryPlan, asks: Approvals) -> None:
         self.engine = engine
         self.bus = bus
-        self.asks = asks
-        self.furniture: Services | None = None
+        self.approvals = asks
+        self.services: Services | None = None
         """What was put in beside the engine; it goes when the workspace does."""
         self.inputs = Inputs(engine)
         self.sessions = Sessions(engine, self.inputs)
@@ -75,8 +75,8 @@ class Workspace:
         """End what is active, write everything down, end the streams, note that all is well."""
         async with AsyncExitStack() as stack:
             stack.callback(self.bus.close)
-            if self.furniture is not None:
-                stack.push_async_callback(self.furniture.close)
+            if self.services is not None:
+                stack.push_async_callback(self.services.close)
             is_clean = await self.engine.close()
         if is_clean:
             await self.engine.kit.ledger.close_workspace(self.record.id, self.record.epoch)
@@ -228,25 +228,25 @@ class App:
 
     async def _opened(self, path: str, environment: Mapping[str, str], *, unattended: bool) -> Workspace:
         record = await self.ledger.open_workspace(path)
-        furniture = self._furnisher.furnish(record, environment)
+        services = self._furnisher.furnish(record, environment)
         try:
-            goes_on = not unattended or await self._can_go_on(record, furniture)
-            workspace = await _assembled(record, furniture.parts(), goes_on=goes_on)
+            goes_on = not unattended or await self._can_go_on(record, services)
+            workspace = await _assembled(record, services.parts(), goes_on=goes_on)
         except BaseException:
-            await furniture.close()
+            await services.close()
             raise
-        workspace.furniture = furniture
+        workspace.services = services
         if not goes_on:
             await workspace.close()
             raise NobodyAnswers
         return workspace
 
-    async def _can_go_on(self, record: WorkspaceRecord, furniture: Services) -> bool:
+    async def _can_go_on(self, record: WorkspaceRecord, services: Services) -> bool:
         """Whether nothing waits, or there is a model for it."""
         sessions = {run.session_id for run in plan(await self.ledger.open_runs(record.id), {}).again}
         conversations = [await self.ledger.messages(record.id, session) for session in sessions]
         used = {message.provider for messages in conversations for message in messages if message.provider}
-        return not sessions or await furniture.can_answer(used)
+        return not sessions or await services.can_answer(used)
 
     async def close_workspace(self, workspace: Workspace) -> None:
         """Close one; the directory can be opened again afterwards."""

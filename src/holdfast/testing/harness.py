@@ -189,7 +189,7 @@ class World:
     def ends(self) -> list[RunComplete]:
         """Every end that was told, in order."""
         events = (event for _, event in self.tape.events)
-        return [event.payload.payload for event in events if isinstance(event, RunCompleteEvent)]
+        return [event.change.object for event in events if isinstance(event, RunCompleteEvent)]
 
     def end_of(self, run_id: str) -> RunComplete:
         ends = [end for end in self.ends() if end.run_id == run_id]
@@ -197,7 +197,7 @@ class World:
         return ends[0]
 
     def notices(self) -> list[AgentNotice]:
-        return [event.payload.payload for _, event in self.tape.events if isinstance(event, AgentEvent)]
+        return [event.change.object for _, event in self.tape.events if isinstance(event, AgentEvent)]
 
     def message_events(self) -> list[MessageEvent]:
         return [event for _, event in self.tape.events if isinstance(event, MessageEvent)]

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.extensions.lsp.lsp_types import path_from_uri
 from holdfast.workspace.files.file_paths import glob_regex, is_within
-from holdfast.workspace.files.ignore_files import LITTER
+from holdfast.workspace.files.ignore_files import GENERATED_NAMES
 
 __all__ = ["Change", "FileScan", "Pattern", "compare_scans", "matching_changes", "parse_glob", "scan_files"]
 
@@ -54,7 +54,7 @@ def scan_files(root: str, extra: Iterable[str] = (), timeout: float = _SCAN_TIME
         try:
             with os.scandir(pending.pop()) as entries:
                 for entry in entries:
-                    if entry.name in LITTER:
+                    if entry.name in GENERATED_NAMES:
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(entry.path)

@@ -1,7 +1,7 @@
 """All language servers of a workspace: assignment of servers to files, and their combined diagnostics.
 
-Theory of operation. `LanguageServers` is the extension that the rest of the program uses; it creates an `LspManager`
-on first use, because many workspaces never need one. The manager owns one `LanguageServer` for each configured name:
+Theory of operation. `extension` is the part that the rest of the program uses; it creates an `LspManager` on first use,
+because many workspaces never need one. The manager owns one `LanguageServer` for each configured name:
 
 * `server_config` selects the servers of a file and determines how they are launched; the manager caches the selection
   for each directory and file type, since it reads the disk.
@@ -18,7 +18,6 @@ state that clients display.
 """
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,11 +25,10 @@ from pathlib import Path
 from holdfast.domain.errors import ToolError
 from holdfast.domain.events import Change, LspEvent
 from holdfast.domain.extensions import LspInfo, LspNotice, LspState
-from holdfast.domain.tools import Tool
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.lsp import server_state
 from holdfast.extensions.lsp.diagnostics import FileDiagnostic, format_diagnostics, to_file_diagnostics
-from holdfast.extensions.lsp.diagnostics_wait import AFTER_CHANGE, IN_BACKGROUND, ON_VIEW, DiagnosticsWait, WaitLimits
+from holdfast.extensions.lsp.diagnostics_wait import IN_BACKGROUND, ON_VIEW, DiagnosticsWait, WaitLimits
 from holdfast.extensions.lsp.file_changes import FileScan, compare_scans, scan_files
 from holdfast.extensions.lsp.language_server import LanguageServer, MessageTrace, ServerHooks
 from holdfast.extensions.lsp.lsp_types import path_from_uri
@@ -41,18 +39,17 @@ from holdfast.extensions.lsp.server_config import (
     ServerConfig,
     ServerMatch,
     Unlaunchable,
-    is_any_available,
     launch_spec,
     match_servers,
     read_project,
 )
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.files.file_paths import is_within, shown
-from holdfast.workspace.files.open_files import locate, read
-from holdfast.workspace.files.text_encoding import decoded
+from holdfast.workspace.files.file_paths import display_path, is_within
+from holdfast.workspace.files.open_files import locate, read_whole_file
+from holdfast.workspace.files.text_encoding import decode
 from holdfast.workspace.process.child_process import GuardedChild
 
-__all__ = ["LanguageServers", "LspManager"]
+__all__ = ["LspManager"]
 
 
 _MAX_FILE_BYTES = 2 << 20
@@ -169,8 +166,8 @@ class LspManager:
     async def read(self, path: str) -> str | None:
         """Return the text of a file, or None if it cannot be read or is too large."""
         try:
-            seen = await asyncio.to_thread(lambda: read(locate(self.root, path), _MAX_FILE_BYTES))
-            return decoded(seen.data, path)[0]
+            seen = await asyncio.to_thread(lambda: read_whole_file(locate(self.root, path), _MAX_FILE_BYTES))
+            return decode(seen.data, path)[0]
         except ToolError:
             return None
 
@@ -235,7 +232,9 @@ class LspManager:
                 starts = [item.range.start for item in found]
                 columns = [text.column(start) if text is not None else start.character for start in starts]
                 into = here if place == path else elsewhere
-                into += to_file_diagnostics(shown(self.root, place), server.name, zip(found, columns, strict=True))
+                into += to_file_diagnostics(
+                    display_path(self.root, place), server.name, zip(found, columns, strict=True)
+                )
         return here, elsewhere
 
     def format_report(self, path: str, responses: Mapping[LanguageServer, bool], *, is_brief: bool) -> str:
@@ -317,111 +316,3 @@ class LspManager:
         await self._tasks.drain()
         for trace in self._traces.values():
             trace.close()
-
-
-_log = logging.getLogger("holdfast.server")
-_SYSTEM_PROMPT_NOTE = (
-    "Language servers know the code here. When you have changed a file, the result of the tool lists the problems they"
-    " find in it: fix what your change has broken before you continue. Use the lsp_ tools to find where something is"
-    " defined and used by its meaning, not by its text, and to rename it everywhere."
-)
-_AVAILABILITY_TTL = 30.0
-"""Seconds for which the result of a search for installed programs is cached."""
-
-
-class LanguageServers:
-    """The language server extension of a workspace. Creates the `LspManager` on first use and delegates to it."""
-
-    def __init__(self, context: ExtensionContext) -> None:
-        self._context = context
-        self._manager: LspManager | None = None
-        self._tools: Sequence[Tool] = ()
-        self.change_limits: WaitLimits | None = None
-        """Overrides the time limits after a change."""
-        self._is_closed = False
-        self._availability: tuple[float, bool] | None = None
-
-    @property
-    def manager(self) -> LspManager:
-        """The language servers, created on first access."""
-        if self._manager is None:
-            self._manager = LspManager(self._context)
-        return self._manager
-
-    def infos(self) -> dict[str, LspInfo]:
-        """Return the state of the servers that are named in the settings or that a file has required."""
-        if self._manager is None and not self._context.configuration.settings.lsp:
-            return {}
-        return self.manager.infos()
-
-    def status_lines(self) -> list[str]:
-        """Return one line with the state of each server, for models."""
-        return [f"{name}: {info.state.name.lower()}" for name, info in self.infos().items()]
-
-    def stop(self) -> None:
-        """Stop all servers until a file is touched again."""
-        if self._manager is not None:
-            self._manager.stop()
-
-    def start(self) -> None:
-        """Do nothing: a server starts with the first file of its language."""
-
-    def refresh(self) -> None:
-        """Apply the current settings."""
-        self._availability = None
-        if self._manager is not None:
-            self._manager.refresh()
-
-    def tools(self) -> Sequence[Tool]:
-        """Return the LSP tools if a server is available or could be started for files of this workspace."""
-        if not self._is_available():
-            return ()
-        if not self._tools:
-            from holdfast.extensions.lsp.lsp_tools import create_lsp_tools  # noqa: PLC0415 - loaded on first use
-
-            self._tools = create_lsp_tools(self.manager)
-        return self._tools
-
-    def notes(self) -> tuple[str, ...]:
-        """Return the hint for the system prompt."""
-        return (_SYSTEM_PROMPT_NOTE,) if self._is_available() else ()
-
-    def _is_available(self) -> bool:
-        """Return whether a server is available, or could be started for the files at the top of the workspace."""
-        if self._manager is not None and any(not item.status.is_forbidden for item in self._manager.servers):
-            return True
-        now = asyncio.get_running_loop().time()
-        if self._availability is None or now - self._availability[0] > _AVAILABILITY_TTL:
-            project, configs = read_project(self._context)
-            self._availability = (now, is_any_available(configs, project))
-        return self._availability[1]
-
-    async def on_view(self, path: str) -> str:
-        """Open a file that is being read, and return its known diagnostics."""
-        return await self._diagnostics_text(path, ON_VIEW)
-
-    async def on_change(self, path: str) -> str:
-        """Return the diagnostics of a file that was just changed, and of other files affected by the change."""
-        return await self._diagnostics_text(path, self.change_limits or AFTER_CHANGE)
-
-    async def _diagnostics_text(self, path: str, limits: WaitLimits) -> str:
-        """Return the diagnostics. Errors are logged and not raised, because the read or the change itself has
-        succeeded.
-        """
-        if self._is_closed:
-            return ""
-        try:
-            responses = await self.manager.request_diagnostics(path, limits)
-            if not limits.start:
-                # Do not mention pending servers when the file was only read.
-                responses = {server: True for server in responses}
-            return self.manager.format_report(path, responses, is_brief=True) if responses else ""
-        except Exception:
-            _log.exception("diagnostics could not be requested")
-            return ""
-
-    async def close(self) -> None:
-        """Stop all servers."""
-        self._is_closed = True
-        if self._manager is not None:
-            await self._manager.close()

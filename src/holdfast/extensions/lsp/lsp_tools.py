@@ -21,7 +21,7 @@ from holdfast.extensions.lsp.symbol_search import (
     request_locations,
 )
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.tools.file_edit import place_of
+from holdfast.tools.file_edit import resolve_location
 
 __all__ = ["CallHierarchy", "Definition", "Diagnostics", "References", "Restart", "Symbols", "create_lsp_tools"]
 
@@ -182,7 +182,7 @@ class Diagnostics(BaseTool[DiagnosticsArguments]):
         """Request permission, wait for diagnostics, and format them."""
         path = ""
         if arguments.file_path:
-            place = await place_of(context, arguments.file_path)
+            place = await resolve_location(context, arguments.file_path)
             params = {"file_path": place.path}
             await context.permit(Permit(self.name, "read", place.path, f"Check file {place.path}", params))
             path = place.path
@@ -225,7 +225,7 @@ class Symbols(BaseTool[SymbolsArguments]):
 
     async def act(self, context: ToolContext, arguments: SymbolsArguments) -> ToolOutcome:
         """Request permission and return one line for each symbol."""
-        place = await place_of(context, arguments.file_path)
+        place = await resolve_location(context, arguments.file_path)
         await context.permit(Permit(self.name, "read", place.path, f"Read {place.path}", {"file_path": place.path}))
         session, *_ = await self._locator.sessions(place.path, lambda capability: capability.document_symbol_provider)
         symbols = await document_symbols(session, place.path)

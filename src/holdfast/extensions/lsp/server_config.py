@@ -396,7 +396,7 @@ _MAX_NAMES = 500
 
 def read_project(context: ExtensionContext) -> tuple[ProjectFacts, tuple[ServerConfig, ...]]:
     """Return the current project facts, and the server configurations from the settings and the catalogue."""
-    snapshot = context.configuration.reading()
+    snapshot = context.configuration.snapshot()
     names, values = context.secrets()
     root = os.path.realpath(context.path)
     environment = command_environment(os.environ, context.environment, cwd=root, withheld=names, secrets=values)

@@ -215,9 +215,7 @@ def _record_failure(current: ServerState, event: Exited) -> tuple[ServerState, t
     failures = 1 if was_stable else current.failures + 1
     failed = replace(current, state=LspState.ERROR, failures=failures)
     if failures >= MAX_FAILURES:
-        reason = (
-            f"{event.reason} It was started {failures} times and is not started again: fix the cause, then restart it."
-        )
+        advice = f"It was started {failures} times and is not started again: fix the cause, then restart it."
         return replace(failed, error=f"{event.reason} {advice}", not_before=NEVER), (Kill(),)
     delay = FIRST_DELAY * 2 ** (failures - 1)
     return replace(failed, error=event.reason, not_before=event.now + delay), (Kill(), SetTimer(current.launch, delay))
