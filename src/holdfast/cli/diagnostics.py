@@ -299,5 +299,5 @@ async def _prompt(cwd: str, data_dir: str | None, *, as_json: bool) -> str:
     configuration = configuration_for(cwd, data_dir)
     skills = look_for_skills(configuration, os.environ)
     lookout = lookout_for(configuration.locations.directory, configuration.current, os.environ, skills.notes)
-    place = await lookout.look(SessionId(""))
+    place = await lookout.load(SessionId(""))
     return json.dumps(msgspec.to_builtins(place), indent=2) if as_json else system_prompt(place)

@@ -129,7 +129,7 @@ class World:
         """`others` are parts of a workspace that few tests have twins of."""
         tapes: list[Tape] = []
 
-        def tap(outlet: Outlet) -> Outlet:
+        def wrap_outlet(outlet: Outlet) -> Outlet:
             tapes.append(Tape(outlet))
             return tapes[0]
 
@@ -142,7 +142,7 @@ class World:
             settings or EngineSettings(titles=False),
             CountingClock(),
             counting_ids(ids),
-            tap,
+            wrap_outlet,
             **others,
         )
         workspace = await open_workspace(path, parts)
@@ -164,7 +164,7 @@ class World:
         return await self.workspace.inputs.cancel(self.session)
 
     async def quiet(self) -> None:
-        await self.workspace.engine.until_quiet(self.session)
+        await self.workspace.engine.wait_until_idle(self.session)
 
     async def close(self) -> None:
         await self.workspace.close()

@@ -46,7 +46,7 @@ async def start_lsps(request: Request) -> None:
     """Start the servers for a file in the background; events report their progress."""
     servers = _servers(request.handle)
     try:
-        place = await asyncio.to_thread(locate, request.handle.path, request.body.path)
+        place = await asyncio.to_thread(locate, request.workspace.path, request.body.path)
     except ToolError as error:
         raise BadRequest(str(error)) from None
     await servers.manager.check_in_background(place.path)
