@@ -11,7 +11,7 @@ from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, EndRun, FoldRun, RemoveRun, StartRun
 from holdfast.domain.models import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.lifecycle import Accept, Cancel, Lane, Refuse, Shutdown
+from holdfast.engine.lifecycle import Accept, Cancel, Head, Lane, Refuse, Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, GatedTool, SimpleTool, settle_down, start, until
@@ -34,7 +34,7 @@ async def test_tell_is_synchronous_and_answers_a_refusal() -> None:
     await world.prompt("one", "r1")
     await model.before.reached.wait()
     assert engine.dispatch(world.session, Cancel()) is None
-    assert engine.lane(world.session).phase == "cancelling"
+    assert engine.lane(world.session).head == Head(RunId("r1"), "cancelling", "cancel")
     task = engine._active[RunId("r1")].task
     assert task.cancelling() == 1, "the task is told at once"
     engine.dispatch(world.session, Shutdown())
@@ -239,7 +239,7 @@ def test_a_slow_disk_keeps_nobody_from_stopping_a_run() -> None:
         with pytest.raises(StorageUnavailable, match="being stopped"):
             await world.cancel()
         assert asyncio.get_running_loop().time() - began == pytest.approx(0.25)
-        assert world.workspace.engine.lane(world.session).phase in ("cancelling", None)
+        assert world.workspace.engine.lane(world.session).head in (Head(RunId("r1"), "cancelling", "cancel"), None)
         waiting = start(world.prompt("two", "r2"))
         await settle_down()
         ledger.gate.open()

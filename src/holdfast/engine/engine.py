@@ -214,7 +214,7 @@ class Engine:
         return self._lanes.get(session) or Lane(closing=self.closing)
 
     def is_busy(self, session: SessionId | None = None) -> bool:
-        return any(lane.head for lane in self._lanes.values()) if session is None else bool(self.lane(session).head)
+        return bool(self._lanes) if session is None else self.lane(session).head is not None
 
     def covered_by_cancel(self, session: SessionId) -> tuple[RunId, ...]:
         """All that a cancel stops now, and what an earlier one has stopped whose end is not stored yet."""
@@ -227,7 +227,8 @@ class Engine:
         if (ending := self._ends.get(run)) is not None:
             return ending.end.outcome == "cancelled"
         lane = self.lane(session)
-        return lane.cause == "cancel" and run in (lane.head, *lane.folded)
+        head = lane.head
+        return head is not None and head.cause == "cancel" and run in (head.run, *lane.folded)
 
     def is_covered(self, session: SessionId, run: RunId) -> bool:
         """Whether a cancel of the session stops this run now, or an earlier one has and its end is not stored yet."""
@@ -237,9 +238,13 @@ class Engine:
 
     def is_winding_up(self, session: SessionId, runs: Iterable[RunId]) -> bool:
         """Whether an end of one of these is due that the recorder does not have yet."""
-        if self.lane(session).phase == "cancelling":
+        if self._is_cancelling(session):
             return True
         return any(not ending.is_put for run in runs if (ending := self._ends.get(run)) is not None)
+
+    def _is_cancelling(self, session: SessionId) -> bool:
+        head = self.lane(session).head
+        return head is not None and head.phase == "cancelling"
 
     async def wait_for_end(self, run: RunId) -> None:
         """A run that has come to its end by itself, but whose end is not stored yet: wait for it."""
@@ -265,7 +270,7 @@ class Engine:
         """Synchronous: decide, remember, stop at once what must stop; everything else goes to the outbox."""
         was_busy = bool(self._lanes)
         lane, effects = transition(self.lane(session), event)
-        if lane.head is not None or lane.queue:
+        if lane.head is not None:
             self._lanes[session] = lane
         else:
             self._lanes.pop(session, None)
@@ -407,7 +412,7 @@ class Engine:
                 await self._fold(effect)
             elif isinstance(effect, End):
                 # What one cancel ends is stored together, if the head is as quick to stop as those that only waited.
-                await for_a_moment(lambda: self.lane(session).phase == "cancelling", _QUICK_PASSES)
+                await for_a_moment(lambda: self._is_cancelling(session), _QUICK_PASSES)
                 await self._end(session, [effect, *leading_ends(outbox)])
         del self._outboxes[session]
         self._wake_if_quiet(session)

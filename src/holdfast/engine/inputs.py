@@ -144,7 +144,7 @@ class Inputs:
             covered.update(dict.fromkeys(run for run in runs if engine.is_covered(session, run)))
             folded.update(engine.lane(session).folded)
 
-        operation = ClearQueue(session, () if lane.head is None else (lane.head,), by)
+        operation = ClearQueue(session, () if lane.head is None else (lane.head.run,), by)
         await self._stop(operation, session, lifecycle.ClearQueue(), late)
         # A run that joined a turn while the clear was being written shares that turn's end.
         return tuple(run for run in covered if run not in folded)
