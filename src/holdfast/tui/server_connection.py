@@ -35,7 +35,7 @@ from holdfast.domain.events import (
     ToolOutputEvent,
 )
 from holdfast.domain.extensions import NEVER, LspInfo, LspState, McpInfo
-from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId, helper_session
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId, subagent_session
 from holdfast.domain.messages import Message, ToolResult
 from holdfast.domain.runs import Attachment, Delivery, Run
 from holdfast.protocol.bodies import Accepted, AgentMessage, SnapshotBody
@@ -105,11 +105,11 @@ class SessionIndex:
 
     def unread_helpers(self, limit: int = 20) -> list[SessionId]:
         """Return sessions of sub-agents whose messages have not been fetched, the newest first."""
-        named = (helper_session(message, call) for call, message in reversed(self._calls.items()))
+        named = (subagent_session(message, call) for call, message in reversed(self._calls.items()))
         return [name for name in named if name in self._view.sessions and name not in self._helpers][:limit]
 
     def _helped(self, message: MessageId, call: ToolCallId) -> tuple[Message, ...]:
-        name = helper_session(message, call)
+        name = subagent_session(message, call)
         if name not in self._view.sessions:
             return ()
         known = dict(self._helpers.get(name, {}))

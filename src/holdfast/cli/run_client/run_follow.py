@@ -198,7 +198,7 @@ class RunFollower:
             self.is_overdue = True
             self._cancel()
         if self._patience is not None and time.monotonic() >= self._patience:
-            self._give_up()
+            self._abandon()
 
     def _cancel(self) -> None:
         """Cancel this run, and continue to wait for its end (C-48)."""
@@ -219,7 +219,7 @@ class RunFollower:
             self._stopped_by = ""
             raise
 
-    def _give_up(self) -> None:
+    def _abandon(self) -> None:
         watch = self.watch
         if watch.error and not self._stopped_by:
             watch.end = RunComplete(watch.session, MessageId(""), watch.run, "failed", error=watch.error)
