@@ -68,7 +68,7 @@ def test_a_failed_note_begins_the_period_again_and_leaves_no_draft(
     note = tmp_path / "web.json"
     note.mkdir()
     page = opened.exchange(opened.link(()).code)
-    assert os.listdir(tmp_path) == ["web.json"], "the draft could not replace a directory and was removed"
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "web.json"], "the draft could not replace a directory and was removed"
     note.rmdir()
     now.time += 600.0
     opened._use()
@@ -77,7 +77,7 @@ def test_a_failed_note_begins_the_period_again_and_leaves_no_draft(
     opened._use()
     found = read_note(note)
     assert (found.port, [item.id for item in found.pages]) == (4711, [page.page])
-    assert os.listdir(tmp_path) == ["web.json"]
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "web.json"]
 
 
 def test_default_periods() -> None:
