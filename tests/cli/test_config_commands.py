@@ -80,7 +80,7 @@ def test_get(place: Commands) -> None:
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("options.nope", "options.nope is not a key that is known"),
+        ("options.nope", "options.nope is not a known key"),
         ("mcp.none", "mcp.none is not set"),
         ("models.large.temperature", "is not set"),
         ("a b", "A key is a path"),
@@ -171,9 +171,9 @@ def test_check_minds_keys_that_others_may_read(place: Commands) -> None:
 def test_a_place_that_cannot_be_written_is_a_sentence(place: Commands) -> None:
     place.write(place.home / ".config", "a file where a directory should be")
     done = place.call("config", "set", "options.debug", "true")
-    assert (done.exit_code, "Nothing can be written in" in done.stderr) == (4, True)
+    assert (done.exit_code, "No file can be written in" in done.stderr) == (4, True)
     done = place.call("login", "openai", stdin=CANARY)
-    assert (done.exit_code, "Nothing can be written in" in done.stderr) == (4, True)
+    assert (done.exit_code, "No file can be written in" in done.stderr) == (4, True)
 
 
 def test_schema_and_paths(place: Commands) -> None:

@@ -61,7 +61,7 @@ ROWS = (
     Row("config get options.max_steps", out="7\n"),
     Row("config get models.large.model", out="m\n", without='"'),
     Row("config get models.large.model --json", out='"m"\n'),
-    Row("config get nothing.at.all", 4, err="is not a key that is known"),
+    Row("config get nothing.at.all", 4, err="is not a known key"),
     Row(
         "config set options.max_steps 9", err="options.max_steps is set in", user={**USER, "options": {"max_steps": 9}}
     ),

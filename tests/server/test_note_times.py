@@ -68,7 +68,9 @@ def test_a_failed_note_begins_the_period_again_and_leaves_no_draft(
     note = tmp_path / "web.json"
     note.mkdir()
     page = opened.exchange(opened.link(()).code)
-    assert sorted(os.listdir(tmp_path)) == ["bundle", "web.json"], "the draft could not replace a directory and was removed"
+    assert sorted(os.listdir(tmp_path)) == ["bundle", "web.json"], (
+        "the draft could not replace a directory and was removed"
+    )
     note.rmdir()
     now.time += 600.0
     opened._use()

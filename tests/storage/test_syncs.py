@@ -168,12 +168,17 @@ def test_a_draft_that_is_in_the_way_is_not_written_to(
 ) -> None:
     drafts: list[str] = []
     rename = os.replace
-    monkeypatch.setattr(os, "replace", lambda draft, target: (drafts.append(draft), rename(draft, target)))
+
+    def note(draft: str, target: str) -> None:
+        drafts.append(draft)
+        rename(draft, target)
+
+    monkeypatch.setattr(os, "replace", note)
     write(str(tmp_path / "file"), b"old")
     outside = tmp_path / "outside"
     outside.write_text("untouched")
-    for prepare in (lambda: os.link(outside, drafts[0]), lambda: os.symlink(outside, drafts[0])):
-        prepare()
+    for obstruct in (os.link, os.symlink):
+        obstruct(outside, drafts[0])
         write(str(tmp_path / "file"), b"new")
         assert outside.read_text() == "untouched"
         assert sorted(os.listdir(tmp_path)) == ["file", "outside"]

@@ -395,7 +395,5 @@ def _unknown(path: tuple[str | int, ...]) -> str:
 
     known = key_type(path) is not None
     return (
-        f"{printable(format_key(path))} is not set."
-        if known
-        else f"{printable(format_key(path))} is not a key that is known."
+        f"{printable(format_key(path))} is not set." if known else f"{printable(format_key(path))} is not a known key."
     )
