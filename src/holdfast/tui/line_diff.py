@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["DiffLine", "Pair", "changed_span", "counted", "diff_of", "paired", "parsed"]
+__all__ = ["DiffLine", "Pair", "changed_span", "count_changes", "diff_texts", "pair_lines", "parse_unified_diff"]
 
 _MOST_COMPARED = 3_000
 """Longer sections without a common line are not compared, because that would take seconds."""
@@ -27,7 +27,7 @@ class DiffLine(msgspec.Struct, frozen=True):
 Pair: TypeAlias = tuple[DiffLine | None, DiffLine | None]
 
 
-def diff_of(before: str, after: str, context: int = 3) -> list[DiffLine]:
+def diff_texts(before: str, after: str, context: int = 3) -> list[DiffLine]:
     """Return the changed lines with context; a `hunk` line marks omitted lines."""
     old, new = before.splitlines(), after.splitlines()
     start = 0
@@ -84,7 +84,7 @@ def _with_hunks(lines: Iterable[DiffLine]) -> list[DiffLine]:
     return out
 
 
-def parsed(diff: str) -> list[DiffLine]:
+def parse_unified_diff(diff: str) -> list[DiffLine]:
     """Parse a unified diff."""
     lines: list[DiffLine] = []
     old = new = 0
@@ -108,13 +108,13 @@ def parsed(diff: str) -> list[DiffLine]:
     return lines
 
 
-def counted(lines: Iterable[DiffLine]) -> tuple[int, int]:
+def count_changes(lines: Iterable[DiffLine]) -> tuple[int, int]:
     """Return the number of added and of removed lines."""
     kinds = [line.kind for line in lines]
     return kinds.count("added"), kinds.count("removed")
 
 
-def paired(lines: Sequence[DiffLine]) -> list[Pair]:
+def pair_lines(lines: Sequence[DiffLine]) -> list[Pair]:
     """Pair the lines for two columns: removed lines beside the added lines that replace them."""
     pairs: list[Pair] = []
     removed: list[DiffLine] = []
