@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 USAGE = "usage: scripts/long MINUTES | scripts/long --replay NAME SEED"
 TURN_SECONDS = 5.0
 REPORT_SECONDS = 30.0

@@ -308,13 +308,14 @@ def test_a_terminal_gets_the_text_as_it_comes_and_a_clean_line(home: House) -> N
 
 LOADED = """
 import atexit, sys
-from holdfast.cli import main, oneshot
+from holdfast.cli import main
+from holdfast.cli.run_client import run_prompt
 
-post = oneshot._post
+post = run_prompt._post
 def noted(*arguments, **more):
     print("sent", *sys.modules, file=sys.stderr)
     return post(*arguments, **more)
-oneshot._post = noted
+run_prompt._post = noted
 atexit.register(lambda: print("ended", *sys.modules, file=sys.stderr))
 sys.argv[0] = "holdfast"
 main.main()

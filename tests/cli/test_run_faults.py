@@ -281,17 +281,18 @@ def test_a_server_that_does_not_answer_is_named_by_its_process(alone: House) -> 
 
 DYING = """
 import os, select, signal
-from holdfast.cli import main, oneshot
+from holdfast.cli import main
+from holdfast.cli.run_client import run_prompt
 
 def once(link, *rest):
-    oneshot._session = session
+    run_prompt._session = session
     process = link.ask_plainly("GET", "/v1/version")["pid"]
     watch = os.pidfd_open(process)
     os.kill(process, signal.SIGKILL)
     select.select([watch], [], [])
     return session(link, *rest)
 
-session, oneshot._session = oneshot._session, once
+session, run_prompt._session = run_prompt._session, once
 main.main()
 """
 

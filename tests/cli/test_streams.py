@@ -150,7 +150,7 @@ def test_a_name_of_a_tool_does_not_steer_the_line_of_progress(home: House) -> No
 
 LOADING = """
 import os, signal, sys
-from holdfast.cli import oneshot
+from holdfast.cli.run_client import run_prompt
 from holdfast.cli.run_client.signals import Signals
 
 def noisy(name):
@@ -158,9 +158,9 @@ def noisy(name):
     load(name)
     print("loaded", flush=True)
 
-load, oneshot.import_module = oneshot.import_module, noisy
+load, run_prompt.import_module = run_prompt.import_module, noisy
 Signals().install()
-oneshot._load()
+run_prompt._load()
 """
 
 

@@ -119,7 +119,7 @@ def _ends(evidence: Evidence) -> Iterator[str]:
         run_id = _run_of(event)
         last[run_id] = number
         if isinstance(event, RunCompleteEvent):
-            ends.setdefault(run_id, []).append((number, event.payload.payload.outcome))
+            ends.setdefault(run_id, []).append((number, event.change.object.outcome))
     for run in evidence.end.runs:
         if [outcome for _, outcome in ends[run.run_id]] != [run.outcome]:
             yield f"R2: {run.run_id} is stored as {run.outcome} and its ends are {ends[run.run_id]}"
@@ -152,9 +152,9 @@ def _acted(run_id: RunId, found: Remains, told: Told, left: Remains) -> bool:
     if any(run == run_id for run, _ in told.all("tool")):
         return True
     runs = [
-        event.payload.payload
+        event.change.object
         for _, event in _decoded(left.events, after=found.newest)
-        if isinstance(event, RunEvent) and event.payload.payload.run_id == run_id
+        if isinstance(event, RunEvent) and event.change.object.run_id == run_id
     ]
     before = found.run(run_id)
     return any(run.step > (before.step if before else 0) for run in runs)
@@ -299,7 +299,7 @@ def _unruly(evidence: Evidence) -> Iterator[RunId]:
     for _, event in _decoded(evidence.end.events):
         if not isinstance(event, RunEvent):
             continue
-        run = msgspec.structs.replace(event.payload.payload, prompt="")
+        run = msgspec.structs.replace(event.change.object, prompt="")
         before = last.get(run.run_id)
         last[run.run_id] = run
         if before is not None and run.delivery != before.delivery:
@@ -313,7 +313,7 @@ def _begun(events: Iterable[tuple[int, bytes]]) -> Iterator[RunId]:
     seen: set[RunId] = set()
     for _, event in _decoded(events):
         if isinstance(event, RunEvent):
-            run = event.payload.payload
+            run = event.change.object
             if run.started_at and run.run_id not in seen:
                 seen.add(run.run_id)
                 yield run.run_id
@@ -323,9 +323,7 @@ def _answers(evidence: Evidence) -> Iterator[str]:
     """A call went on only after its permission was stored; the answer that was confirmed is the one in the log."""
     for told, left in zip(evidence.told, evidence.remains, strict=True):
         notices = [
-            event.payload.payload
-            for _, event in _decoded(left.events)
-            if isinstance(event, PermissionNotificationEvent)
+            event.change.object for _, event in _decoded(left.events) if isinstance(event, PermissionNotificationEvent)
         ]
         granted = {notice.tool_call_id for notice in notices if notice.granted}
         for (call,) in told.all("permitted"):
@@ -366,6 +364,6 @@ def _decoded(events: Iterable[tuple[int, bytes]], after: int = 0) -> Iterator[tu
 def _run_of(event: DurableEvent) -> RunId:
     match event:
         case RunEvent() | RunCompleteEvent() | MessageEvent():
-            return event.payload.payload.run_id
+            return event.change.object.run_id
         case _:
             return RunId("")

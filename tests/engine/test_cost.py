@@ -90,8 +90,8 @@ async def test_what_was_told_adds_up_to_what_is_stored(turns: int) -> None:
     view: dict[str, Message] = {}
     for _, event in world.tape.events:
         match event:
-            case MessageEvent(payload=change):
-                view[change.payload.id] = change.payload
+            case MessageEvent(change=change):
+                view[change.object.id] = change.object
             case MessageDeltaEvent(payload=delta):
                 length = text_length(view[delta.message_id].parts[delta.part])
                 assert length is not None

@@ -19,6 +19,7 @@ from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.domain.models import ModelInfo, ModelRequest, StreamPart, TextDelta
+from holdfast.domain.settings import Options
 from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings
 from holdfast.protocol.bodies import Accepted, AgentMessage
@@ -26,12 +27,14 @@ from holdfast.protocol.sse import SseEvent, SseReader
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.services import ServiceOverrides, open_app
 from holdfast.server.http.application import Application
+from holdfast.server.http.connection import HttpServer
 from holdfast.server.http.listen import UnixListener, bind_tcp
 from holdfast.server.http.token_auth import TokenAuth, read_or_make_token
 from holdfast.server.presence import Stop
 from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.serve import run_server
 from holdfast.server.streams.event_stream import stream
+from holdfast.server.telemetry.observers import Observers
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
 from holdfast.testing.gates import start
 from holdfast.testing.harness import FixedModels
@@ -138,11 +141,20 @@ async def place() -> AsyncIterator[Place]:
 
 
 class Server:
-    """A running server, seen from outside through clients and from inside through its hub."""
+    """A running server, seen from outside through clients and from inside through its manager."""
 
-    def __init__(self, place: Place, hub: WorkspaceManager, stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        place: Place,
+        manager: WorkspaceManager,
+        application: Application,
+        observers: Observers,
+        stack: AsyncExitStack,
+    ) -> None:
         self.place = place
-        self.hub = hub
+        self.manager = manager
+        self.application = application
+        self.observers = observers
         self.address = place.address
         self.tcp: Address = Address()
         self.over: asyncio.Task[None] | None = None
@@ -153,7 +165,7 @@ class Server:
 
     async def stop(self) -> None:
         if self.over is not None and not self.over.done():
-            self.hub.tell(Stop())
+            self.manager.apply(Stop())
         if self.over is not None:
             await self.over
 
@@ -174,6 +186,7 @@ async def serving(
     settings: EngineSettings = QUICK,
     tools: Tools | None = None,
     warms_guard: bool = False,
+    observers: Observers | None = None,
 ) -> AsyncIterator[Server]:
     """The real server in this loop. It is stopped at the end, if it has not stopped itself. The guard of processes is
     started with the first command: most tests have none.
@@ -182,13 +195,15 @@ async def serving(
     async with AsyncExitStack() as stack:
         listener = UnixListener(place.socket)
         stack.callback(listener.close)
-        hub = WorkspaceManager(
+        manager = WorkspaceManager(
             open_app(place.data, ServiceOverrides(settings, chosen, tools, warms_guard=warms_guard)),
             place.data,
             graces=graces or GracePeriods(),
             leaves_when_idle=leaves_when_idle,
         )
-        server = Server(place, hub, stack)
+        watching = observers or Observers(Options())
+        application = Application(manager, watching, HttpServer(), HANDLERS, stream)
+        server = Server(place, manager, application, watching, stack)
         sockets, guard = [listener.socket], None
         if with_tcp:
             tcp = bind_tcp("127.0.0.1", 0)
@@ -198,9 +213,8 @@ async def serving(
             token = read_or_make_token(place.data)
             guard = TokenAuth(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             server.tcp = Address(host="127.0.0.1", port=port, token=token)
-        application = Application(hub, HANDLERS, stream)
         listening = asyncio.Event()
-        running = run_server(hub, application, sockets, guard, on_listening=listening.set, handles_signals=False)
+        running = run_server(manager, application, sockets, guard, on_listening=listening.set, handles_signals=False)
         server.over = start(running)
         stack.push_async_callback(server.stop)
         await listening.wait()
@@ -362,7 +376,7 @@ async def read_until(
 
 def end_of(run: RunId | str) -> Callable[[StreamEvent], bool]:
     def is_end(item: StreamEvent) -> bool:
-        return isinstance(item.event, RunCompleteEvent) and item.event.payload.payload.run_id == run
+        return isinstance(item.event, RunCompleteEvent) and item.event.change.object.run_id == run
 
     return is_end
 
@@ -375,8 +389,8 @@ async def collect(client: Client, workspace: WorkspaceId, runs: Sequence[str], s
 
         def note(item: StreamEvent) -> bool:
             if isinstance(item.event, RunCompleteEvent):
-                ends.append(item.event.payload.payload)
-                missing.discard(item.event.payload.payload.run_id)
+                ends.append(item.event.change.object)
+                missing.discard(item.event.change.object.run_id)
             return not missing
 
         await read_until(events, note)

@@ -102,7 +102,7 @@ INQUIRED = QuestionRequestEvent(Change("created", QuestionRequest("q", SessionId
 COUNTED: tuple[tuple[DurableEvent, float], ...] = (
     (run(0), 0),
     (run(0, "never"), 0),
-    (RunEvent(Change("updated", run(0).payload.payload)), 50),
+    (RunEvent(Change("updated", run(0).change.object)), 50),
     (run(1), 100),
     (run(1, cancel_requested=True), 101),
     (run(3), 103),
@@ -300,7 +300,7 @@ class Outlet:
         self.heard += [f"told {entry.number}" for entry in entries]
 
     def publish_live(self, event: LiveEvent) -> None:
-        self.heard.append(f"live {event.payload}")
+        self.heard.append(f"live {event}")
 
 
 @pytest.mark.parametrize("wanted", [{}, {"metrics": True}], ids=["nobody", "metrics"])
@@ -309,7 +309,7 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
 ) -> None:
     """What cannot be counted is logged; the next event is counted, and everything reaches the readers."""
     watched = Observers(Options(**wanted))  # type: ignore[arg-type]
-    assert (watched.metrics is None, watched.telemetry, watched.troubles()) == (not wanted, None, ())
+    assert (watched.metrics is None, watched.telemetry, watched.problems()) == (not wanted, None, ())
     assert (watched.listen is None) == (not wanted)
     if watched.listen is None or watched.metrics is None:
         return
@@ -331,7 +331,7 @@ def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
     assert [record.message for record in caplog.records] == ["an event could not be counted"]
     output = ToolOutput(SessionId("s"), MessageId("m"), ToolCallId("c"), 0, "x")
     outlet.publish_live(ToolOutputEvent(output))
-    assert heard[-1] == f"live {output}"
+    assert heard[-1] == f"live {ToolOutputEvent(output)}"
     watched.close()
 
 
@@ -371,7 +371,7 @@ def test_what_has_ended_is_sent_before_the_server_leaves(taken: Taken) -> None:
     taken.go_on.set()
     there.close()
     assert (taken.spans, taken.is_closed) == (["chat", "chat", "invoke_agent"], True)
-    assert there.troubles() == ()
+    assert there.problems() == ()
 
 
 def test_a_collector_that_does_not_keep_up_loses_spans_and_holds_nobody_up(
@@ -408,7 +408,7 @@ def test_without_the_package_the_reason_is_told(
     monkeypatch.setitem(sys.modules, "holdfast.server.telemetry.otlp", None)
     there = Observers(Options(telemetry="http://127.0.0.1:9"))
     there.close()
-    (finding,) = there.troubles()
+    (finding,) = there.problems()
     assert (finding.area, finding.severity) == ("telemetry", "warning")
     assert "[otel]" in finding.what
     assert "[otel]" in caplog.text

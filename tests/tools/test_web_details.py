@@ -249,7 +249,7 @@ async def test_the_limit_of_a_download(root: Path, web: WebServer, has_length: b
 async def test_how_much_of_a_download_is_in_the_history(
     root: Path, web: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "MOST_BYTES", 10)
+    monkeypatch.setattr(download, "MAX_FILE_BYTES", 10)
     call = await caller(root)
     for size in (10, 11):
         web.page("/", b"y" * size, "text/plain")

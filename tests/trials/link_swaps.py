@@ -12,8 +12,8 @@ from pathlib import Path
 
 from holdfast.domain.errors import ToolError
 from holdfast.tools.ls import Listing
-from holdfast.workspace.files.ignore_files import Ignore
-from holdfast.workspace.files.open_files import descend, locate
+from holdfast.workspace.files.ignore_files import IgnoreRules
+from holdfast.workspace.files.open_files import locate, open_directory
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.search.search import GrepRequest, Search, Searcher
 
@@ -81,7 +81,7 @@ async def _shown(place: Swapped, chance: random.Random) -> str:
             return str((await searcher.files(where, "**/*.txt")).paths)
         case _:
             try:
-                listing = Listing(found, descend(found.path), Ignore(found.path), 1_000, 0)
+                listing = Listing(found, open_directory(found.path), IgnoreRules(found.path), 1_000, 0)
             except OSError:
                 return ""
             await asyncio.to_thread(listing.walk)

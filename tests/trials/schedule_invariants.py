@@ -71,7 +71,7 @@ def _nothing_is_left(worlds: Sequence[World]) -> None:
     """R11: when all is quiet, the engine holds nothing."""
     for world in worlds:
         engine = world.workspace.engine
-        for name in ("_lanes", "_lives", "_outboxes", "_folds", "_ends"):
+        for name in ("_lanes", "_active", "_outboxes", "_folds", "_ends"):
             assert not getattr(engine, name), f"R11: {name} is not empty"
 
 
@@ -90,8 +90,8 @@ def _deltas_fit(world: World) -> None:
     heard: dict[MessageId, Message] = {}
     for _, event in world.tape.events:
         match event:
-            case MessageEvent(payload=change):
-                heard[change.payload.id] = change.payload
+            case MessageEvent(change=change):
+                heard[change.object.id] = change.object
             case MessageDeltaEvent(payload=delta):
                 message = heard[delta.message_id]
                 length = text_length(message.parts[delta.part]) if delta.part < len(message.parts) else None
@@ -116,7 +116,7 @@ def _one_end_each(witness: Witness, runs: dict[RunId, Run], log: Sequence[tuple[
         ends = [event for event in said if isinstance(event, RunCompleteEvent)]
         assert len(ends) == 1, f"R2: run {run_id} ended {len(ends)} times"
         assert said[-1] is ends[0], f"R2: something was said of {run_id} after its end"
-        assert ends[0].payload.payload.outcome == run.outcome, f"R2: the end of {run_id} differs from its row"
+        assert ends[0].change.object.outcome == run.outcome, f"R2: the end of {run_id} differs from its row"
         if run.folded_into:
             assert run.outcome == runs[run.folded_into].outcome, f"{run_id} did not share its host's end"
 
@@ -139,12 +139,12 @@ def _one_at_a_time(runs: dict[RunId, Run], log: Sequence[tuple[int, object]]) ->
     active: dict[SessionId, RunId] = {}
     for _, event in log:
         if isinstance(event, RunEvent):
-            run = event.payload.payload
+            run = event.change.object
             if run.started_at and not run.folded_into and run.state in ("active", "cancelling"):
                 holder = active.setdefault(run.session_id, run.run_id)
                 assert holder == run.run_id, f"R8: {run.run_id} began while {holder} was active"
         elif isinstance(event, RunCompleteEvent):
-            end = event.payload.payload
+            end = event.change.object
             if active.get(end.session_id) == end.run_id:
                 del active[end.session_id]
     assert not active, f"R2: still active: {active}"
@@ -156,9 +156,9 @@ def _order_is_kept(witness: Witness, runs: dict[RunId, Run], log: Sequence[tuple
     began: dict[SessionId, list[int]] = {}
     seen: set[RunId] = set()
     for _, event in log:
-        if not isinstance(event, RunEvent) or event.payload.payload.folded_into:
+        if not isinstance(event, RunEvent) or event.change.object.folded_into:
             continue
-        run = event.payload.payload
+        run = event.change.object
         if run.started_at and run.run_id not in seen:
             seen.add(run.run_id)
             began.setdefault(run.session_id, []).append(runs[run.run_id].number)
@@ -169,5 +169,5 @@ def _order_is_kept(witness: Witness, runs: dict[RunId, Run], log: Sequence[tuple
 
 def _run_of(event: object) -> RunId | None:
     if isinstance(event, RunEvent | RunCompleteEvent):
-        return event.payload.payload.run_id
+        return event.change.object.run_id
     return None

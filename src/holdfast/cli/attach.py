@@ -98,8 +98,8 @@ class _Screen(RunOutput):
     def take(self, item: StreamEvent) -> None:
         """Print an event of the stream."""
         match item.event:
-            case MessageEvent(payload=change) if change.type != "deleted":
-                self.message(change.payload)
+            case MessageEvent(change=change) if change.type != "deleted":
+                self.message(change.object)
             case MessagePartEvent(payload=part):
                 self._pieces.part(part)
                 self._tools([part.content])
@@ -111,15 +111,15 @@ class _Screen(RunOutput):
     def ask(self, item: StreamEvent) -> None:
         """Print approvals and questions that cannot be answered here."""
         match item.event:
-            case PermissionRequestEvent(payload=ask):
-                self.line_of(ask.payload.description, f"{ask.payload.tool_name} asks for permission")
-            case PermissionNotificationEvent(payload=notice) if notice.payload.granted or notice.payload.denied:
+            case PermissionRequestEvent(change=ask):
+                self.line_of(ask.object.description, f"{ask.object.tool_name} asks for permission")
+            case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
                 refused = (
-                    "Permission is not asked for any more." if notice.payload.withdrawn else "Permission was refused."
+                    "Permission is not asked for any more." if notice.object.withdrawn else "Permission was refused."
                 )
-                self.line_of("Permission was given." if notice.payload.granted else refused)
-            case QuestionRequestEvent(payload=asked):
-                self.line_of(" ".join(f"{item.question}" for item in asked.payload.questions), "The model asks")
+                self.line_of("Permission was given." if notice.object.granted else refused)
+            case QuestionRequestEvent(change=asked):
+                self.line_of(" ".join(f"{item.question}" for item in asked.object.questions), "The model asks")
             case QuestionNotificationEvent():
                 self.line_of("The question is not open any more.")
             case _:
@@ -162,8 +162,8 @@ class _Hands(ApprovalPrompt):
 
     def take(self, item: StreamEvent) -> None:
         """Process an event of the stream."""
-        if isinstance(item.event, RunEvent) and item.event.payload.payload.session_id == self._session:
-            self._runs.add(item.event.payload.payload.run_id)
+        if isinstance(item.event, RunEvent) and item.event.change.object.session_id == self._session:
+            self._runs.add(item.event.change.object.run_id)
         super().take(item)
         self._inquirer.take(item)
 
@@ -291,7 +291,7 @@ def _show(item: StreamEvent, session: SessionId, screen: _Screen, hands: _Hands 
     if hands is None:
         screen.ask(item)
     screen.take(item)
-    if isinstance(item.event, SessionEvent) and item.event.payload.type == "deleted":
+    if isinstance(item.event, SessionEvent) and item.event.change.type == "deleted":
         raise Failure("The session was deleted.")
 
 

@@ -4,51 +4,9 @@ import.
 
 import os
 import sys
-from io import TextIOWrapper
 
-from holdfast.cli.console.run_output import BROKEN_PIPE, complain
+__all__ = ["COMMANDS", "main"]
 
-__all__ = ["COMMANDS", "accept_all", "main", "replace_closed", "unwritten"]
-
-
-# Standard streams that are closed or not writable: an error message and an exit code, never a traceback.
-
-
-def replace_closed() -> None:
-    """Replace standard streams that were closed before this process began.
-
-    Otherwise the next opened files would get their descriptors. Reading from a replacement ends at once; writing to it
-    still fails.
-    """
-    if sys.stdin is None:
-        os.open(os.devnull, os.O_RDONLY)
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stdout is None:
-        os.open(os.devnull, os.O_RDONLY)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        os.open(os.devnull, os.O_WRONLY)
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-
-
-def accept_all() -> None:
-    """Write characters that the terminal's encoding lacks as escapes instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
-
-
-def unwritten(error: OSError) -> int:
-    """Return the exit code after a failed write, and discard buffered output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if isinstance(error, BrokenPipeError):
-        return BROKEN_PIPE
-    what = error.filename if isinstance(error.filename, str) else "What was to be said could not be written"
-    complain(f"holdfast: {what}: {error.strerror or error}.")
-    return 1
-
-
-# The command `holdfast`. The most frequent commands are parsed by hand; the others by click, which is slow to import.
 
 COMMANDS = {
     "tui": ("holdfast.cli.clients:tui_command", "Open the terminal app; also without any command."),
@@ -97,7 +55,7 @@ def main() -> None:
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
     _check_package()
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        pass
+        from holdfast.cli.console.standard_streams import replace_closed
 
         replace_closed()
     try:
@@ -105,8 +63,7 @@ def main() -> None:
         if code is not None:
             sys.exit(code)
         from holdfast.cli.click_group import holdfast
-
-        pass
+        from holdfast.cli.console.standard_streams import accept_all
 
         accept_all()
         holdfast(prog_name="holdfast")
@@ -114,7 +71,7 @@ def main() -> None:
         # Also while modules are still being imported.
         sys.exit(130)
     except OSError as error:
-        pass
+        from holdfast.cli.console.standard_streams import unwritten
 
         sys.exit(unwritten(error))
     finally:

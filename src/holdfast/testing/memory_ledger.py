@@ -105,7 +105,7 @@ class MemoryLedger:
 
     async def unfinished_workspaces(self) -> Sequence[str]:
         def look() -> list[str]:
-            return [owner.path for owner in self._owners if self._tables[owner.id].runs.every_open()]
+            return [owner.path for owner in self._owners if self._tables[owner.id].runs.all_open()]
 
         return await self._paced(look)
 
@@ -164,7 +164,7 @@ class MemoryLedger:
         return await self._read(workspace, look)
 
     async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
-        return await self._read(workspace, lambda tables: tables.runs.every_open())
+        return await self._read(workspace, lambda tables: tables.runs.all_open())
 
     async def runs(self, workspace: WorkspaceId, session: SessionId | None, limit: int, before: int) -> Sequence[Run]:
         def look(tables: MemoryTables) -> list[Run]:
@@ -290,5 +290,5 @@ class MemoryLedger:
 
     def _prune(self, workspace: WorkspaceId) -> None:
         tables = self._tables[workspace]
-        unended = min((run.number for run in tables.runs.every_open()), default=None)
+        unended = min((run.number for run in tables.runs.all_open()), default=None)
         tables.log.prune(self._retention, self._now_ms(), unended)

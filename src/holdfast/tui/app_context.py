@@ -176,7 +176,9 @@ class AppContext:
         is_exclusive: bool = False,
     ) -> None:
         """Run a coroutine function in the background; `is_exclusive` cancels earlier work of the same group."""
-        self._app.run_worker(partial(work, *arguments), group=group, exclusive=is_exclusive)
+        # Not a coroutine: work that is cancelled before it starts would leave one that was never awaited.
+        call: Callable[[], Coroutine[None, None, None]] = partial(work, *arguments)
+        self._app.run_worker(call, group=group, exclusive=is_exclusive)
 
     def start_thread(self, work: Callable[[], None]) -> None:
         """Run a function in a thread. From there, only `call_from_thread` may be used."""

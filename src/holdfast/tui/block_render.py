@@ -21,6 +21,7 @@ from rich.theme import Theme
 from textual.strip import Strip
 
 from holdfast.domain.events import AgentNotice
+from holdfast.domain.line_diff import count_changes
 from holdfast.domain.messages import Message, ReasoningPart, TextPart, ToolCall, ToolCallPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -40,7 +41,6 @@ from holdfast.tui.blocks import (
     output_lines,
 )
 from holdfast.tui.diff_render import DiffView
-from holdfast.tui.line_diff import count_changes
 from holdfast.tui.palette import Palette
 
 __all__ = [

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
+from holdfast.domain.line_diff import DiffLine, diff_lines, parse_unified_diff
 from holdfast.domain.messages import (
     BinaryPart,
     Finish,
@@ -24,7 +25,6 @@ from holdfast.domain.messages import (
     ToolCallPart,
     ToolResult,
 )
-from holdfast.tui.line_diff import DiffLine, diff_texts, parse_unified_diff
 from holdfast.tui.terminal_text import final_line
 
 __all__ = [
@@ -340,12 +340,12 @@ def change_lines(card: ToolBlock) -> list[DiffLine]:
     if isinstance(diff, str):
         return parse_unified_diff(diff)[:_MOST_LINES]
     if isinstance(new, str):
-        return diff_texts(old if isinstance(old, str) else "", new)[:_MOST_LINES]
+        return diff_lines(old if isinstance(old, str) else "", new)[:_MOST_LINES]
     asked = decode_object(card.input)
     if isinstance(asked.get("content"), str):
-        return diff_texts("", asked["content"])[:_MOST_LINES]
+        return diff_lines("", asked["content"])[:_MOST_LINES]
     if isinstance(asked.get("new_string"), str):
-        return diff_texts(str(asked.get("old_string", "")), asked["new_string"])[:_MOST_LINES]
+        return diff_lines(str(asked.get("old_string", "")), asked["new_string"])[:_MOST_LINES]
     return []
 
 

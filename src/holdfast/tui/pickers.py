@@ -14,6 +14,7 @@ from textual.theme import Theme
 from holdfast.domain.extensions import LspInfo, LspState, McpInfo
 from holdfast.domain.files import FileVersion, UndoAsk
 from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.line_diff import count_changes, diff_lines
 from holdfast.domain.processes import JobInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -21,7 +22,6 @@ from holdfast.protocol.bodies import ConfigModel, ModelChoice
 from holdfast.protocol.extension_routes import SkillInfo
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.block_render import format_age, format_count, format_duration, format_price, format_usage
-from holdfast.tui.line_diff import count_changes, diff_texts
 from holdfast.tui.palette import THEMES
 from holdfast.tui.screens.dialogs import AutoApprove, Confirm, TextInput
 from holdfast.tui.screens.pager import DiffScreen, PagerScreen
@@ -287,7 +287,7 @@ class WorkspacePicker:
                 return
             start = picked.value
             first, last = changes[picked.value]
-            lines = diff_texts(first.content, last.content)
+            lines = diff_lines(first.content, last.content)
             screen = DiffScreen(picked.value.removeprefix(root), lines, self._context.palette, can_undo=True)
             if await self._context.show_dialog(screen) == "undo":
                 await self._undo(picked.value)
@@ -512,7 +512,7 @@ def _changed_files(versions: Sequence[FileVersion]) -> dict[str, tuple[FileVersi
 
 
 def _change_item(path: str, first: FileVersion, last: FileVersion, root: str) -> PickerItem:
-    added, removed = count_changes(diff_texts(first.content, last.content))
+    added, removed = count_changes(diff_lines(first.content, last.content))
     kind = "removed" if last.is_missing else "new" if first.is_missing else ""
     return PickerItem(path, path.removeprefix(root), f"+{added} -{removed}  {kind}".rstrip())
 

@@ -170,8 +170,8 @@ class Servers:
     def apply(self, event: object) -> bool:
         """Apply an event. Returns True if it concerns a server."""
         match event:
-            case McpEvent(payload=change):
-                notice = change.payload
+            case McpEvent(change=change):
+                notice = change.object
                 known = self.mcps.get(notice.name) or McpInfo(notice.name, notice.state, NEVER)
                 self.mcps[notice.name] = msgspec.structs.replace(
                     known,
@@ -181,8 +181,8 @@ class Servers:
                     prompt_count=notice.prompt_count,
                     resource_count=notice.resource_count,
                 )
-            case LspEvent(payload=change):
-                status = change.payload
+            case LspEvent(change=change):
+                status = change.object
                 self.lsps[status.name] = LspInfo(
                     status.name, status.state, NEVER, status.error, status.diagnostic_count
                 )
@@ -406,13 +406,13 @@ class ServerConnection:
             self._start_task(self._read_servers())
         elif self.servers.apply(item.event):
             self._on_change()
-        elif isinstance(item.event, AttachedEvent) and item.event.payload.payload.session_id == self.session:
-            self._set_clients(item.event.payload.payload.clients)
+        elif isinstance(item.event, AttachedEvent) and item.event.change.object.session_id == self.session:
+            self._set_clients(item.event.change.object.clients)
         if not self.view.apply(item):
             return
         match item.event:
-            case MessageEvent(payload=change):
-                self._mark_changed(change.payload.session_id, change.payload.id, change.payload)
+            case MessageEvent(change=change):
+                self._mark_changed(change.object.session_id, change.object.id, change.object)
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
                 self._mark_changed(growth.session_id, growth.message_id)
             case ToolOutputEvent(payload=output):
@@ -424,19 +424,19 @@ class ServerConnection:
     def _apply_status(self, event: object) -> None:
         """Process an event that is not part of a message but changes the display."""
         match event:
-            case AgentEvent(payload=change):
-                self.notice = change.payload if change.payload.type in ("retrying", "re_authenticate") else self.notice
-                self.warnings += [change.payload.error] if change.payload.type == "fallback" else []
-            case PermissionNotificationEvent(payload=answer):
-                self.outcomes[answer.payload.id] = answer.payload
-            case QuestionNotificationEvent(payload=closed):
-                self.outcomes[closed.payload.batch_id] = closed.payload
-            case RunEvent(payload=run) if run.type == "updated" and run.payload.state == "waiting":
+            case AgentEvent(change=change):
+                self.notice = change.object if change.object.type in ("retrying", "re_authenticate") else self.notice
+                self.warnings += [change.object.error] if change.object.type == "fallback" else []
+            case PermissionNotificationEvent(change=answer):
+                self.outcomes[answer.object.id] = answer.object
+            case QuestionNotificationEvent(change=closed):
+                self.outcomes[closed.object.batch_id] = closed.object
+            case RunEvent(change=run) if run.type == "updated" and run.object.state == "waiting":
                 self._start_task(self._read_order())
-            case RunCompleteEvent(payload=end):
+            case RunCompleteEvent(change=end):
                 self.notice = None if self.notice and self.notice.type == "retrying" else self.notice
-                self.ended_runs.append(end.payload.run_id)
-            case SessionEvent(payload=session) if session.type == "deleted" and session.payload.id == self.session:
+                self.ended_runs.append(end.object.run_id)
+            case SessionEvent(change=session) if session.type == "deleted" and session.object.id == self.session:
                 self.session, self.needs_full_redraw = None, True
                 self.index.load(())
             case _:

@@ -12,7 +12,7 @@ from holdfast.domain.events import LiveEvent, LspEvent
 from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.lsp.lsp_manager import LspManager
-from holdfast.extensions.lsp.lsp_types import uri_of
+from holdfast.extensions.lsp.lsp_types import file_uri
 from holdfast.workspace.process.guard import CannotStart
 
 __all__ = ["Program", "Site"]
@@ -88,7 +88,7 @@ class Program:
     def publish(self, path: str, *texts: str, version: int | None = None) -> None:
         spot = {"line": 0, "character": 0}
         found = [{"range": {"start": spot, "end": spot}, "severity": 1, "message": text} for text in texts]
-        params: Json = {"uri": uri_of(path), "diagnostics": found}
+        params: Json = {"uri": file_uri(path), "diagnostics": found}
         self.say(
             method="textDocument/publishDiagnostics", params=params | ({} if version is None else {"version": version})
         )
@@ -193,7 +193,7 @@ class Site:
         return self.fleet.infos()[self.name]
 
     def told(self) -> list[tuple[str, LspState, int]]:
-        notices = [event.payload.payload for event in self.events if isinstance(event, LspEvent)]
+        notices = [event.change.object for event in self.events if isinstance(event, LspEvent)]
         return [(notice.type, notice.state, notice.diagnostic_count) for notice in notices]
 
     async def until(self, condition: Callable[[], object]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.tool_client import until
 from extensions.lsp.tongues import SERVER, Tongues, edit, tongues, view
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
@@ -18,7 +19,6 @@ from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
 from server.helpers import place, process
 from trials.hostile_commands import new_token, survivors
-from walks.hands import until
 
 
 async def opened(speak: Tongues, session: str, **files: str) -> None:

@@ -243,7 +243,7 @@ class Site:
 
     def told(self) -> list[tuple[str, str, int]]:
         """Every notice: its kind, the state and the number of tools."""
-        notices = [event.payload.payload for event in self.events if isinstance(event, McpEvent)]
+        notices = [event.change.object for event in self.events if isinstance(event, McpEvent)]
         return [(notice.type, notice.state, notice.tool_count) for notice in notices]
 
     async def until(self, condition: Callable[[], object]) -> None:

@@ -165,22 +165,22 @@ class RunEvents:
     def take(self, item: StreamEvent) -> None:
         """Process an event of the stream."""
         match item.event:
-            case RunCompleteEvent(payload=change) if change.payload.run_id == self.run:
-                self.end = change.payload
-            case RunEvent(payload=change) if change.payload.run_id == self.run:
+            case RunCompleteEvent(change=change) if change.object.run_id == self.run:
+                self.end = change.object
+            case RunEvent(change=change) if change.object.run_id == self.run:
                 self._run(change)
-            case AgentEvent(payload=Change(payload=notice)) if notice.type in _NOTED and notice.run_id == self.run:
+            case AgentEvent(change=Change(object=notice)) if notice.type in _NOTED and notice.run_id == self.run:
                 self._ears.note(notice.error)
-            case AgentEvent(payload=Change(payload=notice)) if _is_everybodys(notice):
+            case AgentEvent(change=Change(object=notice)) if _is_everybodys(notice):
                 # For example, a full disk: the run waits, and so does the caller (C-29).
                 self._ears.note(notice.error)
-            case AgentEvent(payload=change) if self._concerns(change.payload):
-                self.error = change.payload.error or "The run failed."
+            case AgentEvent(change=change) if self._concerns(change.object):
+                self.error = change.object.error or "The run failed."
                 self.is_doubtful = True
             case GapEvent():
                 self.is_doubtful = True
-            case MessageEvent(payload=change) if change.payload.run_id == self.run:
-                self._pieces.message(change.payload)
+            case MessageEvent(change=change) if change.object.run_id == self.run:
+                self._pieces.message(change.object)
             case MessagePartEvent(payload=part):
                 self._pieces.part(part)
             case MessageDeltaEvent(payload=delta):
@@ -199,7 +199,7 @@ class RunEvents:
         return bool(notice.session_id) and notice.session_id == self.session
 
     def _run(self, change: Change[Run]) -> None:
-        run = change.payload
+        run = change.object
         if change.type == "deleted":
             self.is_refused = True
         elif run.state in ("waiting", "accepted"):

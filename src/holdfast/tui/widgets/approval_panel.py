@@ -16,9 +16,9 @@ from textual.message import Message
 from textual.widgets import Input, Label, Static
 
 from holdfast.client.answer_focus import Kind
+from holdfast.domain.line_diff import diff_lines, parse_unified_diff
 from holdfast.tui.diff_render import SPLIT_WIDTH, DiffView
 from holdfast.tui.keys import key_hints
-from holdfast.tui.line_diff import diff_texts, parse_unified_diff
 from holdfast.tui.palette import Palette
 from holdfast.tui.terminal_text import escaped_text
 
@@ -312,7 +312,7 @@ class ApprovalPanel(RequestPanel):
 
     def _change(self, params: Mapping[str, Any]) -> RenderableType:
         if isinstance(params.get("new_content"), str):
-            lines = diff_texts(str(params.get("old_content") or ""), params["new_content"])
+            lines = diff_lines(str(params.get("old_content") or ""), params["new_content"])
         else:
             lines = parse_unified_diff(params["diff"])
         name = escaped_text(str(params.get("file_path", "")))
